@@ -1,0 +1,96 @@
+"""What the lab needs from the build machine, looked up once; finds things and says what is missing, changes nothing."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# tool or file -> the Debian package that brings it
+TOOLS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mksquashfs": "squashfs-tools",
+    "busybox": "busybox-static",
+    "cpio": "cpio",
+    "lspci": "pciutils",
+    "udevadm": "udev",
+    "modprobe": "kmod",
+}
+KERNEL_PACKAGE = "linux-image-amd64"
+
+
+class LabError(Exception):
+    """The lab cannot run here; the message is one line and names the remedy."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the parts of the lab lie on this machine."""
+
+    vng: Path
+    kernel: Path
+    busybox: Path
+    kvm: bool
+
+    @property
+    def release(self) -> str:
+        """The kernel's release, as `uname -r` will say in the lab."""
+        return self.kernel.name.removeprefix("vmlinuz-")
+
+
+def look() -> Found:
+    """Everything the lab needs; raises LabError naming what to install."""
+    kernel = newest_kernel()
+    missing = sorted({package for tool, package in TOOLS.items() if not _which(tool)})
+    if kernel is None:
+        missing.append(KERNEL_PACKAGE)
+    if missing or kernel is None:
+        raise LabError(f"missing Debian packages: apt-get install {' '.join(missing)}")
+    busybox = Path(_which("busybox") or "")
+    if not _is_static(busybox):
+        raise LabError("busybox is not static: apt-get install busybox-static")
+    return Found(vng=_vng(), kernel=kernel, busybox=busybox, kvm=kvm_works())
+
+
+def newest_kernel() -> Path | None:
+    """The newest Debian kernel whose modules are installed too."""
+    kernels = [
+        path
+        for path in Path("/boot").glob("vmlinuz-*-amd64")
+        if Path("/lib/modules", path.name.removeprefix("vmlinuz-")).is_dir()
+    ]
+    return max(kernels, key=_release_order, default=None)
+
+
+def kvm_works() -> bool:
+    """Whether QEMU can really start under KVM: /dev/kvm may exist and every start abort on an MSR."""
+    command = ["qemu-system-x86_64", "-machine", "q35,accel=kvm", "-cpu", "max", "-nodefaults"]
+    command += ["-display", "none", "-S", "-monitor", "stdio"]
+    try:
+        done = subprocess.run(command, input=b"quit\n", capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _vng() -> Path:
+    if sys.prefix == sys.base_prefix:
+        raise LabError("run this with the project's virtual environment: make, then .venv/bin/python tests/lab/boot.py")
+    for name in ("pytest", "vng"):
+        if not Path(sys.prefix, "bin", name).exists():
+            package = "virtme-ng" if name == "vng" else name
+            raise LabError(f"{package} is not in {sys.prefix}: run make, or {sys.prefix}/bin/pip install {package}")
+    return Path(sys.prefix, "bin", "vng")
+
+
+def _release_order(kernel: Path) -> list[int]:
+    return [int(part) for part in kernel.name.replace("-", ".").split(".") if part.isdigit()]
+
+
+def _is_static(program: Path) -> bool:
+    return b"ld-linux" not in program.read_bytes()
+
+
+def _which(tool: str) -> str | None:
+    # an ordinary user's PATH lacks the sbin folders, where half of these are
+    return shutil.which(tool) or shutil.which(tool, path="/usr/local/sbin:/usr/sbin:/sbin")

@@ -1,0 +1,1 @@
+"""Frozen values: what the words mean. No input or output, no clock, no environment."""

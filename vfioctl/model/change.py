@@ -1,0 +1,118 @@
+"""A change as a document: the facts it rests on, what becomes what, the steps, the proof.
+
+May not do input or output. A plan's id is the digest of all the rest, so a plan file that was
+edited by hand, or cut short, is not the plan that was reviewed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from vfioctl.model.values import PciAddress, Value
+
+KERNEL_CHOICE = "(kernel's choice)"
+"""A goal driver: whatever the kernel binds by itself, or nothing."""
+
+
+class Binding(Value):
+    """To which driver a function is bound, and which one `driver_override` names."""
+
+    driver: str | None
+    driver_override: str | None
+
+    def meets(self, goal: Binding) -> bool:
+        """Whether this, as found, is what the goal asks for."""
+        same_driver = goal.driver in (KERNEL_CHOICE, self.driver)
+        return same_driver and self.driver_override == goal.driver_override
+
+
+class Fact(Value):
+    """What a plan relies on for one function; the plan is stale when any of it has changed."""
+
+    address: PciAddress
+    identity: str = Field(description="vendor:device:subsystem vendor:subsystem device:class")
+    iommu_group: int | None
+    binding: Binding
+
+
+class Change(Value):
+    """One function, before and after."""
+
+    address: PciAddress
+    before: Binding
+    after: Binding
+
+
+class StepKind(StrEnum):
+    LOAD = "load"
+    WRITE = "write"
+
+
+class Step(Value):
+    """One effect: a module to load, or a value to write to a file of the kernel."""
+
+    kind: StepKind
+    target: str = Field(description="the module's name, or the file")
+    value: str = Field("", description="what is written; a lone newline clears driver_override")
+    why: str
+
+
+class Verb(StrEnum):
+    BIND = "bind"
+    UNBIND = "unbind"
+
+
+class Intent(Value):
+    """What was asked for, as it was asked."""
+
+    verb: Verb
+    devices: tuple[PciAddress, ...]
+    driver: str | None = Field(None, description="--driver, or --to")
+    with_group: bool = False
+    allow_boot_vga: bool = False
+
+
+class Plan(Value):
+    """A change that can be read, saved, compared and run later. Build it with `Plan.make`."""
+
+    version: int = 1
+    id: str
+    intent: Intent
+    facts: tuple[Fact, ...]
+    changes: tuple[Change, ...]
+    steps: tuple[Step, ...]
+    viable_groups: tuple[int, ...] = Field((), description="groups that the kernel is asked to call viable")
+    notes: tuple[str, ...] = Field((), description="what a reader should know before saying yes")
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        intent: Intent,
+        facts: tuple[Fact, ...],
+        changes: tuple[Change, ...],
+        steps: tuple[Step, ...],
+        viable_groups: tuple[int, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """A plan with its id."""
+        draft = cls.model_construct(
+            version=1, id="", intent=intent, facts=facts, changes=changes, steps=steps,
+            viable_groups=viable_groups, notes=notes,
+        )
+        return draft.model_copy(update={"id": draft.digest()})
+
+    @model_validator(mode="after")
+    def _check_id(self) -> Self:
+        if self.version != 1:
+            raise ValueError(f"plan version {self.version} is not known here")
+        if self.id != self.model_copy(update={"id": ""}).digest():
+            raise ValueError("the plan's id does not fit its content: it was edited or cut short")
+        return self
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not self.steps
