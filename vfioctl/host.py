@@ -1,26 +1,193 @@
 """The library's front door: one object per host, whatever stands behind it.
 
     >>> from vfioctl.host import Host
-    >>> host = Host.recorded("hgx8")
-    >>> host.inventory().gpus[0].address
-    '0000:1b:00.0'
+    >>> host = Host.recorded("workstation")
+    >>> plan = host.plan_bind(host.find(["gpu1"]))
+    >>> [step.target for step in plan.steps][0]
+    'vfio-pci'
+
+Every method may raise any class of the error tree in `vfioctl.errors`; a method names those of its own.
 """
 
 from __future__ import annotations
-# draft signatures (the implementation follows):
-#
-# class Host:
-#     kernel: Kernel; ledger_file: Path
-#     live(ledger: Path | None = None) / at(root: Path) / recorded(name_or_file: str) / simulated(name_or_file: str, ledger=None)
-#     inventory() -> Inventory
-#     find(selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]     # '41:00.0' 'gpu0' '10de:2330'
-#     plan_bind(devices, *, driver: str | None = None, with_group=False, allow_boot_vga=False) -> Plan
-#     plan_unbind(devices, *, to: str | None = None, with_group=False) -> Plan
-#     apply(plan, *, progress: Callable[[Step, int, int], None] | None = None) -> Outcome
-#     recover(*, forward: bool = False, progress=None) -> tuple[Outcome, ...]
-#     history() -> tuple[JournalEntry, ...]
-#     snapshot() -> tuple[str, tuple[str, ...]]      # text of a .host file, and what could not be read
-#
-# model/change.py gains:
-#     class Outcome(Value): plan: Plan; result: 'done' | 'nothing to do' | 'put back' | 'gone with the reboot'; found: tuple[Fact, ...]; seconds: float; notes
-#     class JournalEntry(Value): id: int; plan: Plan; state: 'open'|'done'|'back'|'stuck'; began: str (ISO UTC); ended: str | None; boot_id: str; why: str
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vfioctl.apply.engine import Engine, Progress, silent
+from vfioctl.apply.journal import Journal
+from vfioctl.apply.store import Store
+from vfioctl.errors import BadDocument, NotPermitted
+from vfioctl.kernel.capture import capture
+from vfioctl.kernel.recorded import Recorded, read_tree
+from vfioctl.kernel.seam import Kernel
+from vfioctl.kernel.simulated.faults import Fault, parse_fault
+from vfioctl.kernel.simulated.host import Simulated, replace
+from vfioctl.kernel.tree import form
+from vfioctl.model.change import Intent, JournalEntry, Outcome, Plan, Verb
+from vfioctl.model.inventory import Inventory
+from vfioctl.model.selector import select
+from vfioctl.model.values import PciAddress
+from vfioctl.plan.bind import plan_bind, plan_unbind
+from vfioctl.probe.inventory import read_inventory
+
+LEDGER = Path("/var/lib/vfioctl/ledger.db")
+_PACKAGE = Path(__file__).parent
+
+
+class Host:
+    """A host: this machine, a captured directory, a recorded file, or a simulation."""
+
+    def __init__(
+        self, kernel: Kernel, ledger: Path, *, settle: float = 10.0, lock_wait: float = 10.0
+    ) -> None:
+        self.kernel, self.ledger = kernel, ledger
+        self._journal = Journal(Store(ledger))
+        self._engine = Engine(kernel, self._journal, settle=settle, lock_wait=lock_wait)
+
+    # -- which host --------------------------------------------------------------------------------
+
+    @classmethod
+    def live(cls, ledger: Path | None = None) -> Host:
+        """This machine."""
+        from vfioctl.kernel.live import Live
+
+        return cls(Live(), ledger or LEDGER)
+
+    @classmethod
+    def at(cls, root: Path, ledger: Path | None = None) -> Host:
+        """A captured `sys/ proc/ dev/` tree, read-only. Raises BadDocument."""
+        from vfioctl.kernel.live import Live
+
+        if not (root / "sys").is_dir():
+            raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")
+        return cls(Live(str(root.absolute())), ledger or LEDGER)
+
+    @classmethod
+    def recorded(cls, name: str, ledger: Path | None = None) -> Host:
+        """A host file, or a bundled host by its name, read-only. Raises BadDocument."""
+        file = _file_of(name)
+        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or LEDGER)
+
+    @classmethod
+    def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Host:
+        """A host file, or a bundled host by its name, that answers writes; it is kept in its file.
+
+        A bundled host is copied to the user's state directory first (`simulated_file`). Raises BadDocument.
+        """
+        file = simulated_file(name)
+        told = os.environ.get("VFIOCTL_FAULTS", "")
+        faults = (*faults, *(parse_fault(text) for text in told.split(",") if text))
+        return cls(Simulated.at(file, faults=faults), ledger or file.with_name(f"{file.name}.ledger.db"), settle=0.0)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def inventory(self) -> Inventory:
+        """The host as it is now."""
+        return read_inventory(self.kernel)
+
+    def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
+        """The functions that `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330` mean.
+
+        Raises BadAddress, UnknownDevice, and BadSpec for ids that mean several without `every`.
+        """
+        return select(self.inventory(), selectors, every=every)
+
+    def snapshot(self) -> tuple[str, tuple[str, ...]]:
+        """The text of a host file, redacted, and the files that could not be read."""
+        tree, unread = capture(self.kernel)
+        tree.comments = [f"# recorded from {self.kernel.description} by vfioctl snapshot"]
+        return form(tree), tuple(unread)
+
+    def history(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
+        """The changes in the journal, the newest first."""
+        return self._journal.entries(most=most)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def plan_bind(
+        self,
+        devices: Sequence[PciAddress],
+        *,
+        driver: str | None = None,
+        with_group: bool = False,
+        allow_boot_vga: bool = False,
+    ) -> Plan:
+        """What handing the devices to VFIO takes. Raises NoIommu, GroupNotViable, DeviceInUse, BadSpec."""
+        intent = Intent(
+            verb=Verb.BIND, devices=tuple(devices), driver=driver, with_group=with_group, allow_boot_vga=allow_boot_vga
+        )
+        return plan_bind(self.inventory(), intent)
+
+    def plan_unbind(self, devices: Sequence[PciAddress], *, to: str | None = None, with_group: bool = False) -> Plan:
+        """What giving the devices back takes. Raises DeviceInUse, BadSpec."""
+        intent = Intent(verb=Verb.UNBIND, devices=tuple(devices), driver=to, with_group=with_group)
+        inventory = self.inventory()
+        identities = {function.address: function.identity for function in inventory.functions}
+        records = self._journal.records(identities, boot_id=self._engine.boot_id)
+        return plan_unbind(inventory, intent, records)
+
+    def apply(self, plan: Plan, *, progress: Progress = silent) -> Outcome:
+        """Does the plan, or leaves the host as it was; see `Engine.apply` for what it raises."""
+        return self._engine.apply(plan, progress)
+
+    def recover(self, *, forward: bool = False, progress: Progress = silent) -> tuple[Outcome, ...]:
+        """Finishes what a crash left; see `Engine.recover`."""
+        return self._engine.recover(forward=forward, progress=progress)
+
+
+# -- bundled hosts -----------------------------------------------------------------------------------
+
+
+def bundled_hosts() -> Mapping[str, Path]:
+    """The hosts that come with vfioctl, by name: in the package, or in the tests of a source checkout."""
+    for home in (_PACKAGE / "hosts", _PACKAGE.parent / "tests" / "hosts"):
+        if home.is_dir():
+            return {file.stem: file for file in sorted(home.glob("*.host"))}
+    return {}
+
+
+def simulated_file(name: str) -> Path:
+    """The file that a simulated host lives in; a bundled one is copied there when it is first asked for."""
+    if not _is_name(name):
+        return Path(name)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    file = state / "vfioctl" / "simulated" / f"{name}.host"
+    if not file.exists():
+        original = _file_of(name)
+        _copy(original, file)
+    return file
+
+
+def reset_simulated(name: str) -> Path:
+    """Puts a simulated bundled host back to its start, its ledger too. Raises BadDocument, NotPermitted."""
+    file = simulated_file(name)
+    _copy(_file_of(name), file)
+    for left in file.parent.glob(f"{file.name}.*"):
+        left.unlink()
+    return file
+
+
+def _copy(original: Path, file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace(file, original.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotPermitted(f"{file} cannot be written: {error.strerror}", hint="set XDG_STATE_HOME") from None
+
+
+def _is_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", name, re.ASCII) is not None and not Path(name).exists()
+
+
+def _file_of(name: str) -> Path:
+    if not _is_name(name):
+        return Path(name)
+    if name not in bundled_hosts():
+        raise BadDocument(
+            f"there is no host file and no bundled host {name!r}",
+            hint=f"the bundled hosts are {', '.join(bundled_hosts())}",
+        )
+    return bundled_hosts()[name]

@@ -42,6 +42,10 @@ class Kernel(Protocol):
     def description(self) -> str:
         """Which host this is, for people."""
 
+    @property
+    def read_only(self) -> str:
+        """Why nothing can be written to this host; empty where it can."""
+
     def read(self, path: str) -> str:
         """A file's text."""
 
@@ -53,6 +57,9 @@ class Kernel(Protocol):
 
     def has(self, path: str) -> bool:
         """Whether the path exists."""
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        """A device node's kind (`c` or `b`), major and minor number."""
 
     def writable(self, path: str) -> bool:
         """Whether this process may write the file."""

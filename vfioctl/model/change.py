@@ -11,6 +11,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from vfioctl.model.inventory import is_vfio_driver
 from vfioctl.model.values import PciAddress, Value
 
 KERNEL_CHOICE = "(kernel's choice)"
@@ -25,8 +26,16 @@ class Binding(Value):
 
     def meets(self, goal: Binding) -> bool:
         """Whether this, as found, is what the goal asks for."""
-        same_driver = goal.driver in (KERNEL_CHOICE, self.driver)
-        return same_driver and self.driver_override == goal.driver_override
+        if goal.driver == KERNEL_CHOICE:
+            chosen = self.driver is None or not is_vfio_driver(self.driver)
+        else:
+            chosen = same_driver(self.driver, goal.driver)
+        return chosen and same_driver(self.driver_override, goal.driver_override)
+
+
+def same_driver(one: str | None, other: str | None) -> bool:
+    """Whether two names are one driver: a module's `_` may be a `-` in the name that it registers."""
+    return one == other or (one or "").replace("_", "-") == (other or "").replace("_", "-")
 
 
 class Fact(Value):
@@ -56,7 +65,7 @@ class Step(Value):
 
     kind: StepKind
     target: str = Field(description="the module's name, or the file")
-    value: str = Field("", description="what is written; a lone newline clears driver_override")
+    value: str = Field(default="", description="what is written; a lone newline clears driver_override")
     why: str
 
 
@@ -116,3 +125,39 @@ class Plan(Value):
     @property
     def nothing_to_do(self) -> bool:
         return not self.steps
+
+
+class Result(StrEnum):
+    DONE = "done"
+    NOTHING = "nothing to do"
+    BACK = "put back"
+    REBOOTED = "undone by a reboot"
+
+
+class Outcome(Value):
+    """What became of a plan: the bindings found afterwards are in `found`."""
+
+    plan: Plan
+    result: Result
+    found: tuple[Fact, ...]
+    seconds: float = Field(0.0, description="from the lock to the last word in the journal")
+
+
+class JournalState(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    BACK = "back"
+    STUCK = "stuck"
+    REBOOTED = "rebooted"
+
+
+class JournalEntry(Value):
+    """One change in the journal. Times are ISO 8601, UTC."""
+
+    id: int
+    plan: Plan
+    state: JournalState
+    boot_id: str
+    began: str
+    ended: str | None = None
+    why: str = Field("", description="what went wrong, for a change that was not done")

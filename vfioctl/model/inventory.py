@@ -159,7 +159,7 @@ class Iommu(Value):
     reason: str = ""
 
 
-class Warning(Value):
+class ProbeWarning(Value):
     """A fact that could not be had."""
 
     subject: str
@@ -173,7 +173,8 @@ class Inventory(Value):
     groups: tuple[Group, ...]
     numa_nodes: tuple[NumaNode, ...]
     iommu: Iommu
-    warnings: tuple[Warning, ...] = ()
+    drivers: tuple[str, ...] = Field((), description="PCI drivers that are registered now")
+    warnings: tuple[ProbeWarning, ...] = ()
 
     @cached_property
     def by_address(self) -> Mapping[PciAddress, Function]:
@@ -182,6 +183,12 @@ class Inventory(Value):
     @cached_property
     def gpus(self) -> tuple[Function, ...]:
         return tuple(function for function in self.functions if function.is_gpu)
+
+    @cached_property
+    def numbered_gpus(self) -> Mapping[str, PciAddress]:
+        """`gpu0`, `gpu1`, ... in address order; VFs have no number."""
+        physical = (gpu.address for gpu in self.gpus if not gpu.is_vf)
+        return {f"gpu{number}": address for number, address in enumerate(physical)}
 
     @cached_property
     def group_by_id(self) -> Mapping[int, Group]:
@@ -234,7 +241,7 @@ class InventoryDocument(Value):
     groups: tuple[Group, ...]
     numa_nodes: tuple[NumaNode, ...]
     iommu: Iommu
-    warnings: tuple[Warning, ...]
+    warnings: tuple[ProbeWarning, ...]
 
 
 def card_members(functions: Iterable[Function]) -> Mapping[PciAddress, tuple[PciAddress, ...]]:

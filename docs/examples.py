@@ -1,0 +1,167 @@
+"""The examples in the documents: found, run in a world of their own, compared, renewed.
+
+A ```console block is a shell session: lines that start with `$ ` are run, by one bash for the whole block, in a folder
+that all blocks of the document share. What is shown below a command must be what it prints; `...` stands for any text,
+and alone on a line for any lines. Nothing shown means: only that it succeeds. A ```python block is run as it stands.
+
+    python -m docs.examples        renews what the documents show, where it is no longer true
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 60
+_FENCE = re.compile(r"^```(\w*)$(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = "\x1e"
+
+# What a reader does for real, and an example must not: make would run the tests that run this.
+_STAND_INS = {
+    "make": f'exec /usr/bin/make --directory "{ROOT}" --dry-run "$@" > /dev/null',
+    "sudo": 'exec "$@"',
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    text: str
+    shown: tuple[str, ...]
+
+    @property
+    def may_fail(self) -> bool:
+        return any(line.startswith("vfioctl: ") for line in self.shown)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, its content, and the line of the document it starts at."""
+
+    language: str
+    content: str
+    line: int
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        parts = re.split(r"^\$ ", self.content.strip("\n"), flags=re.MULTILINE)[1:]
+        return tuple(_command(part) for part in parts)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    lines: tuple[str, ...]
+
+
+def documents() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("bench/*.md"))]
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text()
+    found = _FENCE.finditer(text)
+    return [Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in found]
+
+
+def matches(shown: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether the lines are what is shown."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n" for line in shown
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines)) is not None
+
+
+class World:
+    """An empty folder with nothing of the reader's own around it: no ledger, no state, no real devices asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work"
+        self.folder.mkdir()
+        (folder / "bin").mkdir()
+        for name, script in _STAND_INS.items():
+            stand_in = folder / "bin" / name
+            stand_in.write_text(f"#!/bin/sh\n{script}\n")
+            stand_in.chmod(0o755)
+        path = (folder / "bin", Path(sys.executable).parent, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
+        self._environment = {
+            "PATH": ":".join(map(str, path)), "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"),
+            "COLUMNS": "80", "LC_ALL": "C.UTF-8", "TZ": "UTC", "NO_COLOR": "1", "TERM": "dumb",
+        }
+
+    def run(self, block: Block) -> list[Answer]:
+        """What each command of a console block answers."""
+        ends = f"\nprintf '\\n{_MARK}%d{_MARK}\\n' $?\n"
+        script = "exec 2>&1\n" + "".join(command.text + ends for command in block.commands)
+        done = self._started(["bash", "-c", script])
+        parts = done.stdout.split(_MARK)
+        return [_answer(text, status) for text, status in zip(parts[::2], parts[1::2], strict=False)]
+
+    def execute(self, block: Block) -> Answer:
+        """A python block: a session with `>>>`, or a program."""
+        if ">>>" in block.content:
+            (self.folder / "session.txt").write_text(block.content)
+            done = self._started([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", "session.txt"])
+        else:
+            done = self._started([sys.executable, "-c", block.content])
+        return Answer(done.returncode, tuple((done.stdout + done.stderr).splitlines()))
+
+    def _started(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=self.folder, env=self._environment, timeout=SECONDS, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )
+
+
+def _command(part: str) -> Command:
+    lines = part.rstrip("\n").split("\n")
+    length = next(index for index, line in enumerate(lines) if not line.endswith("\\")) + 1
+    return Command("\n".join(lines[:length]), tuple(line.rstrip() for line in lines[length:]))
+
+
+def _answer(text: str, status: str) -> Answer:
+    text = text.removeprefix("\n").removesuffix("\n").removesuffix("\n")
+    return Answer(int(status), tuple(line.rstrip() for line in text.split("\n")) if text else ())
+
+
+def wrong(document: Path, folder: Path) -> Iterator[tuple[Block, Command | None, Answer]]:
+    """The examples of a document that do not hold, run in order in one world."""
+    world = World(folder)
+    for block in blocks(document):
+        if block.language == "python":
+            answer = world.execute(block)
+            if answer.status:
+                yield block, None, answer
+        elif block.language == "console":
+            for command, answer in zip(block.commands, world.run(block), strict=True):
+                failed = answer.status != 0 and not command.may_fail
+                if failed or (command.shown and not matches(command.shown, answer.lines)):
+                    yield block, command, answer
+
+
+def renew(document: Path) -> int:
+    """Writes what the commands print in the place of what is shown and no longer true; how many were renewed."""
+    text = document.read_text()
+    count = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for _, command, answer in wrong(document, Path(folder)):
+            if command is None or not command.shown or (answer.status and not command.may_fail):
+                sys.exit(f"{document}: {command.text if command else 'python'}\n" + "\n".join(answer.lines))
+            old, new = ("\n".join((f"$ {command.text}", *lines)) for lines in (command.shown, answer.lines))
+            text = text.replace(f"{old}\n", f"{new}\n", 1)
+            count += 1
+    document.write_text(text)
+    return count
+
+
+if __name__ == "__main__":
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or documents():
+        number = renew(path)
+        if number:
+            sys.stdout.write(f"{os.path.relpath(path)}: {number} renewed\n")

@@ -1,0 +1,65 @@
+"""Writes the parts of docs/reference that follow from the sources: the JSON schemas and the table of exit codes.
+
+    python -m docs.generate        writes them; tests/unit/test_documents.py says when that is due
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from vfioctl import errors
+from vfioctl.errors import VfioctlError
+from vfioctl.model.change import Plan
+from vfioctl.model.inventory import InventoryDocument
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+_BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
+
+
+def schema(model: type[InventoryDocument | Plan]) -> str:
+    """The schema of what is printed: every field with a default is there too."""
+    return json.dumps(model.model_json_schema(mode="serialization", by_alias=True), indent=2) + "\n"
+
+
+def exit_codes(page: str) -> str:
+    """The page with its table made anew from the error tree."""
+    branches: list[type[VfioctlError]] = [VfioctlError, *_children(VfioctlError)]
+    rows = [
+        f"| {kind.exit_code} | `{kind.__name__}` | {_meaning(kind)} | {_names(kind)} |"
+        for kind in sorted(branches, key=lambda kind: kind.exit_code)
+    ]
+    table = "\n".join(["| code | error | who must act, or what happened | kinds |", "|---|---|---|---|", *rows])
+    before, rest = page.split(_BEGIN)
+    return f"{before}{_BEGIN}\n{table}\n\n{_END}{rest.split(_END)[1]}"
+
+
+def _meaning(kind: type[VfioctlError]) -> str:
+    """As the tree in the docstring of vfioctl.errors says it."""
+    lines = (line for line in (errors.__doc__ or "").splitlines() if f" {kind.__name__} " in line)
+    parts = next(lines, "").split(str(kind.exit_code), 1)[1:]
+    return parts[0].strip() if parts else "anything else that can be explained"
+
+
+def _names(kind: type[VfioctlError]) -> str:
+    return "" if kind is VfioctlError else ", ".join(f"`{child.__name__}`" for child in _children(kind))
+
+
+def _children(kind: type[VfioctlError]) -> list[type[VfioctlError]]:
+    """Those of the tree itself, whatever other modules have been imported."""
+    return [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file, with the content it should have."""
+    page = REFERENCE / "exit-codes.md"
+    return {
+        REFERENCE / "inventory.schema.json": schema(InventoryDocument),
+        REFERENCE / "plan.schema.json": schema(Plan),
+        page: exit_codes(page.read_text()),
+    }
+
+
+if __name__ == "__main__":
+    for path, content in generated().items():
+        path.write_text(content)

@@ -1,0 +1,1 @@
+"""Plan -> the machine: the journal, the lock, the walk, the proof, the way back."""

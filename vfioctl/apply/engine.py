@@ -1,0 +1,268 @@
+"""Walks a plan: lock, facts unchanged?, journal, each step, probed again, equal to the goal? Otherwise back.
+
+The only module that changes a host. It never trusts a write that returned: only what a fresh probe shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+
+from vfioctl.apply.journal import Journal
+from vfioctl.errors import (
+    KernelRefused, NotPermitted, StalePlan, Stuck, VerifyError, VfioctlError,
+)  # fmt: skip
+from vfioctl.kernel.seam import PCI_DRIVERS, Kernel
+from vfioctl.model.change import (
+    Binding, Fact, JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind,
+)  # fmt: skip
+from vfioctl.model.values import PciAddress
+from vfioctl.plan.bind import plan_between
+from vfioctl.plan.steps import Bindings, steps
+from vfioctl.probe.bindings import read_facts
+from vfioctl.probe.inventory import read_inventory
+
+Progress = Callable[[Step, int, int], None]
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def silent(step: Step, number: int, total: int) -> None:
+    """Tells nobody."""
+
+
+class Engine:
+    """One host and its journal. `settle`: seconds a driver may take to appear after the last write."""
+
+    def __init__(self, kernel: Kernel, journal: Journal, *, settle: float, lock_wait: float) -> None:
+        self._kernel, self._journal = kernel, journal
+        self._settle, self._lock_wait = settle, lock_wait
+
+    def apply(self, plan: Plan, progress: Progress = silent) -> Outcome:
+        """Does it, or leaves the host as it was.
+
+        Raises NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
+        KernelRefused, HostError, VerifyError when the host was put back; Stuck when it was not.
+        """
+        self._refuse_unwritable(plan)
+        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait):
+            began = time.monotonic()
+            self._refuse_stale(plan)
+            if plan.nothing_to_do:
+                return self._outcome(plan, Result.NOTHING, began)
+            entry = self._journal.begin(plan, boot_id=self.boot_id, now=_now())
+            self._carry_out(entry, plan, progress)
+            return self._outcome(plan, Result.DONE, began)
+
+    def recover(self, *, forward: bool, progress: Progress = silent) -> tuple[Outcome, ...]:
+        """Finishes what was cut short, the newest first: back to what was, or with `forward` to what was meant.
+
+        Raises Stuck for the first that cannot be finished.
+        """
+        if not self._journal.unfinished():
+            return ()
+        if self._kernel.read_only:
+            raise NotPermitted(self._kernel.read_only)
+        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait):
+            return tuple(
+                self._finish(entry, forward=forward, progress=progress) for entry in self._journal.unfinished()
+            )
+
+    @property
+    def boot_id(self) -> str:
+        return self._kernel.read(BOOT_ID)
+
+    # -- before the first write --------------------------------------------------------------------
+
+    def _refuse_unwritable(self, plan: Plan) -> None:
+        if self._kernel.read_only:
+            raise NotPermitted(self._kernel.read_only, hint="use --simulate to try changes")
+        files = sorted({step.target for step in plan.steps if step.kind == StepKind.WRITE})
+        present = [file for file in files if self._kernel.has(file)]
+        refused = [file for file in present if not self._kernel.writable(file)]
+        if refused:
+            raise NotPermitted(
+                f"not permitted to write {', '.join(refused)}",
+                hint="run it as root; in a container, /sys must be mounted read-write",
+                facts={"files": refused},
+            )
+
+    def _refuse_stale(self, plan: Plan) -> None:
+        now = read_facts(self._kernel, [fact.address for fact in plan.facts])
+        changed = [fact for fact in plan.facts if now.get(fact.address) != fact]
+        if changed:
+            raise StalePlan(
+                f"{', '.join(fact.address for fact in changed)} changed after the plan was made",
+                hint="make a new plan",
+                facts={
+                    "expected": [fact.model_dump() for fact in changed],
+                    "found": [now[f.address].model_dump() if f.address in now else None for f in changed],
+                },
+            )
+
+    # -- the walk ----------------------------------------------------------------------------------
+
+    def _carry_out(self, entry: int, plan: Plan, progress: Progress) -> None:
+        try:
+            self._walk(plan.steps, progress)
+            self._verify({change.address: change.after for change in plan.changes})
+            self._verify_viable(plan)
+        except (VfioctlError, KeyboardInterrupt) as error:
+            self._put_back(entry, plan, error, progress)
+            raise
+        self._journal.end(entry, JournalState.DONE, now=_now())
+
+    def _walk(self, todo: tuple[Step, ...], progress: Progress) -> None:
+        for number, step in enumerate(todo, start=1):
+            progress(step, number, len(todo))
+            if step.kind == StepKind.LOAD:
+                self._kernel.load(step.target)
+            else:
+                self._kernel.write(self._spelled_file(step.target), self._spelled(step))
+
+    def _spelled(self, step: Step) -> str:
+        """A driver by the name it registered: a variant's module name has `_` where that may have `-`."""
+        if not step.target.endswith("/driver_override") or step.value == "\n":
+            return step.value
+        return self._registered(step.value)
+
+    def _spelled_file(self, path: str) -> str:
+        home, _, attribute = path.rpartition("/")
+        if not home.startswith(f"{PCI_DRIVERS}/"):
+            return path
+        return f"{PCI_DRIVERS}/{self._registered(home.removeprefix(f'{PCI_DRIVERS}/'))}/{attribute}"
+
+    def _registered(self, name: str) -> str:
+        spellings = (name, name.replace("_", "-"), name.replace("-", "_"))
+        return next((s for s in spellings if self._kernel.has(f"{PCI_DRIVERS}/{s}")), name)
+
+    # -- the proof ---------------------------------------------------------------------------------
+
+    def _verify(self, goals: Bindings) -> None:
+        until = time.monotonic() + self._settle
+        while True:
+            found = read_facts(self._kernel, goals)
+            wrong = {a: goal for a, goal in goals.items() if a not in found or not found[a].binding.meets(goal)}
+            if not wrong:
+                return
+            if time.monotonic() >= until:
+                raise _verify_error(wrong, found)
+            time.sleep(0.05)
+
+    def _verify_viable(self, plan: Plan) -> None:
+        for group in plan.viable_groups:
+            try:
+                viable = self._kernel.viable(group)
+            except KernelRefused as error:
+                if error.symbol == "ENOENT" and self._has_cdevs():
+                    continue  # a kernel with device nodes in place of group nodes has no such question
+                raise
+            if not viable:
+                raise VerifyError(
+                    f"the kernel says that IOMMU group {group} is not viable: a member still does its own DMA",
+                    hint="vfioctl show names the members and their drivers",
+                )
+
+    def _has_cdevs(self) -> bool:
+        return self._kernel.has("/dev/vfio/devices")
+
+    # -- the way back ------------------------------------------------------------------------------
+
+    def _put_back(self, entry: int, plan: Plan, error: BaseException, progress: Progress) -> None:
+        """Plans from what is now to what was before, and walks it; on failure the journal stays open."""
+        why = getattr(error, "message", None) or "interrupted"
+        if isinstance(error, Stuck):
+            self._journal.end(entry, JournalState.STUCK, now=_now(), why=why)
+            return
+        try:
+            self._go_to(plan, {change.address: change.before for change in plan.changes}, progress)
+        except VfioctlError as second:
+            self._journal.end(entry, JournalState.STUCK, now=_now(), why=f"{why}; then, going back: {second.message}")
+            raise _not_put_back(error, second) from error
+        self._journal.end(entry, JournalState.BACK, now=_now(), why=why)
+        if isinstance(error, VfioctlError):
+            error.restored = f"{_listed(plan)} put back as before"
+
+    def _go_to(self, plan: Plan, goals: Bindings, progress: Progress) -> None:
+        inventory = read_inventory(self._kernel)
+        now = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
+        if gone := [address for address in goals if address not in now]:
+            raise Stuck(f"{', '.join(gone)} has gone from the PCI bus", hint="rescan the bus, then recover")
+        self._walk(steps(now, goals, plan_between(inventory, now, goals)), progress)
+        self._verify(goals)
+
+    def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress) -> Outcome:
+        began, plan = time.monotonic(), entry.plan
+        if entry.boot_id != self.boot_id:
+            self._journal.end(entry, JournalState.REBOOTED, now=_now(), why=entry.why)
+            return self._outcome(plan, Result.REBOOTED, began)
+        after = {change.address: change.after for change in plan.changes}
+        found = read_facts(self._kernel, after)
+        if forward or all(a in found and found[a].binding.meets(goal) for a, goal in after.items()):
+            goals, state, result = after, JournalState.DONE, Result.DONE
+        else:
+            before = {change.address: change.before for change in plan.changes}
+            goals, state, result = before, JournalState.BACK, Result.BACK
+        try:
+            self._go_to(plan, goals, progress)
+        except VfioctlError as error:
+            self._journal.end(entry, JournalState.STUCK, now=_now(), why=error.message)
+            raise _not_recovered(plan, error) from error
+        self._journal.end(entry, state, now=_now(), why=entry.why)
+        return self._outcome(plan, result, began)
+
+    def _outcome(self, plan: Plan, result: Result, began: float) -> Outcome:
+        found = read_facts(self._kernel, [fact.address for fact in plan.facts])
+        return Outcome(plan=plan, result=result, found=tuple(found.values()), seconds=time.monotonic() - began)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _listed(plan: Plan) -> str:
+    return ", ".join(change.address for change in plan.changes)
+
+
+def _verify_error(wrong: Bindings, found: Mapping[PciAddress, Fact]) -> VerifyError:
+    def text(binding: Binding | None) -> str:
+        if binding is None:
+            return "gone"
+        override = f", override {binding.driver_override}" if binding.driver_override else ""
+        return f"{binding.driver or 'no driver'}{override}"
+
+    parts = [
+        f"{address} should be on {text(goal)} and is on {text(found[address].binding if address in found else None)}"
+        for address, goal in wrong.items()
+    ]
+    return VerifyError(
+        "; ".join(parts),
+        hint="the kernel log says why the driver did not take it: dmesg | tail",
+        facts={
+            "wanted": {address: goal.model_dump() for address, goal in wrong.items()},
+            "found": {a: found[a].binding.model_dump() if a in found else None for a in wrong},
+        },
+    )
+
+
+def _not_put_back(first: BaseException, second: VfioctlError) -> Stuck:
+    message = getattr(first, "message", None) or "interrupted"
+    error = Stuck(
+        f"{message}; and going back failed: {second.message}",
+        hint=second.hint,
+        next_command="vfioctl recover",
+        facts={**getattr(first, "facts", {}), "going_back": second.facts},
+    )
+    error.kernel_said = second.kernel_said or getattr(first, "kernel_said", "")
+    return error
+
+
+def _not_recovered(plan: Plan, error: VfioctlError) -> Stuck:
+    stuck = Stuck(
+        f"the change of {_listed(plan)} could not be finished: {error.message}",
+        hint=error.hint,
+        next_command="vfioctl recover",
+        facts=error.facts,
+    )
+    stuck.kernel_said = error.kernel_said
+    return stuck

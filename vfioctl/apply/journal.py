@@ -1,0 +1,111 @@
+"""The journal and the records of what was before, as rows of the store. Takes times and boot ids as arguments."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from vfioctl.apply.store import Store
+from vfioctl.errors import Unfinished
+from vfioctl.model.change import Binding, Change, Fact, JournalEntry, JournalState, Plan, Verb
+from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.model.values import PciAddress
+
+_OPEN = (JournalState.OPEN, JournalState.STUCK)
+_COLUMNS = "id, plan, state, boot_id, began, ended, why"
+
+
+class Journal:
+    """What vfioctl has done, is doing, and must be able to undo."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def begin(self, plan: Plan, *, boot_id: str, now: str) -> int:
+        """Promises a change before the first write, with what it was before. Raises Unfinished."""
+        with self.store.transaction() as db:
+            entry = db.execute(
+                "INSERT INTO journal (plan, state, boot_id, began) VALUES (?, 'open', ?, ?)",
+                (plan.model_dump_json(), boot_id, now),
+            ).lastrowid
+            assert entry is not None
+            _take(db, entry, plan.changes)
+            if plan.intent.verb == Verb.BIND:
+                _record(db, entry, plan, boot_id)
+            return entry
+
+    def end(self, entry: JournalEntry | int, state: JournalState, *, now: str, why: str = "") -> None:
+        """The last word on a change; a stuck one keeps its devices."""
+        number = entry if isinstance(entry, int) else entry.id
+        with self.store.transaction() as db:
+            db.execute("UPDATE journal SET state = ?, ended = ?, why = ? WHERE id = ?", (state, now, why, number))
+            if state == JournalState.STUCK:
+                return
+            taken = [address for (address,) in db.execute("SELECT address FROM under_change WHERE journal = ?", (number,))]
+            db.execute("DELETE FROM under_change WHERE journal = ?", (number,))
+            _forget(db, number, taken, state)
+
+    def entries(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
+        """The newest first."""
+        sql = f"SELECT {_COLUMNS} FROM journal ORDER BY id DESC LIMIT ?"
+        return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(sql, (most,))), ())
+
+    def unfinished(self) -> tuple[JournalEntry, ...]:
+        """Open and stuck changes, the newest first."""
+        sql = f"SELECT {_COLUMNS} FROM journal WHERE state IN (?, ?) ORDER BY id DESC"
+        return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(sql, _OPEN)), ())
+
+    def records(self, identities: Mapping[PciAddress, str], *, boot_id: str) -> Mapping[PciAddress, Binding]:
+        """What those devices were before vfioctl took them, in this boot; another device there now has no record."""
+        sql = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
+        rows: list[tuple[str, str, str | None, str | None]] = self.store.read(lambda db: db.execute(sql, (boot_id,)).fetchall(), [])
+        return {
+            PciAddress(address): Binding(driver=driver, driver_override=override)
+            for address, identity, driver, override in rows
+            if identities.get(PciAddress(address)) == identity
+        }
+
+
+def _take(db: sqlite3.Connection, entry: int, changes: Iterable[Change]) -> None:
+    for change in changes:
+        try:
+            db.execute("INSERT INTO under_change VALUES (?, ?)", (change.address, entry))
+        except sqlite3.IntegrityError:
+            raise Unfinished(
+                f"an earlier change of {change.address} was cut short",
+                hint="finish it first: back to what it was, or forward with --forward",
+                next_command="vfioctl recover",
+            ) from None
+
+
+def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> None:
+    """Keeps what each device was, unless it was on VFIO already: then an older record still tells where it came from."""
+    facts: Mapping[PciAddress, Fact] = {fact.address: fact for fact in plan.facts}
+    for change in plan.changes:
+        if change.before.driver and is_vfio_driver(change.before.driver):
+            continue
+        db.execute(
+            "INSERT OR REPLACE INTO previous VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                change.address, facts[change.address].identity, boot_id,
+                change.before.driver, change.before.driver_override, entry,
+            ),
+        )  # fmt: skip
+
+
+def _forget(db: sqlite3.Connection, entry: int, addresses: Iterable[str], state: JournalState) -> None:
+    """A bind that was undone needs no record of its own, nor does a device that has been returned."""
+    (plan,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
+    returned = Plan.model_validate_json(plan).intent.verb == Verb.UNBIND and state == JournalState.DONE
+    if returned:
+        db.executemany("DELETE FROM previous WHERE address = ?", [(address,) for address in addresses])
+    if state in (JournalState.BACK, JournalState.REBOOTED):
+        db.execute("DELETE FROM previous WHERE journal = ?", (entry,))
+
+
+def _entry(row: tuple[int, str, str, str, str, str | None, str]) -> JournalEntry:
+    number, plan, state, boot_id, began, ended, why = row
+    return JournalEntry(
+        id=number, plan=Plan.model_validate_json(plan), state=JournalState(state), boot_id=boot_id,
+        began=began, ended=ended, why=why,
+    )  # fmt: skip

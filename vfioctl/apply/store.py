@@ -1,0 +1,134 @@
+"""The store: one SQLite file with the journal and what each device was before. Touches that file only.
+
+Everything that must be true together is written in one transaction. A device cannot be under two open
+changes at once: the database itself refuses it, not only the code.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from vfioctl.errors import StoreDamaged
+
+T = TypeVar("T")
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE journal (
+        id INTEGER PRIMARY KEY,
+        plan TEXT NOT NULL,
+        state TEXT NOT NULL CHECK (state IN ('open', 'done', 'back', 'stuck', 'rebooted')),
+        boot_id TEXT NOT NULL,
+        began TEXT NOT NULL,
+        ended TEXT,
+        why TEXT NOT NULL DEFAULT ''
+    ) STRICT;
+    CREATE TABLE under_change (
+        address TEXT PRIMARY KEY,
+        journal INTEGER NOT NULL REFERENCES journal (id)
+    ) STRICT;
+    CREATE TABLE previous (
+        address TEXT PRIMARY KEY,
+        identity TEXT NOT NULL,
+        boot_id TEXT NOT NULL,
+        driver TEXT,
+        driver_override TEXT,
+        journal INTEGER NOT NULL REFERENCES journal (id)
+    ) STRICT;
+    """,
+)
+
+
+class Store:
+    """The file, opened at the first question. Reading needs no write permission; a missing file is an empty store."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    @property
+    def lock_file(self) -> Path:
+        return self.file.with_name(self.file.name + ".lock")
+
+    def read(self, ask: Callable[[sqlite3.Connection], T], empty: T) -> T:
+        """`ask`'s answer; `empty` where there is no store yet. Raises StoreDamaged."""
+        with _explained(self.file):
+            if not self.file.exists():
+                return empty
+            connection = _open_for_reading(self.file)
+            try:
+                return ask(connection)
+            finally:
+                connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: on disk when it ends, or not at all. Raises StoreDamaged."""
+        with _explained(self.file):
+            self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.file, timeout=10, isolation_level=None)
+            try:
+                _prepare(connection)
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    connection.rollback()
+                    raise
+            finally:
+                connection.close()
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    version = _check_version(connection)
+    for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
+        connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+
+
+def _check_version(connection: sqlite3.Connection) -> int:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(_MIGRATIONS):
+        raise sqlite3.DatabaseError(f"it is of version {version}, written by a newer vfioctl")
+    return version
+
+
+def _open_for_reading(file: Path) -> sqlite3.Connection:
+    """Read-only. Without write permission SQLite cannot make the WAL's index, and needs none when none is there."""
+    address = file.absolute().as_uri()
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        connection = sqlite3.connect(f"{address}?{mode}", uri=True, timeout=10)
+        try:
+            if _check_version(connection) == 0:
+                _prepare(memory := sqlite3.connect(":memory:"))
+                return memory
+            return connection
+        except sqlite3.OperationalError:
+            connection.close()
+            if mode != "mode=ro":
+                raise
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreDamaged(
+            f"the ledger {file} cannot be used: {error}",
+            hint="check its permissions and the space on its file system, or name another --ledger",
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise StoreDamaged(
+            f"the ledger {file} is damaged: {error}",
+            hint=f"keep it for study and start anew: mv {file} {file}.damaged",
+        ) from None
+    except OSError as error:
+        raise StoreDamaged(f"the ledger {file} cannot be used: {error.strerror}", hint="run it as root") from None

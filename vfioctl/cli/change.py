@@ -1,0 +1,63 @@
+"""What bind, unbind, apply and recover share: show the plan, ask, carry it out, tell the outcome."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vfioctl.cli.output import draw, emit, say, sketch
+from vfioctl.errors import VfioctlError
+
+if TYPE_CHECKING:
+    from vfioctl.host import Host
+    from vfioctl.model.change import Outcome, Plan, Step
+
+
+class Declined(VfioctlError):
+    """The answer was no."""
+
+
+def preview(plan: "Plan", *, as_json: bool) -> None:
+    """The dry run: the very plan that would run; as JSON in the form that apply takes."""
+    if as_json:
+        emit(plan.model_dump_json(indent=2))
+        return
+    from vfioctl import render  # noqa: PLC0415 - brings rich
+
+    draw(render.plan_page(plan))
+    if not plan.nothing_to_do:
+        say("Nothing was changed: this is a dry run.")
+
+
+def carry_out(host: "Host", plan: "Plan", *, ask: bool, as_json: bool) -> None:
+    """Asks where there is someone to ask, applies the plan, and tells the outcome."""
+    if ask and not plan.nothing_to_do and sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty():
+        _confirm(plan)
+    outcome = host.apply(plan, progress=progress)
+    if as_json:
+        emit(outcome.model_dump_json(indent=2))
+    else:
+        tell([outcome])
+
+
+def tell(outcomes: "Sequence[Outcome]") -> None:
+    """Outcomes for people."""
+    from vfioctl import render  # noqa: PLC0415 - brings rich
+
+    for outcome in outcomes:
+        draw(render.outcome_page(outcome))
+
+
+def progress(step: "Step", number: int, total: int) -> None:
+    """One line for each step, on stderr, before it is taken."""
+    what = f"load {step.target}" if step.kind == "load" else f"{step.target} <- {step.value.strip() or 'empty'}"
+    say(f"[{number}/{total}] {what}")
+
+
+def _confirm(plan: "Plan") -> None:
+    from vfioctl import render  # noqa: PLC0415 - brings rich
+
+    sketch(render.plan_page(plan))
+    sys.stderr.write("Go on? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise Declined("not confirmed: nothing was changed", hint="--yes goes on without asking")

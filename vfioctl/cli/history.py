@@ -1,0 +1,36 @@
+"""`vfioctl history`: the journal."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.cli.choice import chosen
+from vfioctl.cli.options import AsJson
+from vfioctl.cli.output import draw, emit_json, width
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="""[bold]Examples[/]
+  vfioctl history --simulate hgx8
+  vfioctl history -n 3 --json --simulate hgx8"""
+)
+def history(
+    ctx: typer.Context,
+    *,
+    number: Annotated[int | None, typer.Option("-n", metavar="N", min=1, help="Only the last N.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the changes that were made here.
+
+    The oldest first: when each began, what it was, on which devices, and how it ended.
+    """
+    entries = chosen(ctx).open().history()
+    entries = entries[-number:] if number else entries
+    if as_json:
+        emit_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
+        return
+    from vfioctl import render  # noqa: PLC0415 - brings rich
+
+    draw(render.history_table(entries, width=width()))

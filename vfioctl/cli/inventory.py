@@ -1,0 +1,44 @@
+"""`vfioctl inventory`: the host's GPUs, as a table, a tree or JSON."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.cli.choice import chosen
+from vfioctl.cli.options import AsJson
+from vfioctl.cli.output import draw, emit, width
+from vfioctl.errors import BadSpec
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="""[bold]Examples[/]
+  vfioctl inventory --simulate hgx8
+  vfioctl inventory --simulate workstation --tree
+  vfioctl inventory --simulate mi300x --all --json"""
+)
+def inventory(
+    ctx: typer.Context,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Every PCI function, not only GPUs.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="NUMA nodes, IOMMU groups and their members, as a tree.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs and what must travel with them.
+
+    GPUs come with their companions (functions of the same card or of the same IOMMU group), by NUMA node and group,
+    with the driver that has them and whether a guest could own them now. A wider terminal shows more columns.
+    """
+    if tree and as_json:
+        raise BadSpec("--tree and --json exclude each other", hint="--json has the groups and NUMA nodes in it")
+    found = chosen(ctx).open().inventory()
+    if as_json:
+        emit(found.document(everything=everything).model_dump_json(indent=2))
+        return
+    from vfioctl import render  # noqa: PLC0415 - brings rich
+
+    if tree:
+        draw(render.inventory_tree(found, everything=everything))
+    else:
+        draw(render.inventory_table(found, width=width(), everything=everything))

@@ -1,0 +1,33 @@
+"""Options and arguments that several commands share, so that they are spelt and explained alike everywhere."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.cli.devices import complete_device
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. (Only a terminal is asked anyway.)")]
+Devices = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DEVICE...",
+        help="0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
+        autocompletion=complete_device,
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Argument(
+        metavar="DEVICE",
+        help="0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
+        autocompletion=complete_device,
+    ),
+]
+WithGroup = Annotated[
+    bool, typer.Option("--with-group", help="Take along devices of other cards that share the IOMMU group.")
+]
+Every = Annotated[bool, typer.Option("--every", help="Where a DEVICE means several, take all of them.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the plan and change nothing; with --json, in the form apply takes.")
+]

@@ -1,0 +1,40 @@
+"""`vfioctl unbind`: devices back to the drivers they had."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.cli.change import carry_out, preview
+from vfioctl.cli.choice import chosen
+from vfioctl.cli.options import AsJson, Devices, DryRun, Every, WithGroup, Yes
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="""[bold]Examples[/]
+  vfioctl unbind gpu0 --simulate hgx8
+  vfioctl unbind gpu0 --to nouveau --dry-run --simulate workstation"""
+)
+def unbind(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    devices: Devices,
+    *,
+    to: Annotated[str | None, typer.Option(metavar="DRIVER", help="Another driver than the one it had.")] = None,
+    with_group: WithGroup = False,
+    every: Every = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    yes: Yes = False,
+) -> None:
+    """Give devices back to the drivers they had.
+
+    The driver and the driver_override that were there before bind are put back, for the whole card and what was bound
+    with it. Where nothing was recorded, the kernel chooses the driver.
+    """
+    host = chosen(ctx).open()
+    plan = host.plan_unbind(host.find(devices, every=every), to=to, with_group=with_group)
+    if dry_run:
+        preview(plan, as_json=as_json)
+    else:
+        carry_out(host, plan, ask=not yes, as_json=as_json)

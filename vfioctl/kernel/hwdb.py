@@ -1,0 +1,84 @@
+"""Names of PCI devices: udev's hardware database, else pci.ids, else none. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ctypes import c_void_p
+from pathlib import Path
+from typing import Any
+
+PCI_IDS = (Path("/usr/share/misc/pci.ids"), Path("/usr/share/hwdata/pci.ids"))
+_MODALIAS = re.compile(r"pci:v0000(.{4})d0000(.{4})sv0000(.{4})sd0000(.{4})bc(..)sc(..)i(..)")
+Names = Callable[[str], Mapping[str, str]]
+
+
+def hardware_database() -> Names:
+    """Looks up a modalias: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ID_PCI_*_FROM_DATABASE."""
+    return _udev() or _pci_ids() or (lambda modalias: {})
+
+
+def _udev() -> Names | None:
+    try:
+        from pyudev import Context
+    except ImportError:  # no libudev on this machine
+        return None
+    try:
+        context = Context()
+        # pyudev declares libudev's udev_hwdb_* and has no class for them.
+        library: Any = context._libudev
+        database = library.udev_hwdb_new(context)
+    except (AttributeError, OSError):
+        return None
+    return (lambda modalias: _udev_properties(library, database, modalias)) if database else None
+
+
+def _udev_properties(library: Any, database: c_void_p, modalias: str) -> Mapping[str, str]:
+    found, entry = {}, library.udev_hwdb_get_properties_list_entry(database, modalias.encode(), 0)
+    while entry:
+        key, value = library.udev_list_entry_get_name(entry), library.udev_list_entry_get_value(entry)
+        found[key.decode()] = value.decode("utf-8", "replace")
+        entry = library.udev_list_entry_get_next(entry)
+    return found
+
+
+def _pci_ids() -> Names | None:
+    for file in PCI_IDS:
+        try:
+            text = "\n" + file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        return lambda modalias: _from_pci_ids(text, modalias)
+    return None
+
+
+def _from_pci_ids(text: str, modalias: str) -> Mapping[str, str]:
+    match = _MODALIAS.match(modalias)
+    if match is None:
+        return {}
+    vendor, device, subvendor, subdevice, base, sub, interface = (part.lower() for part in match.groups())
+    vendor_name, devices = _section(text, f"\n{vendor}  ")
+    device_name, subsystems = _section(devices, f"\n\t{device}  ")
+    class_name, subclasses = _section(text, f"\nC {base}  ")
+    subclass_name, interfaces = _section(subclasses, f"\n\t{sub}  ")
+    names = {
+        "ID_VENDOR_FROM_DATABASE": vendor_name,
+        "ID_MODEL_FROM_DATABASE": device_name,
+        "ID_PCI_SUBSYS_FROM_DATABASE": _section(subsystems, f"\n\t\t{subvendor} {subdevice}  ")[0],
+        "ID_PCI_CLASS_FROM_DATABASE": class_name,
+        "ID_PCI_SUBCLASS_FROM_DATABASE": subclass_name,
+        "ID_PCI_INTERFACE_FROM_DATABASE": _section(interfaces, f"\n\t\t{interface}  ")[0],
+    }
+    return {key: name for key, name in names.items() if name}
+
+
+def _section(text: str, start: str) -> tuple[str, str]:
+    """An entry's name, and the deeper-indented lines below it."""
+    at = text.find(start)
+    if at < 0:
+        return "", ""
+    name, _, rest = text[at + len(start) :].partition("\n")
+    deeper = "\n" + "\t" * (start.count("\t") + 1)
+    end = re.compile(rf"\n(?!\t{{{start.count(chr(9)) + 1}}})").search("\n" + rest)
+    below = ("\n" + rest)[: end.start()] if end and end.start() else ("\n" + rest if end is None else "")
+    return name, below if below.startswith(deeper) else ""

@@ -1,0 +1,255 @@
+"""This machine, or a captured root directory (read-only): files, one ioctl, modprobe, udev and NVML.
+
+Every errno becomes KernelRefused. What can block is done by `expendable`.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.kernel import expendable
+from vfioctl.kernel.lock import held
+from vfioctl.kernel.paths import resolve
+from vfioctl.kernel.seam import Directory, Unanswered
+
+T = TypeVar("T")
+VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
+VFIO_GROUP_FLAGS_VIABLE = 1
+_MOST_TEXT = 16 << 20
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FEW = 64  # below this many subjects a second reading child costs more than it saves
+
+
+class Live:
+    """A machine's own files. `root` other than / is a captured tree: its links stay inside it."""
+
+    def __init__(self, root: str = "/", *, write_deadline: float = 30.0, patience: float = 1.0) -> None:
+        self._root = root.rstrip("/")
+        self._write_deadline, self._patience = write_deadline, patience
+        self._lock_fds: list[int] = []
+
+    @property
+    def description(self) -> str:
+        return f"the files under {self._root}" if self._root else "this machine"
+
+    @property
+    def read_only(self) -> str:
+        return "a captured directory is read-only" if self._root else ""
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, path: str) -> str:
+        try:
+            return _read_text(self._at(path))
+        except OSError as error:
+            raise _refused(path, error) from None
+
+    def link(self, path: str) -> str:
+        try:
+            return os.readlink(self._at(path, follow_last=False))
+        except OSError as error:
+            raise _refused(path, error) from None
+
+    def children(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._at(path)))
+        except OSError as error:
+            raise _refused(path, error) from None
+
+    def has(self, path: str) -> bool:
+        try:
+            return os.path.lexists(self._at(path))
+        except (KernelRefused, OSError, ValueError):
+            return False
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        try:
+            status = os.stat(self._at(path))
+        except OSError as error:
+            raise _refused(path, error) from None
+        kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
+        if kind is None:
+            raise KernelRefused(path, errnos.ENODEV)
+        return kind, os.major(status.st_rdev), os.minor(status.st_rdev)
+
+    def writable(self, path: str) -> bool:
+        return not self._root and os.access(path, os.W_OK)
+
+    def directory(self, path: str, wanted: Collection[str]) -> Directory:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _refused(path, error) from None
+        try:
+            return _read_directory(fd, wanted)
+        finally:
+            os.close(fd)
+
+    def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
+        todo = list(subjects)
+        children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
+        for subject, result in expendable.each(read_one, todo, patience=self._patience, children=children):
+            yield subject, Unanswered(str(result)) if isinstance(result, Exception) else result
+
+    def _at(self, path: str, *, follow_last: bool = True) -> str:
+        if not self._root:
+            return path
+        return self._root + resolve(path, self._readlink_inside, follow_last=follow_last)
+
+    def _readlink_inside(self, path: str) -> str | None:
+        try:
+            return os.readlink(self._root + path)
+        except OSError:
+            return None
+
+    # -- what no file says -------------------------------------------------------------------------
+
+    def properties(self, modalias: str) -> Mapping[str, str]:
+        return self._hardware_database(modalias)
+
+    @cached_property
+    def _hardware_database(self) -> Callable[[str], Mapping[str, str]]:
+        from vfioctl.kernel.hwdb import hardware_database
+
+        return hardware_database()
+
+    def nvml(self) -> Mapping[str, Mapping[str, str]] | Unanswered:
+        from vfioctl.kernel.nvml import read_gpus
+
+        if self._root:
+            return Unanswered("a captured directory has no NVML")
+        try:
+            answer: Mapping[str, Mapping[str, str]] | str = expendable.call(read_gpus, deadline=5.0)
+        except (expendable.Unreturned, ChildProcessError) as error:
+            return Unanswered(str(error))
+        return Unanswered(answer) if isinstance(answer, str) else answer
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def write(self, path: str, value: str) -> None:
+        if self._root:
+            raise KernelRefused(path, errnos.EROFS, value)
+        try:
+            errno = expendable.call(
+                lambda: _write_once(path, value), deadline=self._write_deadline, keep=self._lock_fds
+            )
+        except expendable.Unreturned as late:
+            raise _never_returned(path, value, late) from None
+        if errno:
+            raise KernelRefused(path, errno, value)
+
+    def load(self, module: str) -> None:
+        import subprocess
+
+        if self._root:
+            raise HostError(f"cannot load {module}: {self.description} are read-only")
+        command = ["modprobe", "--", module]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        except FileNotFoundError:
+            raise HostError(f"cannot load {module}: modprobe is not installed", hint="install kmod") from None
+        except subprocess.TimeoutExpired:
+            raise Stuck(f"modprobe {module} did not return in 60 s", hint="look at dmesg") from None
+        if done.returncode:
+            error = HostError(
+                f"module {module} could not be loaded",
+                hint="if the kernel was upgraded since the last boot, its modules are gone: reboot",
+            )
+            error.kernel_said = done.stderr.strip()[:500]
+            raise error
+
+    def viable(self, group: int) -> bool:
+        path = f"/dev/vfio/{group}"
+        try:
+            fd = os.open(self._at(path), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise _refused(path, error) from None
+        try:
+            status = fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())
+            return bool(int.from_bytes(status[4:8], "little") & VFIO_GROUP_FLAGS_VIABLE)
+        except OSError as error:
+            raise _refused(path, error) from None
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
+        with held(lock, wait=wait) as fd:
+            # A write in flight keeps the lock should this process die: nobody then probes a half-done state.
+            self._lock_fds.append(fd)
+            try:
+                yield
+            finally:
+                self._lock_fds.remove(fd)
+
+
+def _group_status() -> bytes:
+    """struct vfio_group_status: argsz and flags, 32 bits each."""
+    return (8).to_bytes(4, "little") + bytes(4)
+
+
+def _refused(path: str, error: OSError) -> KernelRefused:
+    return KernelRefused(path, error.errno or errnos.EIO)
+
+
+def _read_text(path: str, dir_fd: int | None = None) -> str:
+    fd = os.open(path, _READ, dir_fd=dir_fd)
+    try:
+        data = os.read(fd, 65_536)
+        if len(data) >= 4096:  # a sysfs attribute ends below a page; only real files go on
+            while len(data) < _MOST_TEXT and (more := os.read(fd, 1 << 20)):
+                data += more
+    finally:
+        os.close(fd)
+    return data.decode("utf-8", "replace").rstrip("\n")
+
+
+def _read_directory(fd: int, wanted: Collection[str]) -> Directory:
+    names, links, texts, refused = [], {}, {}, {}
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            name = entry.name
+            names.append(name)
+            try:
+                if entry.is_symlink():
+                    links[name] = os.readlink(name, dir_fd=fd)
+                elif name in wanted:
+                    texts[name] = _read_text(name, fd)
+            except OSError as error:
+                refused[name] = errnos.errorcode.get(error.errno or 0, "EIO")
+    return Directory(frozenset(names), texts, links, refused)
+
+
+def _write_once(path: str, value: str) -> int:
+    """0, or the errno. One write(2): sysfs takes each write as a command of its own."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return error.errno or errnos.EIO
+    try:
+        os.write(fd, value.encode())
+    except OSError as error:
+        return error.errno or errnos.EIO
+    finally:
+        os.close(fd)
+    return 0
+
+
+def _never_returned(path: str, value: str, late: expendable.Unreturned) -> Stuck:
+    error = Stuck(
+        f"writing {value!r} to {path} did not return in {late.seconds:g} s",
+        hint="something holds the device; the write ends when it lets go, or at the next boot",
+        next_command="vfioctl recover",
+        facts={"path": path, "pid": late.pid, **late.state},
+    )
+    error.kernel_said = f"process {late.pid} is in state {late.state.get('stat', '?')}, in {late.state.get('wchan', '?')}"
+    return error

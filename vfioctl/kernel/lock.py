@@ -1,0 +1,52 @@
+"""The host's lock: an advisory lock (flock) on one file, which ends with its process however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vfioctl.errors import Busy, NotPermitted
+
+
+@contextmanager
+def held(lock: Path, *, wait: float) -> Iterator[int]:
+    """The lock's descriptor while it is held. Raises Busy after `wait` seconds, NotPermitted."""
+    fd = _open(lock)
+    try:
+        _acquire(fd, lock, time.monotonic() + wait)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield fd
+    finally:
+        # Unlocked by name, not only closed: a child stuck in a write may still have the description open.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _open(lock: Path) -> int:
+    try:
+        lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise NotPermitted(
+            f"the lock {lock} cannot be opened: {error.strerror}", hint="run it as root, or name another --ledger"
+        ) from None
+
+
+def _acquire(fd: int, lock: Path, until: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+                raise Busy(
+                    "another vfioctl is at work on this host" + (f" (process {holder})" if holder else ""),
+                    hint="wait for it to finish",
+                    facts={"lock": str(lock), "pid": holder},
+                ) from None
+            time.sleep(0.02)

@@ -1,0 +1,42 @@
+"""What NVML says of the GPUs. Runs in an expendable child only: any call of NVML may hang for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def read_gpus() -> dict[str, dict[str, str]] | str:
+    """Facts by PCI address, or the reason why there are none."""
+    try:
+        import pynvml
+    except ImportError:
+        return "the Python module pynvml (nvidia-ml-py) is not installed"
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
+        return dict(_gpu(pynvml, handle) for handle in handles)
+    except pynvml.NVMLError as error:
+        return f"NVML: {error}"
+
+
+def _gpu(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
+    domain, _, rest = str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower().partition(":")
+    questions: dict[str, Callable[[], object]] = {
+        "name": lambda: nvml.nvmlDeviceGetName(handle),
+        "uuid": lambda: nvml.nvmlDeviceGetUUID(handle),
+        "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        "persistence_mode": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
+        "compute_mode": lambda: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown"),
+        "mig_mode": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
+    }
+    facts = {}
+    for key, ask in questions.items():
+        try:
+            facts[key] = str(ask())
+        except nvml.NVMLError:
+            continue  # a GPU without MIG, say: the fact is not there, the others are
+    return f"{int(domain, 16):04x}:{rest}", facts
+
+
+_COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t

@@ -1,0 +1,113 @@
+"""A host as one text file, read-only. May not touch the machine, but for reading that file."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from vfioctl.errors import BadDocument, HostError, KernelRefused
+from vfioctl.kernel.seam import Directory, Unanswered
+from vfioctl.kernel.tree import MOST_BYTES, Node, Tree, parse
+
+T = TypeVar("T")
+
+
+def read_tree(file: Path) -> Tree:
+    """The tree of a host file. Raises BadDocument."""
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise BadDocument(f"{file} is larger than {MOST_BYTES >> 20} MiB")
+        return parse(file.read_text(encoding="utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise BadDocument(f"{file} cannot be read: {error.strerror}") from None
+
+
+class Recorded:
+    """A tree behind the seam. Nothing blocks here, and nothing can be written."""
+
+    def __init__(self, tree: Tree, description: str) -> None:
+        self._tree = tree
+        self._description = description
+
+    @property
+    def tree(self) -> Tree:
+        return self._tree
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @property
+    def read_only(self) -> str:
+        return "a recorded host is read-only"
+
+    def read(self, path: str) -> str:
+        return self.tree.text(path)
+
+    def link(self, path: str) -> str:
+        there = self.tree.resolve(path, follow_last=False)
+        if there in self.tree.links:
+            return self.tree.links[there]
+        raise KernelRefused(path, errnos.EINVAL if self.tree.exists(there) else errnos.ENOENT)
+
+    def children(self, path: str) -> list[str]:
+        there = self.tree.resolve(path)
+        if there in self.tree.directories:
+            return sorted(self.tree.directories[there])
+        raise KernelRefused(path, errnos.ENOTDIR if self.tree.exists(there) else errnos.ENOENT)
+
+    def has(self, path: str) -> bool:
+        try:
+            return self.tree.exists(self.tree.resolve(path))
+        except KernelRefused:
+            return False
+
+    def device_number(self, path: str) -> Node:
+        node = self.tree.nodes.get(self.tree.resolve(path))
+        if node is None:
+            raise KernelRefused(path, errnos.ENOENT)
+        return node
+
+    def writable(self, path: str) -> bool:
+        return False
+
+    def directory(self, path: str, wanted: Collection[str]) -> Directory:
+        names = self.children(path)
+        there = self.tree.resolve(path)
+        links = {n: self.tree.links[f"{there}/{n}"] for n in names if f"{there}/{n}" in self.tree.links}
+        texts, refused = {}, {}
+        for name in names:
+            if name in wanted and name not in links:
+                try:
+                    texts[name] = self.read(f"{there}/{name}")
+                except KernelRefused as error:
+                    refused[name] = error.symbol
+        return Directory(frozenset(names), texts, links, refused)
+
+    def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
+        for subject in subjects:
+            yield subject, read_one(subject)
+
+    def properties(self, modalias: str) -> Mapping[str, str]:
+        return self.tree.properties.get(f"hwdb:{modalias}", {})
+
+    def nvml(self) -> Mapping[str, Mapping[str, str]] | Unanswered:
+        known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
+        return known or Unanswered("not recorded")
+
+    def write(self, path: str, value: str) -> None:
+        raise KernelRefused(path, errnos.EROFS, value)
+
+    def load(self, module: str) -> None:
+        raise HostError(f"cannot load {module}: a recorded host is read-only", hint="use --simulate to try changes")
+
+    def viable(self, group: int) -> bool:
+        raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
+
+    def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
+        raise HostError("a recorded host is read-only", hint="use --simulate to try changes")

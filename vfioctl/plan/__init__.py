@@ -1,0 +1,1 @@
+"""model -> Plan. Pure: no input or output, no clock, no randomness, no environment."""

@@ -1,0 +1,76 @@
+"""From the bindings there are to the bindings wanted: the writes, in the one order that is safe. Pure.
+
+The order is the kernel's own advice (commit 782a985d7af2): override first, so that nothing else can
+take the device between unbind and probe; then every unbind; then every probe. On the way back the
+override is aimed at the driver wanted, not cleared, until that driver has the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from vfioctl.model.change import KERNEL_CHOICE, Binding, Step, StepKind, same_driver
+from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.model.values import PciAddress
+
+DEVICES = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
+PROBE = "/sys/bus/pci/drivers_probe"
+CLEAR = "\n"
+
+Bindings = Mapping[PciAddress, Binding]
+
+
+def steps(now: Bindings, goal: Bindings, modules: tuple[str, ...] = ()) -> tuple[Step, ...]:
+    """The steps that turn `now` into `goal`, loading `modules` first; none when there is nothing to do."""
+    changing = {a: goal[a] for a in goal if not now[a].meets(goal[a])}
+    if not changing:
+        return ()
+    moving = {a: wanted for a, wanted in changing.items() if _moves(now[a], wanted)}
+    aimed = {a: _aim(wanted) for a, wanted in moving.items()}
+    return (
+        *(Step(kind=StepKind.LOAD, target=module, value="", why="its driver is not registered yet") for module in modules),
+        *_overrides(now, aimed, "so that no other driver can take it"),
+        *(_unbind(a, now[a].driver or "") for a in moving if now[a].driver),
+        *(_probe(a, wanted) for a, wanted in moving.items() if wanted.driver),
+        *_overrides(
+            {a: Binding(driver=None, driver_override=aimed.get(a, now[a].driver_override)) for a in changing},
+            {a: wanted.driver_override for a, wanted in changing.items()},
+            "as it was before",
+        ),
+    )
+
+
+def _moves(now: Binding, wanted: Binding) -> bool:
+    if wanted.driver == KERNEL_CHOICE:
+        return now.driver is None or is_vfio_driver(now.driver)
+    return not same_driver(now.driver, wanted.driver)
+
+
+def _aim(wanted: Binding) -> str | None:
+    """What the override names while the device moves."""
+    if wanted.driver in (None, KERNEL_CHOICE):
+        return wanted.driver_override
+    return wanted.driver
+
+
+def _overrides(now: Bindings, names: Mapping[PciAddress, str | None], why: str) -> Iterator[Step]:
+    for address, name in names.items():
+        if not same_driver(now[address].driver_override, name):
+            yield Step(
+                kind=StepKind.WRITE,
+                target=f"{DEVICES}/{address}/driver_override",
+                value=name or CLEAR,
+                why=why if name else "no override any more",
+            )
+
+
+def _unbind(address: PciAddress, driver: str) -> Step:
+    return Step(
+        kind=StepKind.WRITE, target=f"{DRIVERS}/{driver}/unbind", value=address, why=f"{driver} lets go of it"
+    )
+
+
+def _probe(address: PciAddress, wanted: Binding) -> Step:
+    whom = "the kernel chooses a driver" if wanted.driver == KERNEL_CHOICE else f"{wanted.driver} takes it"
+    return Step(kind=StepKind.WRITE, target=PROBE, value=address, why=whom)

@@ -1,0 +1,1 @@
+"""Kernel -> model. Reads only; a fact that cannot be had costs that fact, never the listing."""

@@ -1,0 +1,160 @@
+"""A whole host: functions, names, groups, cards, NUMA nodes, NVML. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
+from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_members
+from vfioctl.model.values import PciAddress
+from vfioctl.probe.drivers import read_available
+from vfioctl.probe.iommu import read_groups, read_iommu
+from vfioctl.probe.numa import read_nodes
+from vfioctl.probe.pci import SAFE, Facts, read_function
+
+_NAMES = {
+    "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
+    "device_name": ("ID_MODEL_FROM_DATABASE",),
+    "subsystem_name": ("ID_PCI_SUBSYS_FROM_DATABASE",),
+    "class_name": ("ID_PCI_SUBCLASS_FROM_DATABASE", "ID_PCI_CLASS_FROM_DATABASE"),
+}
+
+
+def read_inventory(kernel: Kernel) -> Inventory:
+    """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`."""
+    warnings: list[ProbeWarning] = []
+    facts = _read_functions(kernel, warnings)
+    _add_names(kernel, facts)
+    _add_nodes(kernel, facts)
+    _add_nvml(kernel, facts, warnings)
+    functions = tuple(_validated(facts, warnings))
+    nodes, more = read_nodes(kernel)
+    return Inventory(
+        functions=_with_companions(functions),
+        groups=tuple(read_groups(kernel, functions)),
+        numa_nodes=tuple(nodes),
+        iommu=read_iommu(kernel),
+        drivers=tuple(sorted(_names_in(kernel, PCI_DRIVERS))),
+        warnings=(*warnings, *more),
+    )
+
+
+def _read_functions(kernel: Kernel, warnings: list[ProbeWarning]) -> list[Facts]:
+    try:
+        addresses = kernel.children(PCI_DEVICES)
+    except KernelRefused as error:
+        warnings.append(ProbeWarning(subject=PCI_DEVICES, text=f"no PCI bus: {error.symbol}"))
+        return []
+    found, silent = _survey(kernel, addresses, warnings, wanted=None)
+    # A function that is stuck under its device lock may still say what it is.
+    recovered, _ = _survey(kernel, silent, warnings, wanted=SAFE)
+    for facts in recovered:
+        facts["unknown"]["driver_override"] = silent[facts["address"]]
+    return sorted(found + recovered, key=lambda facts: (len(facts["address"]), facts["address"]))
+
+
+def _survey(
+    kernel: Kernel, addresses: Iterable[str], warnings: list[ProbeWarning], wanted: Iterable[str] | None
+) -> tuple[list[Facts], dict[str, str]]:
+    """The facts of those that answered, and why the others did not."""
+    found, silent = [], {}
+    for address, facts in kernel.survey(partial(_attempt, kernel, wanted), addresses):
+        if isinstance(facts, Unanswered):
+            silent[address] = facts.reason
+            warnings.append(ProbeWarning(subject=address, text=f"reading it did not return: {facts.reason}"))
+        elif "failed" in facts:
+            warnings.append(ProbeWarning(subject=address, text=facts["failed"]))
+        else:
+            found.append(facts)
+    return found, silent
+
+
+def _attempt(kernel: Kernel, wanted: Iterable[str] | None, address: str) -> Facts:
+    try:
+        return read_function(kernel, address, wanted) if wanted else read_function(kernel, address)
+    except KernelRefused as error:
+        return {"failed": f"it could not be read: {error.symbol}"}
+    except ValueError as error:
+        return {"failed": str(error)}
+
+
+def _add_names(kernel: Kernel, facts: list[Facts]) -> None:
+    """Names and drivers depend on the modalias alone, so twins are looked up once."""
+    available = read_available(kernel, (each["modalias"] for each in facts))
+    names: dict[str, Facts] = {}
+    for each in facts:
+        modalias = each.pop("modalias")
+        if modalias not in names:
+            names[modalias] = _named(kernel.properties(modalias)) | {"available_drivers": available[modalias]}
+        each |= names[modalias]
+
+
+def _named(properties: Mapping[str, str]) -> Facts:
+    found = {field: next((properties[k] for k in keys if k in properties), None) for field, keys in _NAMES.items()}
+    return {field: name for field, name in found.items() if name}
+
+
+def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:
+    nodes = _names_in(kernel, "/dev/vfio")
+    for each in facts:
+        if str(each.get("iommu_group")) in nodes:
+            each["vfio_group"] = f"/dev/vfio/{each['iommu_group']}"
+
+
+def _names_in(kernel: Kernel, path: str) -> set[str]:
+    try:
+        return set(kernel.children(path))
+    except KernelRefused:
+        return set()
+
+
+def _add_nvml(kernel: Kernel, facts: list[Facts], warnings: list[ProbeWarning]) -> None:
+    gpus = [f for f in facts if f.get("driver") == "nvidia" and f["class"].startswith(("03", "1200"))]
+    if not gpus:
+        return
+    answer = kernel.nvml()
+    if isinstance(answer, Unanswered):
+        warnings.append(ProbeWarning(subject="NVML", text=f"no facts from the NVIDIA driver: {answer.reason}"))
+        return
+    for each in gpus:
+        if each["address"] in answer:
+            each["nvml"] = _nvml(answer[each["address"]])
+
+
+def _nvml(said: Mapping[str, str]) -> Facts:
+    facts: Facts = {key: said[key] for key in ("name", "uuid", "compute_mode") if key in said}
+    facts |= {key: said[key] == "1" for key in ("persistence_mode", "mig_mode") if key in said}
+    if said.get("memory_bytes", "").isdigit():
+        facts["memory_bytes"] = int(said["memory_bytes"])
+    return facts
+
+
+def _validated(facts: list[dict[str, Any]], warnings: list[ProbeWarning]) -> Iterable[Function]:
+    for each in facts:
+        try:
+            yield Function.model_validate(each)
+        except ValueError as error:  # an odd file must not cost the others
+            warnings.append(ProbeWarning(subject=str(each.get("address")), text=str(error).split("\n", 1)[0]))
+
+
+def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+    """Each function with those that must travel with it: same card or same group, and no bridge."""
+    cards = card_members(functions)
+    groups: dict[int, list[PciAddress]] = {}
+    for function in functions:
+        if function.iommu_group is not None and not function.is_bridge:
+            groups.setdefault(function.iommu_group, []).append(function.address)
+    return tuple(_with_its_companions(function, cards, groups) for function in functions)
+
+
+def _with_its_companions(
+    function: Function, cards: Mapping[PciAddress, tuple[PciAddress, ...]], groups: Mapping[int, list[PciAddress]]
+) -> Function:
+    group = groups.get(function.iommu_group, []) if function.iommu_group is not None else []
+    others = {*cards.get(function.address, ()), *group} - {function.address}
+    if not others or function.is_bridge:
+        return function
+    return function.model_copy(update={"companions": tuple(sorted(others, key=lambda a: a.order))})

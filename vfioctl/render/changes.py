@@ -1,0 +1,170 @@
+"""Changes on a page: a plan before it runs, what came of it, and the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from vfioctl.model.change import (
+    KERNEL_CHOICE,
+    Binding,
+    Change,
+    Fact,
+    JournalEntry,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Verb,
+)
+from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.render import words
+from vfioctl.render.columns import Column, Layout, table
+from vfioctl.render.notes import note_lines
+
+_WIDE = 1000
+"""Rows of a page are as wide as they need to be: an address or a path that is cut is of no use."""
+
+
+def plan_page(plan: Plan) -> RenderableType:
+    """The whole plan: the facts it rests on, the steps, what becomes what, the proof, the way back."""
+    if plan.nothing_to_do:
+        return Stack(Text(f"Nothing to do: {intent_line(plan)} is so already."), *_indented(_facts(_asked(plan))))
+    return Stack(
+        Text(f"Plan {plan.id}: {intent_line(plan)}", style="bold"),
+        *_part("It rests on", _facts(plan.facts)),
+        *_part("Steps", _steps(plan.steps)),
+        *_part("What changes", _changes(plan.changes)),
+        *_part("Verified by looking again", _proof(plan)),
+        *_part("Undone by", _undo(plan)),
+        *note_lines(map(words.plain, plan.notes)),
+    )
+
+
+def intent_line(plan: Plan) -> str:
+    """`bind 0000:41:00.0 to vfio-pci`."""
+    intent = plan.intent
+    options = (("--with-group", intent.with_group), ("--allow-boot-vga", intent.allow_boot_vga))
+    given = " ".join(option for option, wanted in options if wanted)
+    goal = f"to {words.plain(intent.driver)}" if intent.driver else ""
+    return " ".join(filter(None, (intent.verb, words.listed(intent.devices), goal, given)))
+
+
+def outcome_page(outcome: Outcome) -> RenderableType:
+    """What came of a plan."""
+    plan = outcome.plan
+    if outcome.result == Result.NOTHING:
+        return plan_page(plan)
+    heading = f"{outcome.result.capitalize()}: {intent_line(plan)} (plan {plan.id}, {outcome.seconds:.2f} s)"
+    return Stack(
+        Text(heading, style="bold"),
+        *_indented(_found(plan.changes, outcome.found)),
+    )
+
+
+_HISTORY = (
+    Column("ID", right=True),
+    Column("BEGAN"),
+    Column("STATE"),
+    Column("PLAN", optional=True),
+    Column("ENDED", optional=True),
+    Column("WHAT"),
+)
+
+
+def history_table(entries: Sequence[JournalEntry], *, width: int) -> RenderableType:
+    """The journal, the oldest first."""
+    if not entries:
+        return Text("No changes yet.")
+    rows = [
+        (str(entry.id), entry.began, entry.state, entry.plan.id, entry.ended or "", _what(entry)) for entry in entries
+    ]
+    return Stack(*table(_HISTORY, rows, width))
+
+
+def _what(entry: JournalEntry) -> str:
+    why = f" ({words.plain(entry.why)})" if entry.why else ""
+    return f"{intent_line(entry.plan)}{why}"
+
+
+def _part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]:
+    yield Text(f"\n{name}", style="bold")
+    yield from _indented(body)
+
+
+def _indented(body: Iterable[RenderableType]) -> Iterator[RenderableType]:
+    return (Padding(line, (0, 0, 0, 2)) for line in body)
+
+
+def _asked(plan: Plan) -> list[Fact]:
+    return [fact for fact in plan.facts if fact.address in plan.intent.devices]
+
+
+def _facts(facts: Sequence[Fact]) -> Iterator[Text]:
+    rows = [
+        (fact.address, fact.identity[:9], f"group {words.group_name(fact.iommu_group)}", _binding(fact.binding))
+        for fact in facts
+    ]
+    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+
+
+def _steps(steps: Sequence[Step]) -> Iterator[RenderableType]:
+    """Neighbours with the same reason share one line that says it."""
+    margin = len(str(len(steps)))
+    for why, alike in groupby(enumerate(steps, start=1), key=lambda numbered: numbered[1].why):
+        for number, step in alike:
+            yield Text(f"{number:{margin}}  {_effect(step)}")
+        yield Padding(Text(f"({words.plain(why)})", style="dim"), (0, 0, 0, margin + 2))
+
+
+def _effect(step: Step) -> str:
+    if step.kind == StepKind.LOAD:
+        return f"load the module {words.plain(step.target)}"
+    shown = words.plain(step.value) if step.value.strip() else "(an empty line)"
+    return f"{words.plain(step.target)} <- {shown}"
+
+
+def _changes(changes: Sequence[Change]) -> Iterator[Text]:
+    rows = [(change.address, _binding(change.before), "->", _binding(change.after)) for change in changes]
+    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+
+
+def _binding(binding: Binding) -> Text:
+    if binding.driver == KERNEL_CHOICE:
+        text = Text("the kernel's choice")
+    else:
+        text = words.driver_text(binding.driver, on_vfio=bool(binding.driver and is_vfio_driver(binding.driver)))
+        text = Text("no driver") if binding.driver is None else text
+    override = f", override {words.plain(binding.driver_override)}" if binding.driver_override else ""
+    return text.append(override)
+
+
+def _proof(plan: Plan) -> Iterator[Text]:
+    yield Text("every function is bound as above")
+    for group in plan.viable_groups:
+        yield Text(f"/dev/vfio/{group} is there, and the kernel calls group {group} viable")
+    yield Text("if not, the host is put back as it was")
+
+
+def _undo(plan: Plan) -> Iterator[Text]:
+    devices = " ".join(plan.intent.devices)
+    if plan.intent.verb == Verb.BIND:
+        yield Text(f"vfioctl unbind {devices}", no_wrap=True, overflow="ignore")
+        yield Text("which puts back the drivers and overrides that are recorded before the first step")
+    else:
+        yield Text(f"vfioctl bind {devices}", no_wrap=True, overflow="ignore")
+
+
+def _found(changes: Sequence[Change], found: Sequence[Fact]) -> Iterator[Text]:
+    """Before and now, as it was found by the last look at the host."""
+    now = {fact.address: fact.binding for fact in found}
+    rows = [
+        (change.address, _binding(change.before), "->", _binding(now.get(change.address, change.after)))
+        for change in changes
+    ]
+    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)

@@ -1,0 +1,87 @@
+"""Aligned columns of text that fit a width: the important ones always, others as there is room.
+
+Knows nothing of devices. Lines are made one by one, so that ten thousand of them are no burden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+Cell = str | Text
+_GAP = "  "
+_LEAST_STRETCH = 12
+
+
+class Column(NamedTuple):
+    """A column. The last one takes the room that is left, and is cut short when that is too little."""
+
+    title: str
+    right: bool = False
+    optional: bool = False
+    """Shown only where every cell of the last column still fits; the earlier ones first."""
+
+
+class Layout:
+    """Which columns there are and how wide each is, for all rows of a drawing together."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> None:
+        natural = [_widest(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
+        last = len(columns) - 1
+        shown = {index for index, column in enumerate(columns) if not column.optional}
+        room = width - sum(natural[index] + len(_GAP) for index in shown - {last})
+        for index in range(last):
+            wanted = natural[index] + len(_GAP)
+            if columns[index].optional and natural[index] and natural[last] + wanted <= room:
+                shown.add(index)
+                room -= wanted
+        self._columns = columns
+        self._widths = [(index, natural[index]) for index in sorted(shown - {last})]
+        self._rest = max(room, _LEAST_STRETCH)
+
+    def header(self) -> Text:
+        return Text(self._line([column.title for column in self._columns]).plain, style="bold")
+
+    def lines(self, rows: Sequence[Sequence[Cell]]) -> Iterator[Text]:
+        return (self._line(row) for row in rows)
+
+    def _line(self, row: Sequence[Cell]) -> Text:
+        line = Text(no_wrap=True, overflow="ignore")
+        for index, wide in self._widths:
+            line.append_text(_fitted(row[index], wide, right=self._columns[index].right))
+            line.append(_GAP)
+        line.append_text(_cut(row[-1], self._rest))
+        return line
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Iterator[Text]:
+    """A whole table: the header and its rows."""
+    layout = Layout(columns, rows, width)
+    yield layout.header()
+    yield from layout.lines(rows)
+
+
+def _widest(column: Column, cells: Sequence[Cell]) -> int:
+    """0 for an optional column that says nothing anywhere."""
+    widest = max((_length(cell) for cell in cells), default=0)
+    return max(widest, len(column.title)) if widest or not column.optional else 0
+
+
+def _length(cell: Cell) -> int:
+    return cell_len(cell if isinstance(cell, str) else cell.plain)
+
+
+def _fitted(cell: Cell, wide: int, *, right: bool) -> Text:
+    text = Text(cell) if isinstance(cell, str) else cell.copy()
+    missing = max(0, wide - _length(cell))
+    return Text(" " * missing).append_text(text) if right else text.append(" " * missing)
+
+
+def _cut(cell: Cell, wide: int) -> Text:
+    text = Text(cell) if isinstance(cell, str) else cell
+    if _length(cell) <= wide:
+        return text
+    return Text(set_cell_size(text.plain, wide - 1).rstrip() + "\N{HORIZONTAL ELLIPSIS}", style=text.style)
