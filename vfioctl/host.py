@@ -14,24 +14,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vfioctl.apply.engine import Engine, Progress, silent
-from vfioctl.apply.journal import Journal
-from vfioctl.apply.store import Store
 from vfioctl.errors import BadDocument, NotPermitted
-from vfioctl.kernel.capture import capture
-from vfioctl.kernel.recorded import Recorded, read_tree
 from vfioctl.kernel.seam import Kernel
-from vfioctl.kernel.simulated.faults import Fault, parse_fault
-from vfioctl.kernel.simulated.host import Simulated, replace
-from vfioctl.kernel.tree import form
-from vfioctl.model.change import Intent, JournalEntry, Outcome, Plan, Verb
 from vfioctl.model.inventory import Inventory
 from vfioctl.model.selector import select
 from vfioctl.model.values import PciAddress
-from vfioctl.plan.bind import plan_bind, plan_unbind
 from vfioctl.probe.inventory import read_inventory
+
+if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
+    from vfioctl.apply.engine import Engine, Progress
+    from vfioctl.apply.journal import Journal
+    from vfioctl.kernel.simulated.faults import Fault
+    from vfioctl.model.change import JournalEntry, Outcome, Plan
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
 _PACKAGE = Path(__file__).parent
@@ -40,12 +38,22 @@ _PACKAGE = Path(__file__).parent
 class Host:
     """A host: this machine, a captured directory, a recorded file, or a simulation."""
 
-    def __init__(
-        self, kernel: Kernel, ledger: Path, *, settle: float = 10.0, lock_wait: float = 10.0
-    ) -> None:
+    def __init__(self, kernel: Kernel, ledger: Path, *, settle: float = 10.0, lock_wait: float = 10.0) -> None:
         self.kernel, self.ledger = kernel, ledger
-        self._journal = Journal(Store(ledger))
-        self._engine = Engine(kernel, self._journal, settle=settle, lock_wait=lock_wait)
+        self._settle, self._lock_wait = settle, lock_wait
+
+    @cached_property
+    def _journal(self) -> Journal:
+        from vfioctl.apply.journal import Journal
+        from vfioctl.apply.store import Store
+
+        return Journal(Store(self.ledger))
+
+    @cached_property
+    def _engine(self) -> Engine:
+        from vfioctl.apply.engine import Engine
+
+        return Engine(self.kernel, self._journal, settle=self._settle, lock_wait=self._lock_wait)
 
     # -- which host --------------------------------------------------------------------------------
 
@@ -68,6 +76,8 @@ class Host:
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
         """A host file, or a bundled host by its name, read-only. Raises BadDocument."""
+        from vfioctl.kernel.recorded import Recorded, read_tree
+
         file = _file_of(name)
         return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or LEDGER)
 
@@ -77,6 +87,9 @@ class Host:
 
         A bundled host is copied to the user's state directory first (`simulated_file`). Raises BadDocument.
         """
+        from vfioctl.kernel.simulated.faults import parse_fault
+        from vfioctl.kernel.simulated.host import Simulated
+
         file = simulated_file(name)
         told = os.environ.get("VFIOCTL_FAULTS", "")
         faults = (*faults, *(parse_fault(text) for text in told.split(",") if text))
@@ -97,6 +110,9 @@ class Host:
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""
+        from vfioctl.kernel.capture import capture
+        from vfioctl.kernel.tree import form
+
         tree, unread = capture(self.kernel)
         tree.comments = [f"# recorded from {self.kernel.description} by vfioctl snapshot"]
         return form(tree), tuple(unread)
@@ -116,6 +132,9 @@ class Host:
         allow_boot_vga: bool = False,
     ) -> Plan:
         """What handing the devices to VFIO takes. Raises NoIommu, GroupNotViable, DeviceInUse, BadSpec."""
+        from vfioctl.model.change import Intent, Verb
+        from vfioctl.plan.bind import plan_bind
+
         intent = Intent(
             verb=Verb.BIND, devices=tuple(devices), driver=driver, with_group=with_group, allow_boot_vga=allow_boot_vga
         )
@@ -123,17 +142,20 @@ class Host:
 
     def plan_unbind(self, devices: Sequence[PciAddress], *, to: str | None = None, with_group: bool = False) -> Plan:
         """What giving the devices back takes. Raises DeviceInUse, BadSpec."""
+        from vfioctl.model.change import Intent, Verb
+        from vfioctl.plan.bind import plan_unbind
+
         intent = Intent(verb=Verb.UNBIND, devices=tuple(devices), driver=to, with_group=with_group)
         inventory = self.inventory()
         identities = {function.address: function.identity for function in inventory.functions}
         records = self._journal.records(identities, boot_id=self._engine.boot_id)
         return plan_unbind(inventory, intent, records)
 
-    def apply(self, plan: Plan, *, progress: Progress = silent) -> Outcome:
+    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
         """Does the plan, or leaves the host as it was; see `Engine.apply` for what it raises."""
         return self._engine.apply(plan, progress)
 
-    def recover(self, *, forward: bool = False, progress: Progress = silent) -> tuple[Outcome, ...]:
+    def recover(self, *, forward: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Finishes what a crash left; see `Engine.recover`."""
         return self._engine.recover(forward=forward, progress=progress)
 
@@ -171,6 +193,8 @@ def reset_simulated(name: str) -> Path:
 
 
 def _copy(original: Path, file: Path) -> None:
+    from vfioctl.kernel.simulated.host import replace
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace(file, original.read_text(encoding="utf-8"))

@@ -27,10 +27,6 @@ Progress = Callable[[Step, int, int], None]
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def silent(step: Step, number: int, total: int) -> None:
-    """Tells nobody."""
-
-
 class Engine:
     """One host and its journal. `settle`: seconds a driver may take to appear after the last write."""
 
@@ -38,7 +34,7 @@ class Engine:
         self._kernel, self._journal = kernel, journal
         self._settle, self._lock_wait = settle, lock_wait
 
-    def apply(self, plan: Plan, progress: Progress = silent) -> Outcome:
+    def apply(self, plan: Plan, progress: Progress | None = None) -> Outcome:
         """Does it, or leaves the host as it was.
 
         Raises NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
@@ -54,7 +50,7 @@ class Engine:
             self._carry_out(entry, plan, progress)
             return self._outcome(plan, Result.DONE, began)
 
-    def recover(self, *, forward: bool, progress: Progress = silent) -> tuple[Outcome, ...]:
+    def recover(self, *, forward: bool, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Finishes what was cut short, the newest first: back to what was, or with `forward` to what was meant.
 
         Raises Stuck for the first that cannot be finished.
@@ -102,7 +98,7 @@ class Engine:
 
     # -- the walk ----------------------------------------------------------------------------------
 
-    def _carry_out(self, entry: int, plan: Plan, progress: Progress) -> None:
+    def _carry_out(self, entry: int, plan: Plan, progress: Progress | None) -> None:
         try:
             self._walk(plan.steps, progress)
             self._verify({change.address: change.after for change in plan.changes})
@@ -112,9 +108,10 @@ class Engine:
             raise
         self._journal.end(entry, JournalState.DONE, now=_now())
 
-    def _walk(self, todo: tuple[Step, ...], progress: Progress) -> None:
+    def _walk(self, todo: tuple[Step, ...], progress: Progress | None) -> None:
         for number, step in enumerate(todo, start=1):
-            progress(step, number, len(todo))
+            if progress:
+                progress(step, number, len(todo))
             if step.kind == StepKind.LOAD:
                 self._kernel.load(step.target)
             else:
@@ -168,7 +165,7 @@ class Engine:
 
     # -- the way back ------------------------------------------------------------------------------
 
-    def _put_back(self, entry: int, plan: Plan, error: BaseException, progress: Progress) -> None:
+    def _put_back(self, entry: int, plan: Plan, error: BaseException, progress: Progress | None) -> None:
         """Plans from what is now to what was before, and walks it; on failure the journal stays open."""
         why = getattr(error, "message", None) or "interrupted"
         if isinstance(error, Stuck):
@@ -183,7 +180,7 @@ class Engine:
         if isinstance(error, VfioctlError):
             error.restored = f"{_listed(plan)} put back as before"
 
-    def _go_to(self, plan: Plan, goals: Bindings, progress: Progress) -> None:
+    def _go_to(self, plan: Plan, goals: Bindings, progress: Progress | None) -> None:
         inventory = read_inventory(self._kernel)
         now = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
         if gone := [address for address in goals if address not in now]:
@@ -191,7 +188,7 @@ class Engine:
         self._walk(steps(now, goals, plan_between(inventory, now, goals)), progress)
         self._verify(goals)
 
-    def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress) -> Outcome:
+    def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress | None) -> Outcome:
         began, plan = time.monotonic(), entry.plan
         if entry.boot_id != self.boot_id:
             self._journal.end(entry, JournalState.REBOOTED, now=_now(), why=entry.why)

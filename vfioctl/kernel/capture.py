@@ -214,4 +214,4 @@ def _matching_lines(text: str, modaliases: Iterable[str]) -> Iterator[str]:
     used = {alias for modalias in modaliases for bus in ("pci", "vfio_pci") for alias in table.matching(modalias, bus)}
     for alias in table.lines:
         if alias in used:
-            yield f"alias {alias.bus}:{alias.pattern} {alias.module}"
+            yield alias.line

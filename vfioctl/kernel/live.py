@@ -201,13 +201,12 @@ def _refused(path: str, error: OSError) -> KernelRefused:
     return KernelRefused(path, error.errno or errnos.EIO)
 
 
-def _read_text(path: str, dir_fd: int | None = None) -> str:
-    fd = os.open(path, _READ, dir_fd=dir_fd)
+def _read_text(path: str) -> str:
+    fd = os.open(path, _READ)
     try:
-        data = os.read(fd, 65_536)
-        if len(data) >= 4096:  # a sysfs attribute ends below a page; only real files go on
-            while len(data) < _MOST_TEXT and (more := os.read(fd, 1 << 20)):
-                data += more
+        data = b""
+        while len(data) < _MOST_TEXT and (more := os.read(fd, 1 << 20)):
+            data += more
     finally:
         os.close(fd)
     return data.decode("utf-8", "replace").rstrip("\n")
@@ -217,16 +216,24 @@ def _read_directory(fd: int, wanted: Collection[str]) -> Directory:
     names, links, texts, refused = [], {}, {}, {}
     with os.scandir(fd) as entries:
         for entry in entries:
-            name = entry.name
-            names.append(name)
+            names.append(name := entry.name)
             try:
                 if entry.is_symlink():
                     links[name] = os.readlink(name, dir_fd=fd)
                 elif name in wanted:
-                    texts[name] = _read_text(name, fd)
+                    texts[name] = _read_attribute(name, fd)
             except OSError as error:
                 refused[name] = errnos.errorcode.get(error.errno or 0, "EIO")
     return Directory(frozenset(names), texts, links, refused)
+
+
+def _read_attribute(name: str, directory: int) -> str:
+    """One read(2): an attribute of sysfs is no longer than a page."""
+    fd = os.open(name, _READ, dir_fd=directory)
+    try:
+        return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
+    finally:
+        os.close(fd)
 
 
 def _write_once(path: str, value: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
@@ -13,7 +14,7 @@ from vfioctl.model.values import PciAddress
 from vfioctl.probe.drivers import read_available
 from vfioctl.probe.iommu import read_groups, read_iommu
 from vfioctl.probe.numa import read_nodes
-from vfioctl.probe.pci import SAFE, Facts, read_function
+from vfioctl.probe.pci import SAFE, Facts, read_everything, read_function
 
 _NAMES = {
     "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
@@ -22,6 +23,8 @@ _NAMES = {
     "class_name": ("ID_PCI_SUBCLASS_FROM_DATABASE", "ID_PCI_CLASS_FROM_DATABASE"),
 }
 
+_ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
+
 
 def read_inventory(kernel: Kernel) -> Inventory:
     """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`."""
@@ -29,12 +32,14 @@ def read_inventory(kernel: Kernel) -> Inventory:
     facts = _read_functions(kernel, warnings)
     _add_names(kernel, facts)
     _add_nodes(kernel, facts)
+    _share_links(facts)
+    types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
     _add_nvml(kernel, facts, warnings)
-    functions = tuple(_validated(facts, warnings))
+    functions = _validated(facts, warnings)
     nodes, more = read_nodes(kernel)
     return Inventory(
         functions=_with_companions(functions),
-        groups=tuple(read_groups(kernel, functions)),
+        groups=tuple(read_groups(kernel, functions, types)),
         numa_nodes=tuple(nodes),
         iommu=read_iommu(kernel),
         drivers=tuple(sorted(_names_in(kernel, PCI_DRIVERS))),
@@ -57,7 +62,7 @@ def _read_functions(kernel: Kernel, warnings: list[ProbeWarning]) -> list[Facts]
 
 
 def _survey(
-    kernel: Kernel, addresses: Iterable[str], warnings: list[ProbeWarning], wanted: Iterable[str] | None
+    kernel: Kernel, addresses: Iterable[str], warnings: list[ProbeWarning], wanted: frozenset[str] | None
 ) -> tuple[list[Facts], dict[str, str]]:
     """The facts of those that answered, and why the others did not."""
     found, silent = [], {}
@@ -72,9 +77,9 @@ def _survey(
     return found, silent
 
 
-def _attempt(kernel: Kernel, wanted: Iterable[str] | None, address: str) -> Facts:
+def _attempt(kernel: Kernel, wanted: frozenset[str] | None, address: str) -> Facts:
     try:
-        return read_function(kernel, address, wanted) if wanted else read_function(kernel, address)
+        return read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
     except KernelRefused as error:
         return {"failed": f"it could not be read: {error.symbol}"}
     except ValueError as error:
@@ -102,6 +107,13 @@ def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:
     for each in facts:
         if str(each.get("iommu_group")) in nodes:
             each["vfio_group"] = f"/dev/vfio/{each['iommu_group']}"
+
+
+def _share_links(facts: list[Facts]) -> None:
+    links = {each["address"]: each.get("link") for each in facts if each.get("virtfns")}
+    for each in facts:
+        if each.get("physfn") in links:
+            each["link"] = links[each["physfn"]]
 
 
 def _names_in(kernel: Kernel, path: str) -> set[str]:
@@ -132,12 +144,19 @@ def _nvml(said: Mapping[str, str]) -> Facts:
     return facts
 
 
-def _validated(facts: list[dict[str, Any]], warnings: list[ProbeWarning]) -> Iterable[Function]:
-    for each in facts:
-        try:
-            yield Function.model_validate(each)
-        except ValueError as error:  # an odd file must not cost the others
-            warnings.append(ProbeWarning(subject=str(each.get("address")), text=str(error).split("\n", 1)[0]))
+def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
+    try:
+        return _ALL_AT_ONCE.validate_python(facts)
+    except ValueError:  # an odd file must not cost the others
+        return tuple(function for each in facts if (function := _validated_alone(each, warnings)))
+
+
+def _validated_alone(facts: Facts, warnings: list[ProbeWarning]) -> Function | None:
+    try:
+        return Function.model_validate(facts)
+    except ValueError as error:
+        warnings.append(ProbeWarning(subject=str(facts.get("address")), text=str(error).split("\n", 1)[0]))
+        return None
 
 
 def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:

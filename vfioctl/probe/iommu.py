@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, Kernel
 from vfioctl.model.inventory import MANAGED_DMA_DRIVERS, Blocker, Function, Group, Iommu, is_vfio_driver
-from vfioctl.model.values import PciAddress
 
 CLASS_IOMMU = "/sys/class/iommu"
 ACPI_TABLES = "/sys/firmware/acpi/tables"
@@ -42,17 +42,17 @@ def _why_not(kernel: Kernel) -> str:
     return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
 
 
-def read_groups(kernel: Kernel, functions: tuple[Function, ...]) -> list[Group]:
+def read_groups(kernel: Kernel, functions: Iterable[Function], types: Mapping[int | None, str | None]) -> list[Group]:
     """Every IOMMU group that a function names, with all its members."""
     members: dict[int, list[Function]] = {}
     for function in functions:
         if function.iommu_group is not None:
             members.setdefault(function.iommu_group, []).append(function)
     nodes = frozenset(_children(kernel, "/dev/vfio"))
-    return [_group(kernel, number, members[number], nodes) for number in sorted(members)]
+    return [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
 
 
-def _group(kernel: Kernel, number: int, members: list[Function], nodes: frozenset[str]) -> Group:
+def _group(number: int, kind: str | None, members: list[Function], nodes: frozenset[str]) -> Group:
     blockers = tuple(
         Blocker(address=member.address, driver=member.driver)
         for member in members
@@ -60,8 +60,8 @@ def _group(kernel: Kernel, number: int, members: list[Function], nodes: frozense
     )
     return Group(
         id=number,
-        type=_text(kernel, f"{IOMMU_GROUPS}/{number}/type") or None,
-        members=tuple(PciAddress(member.address) for member in members),
+        type=kind,
+        members=tuple(member.address for member in members),
         viable=not blockers,
         blockers=blockers,
         node=f"/dev/vfio/{number}" if str(number) in nodes else None,

@@ -7,19 +7,18 @@ Sources: Documentation/ABI/testing/sysfs-bus-pci; include/linux/ioport.h for the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from vfioctl.kernel.seam import PCI_DEVICES, Directory, Kernel
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel
 
 Facts = dict[str, Any]
 
 # Read without the device lock by every kernel: what a stuck function can still be asked.
 SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga", "class"})
-ALL = SAFE | {
-    "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
-    "power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs",
-}  # fmt: skip
+ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
+LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
 
 _MODALIAS = re.compile(r"pci:v(.{8})d(.{8})sv(.{8})sd(.{8})bc(..)sc(..)i(..)")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
@@ -28,17 +27,27 @@ _IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
 _ROM, _BARS = 6, 7
 
 
-def read_function(kernel: Kernel, address: str, wanted: Iterable[str] = ALL) -> Facts:
-    """The facts of one function, as the fields of model.Function; `unknown` names those that failed.
+def read_everything(kernel: Kernel, address: str) -> Facts:
+    """All facts of one function, with its group's type; a VF has no link of its own, it shares its PF's."""
+    facts = read_function(kernel, address, ALL)
+    if "physfn" not in facts:
+        facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK).texts)
+    if "iommu_group" in facts:
+        facts["iommu_group_type"] = _group_type(kernel, facts["iommu_group"])
+    facts["upstream"] = _upstream(kernel, address)
+    return facts
+
+
+def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts:
+    """Some facts of one function, as the fields of model.Function; `unknown` names those that failed.
 
     Raises KernelRefused when the function itself has gone, ValueError when it does not say what it is.
     """
-    found = kernel.directory(f"{PCI_DEVICES}/{address}", frozenset(wanted))
+    found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted)
     facts: Facts = {"address": address, "unknown": dict(found.refused), "modalias": found.texts.get("modalias", "")}
     facts |= _identity(found.texts.get("modalias", ""))
     facts |= _links(found)
     facts |= _attributes(found.texts, facts["unknown"])
-    facts["upstream"] = _upstream(kernel, address)
     if "vfio-dev" in found.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
     return facts
@@ -99,8 +108,6 @@ def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:
                 facts |= _READERS[name](text)
             except ValueError:
                 unknown[name] = f"unexpected text {text[:40]!r}"
-    if "max_link_speed" in texts or "current_link_speed" in texts:
-        facts["link"] = _link(texts)
     return facts
 
 
@@ -141,7 +148,16 @@ _READERS: Mapping[str, Callable[[str], Facts]] = {
 }
 
 
-def _link(texts: Mapping[str, str]) -> Facts:
+def _group_type(kernel: Kernel, group: int) -> str | None:
+    try:
+        return kernel.read(f"{IOMMU_GROUPS}/{group}/type")
+    except KernelRefused:
+        return None
+
+
+def _link(texts: Mapping[str, str]) -> Facts | None:
+    if not texts:
+        return None
     return {
         "speed": _speed(texts.get("current_link_speed", "")),
         "width": _width(texts.get("current_link_width", "")),
@@ -157,6 +173,6 @@ def _speed(text: str) -> float | None:
 
 
 def _width(text: str) -> int | None:
-    """Lanes; 0 means no link, 255 that the device did not answer."""
+    """Lanes, 32 at most; 0 means no link, 63 and 255 that the device did not answer."""
     width = int(text) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
-    return width if 0 < width < 255 else None
+    return width if 0 < width <= 32 else None

@@ -1,0 +1,87 @@
+"""The machine that the contract is asked of: a simulated one here, the real kernel inside the lab.
+
+The suite talks to the seam alone. What it asserts was first seen on the real kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.live import Live
+from vfioctl.kernel.recorded import read_tree
+from vfioctl.kernel.seam import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Kernel
+from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.probe.inventory import read_inventory
+
+HOSTS = Path(__file__).parents[1] / "hosts"
+IN_LAB = os.environ.get("VFIOCTL_LAB") == "1"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kernel, and a GPU there with one companion in its group; both on their native drivers."""
+
+    kernel: Kernel
+    gpu: str
+    companion: str
+    gpu_driver: str
+    companion_driver: str
+    group: int
+
+    def device(self, attribute: str, address: str = "") -> str:
+        return f"{PCI_DEVICES}/{address or self.gpu}/{attribute}"
+
+    def driver_of(self, address: str) -> str | None:
+        try:
+            return self.kernel.link(self.device("driver", address)).rpartition("/")[2]
+        except KernelRefused:
+            return None
+
+    def override(self, name: str, address: str = "") -> None:
+        self.kernel.write(self.device("driver_override", address), name)
+
+    def unbind(self, address: str) -> None:
+        driver = self.driver_of(address)
+        if driver:
+            self.kernel.write(f"{PCI_DRIVERS}/{driver}/unbind", address)
+
+    def move(self, address: str, driver: str) -> None:
+        self.override(driver, address)
+        self.unbind(address)
+        self.kernel.write(DRIVERS_PROBE, address)
+
+
+@pytest.fixture(params=["lab"] if IN_LAB else ["lab", "workstation"])
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    kernel = _kernel(request.param)
+    kernel.load("vfio-pci")
+    found = _machine(kernel)
+    yield found
+    for address, driver in ((found.gpu, found.gpu_driver), (found.companion, found.companion_driver)):
+        if found.driver_of(address) != driver:
+            found.move(address, driver)
+        found.override("\n", address)
+        assert found.driver_of(address) == driver
+
+
+def _kernel(name: str) -> Kernel:
+    if IN_LAB:
+        return Live()
+    return Simulated(read_tree(HOSTS / f"{name}.host"), name)
+
+
+def _machine(kernel: Kernel) -> Machine:
+    inventory = read_inventory(kernel)
+    for gpu in inventory.gpus:
+        others = [inventory.by_address[a] for a in gpu.companions]
+        if len(others) == 1 and others[0].iommu_group == gpu.iommu_group is not None:
+            assert gpu.driver
+            assert others[0].driver
+            return Machine(kernel, gpu.address, others[0].address, gpu.driver, others[0].driver, gpu.iommu_group)
+    raise AssertionError("no GPU with exactly one companion in its group")
