@@ -4,7 +4,8 @@ A ```console block is a shell session: lines that start with `$ ` are run, by on
 that all blocks of the document share. What is shown below a command must be what it prints; `...` stands for any text,
 and alone on a line for any lines. Nothing shown means: only that it succeeds. A ```python block is run as it stands.
 
-    python -m docs.examples        renews what the documents show, where it is no longer true
+    python -m docs.examples        renews what the documents show, where it is no longer true; `...` as all that is
+                                   shown below a command is filled in
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 60
 _FENCE = re.compile(r"^```(\w*)$(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
+_TO_FILL_IN = ("...",)
+_VOLATILE = re.compile(r"(?<=, )[0-9.]+(?= s\))|\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d")
+"""Durations and times: no two runs print the same."""
 
 # What a reader does for real, and an example must not: make would run the tests that run this.
 _STAND_INS = {
@@ -71,11 +75,13 @@ def blocks(document: Path) -> list[Block]:
 
 
 def matches(shown: Sequence[str], lines: Sequence[str]) -> bool:
-    """Whether the lines are what is shown."""
-    pattern = "".join(
-        r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n" for line in shown
-    )
-    return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines)) is not None
+    """Whether the lines are what is shown, durations and times of day aside."""
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else _line_pattern(line) for line in shown)
+    return re.fullmatch(pattern, "".join(f"{_VOLATILE.sub('0', line)}\n" for line in lines)) is not None
+
+
+def _line_pattern(line: str) -> str:
+    return ".*?".join(map(re.escape, _VOLATILE.sub("0", line).split("..."))) + r"\n"
 
 
 class World:
@@ -100,8 +106,10 @@ class World:
         ends = f"\nprintf '\\n{_MARK}%d{_MARK}\\n' $?\n"
         script = "exec 2>&1\n" + "".join(command.text + ends for command in block.commands)
         done = self._started(["bash", "-c", script])
-        parts = done.stdout.split(_MARK)
-        return [_answer(text, status) for text, status in zip(parts[::2], parts[1::2], strict=False)]
+        *parts, rest = done.stdout.split(_MARK)
+        answers = [_answer(text, status) for text, status in zip(parts[::2], parts[1::2], strict=True)]
+        # a command that the shell could not parse ends the session
+        return answers + [_answer(rest, "255")] * (len(block.commands) - len(answers))
 
     def execute(self, block: Block) -> Answer:
         """A python block: a session with `>>>`, or a program."""
@@ -141,27 +149,28 @@ def wrong(document: Path, folder: Path) -> Iterator[tuple[Block, Command | None,
         elif block.language == "console":
             for command, answer in zip(block.commands, world.run(block), strict=True):
                 failed = answer.status != 0 and not command.may_fail
-                if failed or (command.shown and not matches(command.shown, answer.lines)):
+                false = command.shown == _TO_FILL_IN or not matches(command.shown, answer.lines)
+                if failed or (command.shown and false):
                     yield block, command, answer
 
 
 def renew(document: Path) -> int:
-    """Writes what the commands print in the place of what is shown and no longer true; how many were renewed."""
+    """Writes what the commands print in the place of what is shown and no longer true; how many examples fail."""
     text = document.read_text()
-    count = 0
+    failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        for _, command, answer in wrong(document, Path(folder)):
+        for block, command, answer in wrong(document, Path(folder)):
+            name = f"{os.path.relpath(document)}:{block.line}"
             if command is None or not command.shown or (answer.status and not command.may_fail):
-                sys.exit(f"{document}: {command.text if command else 'python'}\n" + "\n".join(answer.lines))
+                failures += 1
+                sys.stderr.write("\n".join((f"{name}: failed", *answer.lines, "")))
+                continue
             old, new = ("\n".join((f"$ {command.text}", *lines)) for lines in (command.shown, answer.lines))
             text = text.replace(f"{old}\n", f"{new}\n", 1)
-            count += 1
+            sys.stdout.write(f"{name}: renewed: {command.text}\n")
     document.write_text(text)
-    return count
+    return failures
 
 
 if __name__ == "__main__":
-    for path in [Path(name).resolve() for name in sys.argv[1:]] or documents():
-        number = renew(path)
-        if number:
-            sys.stdout.write(f"{os.path.relpath(path)}: {number} renewed\n")
+    sys.exit(sum(renew(path) for path in [Path(name).resolve() for name in sys.argv[1:]] or documents()) > 0)

@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadDocument, NotPermitted
-from vfioctl.kernel.seam import Kernel
-from vfioctl.model.inventory import Inventory
-from vfioctl.model.selector import select
-from vfioctl.model.values import PciAddress
-from vfioctl.probe.inventory import read_inventory
 
 if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
     from vfioctl.apply.engine import Engine, Progress
     from vfioctl.apply.journal import Journal
+    from vfioctl.kernel.seam import Kernel
     from vfioctl.kernel.simulated.faults import Fault
     from vfioctl.model.change import JournalEntry, Outcome, Plan
+    from vfioctl.model.inventory import Inventory
+    from vfioctl.model.values import PciAddress
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
 _PACKAGE = Path(__file__).parent
@@ -99,13 +97,20 @@ class Host:
 
     def inventory(self) -> Inventory:
         """The host as it is now."""
-        return read_inventory(self.kernel)
+        from vfioctl.probe.scan import Scan
+
+        scan = Scan(self.kernel)  # its children read while the models are imported
+        from vfioctl.probe.inventory import assemble
+
+        return assemble(self.kernel, scan)
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
         """The functions that `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330` mean.
 
         Raises BadAddress, UnknownDevice, and BadSpec for ids that mean several without `every`.
         """
+        from vfioctl.model.selector import select
+
         return select(self.inventory(), selectors, every=every)
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.probe.inventory import read_inventory
 
 HOSTS = Path(__file__).parents[1] / "hosts"
-IN_LAB = os.environ.get("VFIOCTL_LAB") == "1"
+IN_LAB = "VFIOCTL_LAB_RESULTS" in os.environ
 
 
 @dataclass(frozen=True)

@@ -164,11 +164,14 @@ def each(
 ) -> Iterator[tuple[str, Any]]:
     """`(subject, work(subject))` for each, in order; an exception in place of a result that never came.
 
-    The subjects are shared among so many children. One that makes no progress for `patience`
+    The subjects are shared among so many children, which are at work from now on. One that makes no progress for `patience`
     seconds is left behind with its subject (Unreturned), and another goes on after it.
     """
     size = -(-len(subjects) // children) or 1
-    shards = [_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size)]
+    return _collected([_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size)], patience)
+
+
+def _collected(shards: Sequence[_Shard], patience: float) -> Iterator[tuple[str, Any]]:
     while unfinished := [shard for shard in shards if not shard.finished]:
         ready = select.select([shard.pipe for shard in unfinished], [], [], patience / 4)[0]
         for shard in unfinished:

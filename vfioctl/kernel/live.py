@@ -97,8 +97,8 @@ class Live:
     def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
         todo = list(subjects)
         children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
-        for subject, result in expendable.each(read_one, todo, patience=self._patience, children=children):
-            yield subject, Unanswered(str(result)) if isinstance(result, Exception) else result
+        answers = expendable.each(read_one, todo, patience=self._patience, children=children)
+        return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
     def _at(self, path: str, *, follow_last: bool = True) -> str:
         if not self._root:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
@@ -52,9 +53,10 @@ class PciAddress(str):
         return core_schema.no_info_after_validator_function(_as_address, core_schema.str_schema())
 
 
+@lru_cache(maxsize=65_536)  # the same bridges and PFs are named thousands of times in one inventory
 def _as_address(text: str) -> PciAddress:
     try:
-        return text if type(text) is PciAddress else PciAddress(text)
+        return PciAddress(text)
     except BadAddress as error:
         raise ValueError(error.message) from None
 

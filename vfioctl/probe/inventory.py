@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from pydantic import TypeAdapter
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
+from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_members
 from vfioctl.model.values import PciAddress
 from vfioctl.probe.drivers import read_available
 from vfioctl.probe.iommu import read_groups, read_iommu
 from vfioctl.probe.numa import read_nodes
-from vfioctl.probe.pci import SAFE, Facts, read_everything, read_function
+from vfioctl.probe.pci import Facts
+from vfioctl.probe.scan import Scan
 
 _NAMES = {
     "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
@@ -28,8 +28,13 @@ _ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
 def read_inventory(kernel: Kernel) -> Inventory:
     """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`."""
-    warnings: list[ProbeWarning] = []
-    facts = _read_functions(kernel, warnings)
+    return assemble(kernel, Scan(kernel))
+
+
+def assemble(kernel: Kernel, scan: Scan) -> Inventory:
+    """The inventory of a scan that was begun already."""
+    facts = scan.results()
+    warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
     _add_names(kernel, facts)
     _add_nodes(kernel, facts)
     _share_links(facts)
@@ -39,51 +44,12 @@ def read_inventory(kernel: Kernel) -> Inventory:
     nodes, more = read_nodes(kernel)
     return Inventory(
         functions=_with_companions(functions),
-        groups=tuple(read_groups(kernel, functions, types)),
+        groups=read_groups(kernel, functions, types),
         numa_nodes=tuple(nodes),
         iommu=read_iommu(kernel),
         drivers=tuple(sorted(_names_in(kernel, PCI_DRIVERS))),
         warnings=(*warnings, *more),
     )
-
-
-def _read_functions(kernel: Kernel, warnings: list[ProbeWarning]) -> list[Facts]:
-    try:
-        addresses = kernel.children(PCI_DEVICES)
-    except KernelRefused as error:
-        warnings.append(ProbeWarning(subject=PCI_DEVICES, text=f"no PCI bus: {error.symbol}"))
-        return []
-    found, silent = _survey(kernel, addresses, warnings, wanted=None)
-    # A function that is stuck under its device lock may still say what it is.
-    recovered, _ = _survey(kernel, silent, warnings, wanted=SAFE)
-    for facts in recovered:
-        facts["unknown"]["driver_override"] = silent[facts["address"]]
-    return sorted(found + recovered, key=lambda facts: (len(facts["address"]), facts["address"]))
-
-
-def _survey(
-    kernel: Kernel, addresses: Iterable[str], warnings: list[ProbeWarning], wanted: frozenset[str] | None
-) -> tuple[list[Facts], dict[str, str]]:
-    """The facts of those that answered, and why the others did not."""
-    found, silent = [], {}
-    for address, facts in kernel.survey(partial(_attempt, kernel, wanted), addresses):
-        if isinstance(facts, Unanswered):
-            silent[address] = facts.reason
-            warnings.append(ProbeWarning(subject=address, text=f"reading it did not return: {facts.reason}"))
-        elif "failed" in facts:
-            warnings.append(ProbeWarning(subject=address, text=facts["failed"]))
-        else:
-            found.append(facts)
-    return found, silent
-
-
-def _attempt(kernel: Kernel, wanted: frozenset[str] | None, address: str) -> Facts:
-    try:
-        return read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
-    except KernelRefused as error:
-        return {"failed": f"it could not be read: {error.symbol}"}
-    except ValueError as error:
-        return {"failed": str(error)}
 
 
 def _add_names(kernel: Kernel, facts: list[Facts]) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from pydantic import TypeAdapter
+
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, Kernel
-from vfioctl.model.inventory import MANAGED_DMA_DRIVERS, Blocker, Function, Group, Iommu, is_vfio_driver
+from vfioctl.model.inventory import MANAGED_DMA_DRIVERS, Function, Group, Iommu, is_vfio_driver
 
 CLASS_IOMMU = "/sys/class/iommu"
 ACPI_TABLES = "/sys/firmware/acpi/tables"
 _KINDS = {"dmar": "intel-vt-d", "ivhd": "amd-vi", "smmu3": "arm-smmu-v3", "smmu": "arm-smmu"}
 _TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU"}
 
+_GROUPS = TypeAdapter(tuple[Group, ...])
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 
@@ -42,30 +45,35 @@ def _why_not(kernel: Kernel) -> str:
     return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
 
 
-def read_groups(kernel: Kernel, functions: Iterable[Function], types: Mapping[int | None, str | None]) -> list[Group]:
+def read_groups(
+    kernel: Kernel, functions: Iterable[Function], types: Mapping[int | None, str | None]
+) -> tuple[Group, ...]:
     """Every IOMMU group that a function names, with all its members."""
     members: dict[int, list[Function]] = {}
     for function in functions:
         if function.iommu_group is not None:
             members.setdefault(function.iommu_group, []).append(function)
     nodes = frozenset(_children(kernel, "/dev/vfio"))
-    return [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
+    # all at once: ten thousand single validations cost twice as much
+    return _GROUPS.validate_python(
+        [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
+    )
 
 
-def _group(number: int, kind: str | None, members: list[Function], nodes: frozenset[str]) -> Group:
-    blockers = tuple(
-        Blocker(address=member.address, driver=member.driver)
+def _group(number: int, kind: str | None, members: list[Function], nodes: frozenset[str]) -> dict[str, object]:
+    blockers = [
+        {"address": member.address, "driver": member.driver}
         for member in members
         if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not is_vfio_driver(member.driver)
-    )
-    return Group(
-        id=number,
-        type=kind,
-        members=tuple(member.address for member in members),
-        viable=not blockers,
-        blockers=blockers,
-        node=f"/dev/vfio/{number}" if str(number) in nodes else None,
-    )
+    ]
+    return {
+        "id": number,
+        "type": kind,
+        "members": [member.address for member in members],
+        "viable": not blockers,
+        "blockers": blockers,
+        "node": f"/dev/vfio/{number}" if str(number) in nodes else None,
+    }
 
 
 def _children(kernel: Kernel, path: str) -> list[str]:

@@ -16,7 +16,7 @@ from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel
 Facts = dict[str, Any]
 
 # Read without the device lock by every kernel: what a stuck function can still be asked.
-SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga", "class"})
+SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
 ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
 LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
 

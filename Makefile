@@ -1,0 +1,122 @@
+# `make` alone lists what there is. Everything happens in .venv; only `make system`, as root, installs anything else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o errexit -o nounset -o pipefail -c
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+RESULTS := .lab/logs
+
+# The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
+PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libxml2-utils \
+	pciutils udev kmod driverctl \
+	qemu-system-x86 linux-image-amd64 squashfs-tools busybox-static cpio
+BENCH_PACKAGES := pciutils driverctl dpdk util-linux kmod linux-image-amd64
+
+# the direct requirements of each lock file
+define REQUIREMENTS
+import sys, tomllib
+document = tomllib.load(open("pyproject.toml", "rb"))
+project = document["project"]
+parts = {
+    "dev": project["dependencies"] + document["dependency-groups"]["dev"],
+    "libvirt": project["optional-dependencies"]["libvirt"],
+}
+print(*parts[sys.argv[1]], sep="\n")
+endef
+export REQUIREMENTS
+
+.PHONY: help run test system check unit lab bench documents lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/for-run ## the main job on a simulated server with eight GPUs; needs python3 and its venv module
+	@demo=$$(mktemp --directory); trap 'rm -rf "$$demo"' EXIT; cp tests/hosts/hgx8.host "$$demo"; cd "$$demo"; \
+	export PATH="$(BIN):$$PATH"; unset VFIOCTL_LEDGER; \
+	step() { printf '\n$$ %s\n' "$$*"; "$$@"; }; \
+	step vfioctl --simulate hgx8.host inventory; \
+	step vfioctl --simulate hgx8.host bind 1b:00.0 --dry-run; \
+	step vfioctl --simulate hgx8.host bind 1b:00.0 --yes; \
+	step vfioctl --simulate hgx8.host inventory; \
+	step vfioctl --simulate hgx8.host unbind 1b:00.0 --yes; \
+	step vfioctl --simulate hgx8.host history
+
+test: ## everything: Debian packages (as root), checks, unit tests, the lab
+	@$(MAKE) system
+	@$(MAKE) check
+	@$(MAKE) unit
+	@$(MAKE) lab
+	@for part in unit lab; do printf '%-4s %s\n' $$part "$$(grep -E '[0-9]+ passed' $(RESULTS)/$$part.txt | tail -n 1)"; done
+
+system: ## the Debian packages that the tests need: installs them as root, says the one line otherwise
+	@command -v dpkg-query > /dev/null || { echo "not Debian: see to the like of $(PACKAGES)" >&2; exit 0; }; \
+	present=$$(dpkg-query --show --showformat='$${Package} $${db:Status-Status}\n' $(PACKAGES) 2> /dev/null \
+		| awk '$$2 == "installed" { print $$1 }' || true); \
+	missing=$$(comm -23 <(printf '%s\n' $(PACKAGES) | sort -u) <(printf '%s\n' $$present | sort -u) | xargs); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "sudo apt-get install --yes --no-install-recommends $$missing"; exit 3; fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet=2; apt-get install --yes --quiet=2 --no-install-recommends $$missing
+
+check: $(VENV)/for-tests ## ruff, mypy --strict, who may import whom, the examples in the documents
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit/test_layering.py tests/unit/test_house_rules.py tests/unit/test_documents.py
+
+unit: $(VENV)/with-libvirt ## all tests that need no machine, with coverage by branch
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest --cov --cov-report=term 2>&1 | tee $(RESULTS)/unit.txt
+
+lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated machine
+	@mkdir -p $(RESULTS)
+	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
+	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
+
+bench: $(VENV)/for-tests ## the benchmarks against lspci, driverctl and dpdk-devbind
+	@$(MAKE) system PACKAGES="$(BENCH_PACKAGES)"
+	@mkdir -p .lab
+	$(BIN)/python -m bench.inventory --json .lab/bench.json
+
+documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.examples
+
+lock: $(VENV)/for-run ## renews the lock files from pyproject.toml
+	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools
+	for part in dev libvirt; do \
+		$(BIN)/python -c "$$REQUIREMENTS" $$part | CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/lock/bin/pip-compile \
+			--quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-annotate --no-emit-options \
+			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements-$$part.lock -; \
+	done
+
+clean: ## removes the environment, the lab's disks and what tests left
+	rm -rf .venv .lab .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
+		echo "python3 lacks its venv module: apt-get install python3-venv" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "vfioctl needs Python 3.11 or newer: make PYTHON=python3.11 ..." >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# what the command itself needs, all of it wheels
+$(VENV)/for-run: $(VENV)/made pyproject.toml
+	$(PIP) install --editable .
+	@touch $@
+
+# what the tests need, as locked
+$(VENV)/for-tests: $(VENV)/made pyproject.toml requirements-dev.lock
+	$(PIP) install --require-hashes --requirement requirements-dev.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@ $(VENV)/for-run
+
+# compiled against libvirt's headers, so apart
+$(VENV)/with-libvirt: $(VENV)/for-tests requirements-libvirt.lock
+	$(PIP) install --require-hashes --requirement requirements-libvirt.lock
+	@touch $@

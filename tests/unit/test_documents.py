@@ -1,0 +1,69 @@
+"""What the documents show is what happens; what they link to is there; what is generated is current."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import examples, generate
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = {str(path.relative_to(ROOT)): path for path in examples.documents()}
+# shell examples are always sessions: a bare script could not show what it prints
+LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_examples_hold(name: str, tmp_path: Path) -> None:
+    told = [
+        "\n".join([f"{name}, block at line {block.line}, status {answer.status}", command.text if command else "python",
+                   "--- shown", *(command.shown if command else ()), "--- printed", *answer.lines])
+        for block, command, answer in examples.wrong(DOCUMENTS[name], tmp_path)
+    ]
+    assert not told, "\n\n".join(told)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_block_is_of_a_kind_that_is_checked(name: str) -> None:
+    text = DOCUMENTS[name].read_text()
+    found = examples.blocks(DOCUMENTS[name])
+    assert {block.language for block in found} <= LANGUAGES
+    assert len(found) * 2 == len(re.findall(r"^```", text, re.MULTILINE))
+    assert all(bool(block.commands) is (block.language == "console") for block in found)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    document = DOCUMENTS[name]
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", document.read_text())
+    assert not [link for link in links if not (document.parent / link).exists()]
+
+
+def test_every_document_can_be_reached_from_the_index() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = [path.relative_to(ROOT / "docs") for path in DOCUMENTS.values() if path.is_relative_to(ROOT / "docs")]
+    assert not [str(page) for page in pages if page != Path("README.md") and f"({page})" not in index]
+
+
+@pytest.mark.parametrize("path", generate.generated(), ids=lambda path: path.name)
+def test_generated_parts_are_current(path: Path) -> None:
+    assert path.is_file(), "make documents"
+    assert path.read_text() == generate.generated()[path], "make documents"
+
+
+@pytest.mark.parametrize(
+    ("shown", "lines", "same"),
+    [
+        (["a", "b"], ["a", "b"], True),
+        (["a"], ["a", "b"], False),
+        (["a", "..."], ["a"], True),
+        (["...", "c"], ["a", "b", "c"], True),
+        (["took ... s"], ["took 0.3 s"], True),
+        (["took ... s"], ["took", " s"], False),
+        (["a.c"], ["abc"], False),
+    ],
+)
+def test_dots_stand_for_anything(shown: list[str], lines: list[str], *, same: bool) -> None:
+    assert examples.matches(shown, lines) is same

@@ -1,0 +1,124 @@
+"""What is shipped: the wheel's content, the rules and templates in it, and the one list of Debian packages."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
+RULES = sorted((ROOT / "udev").glob("*.rules"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = {name: (ROOT / f"requirements-{name}.lock").read_text() for name in ("dev", "libvirt")}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    assert find_spec("hatchling"), "the development environment builds the wheel: make check"
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_the_wheel_has_the_package_and_its_data(wheel: zipfile.ZipFile) -> None:
+    shipped = set(wheel.namelist())
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "vfioctl").rglob("*.py")}
+    hosts = {f"vfioctl/hosts/{path.name}" for path in (ROOT / "tests/hosts").glob("*.host")}
+    data = {f"vfioctl/data/{path.relative_to(ROOT)}" for path in (*RULES, *TEMPLATES)}
+    assert hosts
+    assert sources | hosts | data <= shipped
+    rest = {name for name in shipped - sources - hosts - data if ".dist-info/" not in name}
+    assert rest <= {"vfioctl/py.typed"}
+
+
+def test_the_wheel_names_its_command_and_its_licence(wheel: zipfile.ZipFile) -> None:
+    texts = {name.rpartition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if ".dist-info/" in name}
+    assert "vfioctl = vfioctl.cli.app:main" in texts["entry_points.txt"]
+    assert "License-Expression: Apache-2.0" in texts["METADATA"]
+    assert "Provides-Extra: libvirt" in texts["METADATA"]
+
+
+def test_an_installed_wheel_knows_the_bundled_hosts(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path / "site")
+    program = (
+        "import sys; sys.path.insert(0, 'site')\n"
+        "from vfioctl.host import Host\nimport vfioctl\n"
+        "assert vfioctl.__file__.startswith(sys.argv[1]), vfioctl.__file__\n"
+        "print(len(Host.recorded('hgx8').inventory().gpus))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_a_template_is_a_domain_of_its_own_name_without_host_devices(template: Path) -> None:
+    domain = ET.fromstring(template.read_text())  # noqa: S314 - our own file
+    assert domain.tag == "domain"
+    assert domain.findtext("name") == template.stem
+    kind = domain.find("os/type")
+    assert kind is not None
+    assert kind.get("machine") == "q35"
+    assert not domain.findall("devices/hostdev")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("virt-xml-validate") and shutil.which("xmllint")),
+    reason="needs the Debian packages libvirt-clients and libxml2-utils",
+)
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_libvirt_takes_a_template(template: Path) -> None:
+    command = ["virt-xml-validate", str(template), "domain"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name)
+def test_udev_rules_are_matches_and_assignments(rules: Path) -> None:
+    part = r'[A-Z]+(\{\w+\})?(==|!=|=|\+=|:=)"[^"]*"'
+    lines = [line for line in rules.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines
+    assert not [line for line in lines if not re.fullmatch(rf"{part}(, {part})*", line)]
+
+
+def test_the_lock_files_are_what_the_project_asks_for() -> None:
+    wanted = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    names = {re.split(r"[<>=~ ]", requirement)[0] for requirement in wanted}
+    assert names <= set(re.findall(r"^([\w.-]+)==", LOCKS["dev"], re.MULTILINE)), "make lock"
+    assert re.match(r"(#.*\n)*libvirt-python==", LOCKS["libvirt"]), "make lock"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_file_has_hashes_and_names_no_place(name: str) -> None:
+    text = re.sub(r"(?m)^#.*\n", "", LOCKS[name])
+    requirements = re.split(r"(?m)^(?=[\w.-]+==)", text)[1:]
+    assert requirements
+    form = re.compile(r"[\w.-]+==[\w.]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n")
+    assert all(form.fullmatch(entry) for entry in requirements)
+
+
+def test_the_makefile_installs_what_the_lab_looks_for() -> None:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    listed = re.search(r"^PACKAGES := (.*)$", makefile, re.MULTILINE)
+    assert listed
+    source = (ROOT / "tests/lab/outside/requirements.py").read_text()
+    needed = set(re.findall(r'^    "[\w.-]+": "([\w.+-]+)",$', source, re.MULTILINE))
+    needed |= set(re.findall(r'^KERNEL_PACKAGE = "([\w.-]+)"$', source, re.MULTILINE))
+    assert needed
+    assert needed <= set(listed[1].split())
+
+
+def test_the_packages_are_listed_in_one_place() -> None:
+    others = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / ".ci/run")
+    assert not [str(path) for path in others if re.search(r"apt(-get)? install", path.read_text())]
