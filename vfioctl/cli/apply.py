@@ -8,6 +8,7 @@ import typer
 
 from vfioctl.cli.change import carry_out
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson, Yes
 from vfioctl.errors import BadDocument
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from vfioctl.model.change import Plan
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 LARGEST = 4 << 20
 """Bytes; a plan for a thousand functions has about one million."""
@@ -25,10 +26,11 @@ _HINT = "write a new one: vfioctl bind DEVICE --dry-run --json > plan.json"
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
-  vfioctl bind gpu0 --dry-run --json --simulate hgx8 > plan.json
+  vfioctl bind gpu1 --dry-run --json --simulate hgx8 > plan.json
   vfioctl apply plan.json --simulate hgx8
-  vfioctl bind gpu0 --dry-run --json --simulate hgx8 | vfioctl apply - --simulate hgx8"""
+  vfioctl unbind gpu1 --dry-run --json --simulate hgx8 | vfioctl apply - --simulate hgx8""",
 )
 def apply(
     ctx: typer.Context,
@@ -47,8 +49,8 @@ def apply(
 
 def _read(name: str) -> bytes:
     try:
-        if name == "-":
-            return _limited(sys.stdin.buffer, name)
+        if name == "-" and sys.stdin is not None:
+            return _limited(sys.stdin.buffer, "on stdin")
         with Path(name).open("rb") as file:
             return _limited(file, name)
     except OSError as error:
@@ -65,9 +67,9 @@ def _limited(file: BinaryIO, name: str) -> bytes:
 
 
 def _understood(data: bytes, name: str) -> "Plan":
-    from pydantic import ValidationError  # noqa: PLC0415 - 40 ms
+    from pydantic import ValidationError
 
-    from vfioctl.model.change import Plan  # noqa: PLC0415
+    from vfioctl.model.change import Plan
 
     try:
         return Plan.model_validate_json(data)

@@ -6,16 +6,18 @@ import typer
 
 from vfioctl.cli.change import carry_out, preview
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson, Devices, DryRun, Every, WithGroup, Yes
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
-  vfioctl bind gpu0 --dry-run --simulate hgx8
-  vfioctl bind 01:00.0 --simulate workstation
-  vfioctl bind 10de:2330 --every --dry-run --json --simulate hgx8 > plan.json"""
+  vfioctl bind gpu1 --dry-run --simulate hgx8
+  vfioctl bind 0b:00.0 --simulate workstation
+  vfioctl bind 10de:2330 --every --dry-run --json --simulate hgx8 > plan.json""",
 )
 def bind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,

@@ -21,7 +21,7 @@ def preview(plan: "Plan", *, as_json: bool) -> None:
     if as_json:
         emit(plan.model_dump_json(indent=2))
         return
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
     draw(render.plan_page(plan))
     if not plan.nothing_to_do:
@@ -32,7 +32,10 @@ def carry_out(host: "Host", plan: "Plan", *, ask: bool, as_json: bool) -> None:
     """Asks where there is someone to ask, applies the plan, and tells the outcome."""
     if ask and not plan.nothing_to_do and sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty():
         _confirm(plan)
-    outcome = host.apply(plan, progress=progress)
+    try:
+        outcome = host.apply(plan, progress=progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: the host is as it was before") from None
     if as_json:
         emit(outcome.model_dump_json(indent=2))
     else:
@@ -41,7 +44,7 @@ def carry_out(host: "Host", plan: "Plan", *, ask: bool, as_json: bool) -> None:
 
 def tell(outcomes: "Sequence[Outcome]") -> None:
     """Outcomes for people."""
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
     for outcome in outcomes:
         draw(render.outcome_page(outcome))
@@ -49,15 +52,17 @@ def tell(outcomes: "Sequence[Outcome]") -> None:
 
 def progress(step: "Step", number: int, total: int) -> None:
     """One line for each step, on stderr, before it is taken."""
-    what = f"load {step.target}" if step.kind == "load" else f"{step.target} <- {step.value.strip() or 'empty'}"
-    say(f"[{number}/{total}] {what}")
+    effect = f"load {step.target}"
+    if step.kind == "write":
+        effect = f"{step.target} <- {step.value.strip() or '(an empty line)'}"
+    say(f"[{number}/{total}] {effect}")
 
 
 def _confirm(plan: "Plan") -> None:
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
     sketch(render.plan_page(plan))
-    sys.stderr.write("Go on? [y/N] ")
+    sys.stderr.write("\nGo on? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Declined("not confirmed: nothing was changed", hint="--yes goes on without asking")

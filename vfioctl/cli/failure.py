@@ -52,4 +52,5 @@ def document(error: VfioctlError) -> dict[str, object]:
 
 def _printable(text: str) -> str:
     """Without control characters: a file from elsewhere may not drive the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\n" else "\n" + " " * 12 for c in text)
+    safe = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return safe.replace("\n", "\n" + " " * 12)

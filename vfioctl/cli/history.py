@@ -5,16 +5,18 @@ from typing import Annotated
 import typer
 
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson
 from vfioctl.cli.output import draw, emit_json, width
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
   vfioctl history --simulate hgx8
-  vfioctl history -n 3 --json --simulate hgx8"""
+  vfioctl history -n 3 --json --simulate hgx8""",
 )
 def history(
     ctx: typer.Context,
@@ -24,13 +26,12 @@ def history(
 ) -> None:
     """List the changes that were made here.
 
-    The oldest first: when each began, what it was, on which devices, and how it ended.
+    The newest first: when each began, what it was, on which devices, and how it ended.
     """
-    entries = chosen(ctx).open().history()
-    entries = entries[-number:] if number else entries
+    entries = chosen(ctx).open().history(most=number or -1)
     if as_json:
         emit_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
         return
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
     draw(render.history_table(entries, width=width()))

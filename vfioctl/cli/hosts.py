@@ -1,20 +1,23 @@
 """`vfioctl hosts`: the hosts that come with vfioctl, to try things on."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson
-from vfioctl.cli.output import draw, emit, emit_json, width
+from vfioctl.cli.output import draw, emit, emit_json
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
   vfioctl hosts
   vfioctl inventory --simulate workstation
-  vfioctl hosts --reset workstation"""
+  vfioctl hosts --reset workstation""",
 )
 def hosts(
     *,
@@ -27,16 +30,23 @@ def hosts(
 
     What is changed on one with --simulate stays in a copy of your own, until --reset puts it back to its start.
     """
-    from vfioctl.host import Host  # noqa: PLC0415 - brings pydantic
+    from vfioctl.host import bundled_hosts, reset_simulated
 
     if reset is not None:
-        Host.reset(reset)
-        emit_json({"reset": reset}) if as_json else emit(f"{reset} is as it was at the start.")
+        file = reset_simulated(reset)
+        emit_json({"name": reset, "file": file}) if as_json else emit(f"{reset} is as it was at the start.")
         return
-    bundled = Host.bundled()
+    bundled = {name: _about(file) for name, file in bundled_hosts().items()}
     if as_json:
         emit_json({"hosts": [{"name": name, "description": about} for name, about in bundled.items()]})
         return
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
-    draw(render.hosts_table(bundled, width=width()))
+    draw(render.hosts_table(bundled))
+
+
+def _about(file: Path) -> str:
+    """A host file says in its second line where it comes from; up to a semicolon for whom it may concern."""
+    with file.open(encoding="utf-8") as text:
+        text.readline()
+        return text.readline().lstrip("# ").partition(";")[0].strip()

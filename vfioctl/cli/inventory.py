@@ -5,24 +5,26 @@ from typing import Annotated
 import typer
 
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson
 from vfioctl.cli.output import draw, emit, width
 from vfioctl.errors import BadSpec
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
   vfioctl inventory --simulate hgx8
   vfioctl inventory --simulate workstation --tree
-  vfioctl inventory --simulate mi300x --all --json"""
+  vfioctl inventory --simulate mi300x --all --json""",
 )
 def inventory(
     ctx: typer.Context,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Every PCI function, not only GPUs.")] = False,
-    tree: Annotated[bool, typer.Option("--tree", help="NUMA nodes, IOMMU groups and their members, as a tree.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="As a tree: NUMA nodes, IOMMU groups, members.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs and what must travel with them.
@@ -36,7 +38,7 @@ def inventory(
     if as_json:
         emit(found.document(everything=everything).model_dump_json(indent=2))
         return
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
     if tree:
         draw(render.inventory_tree(found, everything=everything))

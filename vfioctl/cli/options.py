@@ -11,7 +11,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. (Only a term
 Devices = Annotated[
     list[str],
     typer.Argument(
-        metavar="DEVICE...",
+        metavar="DEVICE",
         help="0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
         autocompletion=complete_device,
     ),

@@ -11,8 +11,10 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TextIO
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Self, TextIO
 
+from vfioctl import __version__
 from vfioctl.errors import HostError
 
 if TYPE_CHECKING:
@@ -21,12 +23,19 @@ if TYPE_CHECKING:
 _NARROWEST = 40
 
 
-class ReaderGone(Exception):  # noqa: N818 - nothing is wrong: `head` has seen enough
+class ReaderGone(Exception):
     """The reader of stdout closed its end before it had all results."""
 
 
 class OutputLost(HostError):
     """Results could not be written."""
+
+    @classmethod
+    def because(cls, error: OSError) -> Self:
+        """With what the kernel said of it."""
+        lost = cls("the results could not be written to stdout")
+        lost.kernel_said = error.strerror or str(error)
+        return lost
 
 
 def width() -> int:
@@ -34,10 +43,16 @@ def width() -> int:
     return max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
 
 
-def require_stdout() -> None:
-    """Raises OutputLost when stdout is closed, before anything is done that could not be reported."""
+def prepare_streams() -> None:
+    """Raises OutputLost when stdout is closed, before anything is done that could not be reported.
+
+    A character that the terminal's encoding lacks becomes a question mark.
+    """
     if sys.stdout is None:
         raise OutputLost("stdout is closed: the results would be lost", hint="send it to a file, or to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def emit(text: str) -> None:
@@ -46,11 +61,16 @@ def emit(text: str) -> None:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        _abandon_stdout()
+        abandon_stdout()
         raise ReaderGone from None
     except OSError as error:
-        _abandon_stdout()
-        raise OutputLost("the results could not be written to stdout", facts={"error": str(error)}) from error
+        abandon_stdout()
+        raise OutputLost.because(error) from error
+
+
+def tell_version() -> None:
+    """Which vfioctl this is."""
+    emit(f"vfioctl {__version__}")
 
 
 def emit_json(document: Mapping[str, object]) -> None:
@@ -61,6 +81,15 @@ def emit_json(document: Mapping[str, object]) -> None:
 def draw(renderable: RenderableType) -> None:
     """A drawing as a result."""
     emit(_drawn(renderable, sys.stdout))
+
+
+def abandon_stdout() -> None:
+    """Points stdout at nothing, else Python complains once more when it flushes at exit."""
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+    except OSError:
+        pass
 
 
 def say(text: str) -> None:
@@ -79,19 +108,10 @@ def sketch(renderable: RenderableType) -> None:
 
 
 def _drawn(renderable: RenderableType, stream: TextIO) -> str:
-    from rich.console import Console  # noqa: PLC0415 - 40 ms that --json does not pay
+    from rich.console import Console
 
     console = Console(file=stream, width=width(), markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
         console.print(renderable)
     text = capture.get()
     return text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-
-
-def _abandon_stdout() -> None:
-    """Points stdout at nothing, else Python complains once more when it flushes at exit."""
-    try:
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
-    except OSError:
-        pass

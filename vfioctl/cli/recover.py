@@ -6,16 +6,18 @@ import typer
 
 from vfioctl.cli.change import progress, tell
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson
 from vfioctl.cli.output import emit, emit_json
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
   vfioctl recover --simulate hgx8
-  vfioctl recover --forward --simulate hgx8"""
+  vfioctl recover --forward --simulate hgx8""",
 )
 def recover(
     ctx: typer.Context,

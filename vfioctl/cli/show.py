@@ -3,17 +3,19 @@
 import typer
 
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson, Device
 from vfioctl.cli.output import draw, emit, width
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
-  vfioctl show gpu0 --simulate hgx8
-  vfioctl show 01:00.0 --simulate workstation
-  vfioctl show gpu0 --simulate mi300x --json"""
+  vfioctl show gpu1 --simulate hgx8
+  vfioctl show 0b:00.0 --simulate workstation
+  vfioctl show gpu7 --simulate mi300x --json""",
 )
 def show(ctx: typer.Context, device: Device, *, as_json: AsJson = False) -> None:
     """Show everything about one device.
@@ -21,12 +23,13 @@ def show(ctx: typer.Context, device: Device, *, as_json: AsJson = False) -> None
     Its driver, its IOMMU group, its place, memory, link, power and virtual functions; and which functions would
     travel with it to a guest, and why.
     """
-    host = chosen(ctx).open()
-    (address,) = host.find([device])
-    found = host.inventory()
+    from vfioctl.model.selector import select
+
+    found = chosen(ctx).open().inventory()
+    (address,) = select(found, [device], every=False)
     if as_json:
         emit(found.by_address[address].model_dump_json(indent=2))
         return
-    from vfioctl import render  # noqa: PLC0415 - brings rich
+    from vfioctl import render
 
     draw(render.function_page(found, address, width=width()))

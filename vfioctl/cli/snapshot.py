@@ -7,17 +7,18 @@ from typing import Annotated
 import typer
 
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.output import emit, say
 from vfioctl.errors import BadSpec, HostError
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
-  vfioctl snapshot -o my.host && vfioctl inventory --host my.host
-  vfioctl snapshot --simulate hgx8 | head
-  sudo vfioctl snapshot -o before.host   # as root, it can read everything"""
+  vfioctl snapshot -o mine.host && vfioctl inventory --host mine.host
+  vfioctl snapshot --simulate hgx8 > hgx8.host""",
 )
 def snapshot(
     ctx: typer.Context,

@@ -6,15 +6,17 @@ import typer
 
 from vfioctl.cli.change import carry_out, preview
 from vfioctl.cli.choice import chosen
+from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson, Devices, DryRun, Every, WithGroup, Yes
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command(
+    cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
-  vfioctl unbind gpu0 --simulate hgx8
-  vfioctl unbind gpu0 --to nouveau --dry-run --simulate workstation"""
+  vfioctl unbind gpu1 --simulate hgx8
+  vfioctl unbind gpu2 --to nouveau --dry-run --simulate workstation""",
 )
 def unbind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,

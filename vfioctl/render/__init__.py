@@ -4,14 +4,16 @@ Imports the model and rich, nothing else of vfioctl. May not print, ask, or look
 only repeats what is also said in words. Text that came from a host is never read as markup.
 """
 
-from vfioctl.render.changes import history_table, outcome_page, plan_page
+from vfioctl.render.changes import outcome_page, plan_page
 from vfioctl.render.function import function_page
+from vfioctl.render.journal import history_table, hosts_table
 from vfioctl.render.listing import inventory_table
 from vfioctl.render.tree import inventory_tree
 
 __all__ = [
     "function_page",
     "history_table",
+    "hosts_table",
     "inventory_table",
     "inventory_tree",
     "outcome_page",

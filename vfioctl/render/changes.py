@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+
 from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -14,7 +15,6 @@ from vfioctl.model.change import (
     Binding,
     Change,
     Fact,
-    JournalEntry,
     Outcome,
     Plan,
     Result,
@@ -24,7 +24,7 @@ from vfioctl.model.change import (
 )
 from vfioctl.model.inventory import is_vfio_driver
 from vfioctl.render import words
-from vfioctl.render.columns import Column, Layout, table
+from vfioctl.render.columns import Column, Layout
 from vfioctl.render.notes import note_lines
 
 _WIDE = 1000
@@ -34,7 +34,7 @@ _WIDE = 1000
 def plan_page(plan: Plan) -> RenderableType:
     """The whole plan: the facts it rests on, the steps, what becomes what, the proof, the way back."""
     if plan.nothing_to_do:
-        return Stack(Text(f"Nothing to do: {intent_line(plan)} is so already."), *_indented(_facts(_asked(plan))))
+        return Stack(Text("Nothing to do, it is as asked for already:"), *_indented(_facts(_asked(plan))))
     return Stack(
         Text(f"Plan {plan.id}: {intent_line(plan)}", style="bold"),
         *_part("It rests on", _facts(plan.facts)),
@@ -63,33 +63,16 @@ def outcome_page(outcome: Outcome) -> RenderableType:
     heading = f"{outcome.result.capitalize()}: {intent_line(plan)} (plan {plan.id}, {outcome.seconds:.2f} s)"
     return Stack(
         Text(heading, style="bold"),
-        *_indented(_found(plan.changes, outcome.found)),
+        *_indented(_found(plan, outcome)),
+        *_ready(outcome),
     )
 
 
-_HISTORY = (
-    Column("ID", right=True),
-    Column("BEGAN"),
-    Column("STATE"),
-    Column("PLAN", optional=True),
-    Column("ENDED", optional=True),
-    Column("WHAT"),
-)
-
-
-def history_table(entries: Sequence[JournalEntry], *, width: int) -> RenderableType:
-    """The journal, the oldest first."""
-    if not entries:
-        return Text("No changes yet.")
-    rows = [
-        (str(entry.id), entry.began, entry.state, entry.plan.id, entry.ended or "", _what(entry)) for entry in entries
-    ]
-    return Stack(*table(_HISTORY, rows, width))
-
-
-def _what(entry: JournalEntry) -> str:
-    why = f" ({words.plain(entry.why)})" if entry.why else ""
-    return f"{intent_line(entry.plan)}{why}"
+def _ready(outcome: Outcome) -> Iterator[Text]:
+    groups = outcome.plan.viable_groups
+    if outcome.result == Result.DONE and groups:
+        noun, verb = ("group", "is") if len(groups) == 1 else ("groups", "are")
+        yield Text(f"IOMMU {noun} {words.listed(groups)} {verb} ready for a guest.")
 
 
 def _part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]:
@@ -147,7 +130,7 @@ def _binding(binding: Binding) -> Text:
 def _proof(plan: Plan) -> Iterator[Text]:
     yield Text("every function is bound as above")
     for group in plan.viable_groups:
-        yield Text(f"/dev/vfio/{group} is there, and the kernel calls group {group} viable")
+        yield Text(f"the kernel, asked through /dev/vfio/{group}, calls group {group} viable")
     yield Text("if not, the host is put back as it was")
 
 
@@ -160,11 +143,10 @@ def _undo(plan: Plan) -> Iterator[Text]:
         yield Text(f"vfioctl bind {devices}", no_wrap=True, overflow="ignore")
 
 
-def _found(changes: Sequence[Change], found: Sequence[Fact]) -> Iterator[Text]:
-    """Before and now, as it was found by the last look at the host."""
-    now = {fact.address: fact.binding for fact in found}
-    rows = [
-        (change.address, _binding(change.before), "->", _binding(now.get(change.address, change.after)))
-        for change in changes
-    ]
-    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+def _found(plan: Plan, outcome: Outcome) -> Iterator[Text]:
+    """What changed, as the last look at the host found it; where nothing did in the end, just that."""
+    now = {fact.address: fact.binding for fact in outcome.found}
+    changed = {change.address: change for change in plan.changes}
+    if outcome.result != Result.DONE:
+        return _facts([fact for fact in outcome.found if fact.address in changed])
+    return _changes([c.model_copy(update={"after": now[a]}) for a, c in changed.items() if a in now])

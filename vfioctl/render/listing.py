@@ -21,7 +21,7 @@ _GPU_COLUMNS = (
     Column("DRIVER"),
     Column("GUEST"),
     Column("LINK", optional=True),
-    Column("BARS", right=True, optional=True),
+    Column("64-BIT BARS", right=True, optional=True),
     Column("IDS", optional=True),
     Column("OVERRIDE", optional=True),
     Column("COULD USE", optional=True),
@@ -35,7 +35,7 @@ _ALL_COLUMNS = (
     Column("IDS", optional=True),
     Column("CLASS", optional=True),
     Column("LINK", optional=True),
-    Column("BARS", right=True, optional=True),
+    Column("64-BIT BARS", right=True, optional=True),
     Column("OVERRIDE", optional=True),
     Column("NAME"),
 )
@@ -50,10 +50,16 @@ def inventory_table(inventory: Inventory, *, width: int, everything: bool) -> Re
 
 
 def _heading(inventory: Inventory) -> Iterator[Text]:
-    ready = sum(_ready(inventory, gpu) for gpu in inventory.gpus)
-    tally = f", {ready or 'none'} ready for a guest" if inventory.gpus else f" in {len(inventory.functions)} functions"
-    yield Text(f"{words.counted(len(inventory.gpus), 'GPU')}{tally}")
+    virtual = [gpu for gpu in inventory.gpus if gpu.is_vf]
+    physical = [gpu for gpu in inventory.gpus if not gpu.is_vf]
+    tallies = [_tally(inventory, gpus, noun) for gpus, noun in ((physical, "GPU"), (virtual, "VF")) if gpus]
+    yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
     yield Text(words.iommu_line(inventory))
+
+
+def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
+    ready = sum(_ready(inventory, gpu) for gpu in gpus)
+    return f"{words.counted(len(gpus), noun)}, {ready or 'none'} ready for a guest"
 
 
 def _all_lines(inventory: Inventory, width: int) -> Iterator[Text]:
@@ -96,7 +102,8 @@ def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
         if gpu.address in seen or gpu.physfn in inventory.by_address:
             continue
         rows = sections.setdefault(gpu.numa_node, [])
-        for address in (gpu.address, *gpu.companions):
+        card = inventory.card_of(gpu.address)
+        for address in (gpu.address, *sorted(gpu.companions, key=lambda other: other not in card)):
             member = inventory.by_address.get(address)
             if member is not None and address not in seen:
                 rows.append(_gpu_row(inventory, member, names))
@@ -135,7 +142,11 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
         "",
         words.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
         "ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
-        "", "", f"{virtual[0].vendor_id}:{virtual[0].device_id}", "", "",
+        "",
+        "",
+        f"{virtual[0].vendor_id}:{virtual[0].device_id}",
+        "",
+        "",
         f"virtual functions of {function.address}",
     )
 

@@ -37,8 +37,8 @@ def _row(inventory: Inventory, address: PciAddress, why: str) -> tuple[Cell, ...
 
 def _why(inventory: Inventory, function: Function, address: PciAddress) -> str:
     if address not in inventory.card_of(function.address):
-        return f"shares group {words.group_name(function.iommu_group)}: takes --with-group"
-    return "same card" if address.slot == function.address.slot else "same card, by a device link"
+        return f"group {words.group_name(function.iommu_group)}: --with-group"
+    return "same card" if address.slot == function.address.slot else "linked to the card"
 
 
 def _bridges(inventory: Inventory, function: Function) -> list[PciAddress]:

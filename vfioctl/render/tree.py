@@ -72,10 +72,7 @@ def _group_line(group: Group | None) -> Text:
 def _member_lines(inventory: Inventory, members: tuple[PciAddress, ...], *, unfold: bool) -> Iterator[Text]:
     names = words.gpu_names(inventory)
     for address in members:
-        function = inventory.by_address.get(address)
-        if function is None:
-            yield _line(f"{address} (vanished)")
-            continue
+        function = inventory.by_address[address]
         yield _member_line(function, names.get(address, ""))
         if function.virtfns and not unfold:
             yield _virtual_line(inventory, function)

@@ -100,8 +100,9 @@ def blockers(group: Group) -> str:
 
 
 def iommu_line(inventory: Inventory) -> str:
+    """`IOMMU: amd-vi, on`; when it is off, why."""
     iommu = inventory.iommu
-    state = "on" if iommu.translating else "off: no device can be handed to a guest"
+    state = "on" if iommu.translating else "off, so no device can go to a guest"
     kind = f"{plain(iommu.kind)}, " if iommu.kind else ""
-    reason = f" ({plain(iommu.reason)})" if iommu.reason else ""
+    reason = f": {plain(iommu.reason)}" if iommu.reason else ""
     return f"IOMMU: {kind}{state}{reason}"

@@ -1,0 +1,79 @@
+"""The command line as tests call it, and the golden files that its listings are compared with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from vfioctl.cli.app import main
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+class Answer(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON object on stdout."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Answer]
+Golden = Callable[[str, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew-golden", action="store_true", help="write the golden files instead of comparing them")
+
+
+@pytest.fixture(autouse=True)
+def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting of the developer's own reaches a test, and nothing a test does reaches the developer's files."""
+    for name in ("ROOT", "HOST", "SIMULATE", "LEDGER", "FAULTS"):
+        monkeypatch.delenv(f"VFIOCTL_{name}", raising=False)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs one command line in this process; a string is split at spaces."""
+
+    def run_words(line: str, *more: str) -> Answer:
+        code = main([*line.split(), *more])
+        return Answer(code, *capsys.readouterr())
+
+    return run_words
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares a text with a golden file, or writes it with --renew-golden."""
+
+    def compare(name: str, text: str) -> None:
+        file = GOLDEN / name
+        if request.config.getoption("--renew-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert file.is_file(), f"no {file}: pytest --renew-golden"
+        assert text == file.read_text(encoding="utf-8"), "if that is meant: pytest --renew-golden"
+
+    return compare
+
+
+def timeless(text: str) -> str:
+    """With clock times and durations made equal."""
+    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "2026-01-01 00:00:00", text)
+    return re.sub(r"\b\d+\.\d+ s\b", "0.00 s", re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0.0', text))

@@ -1,0 +1,101 @@
+"""Every listing, as text and as JSON, on every bundled host, against golden files.
+
+After a change that is meant: pytest tests/unit/test_cli_golden.py --renew-golden, and read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.conftest import Golden, Run, timeless
+from vfioctl.host import Host, bundled_hosts
+
+HOSTS = sorted(bundled_hosts())
+LISTINGS = {
+    "inventory.txt": "inventory",
+    "inventory.json": "inventory --json",
+    "inventory-all.txt": "inventory --all",
+    "tree.txt": "inventory --tree",
+    "tree-all.txt": "inventory --tree --all",
+}
+
+
+def last_gpu(name: str) -> str:
+    """The GPU that a host is for; the first is often its console."""
+    return f"gpu{len(Host.recorded(name).inventory().numbered_gpus) - 1}"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("file", LISTINGS)
+def test_inventory(run: Run, golden: Golden, host: str, file: str) -> None:
+    answer = run(f"--host {host} {LISTINGS[file]}")
+    assert (answer.code, answer.err) == (0, "")
+    golden(f"{host}/{file}", answer.out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_wide_inventory(run: Run, golden: Golden, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    golden(f"{host}/inventory-160.txt", run(f"--host {host} inventory").out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_show(run: Run, golden: Golden, host: str) -> None:
+    golden(f"{host}/show.txt", run(f"show {last_gpu(host)} --host {host}").out)
+    golden(f"{host}/show.json", run(f"show {last_gpu(host)} --host {host} --json").out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_dry_run(run: Run, golden: Golden, host: str) -> None:
+    """The plan, or why there is none."""
+    line = f"bind {last_gpu(host)} --dry-run --host {host} --with-group --allow-boot-vga"
+    text, document = run(line), run(f"{line} --json")
+    golden(f"{host}/bind.txt", text.out + text.err)
+    golden(f"{host}/bind.json", document.out)
+    assert text.code == document.code
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_refusals(run: Run, golden: Golden, host: str) -> None:
+    """What bind says of each GPU when nothing is granted."""
+    inventory = Host.recorded(host).inventory()
+    told = [run(f"bind {gpu.address} --dry-run --host {host}") for gpu in inventory.gpus]
+    golden(f"{host}/refusals.txt", "".join(f"exit {answer.code}\n{answer.err}" for answer in told if answer.code))
+
+
+def test_a_session(run: Run, golden: Golden) -> None:
+    told = ""
+    for line in ("bind gpu2", "bind gpu2", "history", "unbind gpu2", "unbind gpu2", "history", "recover"):
+        answer = run(f"{line} --simulate workstation")
+        told += f"$ vfioctl {line}\n{answer.err}{answer.out}"
+        assert answer.code == 0
+    golden("session.txt", timeless(told))
+
+
+def test_a_session_in_json(run: Run, golden: Golden) -> None:
+    lines = ("bind gpu1", "bind gpu1", "unbind gpu1", "recover", "history")
+    answers = [run(f"{line} --json --simulate laptop") for line in lines]
+    assert [answer.code for answer in answers] == [0] * len(lines)
+    golden("session.json", timeless(json.dumps([answer.document for answer in answers], indent=2) + "\n"))
+
+
+def test_hosts(run: Run, golden: Golden) -> None:
+    golden("hosts.txt", run("hosts").out)
+    golden("hosts.json", run("hosts --json").out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_all_adds_the_functions_and_nothing_else(run: Run, host: str) -> None:
+    some, every = run(f"inventory --host {host} --json").document, run(f"inventory --host {host} --json --all").document
+    assert some["functions"] is None
+    assert [gpu for gpu in some["gpus"] if gpu not in every["functions"]] == []
+    assert {**every, "functions": None} == some
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_no_line_is_wider_than_the_terminal(run: Run, host: str) -> None:
+    """Paths and commands may be: half a path is of no use."""
+    told = [run(f"inventory{form} --host {host}").out for form in ("", " --all", " --tree")]
+    assert [line for text in told for line in text.splitlines() if len(line) > 80] == []

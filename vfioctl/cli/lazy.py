@@ -1,0 +1,77 @@
+"""The table of commands, and the group that imports one only when it is called.
+
+May not import a command's module, rich or the models: --version and --help pay for this table alone.
+"""
+
+import importlib
+from typing import Any, NamedTuple, cast
+
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from vfioctl.cli.choice import OPTIONS
+
+_LOOK, _CHANGE = "Look", "Change"
+
+
+class Entry(NamedTuple):
+    """A command before it is imported."""
+
+    panel: str
+    summary: str
+    """The first line of the command's own help; a test compares them."""
+
+
+COMMANDS = {
+    "inventory": Entry(_LOOK, "List the GPUs and what must travel with them."),
+    "show": Entry(_LOOK, "Show everything about one device."),
+    "history": Entry(_LOOK, "List the changes that were made here."),
+    "snapshot": Entry(_LOOK, "Write this host down as one text file."),
+    "hosts": Entry(_LOOK, "List the bundled hosts that --simulate and --host know by name."),
+    "bind": Entry(_CHANGE, "Hand devices to vfio-pci, ready for a guest."),
+    "unbind": Entry(_CHANGE, "Give devices back to the drivers they had."),
+    "apply": Entry(_CHANGE, "Run a plan that was saved with --dry-run --json."),
+    "recover": Entry(_CHANGE, "Finish what a crash or a power cut left half done."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands by name and summary until one is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.summary, rich_help_panel=entry.panel))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_flag_types(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and self.load(str(command.name)), rest
+
+    def load(self, name: str) -> TyperCommand:
+        """The command itself, which also understands the host options of the group."""
+        command = cast("TyperCommand", get_command(importlib.import_module(f"vfioctl.cli.{name}").app))
+        command.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
+        command.help = _flowing(command.help or "")
+        return command
+
+
+class HelpfulCommand(TyperCommand):
+    """A command whose flags do not call themselves `<bool>` in its help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_flag_types(super().get_params(ctx))
+
+
+def _without_flag_types(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+def _flowing(text: str) -> str:
+    """Paragraphs without the line breaks of the source, for the terminal to break anew."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
