@@ -130,11 +130,9 @@ _HINTS: Mapping[tuple[str, int], str] = {
     ("bind", errnos.ENODEV): "that driver does not match the device: driver_override is not set to it",
     ("bind", errnos.EBUSY): "another driver has the device, or it is a PF with live VFs",
     ("bind", errnos.EINVAL): "the driver refused it: no IOMMU group, or its owner is another driver",
-    ("driver_override", errnos.EINVAL): "the driver name is longer than the kernel takes",
+    ("driver_override", errnos.EINVAL): "the kernel takes no such driver name",
     ("drivers_probe", errnos.ENODEV): "the device has vanished from the PCI bus",
-    ("drivers_probe", errnos.EINVAL): "the device has vanished from the PCI bus",
-    ("drivers_probe", errnos.EPROBE_DEFER if hasattr(errnos, "EPROBE_DEFER") else 517):
-        "the driver waits for another device; try again later",
+    ("drivers_probe", errnos.EINVAL): "a driver matched the device and refused it: the kernel log says why",
 }
 _GENERAL_HINTS: Mapping[int, str] = {
     errnos.EACCES: "run it as root",

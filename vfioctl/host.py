@@ -2,7 +2,7 @@
 
     >>> from vfioctl.host import Host
     >>> host = Host.recorded("workstation")
-    >>> plan = host.plan_bind(host.find(["gpu1"]))
+    >>> plan = host.plan_bind(["gpu1"])
     >>> [step.target for step in plan.steps][0]
     'vfio-pci'
 
@@ -69,7 +69,7 @@ class Host:
 
         if not (root / "sys").is_dir():
             raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")
-        return cls(Live(str(root.absolute())), ledger or LEDGER)
+        return cls(Live(str(root.absolute())), ledger or _beside(root))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
@@ -77,7 +77,7 @@ class Host:
         from vfioctl.kernel.recorded import Recorded, read_tree
 
         file = _file_of(name)
-        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or LEDGER)
+        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or _beside(file))
 
     @classmethod
     def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Host:
@@ -91,7 +91,7 @@ class Host:
         file = simulated_file(name)
         told = os.environ.get("VFIOCTL_FAULTS", "")
         faults = (*faults, *(parse_fault(text) for text in told.split(",") if text))
-        return cls(Simulated.at(file, faults=faults), ledger or file.with_name(f"{file.name}.ledger.db"), settle=0.0)
+        return cls(Simulated.at(file, faults=faults), ledger or _beside(file), settle=0.0)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -130,28 +130,42 @@ class Host:
 
     def plan_bind(
         self,
-        devices: Sequence[PciAddress],
+        devices: Sequence[str],
         *,
+        every: bool = False,
         driver: str | None = None,
         with_group: bool = False,
         allow_boot_vga: bool = False,
     ) -> Plan:
-        """What handing the devices to VFIO takes. Raises NoIommu, GroupNotViable, DeviceInUse, BadSpec."""
+        """What handing the devices to VFIO takes; they are named as for `find`.
+
+        Raises NoIommu, GroupNotViable, DeviceInUse, BadSpec, and what `find` raises.
+        """
         from vfioctl.model.change import Intent, Verb
+        from vfioctl.model.selector import select
         from vfioctl.plan.bind import plan_bind
 
+        inventory = self.inventory()
         intent = Intent(
-            verb=Verb.BIND, devices=tuple(devices), driver=driver, with_group=with_group, allow_boot_vga=allow_boot_vga
+            verb=Verb.BIND,
+            devices=select(inventory, devices, every=every),
+            driver=driver,
+            with_group=with_group,
+            allow_boot_vga=allow_boot_vga,
         )
-        return plan_bind(self.inventory(), intent)
+        return plan_bind(inventory, intent)
 
-    def plan_unbind(self, devices: Sequence[PciAddress], *, to: str | None = None, with_group: bool = False) -> Plan:
-        """What giving the devices back takes. Raises DeviceInUse, BadSpec."""
+    def plan_unbind(
+        self, devices: Sequence[str], *, every: bool = False, to: str | None = None, with_group: bool = False
+    ) -> Plan:
+        """What giving the devices back takes; they are named as for `find`. Raises DeviceInUse, BadSpec."""
         from vfioctl.model.change import Intent, Verb
+        from vfioctl.model.selector import select
         from vfioctl.plan.bind import plan_unbind
 
-        intent = Intent(verb=Verb.UNBIND, devices=tuple(devices), driver=to, with_group=with_group)
         inventory = self.inventory()
+        chosen = select(inventory, devices, every=every)
+        intent = Intent(verb=Verb.UNBIND, devices=chosen, driver=to, with_group=with_group)
         identities = {function.address: function.identity for function in inventory.functions}
         records = self._journal.records(identities, boot_id=self._engine.boot_id)
         return plan_unbind(inventory, intent, records)
@@ -195,6 +209,11 @@ def reset_simulated(name: str) -> Path:
     for left in file.parent.glob(f"{file.name}.*"):
         left.unlink()
     return file
+
+
+def _beside(file: Path) -> Path:
+    """Another host's ledger is never this machine's."""
+    return file.with_name(f"{file.name}.ledger.db")
 
 
 def _copy(original: Path, file: Path) -> None:

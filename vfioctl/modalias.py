@@ -38,7 +38,7 @@ class Alias(NamedTuple):
 
     def fits(self, ids: tuple[str, ...]) -> bool:
         return all(
-            pattern == "*" or pattern == value or fnmatchcase(value, pattern)
+            pattern in ("*", value) or fnmatchcase(value, pattern)
             for pattern, value in zip(self[1:8], ids, strict=True)
         )
 

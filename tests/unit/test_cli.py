@@ -123,7 +123,7 @@ class TestWhichHost:
 
     def test_a_ledger_of_ones_own(self, run: Run, tmp_path: Path) -> None:
         ledger = tmp_path / "mine.db"
-        assert run(f"bind gpu1 --simulate laptop --ledger {ledger}").code == 0
+        assert run(f"bind gpu0 --simulate laptop --ledger {ledger}").code == 0
         assert len(run(f"history --simulate laptop --json --ledger {ledger}").document["entries"]) == 1
         assert run("history --simulate laptop --json").document == {"entries": []}
 
@@ -196,7 +196,7 @@ class TestStreams:
         ]
 
     def test_a_closed_stdout_is_told_before_anything_is_done(self, tmp_path: Path) -> None:
-        line = f"{shlex.join([*PROGRAM, 'bind', 'gpu1', '--simulate', 'laptop'])} >&-"
+        line = f"{shlex.join([*PROGRAM, 'bind', 'gpu0', '--simulate', 'laptop'])} >&-"
         done = subprocess.run(["sh", "-c", line], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 3
         assert "stdout is closed" in done.stderr
@@ -204,7 +204,7 @@ class TestStreams:
 
     @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
     def test_a_lost_stderr_stops_nothing_and_spoils_nothing(self, redirection: str) -> None:
-        line = f"{shlex.join([*PROGRAM, 'bind', 'gpu1', '--simulate', 'laptop', '--json'])} {redirection}"
+        line = f"{shlex.join([*PROGRAM, 'bind', 'gpu0', '--simulate', 'laptop', '--json'])} {redirection}"
         done = subprocess.run(["sh", "-c", line], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 0
         assert done.stdout.startswith("{")
@@ -223,7 +223,7 @@ class TestStreams:
         assert "`-- group 12" in done.stdout
 
     def test_results_alone_are_on_stdout(self, run: Run) -> None:
-        answer = run("bind gpu1 --simulate laptop --json")
+        answer = run("bind gpu0 --simulate laptop --json")
         assert answer.document["result"] == "done"
         assert answer.err.splitlines()[0].startswith("[1/")
 
@@ -231,14 +231,14 @@ class TestStreams:
 class TestFailures:
     def test_are_told_in_order(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "3:EINVAL")
-        answer = run("bind gpu2 --simulate workstation")
+        answer = run("bind gpu1 --simulate workstation")
         assert (answer.code, answer.out) == (5, "")
         told = [line.split(":")[0].strip() for line in answer.err.splitlines() if not line.startswith("[")]
         assert told == ["vfioctl", "kernel", "restored", "hint"]
 
     def test_are_one_object_as_json(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "3:EBUSY")
-        error = run("bind gpu2 --simulate workstation --json").document["error"]
+        error = run("bind gpu1 --simulate workstation --json").document["error"]
         assert list(error) == [
             "kind", "exit_code", "message", "kernel_said", "restored", "hint", "next_command", "facts",
         ]  # fmt: skip
@@ -256,7 +256,7 @@ class TestFailures:
 
     def test_ctrl_c_in_a_change_says_that_it_was_taken_back(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vfioctl.kernel.simulated.host.Simulated.load", _interrupt)
-        answer = run("bind gpu2 --simulate workstation")
+        answer = run("bind gpu1 --simulate workstation")
         assert answer.code == 130
         assert answer.err.endswith("vfioctl: interrupted: the host is as it was before\n")
 

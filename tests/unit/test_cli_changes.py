@@ -17,7 +17,7 @@ from vfioctl.cli.apply import LARGEST
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.cli.app import main; sys.exit(main())")
-BIND = ("bind", "gpu1", "--simulate", "laptop")
+BIND = ("bind", "gpu0", "--simulate", "laptop")
 
 
 def at_a_terminal(answer: str, *words: str) -> tuple[int, str, str]:
@@ -61,7 +61,7 @@ class TestAsking:
         assert "Go on?" not in shown
 
     def test_not_when_there_is_nothing_to_do(self, run: Run) -> None:
-        run("bind gpu1 --simulate laptop")
+        run("bind gpu0 --simulate laptop")
         code, out, shown = at_a_terminal("", *BIND)
         assert (code, shown) == (0, "")
         assert out.startswith("Nothing to do")
@@ -74,7 +74,7 @@ class TestPlanFiles:
     @pytest.fixture
     def plan(self, run: Run, tmp_path: Path) -> Path:
         file = tmp_path / "plan.json"
-        file.write_text(run("bind gpu1 --dry-run --json --simulate laptop").out)
+        file.write_text(run("bind gpu0 --dry-run --json --simulate laptop").out)
         return file
 
     def test_run_later(self, run: Run, plan: Path) -> None:
@@ -128,15 +128,15 @@ class TestPlanFiles:
 class TestDryRuns:
     def test_change_nothing(self, run: Run) -> None:
         before = run("inventory --json --all --simulate laptop").out
-        answer = run("bind gpu1 --dry-run --simulate laptop")
+        answer = run("bind gpu0 --dry-run --simulate laptop")
         assert answer.err == "Nothing was changed: this is a dry run.\n"
         assert run("inventory --json --all --simulate laptop").out == before
 
     def test_say_when_there_is_nothing_to_do(self, run: Run) -> None:
-        run("bind gpu1 --simulate laptop")
-        answer = run("bind gpu1 --dry-run --simulate laptop")
+        run("bind gpu0 --simulate laptop")
+        answer = run("bind gpu0 --dry-run --simulate laptop")
         assert answer.out.startswith("Nothing to do")
-        assert run("bind gpu1 --dry-run --json --simulate laptop").document["steps"] == []
+        assert run("bind gpu0 --dry-run --json --simulate laptop").document["steps"] == []
 
     def test_of_several_alike(self, run: Run) -> None:
         assert run("bind 10de:2330 --dry-run --host hgx8").code == 2
@@ -144,7 +144,7 @@ class TestDryRuns:
         assert len(plan["intent"]["devices"]) == 8
 
     def test_of_another_driver(self, run: Run) -> None:
-        plan = run("unbind gpu2 --to nouveau --dry-run --json --simulate workstation").document
+        plan = run("unbind gpu1 --to nouveau --dry-run --json --simulate workstation").document
         assert plan["intent"]["driver"] == "nouveau"
 
 
@@ -193,18 +193,18 @@ class TestSnapshots:
 
 class TestHistoryAndHosts:
     def test_the_last_few(self, run: Run) -> None:
-        for line in ("bind gpu1", "unbind gpu1", "bind gpu1"):
+        for line in ("bind gpu0", "unbind gpu0", "bind gpu0"):
             run(f"{line} --simulate laptop")
         entries = run("history -n 2 --json --simulate laptop").document["entries"]
         assert [entry["id"] for entry in entries] == [3, 2]
 
     def test_a_failure_is_told_whole(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "3:EINVAL")
-        run("bind gpu2 --simulate workstation")
+        run("bind gpu1 --simulate workstation")
         assert "writing 'vfio-pci' to /sys/bus/pci/devices/" in run("history --simulate workstation").out
 
     def test_reset(self, run: Run) -> None:
-        run("bind gpu1 --simulate laptop")
+        run("bind gpu0 --simulate laptop")
         assert run("hosts --reset laptop").out == "laptop is as it was at the start.\n"
         assert run("history --simulate laptop --json").document == {"entries": []}
         assert run("inventory --simulate laptop").out == run("inventory --host laptop").out
@@ -218,14 +218,14 @@ class TestRecovery:
     def test_back_and_forward(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         for words, result in (("recover", "put back"), ("recover --forward", "done")):
             monkeypatch.setenv("VFIOCTL_FAULTS", "2:hang")
-            assert run("bind gpu2 --simulate workstation").code == 7
+            assert run("bind gpu1 --simulate workstation").code == 7
             monkeypatch.delenv("VFIOCTL_FAULTS")
             (outcome,) = run(f"{words} --simulate workstation --json").document["outcomes"]
             assert outcome["result"] == result
 
     def test_is_told(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "2:hang")
-        answer = run("bind gpu2 --simulate workstation")
+        answer = run("bind gpu1 --simulate workstation")
         assert answer.err.splitlines()[-1] == "  next:     vfioctl recover --simulate workstation"
         monkeypatch.delenv("VFIOCTL_FAULTS")
         assert run("recover --simulate workstation").out.startswith("Put back: bind 0000:0b:00.0")

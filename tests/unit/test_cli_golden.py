@@ -67,7 +67,7 @@ def test_refusals(run: Run, golden: Golden, host: str) -> None:
 
 def test_a_session(run: Run, golden: Golden) -> None:
     told = ""
-    for line in ("bind gpu2", "bind gpu2", "history", "unbind gpu2", "unbind gpu2", "history", "recover"):
+    for line in ("bind gpu1", "bind gpu1", "history", "unbind gpu1", "unbind gpu1", "history", "recover"):
         answer = run(f"{line} --simulate workstation")
         told += f"$ vfioctl {line}\n{answer.err}{answer.out}"
         assert answer.code == 0
@@ -75,7 +75,7 @@ def test_a_session(run: Run, golden: Golden) -> None:
 
 
 def test_a_session_in_json(run: Run, golden: Golden) -> None:
-    lines = ("bind gpu1", "bind gpu1", "unbind gpu1", "recover", "history")
+    lines = ("bind gpu0", "bind gpu0", "unbind gpu0", "recover", "history")
     answers = [run(f"{line} --json --simulate laptop") for line in lines]
     assert [answer.code for answer in answers] == [0] * len(lines)
     golden("session.json", timeless(json.dumps([answer.document for answer in answers], indent=2) + "\n"))

@@ -5,18 +5,16 @@ The only module that changes a host. It never trusts a write that returned: only
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from vfioctl.apply.journal import Journal
-from vfioctl.errors import (
-    KernelRefused, NotPermitted, StalePlan, Stuck, VerifyError, VfioctlError,
-)  # fmt: skip
+from vfioctl.errors import KernelRefused, NotPermitted, StalePlan, Stuck, VerifyError, VfioctlError
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel
-from vfioctl.model.change import (
-    Binding, Fact, JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind,
-)  # fmt: skip
+from vfioctl.model.change import Binding, Fact, JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.bind import plan_between
 from vfioctl.plan.steps import Bindings, steps
@@ -167,12 +165,16 @@ class Engine:
 
     def _put_back(self, entry: int, plan: Plan, error: BaseException, progress: Progress | None) -> None:
         """Plans from what is now to what was before, and walks it; on failure the journal stays open."""
+        with _undisturbed():
+            self._put_back_in_peace(entry, plan, error, progress)
+
+    def _put_back_in_peace(self, entry: int, plan: Plan, error: BaseException, progress: Progress | None) -> None:
         why = getattr(error, "message", None) or "interrupted"
         if isinstance(error, Stuck):
             self._journal.end(entry, JournalState.STUCK, now=_now(), why=why)
             return
         try:
-            self._go_to(plan, {change.address: change.before for change in plan.changes}, progress)
+            self._go_to({change.address: change.before for change in plan.changes}, progress)
         except VfioctlError as second:
             self._journal.end(entry, JournalState.STUCK, now=_now(), why=f"{why}; then, going back: {second.message}")
             raise _not_put_back(error, second) from error
@@ -180,7 +182,7 @@ class Engine:
         if isinstance(error, VfioctlError):
             error.restored = f"{_listed(plan)} put back as before"
 
-    def _go_to(self, plan: Plan, goals: Bindings, progress: Progress | None) -> None:
+    def _go_to(self, goals: Bindings, progress: Progress | None) -> None:
         inventory = read_inventory(self._kernel)
         now = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
         if gone := [address for address in goals if address not in now]:
@@ -201,7 +203,7 @@ class Engine:
             before = {change.address: change.before for change in plan.changes}
             goals, state, result = before, JournalState.BACK, Result.BACK
         try:
-            self._go_to(plan, goals, progress)
+            self._go_to(goals, progress)
         except VfioctlError as error:
             self._journal.end(entry, JournalState.STUCK, now=_now(), why=error.message)
             raise _not_recovered(plan, error) from error
@@ -213,8 +215,18 @@ class Engine:
         return Outcome(plan=plan, result=result, found=tuple(found.values()), seconds=time.monotonic() - began)
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C waits until the host has been put back."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _listed(plan: Plan) -> str:

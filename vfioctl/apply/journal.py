@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from vfioctl.apply.store import Store
 from vfioctl.errors import Unfinished
@@ -11,8 +11,12 @@ from vfioctl.model.change import Binding, Change, Fact, JournalEntry, JournalSta
 from vfioctl.model.inventory import is_vfio_driver
 from vfioctl.model.values import PciAddress
 
-_OPEN = (JournalState.OPEN, JournalState.STUCK)
-_COLUMNS = "id, plan, state, boot_id, began, ended, why"
+_NEWEST = "SELECT id, plan, state, boot_id, began, ended, why FROM journal ORDER BY id DESC LIMIT ?"
+_UNFINISHED = (
+    "SELECT id, plan, state, boot_id, began, ended, why FROM journal WHERE state IN ('open', 'stuck') ORDER BY id DESC"
+)
+_RECORDS = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
+_Record = tuple[str, str, str | None, str | None]
 
 
 class Journal:
@@ -41,24 +45,20 @@ class Journal:
             db.execute("UPDATE journal SET state = ?, ended = ?, why = ? WHERE id = ?", (state, now, why, number))
             if state == JournalState.STUCK:
                 return
-            taken = [address for (address,) in db.execute("SELECT address FROM under_change WHERE journal = ?", (number,))]
-            db.execute("DELETE FROM under_change WHERE journal = ?", (number,))
+            taken = db.execute("DELETE FROM under_change WHERE journal = ? RETURNING address", (number,)).fetchall()
             _forget(db, number, taken, state)
 
     def entries(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
         """The newest first."""
-        sql = f"SELECT {_COLUMNS} FROM journal ORDER BY id DESC LIMIT ?"
-        return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(sql, (most,))), ())
+        return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(_NEWEST, (most,))), ())
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Open and stuck changes, the newest first."""
-        sql = f"SELECT {_COLUMNS} FROM journal WHERE state IN (?, ?) ORDER BY id DESC"
-        return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(sql, _OPEN)), ())
+        return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(_UNFINISHED)), ())
 
     def records(self, identities: Mapping[PciAddress, str], *, boot_id: str) -> Mapping[PciAddress, Binding]:
         """What those devices were before vfioctl took them, in this boot; another device there now has no record."""
-        sql = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
-        rows: list[tuple[str, str, str | None, str | None]] = self.store.read(lambda db: db.execute(sql, (boot_id,)).fetchall(), [])
+        rows: list[_Record] = self.store.read(lambda db: db.execute(_RECORDS, (boot_id,)).fetchall(), [])
         return {
             PciAddress(address): Binding(driver=driver, driver_override=override)
             for address, identity, driver, override in rows
@@ -79,7 +79,7 @@ def _take(db: sqlite3.Connection, entry: int, changes: Iterable[Change]) -> None
 
 
 def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> None:
-    """Keeps what each device was, unless it was on VFIO already: then an older record still tells where it came from."""
+    """Keeps what each device was, unless it was on VFIO already: an older record still tells where it came from."""
     facts: Mapping[PciAddress, Fact] = {fact.address: fact for fact in plan.facts}
     for change in plan.changes:
         if change.before.driver and is_vfio_driver(change.before.driver):
@@ -93,12 +93,12 @@ def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> Non
         )  # fmt: skip
 
 
-def _forget(db: sqlite3.Connection, entry: int, addresses: Iterable[str], state: JournalState) -> None:
+def _forget(db: sqlite3.Connection, entry: int, addresses: Sequence[tuple[str]], state: JournalState) -> None:
     """A bind that was undone needs no record of its own, nor does a device that has been returned."""
     (plan,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
     returned = Plan.model_validate_json(plan).intent.verb == Verb.UNBIND and state == JournalState.DONE
     if returned:
-        db.executemany("DELETE FROM previous WHERE address = ?", [(address,) for address in addresses])
+        db.executemany("DELETE FROM previous WHERE address = ?", addresses)
     if state in (JournalState.BACK, JournalState.REBOOTED):
         db.execute("DELETE FROM previous WHERE journal = ?", (entry,))
 

@@ -43,7 +43,7 @@ def bind(  # noqa: PLR0913 - one parameter for each option
     """
     host = chosen(ctx).open()
     plan = host.plan_bind(
-        host.find(devices, every=every), driver=driver, with_group=with_group, allow_boot_vga=allow_boot_vga
+        devices, every=every, driver=driver, with_group=with_group, allow_boot_vga=allow_boot_vga
     )
     if dry_run:
         preview(plan, as_json=as_json)

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
     cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
   vfioctl unbind gpu1 --simulate hgx8
-  vfioctl unbind gpu2 --to nouveau --dry-run --simulate workstation""",
+  vfioctl unbind gpu1 --to nouveau --dry-run --simulate workstation""",
 )
 def unbind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
@@ -35,7 +35,7 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     with it. Where nothing was recorded, the kernel chooses the driver.
     """
     host = chosen(ctx).open()
-    plan = host.plan_unbind(host.find(devices, every=every), to=to, with_group=with_group)
+    plan = host.plan_unbind(devices, every=every, to=to, with_group=with_group)
     if dry_run:
         preview(plan, as_json=as_json)
     else:

@@ -23,6 +23,7 @@ DEVICE_FILES = frozenset({
 })  # fmt: skip
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
+_UUID_STAND_IN, _MAC_STAND_IN = "00000000-0000-0000-0000-", "00:00:00:00:00:"
 # Words of the kernel command line that say something about devices; all others may be private.
 _KEPT_WORDS = re.compile(
     r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|vfio[\w.-]*|pcie?[\w.]*|video|nomodeset|\w*blacklist|isolcpus|nohz_full"
@@ -184,14 +185,14 @@ class _Capture:
             return ""
 
     def _redacted(self, text: str) -> str:
-        text = _UUID.sub(lambda m: self._pseudonym(m[0], "00000000-0000-0000-0000-{:012x}"), text)
-        return _MAC.sub(lambda m: self._pseudonym(m[0], "00:00:00:00:{0[0]:02x}:{0[1]:02x}"), text)
+        """The same stand-in for the same secret, so that two files can still be compared; stand-ins stay."""
+        text = _UUID.sub(lambda m: self._pseudonym(m[0], _UUID_STAND_IN, "{:012x}"), text)
+        return _MAC.sub(lambda m: self._pseudonym(m[0], _MAC_STAND_IN, "{:02x}"), text)
 
-    def _pseudonym(self, private: str, shape: str) -> str:
-        """The same stand-in for the same secret, so that two files can still be compared."""
-        number = len(self._pseudonyms) + 1
-        name = shape.format(number if "012" in shape else divmod(number, 256))
-        return self._pseudonyms.setdefault(private, name)
+    def _pseudonym(self, private: str, begins: str, ends: str) -> str:
+        if private.startswith(begins):
+            return private
+        return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
 
 
 def _read_device(kernel: Kernel, address: str) -> tuple[str, tuple[Any, ...]] | None:

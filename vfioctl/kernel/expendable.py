@@ -164,8 +164,8 @@ def each(
 ) -> Iterator[tuple[str, Any]]:
     """`(subject, work(subject))` for each, in order; an exception in place of a result that never came.
 
-    The subjects are shared among so many children, which are at work from now on. One that makes no progress for `patience`
-    seconds is left behind with its subject (Unreturned), and another goes on after it.
+    The subjects are shared among so many children, which are at work from now on. One that makes no
+    progress for `patience` seconds is left behind with its subject (Unreturned); another goes on after it.
     """
     size = -(-len(subjects) // children) or 1
     return _collected([_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size)], patience)

@@ -15,7 +15,11 @@ Names = Callable[[str], Mapping[str, str]]
 
 def hardware_database() -> Names:
     """Looks up a modalias: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ID_PCI_*_FROM_DATABASE."""
-    return _udev() or _pci_ids() or (lambda modalias: {})
+    return _udev() or _pci_ids() or _nothing
+
+
+def _nothing(_modalias: str) -> Mapping[str, str]:
+    return {}
 
 
 def _udev() -> Names | None:
@@ -25,8 +29,7 @@ def _udev() -> Names | None:
         return None
     try:
         context = Context()
-        # pyudev declares libudev's udev_hwdb_* and has no class for them.
-        library: Any = context._libudev
+        library: Any = context._libudev  # noqa: SLF001 - pyudev declares udev_hwdb_* there and has no class for them
         database = library.udev_hwdb_new(context)
     except (AttributeError, OSError):
         return None

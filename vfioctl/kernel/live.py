@@ -154,7 +154,9 @@ class Live:
             raise HostError(f"cannot load {module}: {self.description} are read-only")
         command = ["modprobe", "--", module]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+            )
         except FileNotFoundError:
             raise HostError(f"cannot load {module}: modprobe is not installed", hint="install kmod") from None
         except subprocess.TimeoutExpired:
@@ -258,5 +260,6 @@ def _never_returned(path: str, value: str, late: expendable.Unreturned) -> Stuck
         next_command="vfioctl recover",
         facts={"path": path, "pid": late.pid, **late.state},
     )
-    error.kernel_said = f"process {late.pid} is in state {late.state.get('stat', '?')}, in {late.state.get('wchan', '?')}"
+    state, place = late.state.get("stat", "?"), late.state.get("wchan", "?")
+    error.kernel_said = f"process {late.pid} is in state {state}, in {place}"
     return error

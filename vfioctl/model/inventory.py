@@ -101,7 +101,8 @@ class Function(Value):
     @property
     def identity(self) -> str:
         """What the device is, wherever it may be plugged: ids and class."""
-        return f"{self.vendor_id}:{self.device_id}:{self.subsystem_vendor_id}:{self.subsystem_device_id}:{self.class_code}"
+        subsystem = f"{self.subsystem_vendor_id}:{self.subsystem_device_id}"
+        return f"{self.vendor_id}:{self.device_id}:{subsystem}:{self.class_code}"
 
     @property
     def title(self) -> str:
@@ -186,9 +187,9 @@ class Inventory(Value):
 
     @cached_property
     def numbered_gpus(self) -> Mapping[str, PciAddress]:
-        """`gpu0`, `gpu1`, ... in address order; VFs have no number."""
-        physical = (gpu.address for gpu in self.gpus if not gpu.is_vf)
-        return {f"gpu{number}": address for number, address in enumerate(physical)}
+        """`gpu0`, `gpu1`, ... in address order, the boot display last; VFs have no number."""
+        physical = sorted((gpu for gpu in self.gpus if not gpu.is_vf), key=lambda gpu: gpu.boot_vga)
+        return {f"gpu{number}": gpu.address for number, gpu in enumerate(physical)}
 
     @cached_property
     def group_by_id(self) -> Mapping[int, Group]:

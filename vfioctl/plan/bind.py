@@ -50,8 +50,9 @@ def plan_unbind(inventory: Inventory, intent: Intent, records: Bindings) -> Plan
     _refuse_unanswering(inventory, scope.own)
     _refuse_dark_console(inventory, intent)
     goals = {a: _return_goal(a, intent, records) for a in _returning(inventory, intent, scope, records)}
+    chosen = [address for address, goal in goals.items() if goal.driver == KERNEL_CHOICE]
     notes = [
-        *(f"{a} has no record here: the kernel chooses its driver" for a, g in goals.items() if g.driver == KERNEL_CHOICE),
+        *(f"{address} has no record here: the kernel chooses its driver" for address in chosen),
         *_notes(inventory, scope, goals),
     ]
     return _plan(inventory, intent, scope, goals, notes)

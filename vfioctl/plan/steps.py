@@ -29,7 +29,7 @@ def steps(now: Bindings, goal: Bindings, modules: tuple[str, ...] = ()) -> tuple
     moving = {a: wanted for a, wanted in changing.items() if _moves(now[a], wanted)}
     aimed = {a: _aim(wanted) for a, wanted in moving.items()}
     return (
-        *(Step(kind=StepKind.LOAD, target=module, value="", why="its driver is not registered yet") for module in modules),
+        *map(_load, modules),
         *_overrides(now, aimed, "so that no other driver can take it"),
         *(_unbind(a, now[a].driver or "") for a in moving if now[a].driver),
         *(_probe(a, wanted) for a, wanted in moving.items() if wanted.driver),
@@ -63,6 +63,10 @@ def _overrides(now: Bindings, names: Mapping[PciAddress, str | None], why: str) 
                 value=name or CLEAR,
                 why=why if name else "no override any more",
             )
+
+
+def _load(module: str) -> Step:
+    return Step(kind=StepKind.LOAD, target=module, value="", why="its driver is not registered yet")
 
 
 def _unbind(address: PciAddress, driver: str) -> Step:

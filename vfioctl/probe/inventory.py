@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pydantic import TypeAdapter
 
@@ -16,13 +16,6 @@ from vfioctl.probe.numa import read_nodes
 from vfioctl.probe.pci import Facts
 from vfioctl.probe.scan import Scan
 
-_NAMES = {
-    "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
-    "device_name": ("ID_MODEL_FROM_DATABASE",),
-    "subsystem_name": ("ID_PCI_SUBSYS_FROM_DATABASE",),
-    "class_name": ("ID_PCI_SUBCLASS_FROM_DATABASE", "ID_PCI_CLASS_FROM_DATABASE"),
-}
-
 _ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
 
@@ -35,7 +28,7 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
     """The inventory of a scan that was begun already."""
     facts = scan.results()
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
-    _add_names(kernel, facts)
+    _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     _share_links(facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
@@ -52,20 +45,10 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
     )
 
 
-def _add_names(kernel: Kernel, facts: list[Facts]) -> None:
-    """Names and drivers depend on the modalias alone, so twins are looked up once."""
+def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
     available = read_available(kernel, (each["modalias"] for each in facts))
-    names: dict[str, Facts] = {}
     for each in facts:
-        modalias = each.pop("modalias")
-        if modalias not in names:
-            names[modalias] = _named(kernel.properties(modalias)) | {"available_drivers": available[modalias]}
-        each |= names[modalias]
-
-
-def _named(properties: Mapping[str, str]) -> Facts:
-    found = {field: next((properties[k] for k in keys if k in properties), None) for field, keys in _NAMES.items()}
-    return {field: name for field, name in found.items() if name}
+        each["available_drivers"] = available[each.pop("modalias")]
 
 
 def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DEVICES, Kernel, Unanswered
 from vfioctl.probe.pci import SAFE, Facts, read_everything, read_function
 
+_NAMES = {
+    "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
+    "device_name": ("ID_MODEL_FROM_DATABASE",),
+    "subsystem_name": ("ID_PCI_SUBSYS_FROM_DATABASE",),
+    "class_name": ("ID_PCI_SUBCLASS_FROM_DATABASE", "ID_PCI_CLASS_FROM_DATABASE"),
+}
+
 
 class Scan:
     """The functions of a host, being read from the moment it is made; `results` waits for them."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+        self._kernel, self._names = kernel, _Names(kernel)
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
         self._answers = self._survey(self._addresses(), wanted=None)
@@ -35,8 +42,10 @@ class Scan:
             self.problems.append((PCI_DEVICES, f"no PCI bus: {error.symbol}"))
             return []
 
-    def _survey(self, addresses: Iterable[str], wanted: frozenset[str] | None) -> Iterator[tuple[str, Facts | Unanswered]]:
-        return self._kernel.survey(partial(_attempt, self._kernel, wanted), addresses)
+    def _survey(
+        self, addresses: Iterable[str], wanted: frozenset[str] | None
+    ) -> Iterator[tuple[str, Facts | Unanswered]]:
+        return self._kernel.survey(partial(_attempt, self._kernel, self._names, wanted), addresses)
 
     def _sorted_out(self, answers: Iterable[tuple[str, Facts | Unanswered]]) -> tuple[list[Facts], dict[str, str]]:
         """The facts of those that answered, and why the others did not."""
@@ -52,9 +61,28 @@ class Scan:
         return found, silent
 
 
-def _attempt(kernel: Kernel, wanted: frozenset[str] | None, address: str) -> Facts:
+class _Names:
+    """Names by modalias, each looked up once; a child has a cache of its own."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._known: dict[str, Facts] = {}
+
+    def of(self, modalias: str) -> Facts:
+        if modalias not in self._known:
+            self._known[modalias] = _named(self._kernel.properties(modalias))
+        return self._known[modalias]
+
+
+def _named(properties: Mapping[str, str]) -> Facts:
+    found = {field: next((properties[k] for k in keys if k in properties), None) for field, keys in _NAMES.items()}
+    return {field: name for field, name in found.items() if name}
+
+
+def _attempt(kernel: Kernel, names: _Names, wanted: frozenset[str] | None, address: str) -> Facts:
     try:
-        return read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
+        facts = read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
+        return facts | names.of(facts["modalias"])
     except KernelRefused as error:
         return {"failed": f"it could not be read: {error.symbol}"}
     except ValueError as error:

@@ -91,9 +91,10 @@ def device_attach(tree: Tree, device: str) -> None:
     for driver in sorted(tree.directories.get(PCI_DRIVERS, ())):
         if pci_match_device(tree, device, driver):
             try:
-                return really_probe(tree, device, driver)
+                really_probe(tree, device, driver)
             except Refusal:
                 raise Refusal(errnos.EINVAL) from None  # bus_rescan_devices_helper's caller hides the reason
+            return
 
 
 def pci_match_device(tree: Tree, device: str, driver: str) -> bool:
@@ -247,5 +248,7 @@ def remember_natives(tree: Tree) -> None:
     """Notes which driver each device was recorded with, for drivers whose ids no file tells (built in)."""
     for device in tuple(_devices(tree)):
         driver, subject = driver_of(tree, device), f"sim:{posixpath.basename(device)}"
-        if driver and not is_vfio(driver) and subject not in tree.properties and driver not in _native_drivers(tree, device):
+        if not driver or is_vfio(driver) or subject in tree.properties:
+            continue
+        if driver not in _native_drivers(tree, device):
             tree.properties[subject] = {"native": driver}
