@@ -6,11 +6,12 @@ Pure, and imports nothing of vfioctl, so that the probe and the simulated kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 NATIVE, VFIO = "pci", "vfio_pci"
+_LINE = re.compile(r"alias (pci|vfio_pci):v(\S+?)d(\S+?)sv(\S+?)sd(\S+?)bc(\S+?)sc(\S+?)i(\S+) (\S+)")
 _IDS = re.compile(r"pci:v(.{8})d(.{8})sv(.{8})sd(.{8})bc(..)sc(..)i(..)")
 
 
@@ -44,28 +45,38 @@ class Alias(NamedTuple):
 
 
 class Aliases:
-    """The lines of modules.alias that can concern devices of the given modaliases."""
+    """modules.alias, of which only the lines that can concern the vendors asked about are ever taken apart."""
 
-    def __init__(self, text: str, modaliases: Iterable[str]) -> None:
-        vendors = {ids[0] for modalias in modaliases if (ids := _ids(modalias))}
-        line = re.compile(
-            rf"^alias (pci|vfio_pci):v(\*|{'|'.join(sorted(vendors)) or 'none'})d(\S+?)sv(\S+?)sd(\S+?)"
-            r"bc(\S+?)sc(\S+?)i(\S+) (\S+)$",
-            re.M,
-        )
-        self.lines = tuple(Alias(*found) for found in line.findall(text))
-        # Thousands of lines name a device; only those that name this one, or none, are looked at.
-        self._by_device: dict[tuple[str, str], list[Alias]] = {}
-        for alias in self.lines:
-            self._by_device.setdefault((alias.vendor, alias.device), []).append(alias)
+    def __init__(self, text: str) -> None:
+        self._text = f"\n{text}"
+        self._by_vendor: dict[str, dict[str, list[Alias]]] = {}
+
+    def _lines(self, vendor: str) -> dict[str, list[Alias]]:
+        """Those of one vendor (or `*`), by device: thousands of lines name a device, few name this one."""
+        if vendor not in self._by_vendor:
+            by_device: dict[str, list[Alias]] = {}
+            for bus in (NATIVE, VFIO):
+                for line in self._beginning(f"alias {bus}:v{vendor}d"):
+                    if found := _LINE.fullmatch(line):
+                        by_device.setdefault(found[3], []).append(Alias(*found.groups()))
+            self._by_vendor[vendor] = by_device
+        return self._by_vendor[vendor]
+
+    def _beginning(self, start: str) -> Iterator[str]:
+        """The lines that begin so. Searched, not split: of the file's 40,000 lines these are a handful."""
+        at = self._text.find(f"\n{start}")
+        while at >= 0:
+            end = self._text.find("\n", at + 1)
+            yield self._text[at + 1 : end if end >= 0 else None]
+            at = self._text.find(f"\n{start}", at + 1)
 
     def matching(self, modalias: str, bus: str = NATIVE) -> tuple[Alias, ...]:
         """The lines for a device, the most exact first; the order of the file decides among equals."""
         ids = _ids(modalias)
         if ids is None:
             return ()
-        keys = ((vendor, device) for vendor in (ids[0], "*") for device in (ids[1], "*"))
-        near = [alias for key in keys for alias in self._by_device.get(key, ())]
+        tables = (self._lines(ids[0]), self._lines("*"))
+        near = [alias for table in tables for device in (ids[1], "*") for alias in table.get(device, ())]
         found = [alias for alias in near if alias.bus == bus and alias.fits(ids)]
         return tuple(sorted(found, key=lambda alias: alias.wildcards))
 

@@ -1,5 +1,6 @@
 """`vfioctl inventory`: the host's GPUs, as a table, a tree or JSON."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -36,7 +37,8 @@ def inventory(
         raise BadSpec("--tree and --json exclude each other", hint="--json has the groups and NUMA nodes in it")
     found = chosen(ctx).open().inventory()
     if as_json:
-        emit(found.document(everything=everything).model_dump_json(indent=2))
+        # whole lines for people; ten thousand functions in half the time and space for programs
+        emit(found.document(everything=everything).model_dump_json(indent=2 if sys.stdout.isatty() else None))
         return
     from vfioctl import render
 

@@ -13,7 +13,7 @@ from typing import Any
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS, Directory, Kernel, Unanswered
 from vfioctl.kernel.tree import Node, Tree
-from vfioctl.modalias import Aliases
+from vfioctl.modalias import NATIVE, VFIO, Aliases
 
 DEVICE_FILES = frozenset({
     "boot_vga", "class", "current_link_speed", "current_link_width", "d3cold_allowed", "device", "driver_override",
@@ -211,8 +211,8 @@ def _errno_of(symbol: str) -> int:
 
 
 def _matching_lines(text: str, modaliases: Iterable[str]) -> Iterator[str]:
-    table = Aliases(text, modaliases)
-    used = {alias for modalias in modaliases for bus in ("pci", "vfio_pci") for alias in table.matching(modalias, bus)}
-    for alias in table.lines:
-        if alias in used:
-            yield alias.line
+    table = Aliases(text)
+    used = {
+        alias.line for modalias in modaliases for bus in (NATIVE, VFIO) for alias in table.matching(modalias, bus)
+    }
+    return (line for line in text.split("\n") if line in used)

@@ -5,8 +5,6 @@ May not do input or output.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -108,8 +106,12 @@ class Value(BaseModel):
 
     def canonical(self) -> str:
         """JSON with sorted keys and no spaces: equal values give equal text."""
+        import json
+
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
     def digest(self) -> str:
         """Twelve hexadecimal digits of SHA-256 over the canonical JSON."""
+        import hashlib  # a listing needs no digest, and OpenSSL takes its time
+
         return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]

@@ -1,36 +1,38 @@
-"""Which drivers could have a device: modules.alias, and the names under which modules register drivers."""
+"""Which drivers could have a device: modules.alias, and the names under which modules register drivers. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import Kernel
 from vfioctl.modalias import NATIVE, VFIO, Aliases
 
 
-def read_available(kernel: Kernel, modaliases: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """By modalias: the drivers (modules, where not loaded) that match, VFIO ones last, exact ones first."""
-    distinct = sorted(set(modaliases))
-    aliases = Aliases(_modules_alias(kernel), distinct)
-    registered: dict[str, str] = {}
-    return {
-        modalias: tuple(
-            dict.fromkeys(
-                registered.setdefault(module, _registered_name(kernel, module))
-                for bus in (NATIVE, VFIO)
-                for module in aliases.modules(modalias, bus)
-            )
-        )
-        for modalias in distinct
-    }
+class Drivers:
+    """The answer for each modalias; the file is read at the first question."""
 
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._registered: dict[str, str] = {}
 
-def _modules_alias(kernel: Kernel) -> str:
-    try:
-        return kernel.read(f"/lib/modules/{kernel.read('/proc/sys/kernel/osrelease')}/modules.alias")
-    except KernelRefused:
-        return ""
+    def available(self, modalias: str) -> tuple[str, ...]:
+        """The drivers (modules, where not loaded) that match, VFIO ones last, exact ones first."""
+        modules = (module for bus in (NATIVE, VFIO) for module in self._aliases.modules(modalias, bus))
+        return tuple(dict.fromkeys(self._name(module) for module in modules))
+
+    @cached_property
+    def _aliases(self) -> Aliases:
+        try:
+            release = self._kernel.read("/proc/sys/kernel/osrelease")
+            return Aliases(self._kernel.read(f"/lib/modules/{release}/modules.alias"))
+        except KernelRefused:
+            return Aliases("")
+
+    def _name(self, module: str) -> str:
+        if module not in self._registered:
+            self._registered[module] = _registered_name(self._kernel, module)
+        return self._registered[module]
 
 
 def _registered_name(kernel: Kernel, module: str) -> str:

@@ -10,7 +10,6 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_members
 from vfioctl.model.values import PciAddress
-from vfioctl.probe.drivers import read_available
 from vfioctl.probe.iommu import read_groups, read_iommu
 from vfioctl.probe.numa import read_nodes
 from vfioctl.probe.pci import Facts
@@ -28,7 +27,6 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
     """The inventory of a scan that was begun already."""
     facts = scan.results()
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
-    _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     _share_links(facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
@@ -43,12 +41,6 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
         drivers=tuple(sorted(_names_in(kernel, PCI_DRIVERS))),
         warnings=(*warnings, *more),
     )
-
-
-def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
-    available = read_available(kernel, (each["modalias"] for each in facts))
-    for each in facts:
-        each["available_drivers"] = available[each.pop("modalias")]
 
 
 def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:

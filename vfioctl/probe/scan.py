@@ -7,6 +7,7 @@ from functools import partial
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DEVICES, Kernel, Unanswered
+from vfioctl.probe.drivers import Drivers
 from vfioctl.probe.pci import SAFE, Facts, read_everything, read_function
 
 _NAMES = {
@@ -21,7 +22,7 @@ class Scan:
     """The functions of a host, being read from the moment it is made; `results` waits for them."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._names = kernel, _Names(kernel)
+        self._kernel, self._catalogue = kernel, _Catalogue(kernel)
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
         self._answers = self._survey(self._addresses(), wanted=None)
@@ -45,7 +46,7 @@ class Scan:
     def _survey(
         self, addresses: Iterable[str], wanted: frozenset[str] | None
     ) -> Iterator[tuple[str, Facts | Unanswered]]:
-        return self._kernel.survey(partial(_attempt, self._kernel, self._names, wanted), addresses)
+        return self._kernel.survey(partial(_attempt, self._kernel, self._catalogue, wanted), addresses)
 
     def _sorted_out(self, answers: Iterable[tuple[str, Facts | Unanswered]]) -> tuple[list[Facts], dict[str, str]]:
         """The facts of those that answered, and why the others did not."""
@@ -61,16 +62,17 @@ class Scan:
         return found, silent
 
 
-class _Names:
-    """Names by modalias, each looked up once; a child has a cache of its own."""
+class _Catalogue:
+    """What depends on the modalias alone, looked up once for all twins; each child has a cache of its own."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+        self._kernel, self._drivers = kernel, Drivers(kernel)
         self._known: dict[str, Facts] = {}
 
     def of(self, modalias: str) -> Facts:
         if modalias not in self._known:
-            self._known[modalias] = _named(self._kernel.properties(modalias))
+            named = _named(self._kernel.properties(modalias))
+            self._known[modalias] = named | {"available_drivers": self._drivers.available(modalias)}
         return self._known[modalias]
 
 
@@ -79,10 +81,10 @@ def _named(properties: Mapping[str, str]) -> Facts:
     return {field: name for field, name in found.items() if name}
 
 
-def _attempt(kernel: Kernel, names: _Names, wanted: frozenset[str] | None, address: str) -> Facts:
+def _attempt(kernel: Kernel, catalogue: _Catalogue, wanted: frozenset[str] | None, address: str) -> Facts:
     try:
         facts = read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
-        return facts | names.of(facts["modalias"])
+        return facts | catalogue.of(facts.pop("modalias"))
     except KernelRefused as error:
         return {"failed": f"it could not be read: {error.symbol}"}
     except ValueError as error:

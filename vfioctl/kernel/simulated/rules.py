@@ -223,7 +223,7 @@ def _device(tree: Tree, value: str) -> str:
 
 def _native_drivers(tree: Tree, device: str) -> set[str]:
     modalias = tree.files.get(f"{device}/modalias", "")
-    modules = Aliases(_modules_alias(tree), [modalias]).modules(modalias, NATIVE)
+    modules = Aliases(_modules_alias(tree)).modules(modalias, NATIVE)
     return {driver for module in modules for driver in _drivers_of_module(tree, module)}
 
 
