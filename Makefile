@@ -77,10 +77,11 @@ lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated mac
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
 
-bench: $(VENV)/for-tests ## the benchmarks against lspci, driverctl and dpdk-devbind
+bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl and dpdk-devbind
 	@$(MAKE) system PACKAGES="$(BENCH_PACKAGES)"
 	@mkdir -p .lab
-	$(BIN)/python -m bench.inventory --json .lab/bench.json
+	inventory=0; $(BIN)/python -m bench.inventory --json .lab/bench.json || inventory=$$?; \
+	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py; exit $$inventory
 
 documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
 	$(BIN)/python -m docs.generate

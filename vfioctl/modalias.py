@@ -11,8 +11,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 NATIVE, VFIO = "pci", "vfio_pci"
-_LINE = re.compile(r"alias (pci|vfio_pci):v(\S+?)d(\S+?)sv(\S+?)sd(\S+?)bc(\S+?)sc(\S+?)i(\S+) (\S+)")
-_IDS = re.compile(r"pci:v(.{8})d(.{8})sv(.{8})sd(.{8})bc(..)sc(..)i(..)")
+# Digits and wildcards only: were it \S+, a hostile line of many `sv` and `sd` would be tried in ways without number.
+_LINE = re.compile(r"alias (pci|vfio_pci):v{0}d{0}sv{0}sd{0}bc{0}sc{0}i{0} (\S+)".format("([0-9A-F*?]+)"))
+_IDS = re.compile(r"pci:v{0}d{0}sv{0}sd{0}bc{1}sc{1}i{1}".format("([0-9A-F]{8})", "([0-9A-F]{2})"))
 
 
 class Alias(NamedTuple):
@@ -72,7 +73,7 @@ class Aliases:
 
     def matching(self, modalias: str, bus: str = NATIVE) -> tuple[Alias, ...]:
         """The lines for a device, the most exact first; the order of the file decides among equals."""
-        ids = _ids(modalias)
+        ids = ids_of(modalias)
         if ids is None:
             return ()
         tables = (self._lines(ids[0]), self._lines("*"))
@@ -85,6 +86,7 @@ class Aliases:
         return tuple(dict.fromkeys(alias.module for alias in self.matching(modalias, bus)))
 
 
-def _ids(modalias: str) -> tuple[str, ...] | None:
-    match = _IDS.match(modalias)
+def ids_of(modalias: str) -> tuple[str, ...] | None:
+    """Vendor, device, both of the subsystem, class, subclass, interface; None for what is no PCI modalias."""
+    match = _IDS.fullmatch(modalias)
     return match.groups() if match else None

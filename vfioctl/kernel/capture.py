@@ -12,8 +12,8 @@ from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS, Directory, Kernel, Unanswered
-from vfioctl.kernel.tree import Node, Tree
-from vfioctl.modalias import NATIVE, VFIO, Aliases
+from vfioctl.kernel.tree import Node, Tree, unfit
+from vfioctl.modalias import NATIVE, VFIO, Aliases, ids_of
 
 DEVICE_FILES = frozenset({
     "boot_vga", "class", "current_link_speed", "current_link_width", "d3cold_allowed", "device", "driver_override",
@@ -39,6 +39,7 @@ def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
     found.take_iommu()
     found.take_nodes()
     found.take_system()
+    found.leave_out(unfit(found.tree))
     return found.tree, sorted(found.unread)
 
 
@@ -61,14 +62,14 @@ class _Capture:
             target, directory = found
             self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
             self._put_directory(self.tree.resolve(f"{PCI_DEVICES}/{address}"), Directory(*directory))
-            self._modaliases.add(directory[1].get("modalias", ""))
+            if ids_of(modalias := directory[1].get("modalias", "")):
+                self._modaliases.add(modalias)
 
     def take_drivers(self) -> None:
         self._take_text("/sys/bus/pci/drivers_autoprobe")
         self.tree.put_directory(PCI_DRIVERS)
         for driver in self._children(PCI_DRIVERS):
-            found = self._kernel.directory(f"{PCI_DRIVERS}/{driver}", ())
-            self._put_directory(f"{PCI_DRIVERS}/{driver}", found)
+            found = self._take_links(f"{PCI_DRIVERS}/{driver}")
             if "module" in found.links:
                 self._take_module(found.links["module"].rpartition("/")[2])
 
@@ -105,14 +106,19 @@ class _Capture:
                 }
         answer = self._kernel.nvml() if self._has_nvidia() else Unanswered("")
         if not isinstance(answer, Unanswered):
-            for address, facts in answer.items():
+            for address, facts in sorted(answer.items()):  # stand-ins are numbered in a certain order
                 self.tree.properties[f"nvml:{address}"] = {k: self._redacted(v) for k, v in facts.items()}
+
+    def leave_out(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.tree.remove(path)
+            self.unread.append(path)
 
     # -- how it is taken ---------------------------------------------------------------------------
 
     def _put_directory(self, path: str, found: Directory) -> None:
         self.tree.put_directory(path)
-        for name, text in found.texts.items():
+        for name, text in sorted(found.texts.items()):
             self.tree.put(f"{path}/{name}", self._redacted(text))
         for name, target in found.links.items():
             self.tree.put_link(f"{path}/{name}", target)
@@ -127,9 +133,15 @@ class _Capture:
         self.tree.put_directory(f"/sys/module/{module}")
         self._take_links(f"/sys/module/{module}/drivers")
 
-    def _take_links(self, path: str) -> None:
-        if self._kernel.has(path):
-            self._put_directory(path, self._kernel.directory(path, ()))
+    def _take_links(self, path: str) -> Directory:
+        try:
+            found = self._kernel.directory(path, ())
+        except KernelRefused as error:
+            if error.symbol != "ENOENT":
+                self.unread.append(path)
+            return Directory(frozenset(), {}, {}, {})
+        self._put_directory(path, found)
+        return found
 
     def _take_text(self, path: str, keep: str = "") -> None:
         try:

@@ -14,7 +14,9 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 _SIZE_BYTES = 8
@@ -28,7 +30,8 @@ class Child:
     def __init__(self, work: Callable[[Callable[[object], None]], None], keep: Collection[int] = ()) -> None:
         _reap_abandoned()
         self.results, sending = os.pipe()
-        fcntl.fcntl(sending, fcntl.F_SETPIPE_SZ, 1 << 20)
+        with suppress(PermissionError):  # a user with many pipes gets small ones: slower, and fine
+            fcntl.fcntl(sending, fcntl.F_SETPIPE_SZ, 1 << 20)
         self.pid = os.fork()
         if self.pid == 0:
             _live_and_die(work, sending, keep)
@@ -51,7 +54,10 @@ class Child:
             end = start + _SIZE_BYTES + int.from_bytes(self._received[start : start + _SIZE_BYTES], "little")
             if len(self._received) < end:
                 break
-            yield marshal.loads(self._received[start + _SIZE_BYTES : end])
+            fine, value = marshal.loads(self._received[start + _SIZE_BYTES : end])
+            if not fine:
+                raise RuntimeError(f"the work failed in its child:\n{value}")
+            yield value
             start = end
         self._received = self._received[start:]
 
@@ -93,8 +99,10 @@ def _live_and_die(work: Callable[[Callable[[object], None]], None], sending: int
     code = 1
     try:
         _let_go_of_everything({sending, *keep})
-        work(lambda value: _send(sending, value))
+        work(lambda value: _send(sending, (True, value)))
         code = 0
+    except Exception:  # noqa: BLE001 - a bug in the work is the parent's to raise
+        _send(sending, (False, traceback.format_exc()))
     finally:
         # os._exit: the parent's exit handlers, buffers and database connections are not the child's to end.
         os._exit(code)
@@ -172,10 +180,15 @@ def each(
 
 
 def _collected(shards: Sequence[_Shard], patience: float) -> Iterator[tuple[str, Any]]:
-    while unfinished := [shard for shard in shards if not shard.finished]:
-        ready = select.select([shard.pipe for shard in unfinished], [], [], patience / 4)[0]
-        for shard in unfinished:
-            shard.advance(patience, can_read=shard.pipe in ready)
+    try:
+        while unfinished := [shard for shard in shards if not shard.finished]:
+            ready = select.select([shard.pipe for shard in unfinished], [], [], patience / 4)[0]
+            for shard in unfinished:
+                shard.advance(patience, can_read=shard.pipe in ready)
+    except BaseException:
+        for shard in shards:
+            shard.abandon()
+        raise
     for shard in shards:
         yield from zip(shard.subjects, shard.results, strict=True)
 
@@ -231,6 +244,11 @@ class _Shard:
             self._child.abandon()
             self._start()
 
+    def abandon(self) -> None:
+        """Leaves the child to its fate, unless it has ended."""
+        if not self.finished:
+            self._child.abandon()
+
     def _take(self, results: Iterator[object]) -> None:
         for result in results:
             self.results.append(self._lost.get(self.subjects[len(self.results)], result))
@@ -238,4 +256,7 @@ class _Shard:
             self._child.close()
 
     def _lose(self, why: Exception) -> None:
-        self._lost[self.subjects[self._first + int.from_bytes(self._at[:], "little")]] = why
+        subject = self.subjects[self._first + int.from_bytes(self._at[:], "little")]
+        if subject in self._lost:
+            raise RuntimeError(f"children die without work: {why}")
+        self._lost[subject] = why

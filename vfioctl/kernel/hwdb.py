@@ -10,6 +10,7 @@ from typing import Any
 
 PCI_IDS = (Path("/usr/share/misc/pci.ids"), Path("/usr/share/hwdata/pci.ids"))
 _MODALIAS = re.compile(r"pci:v0000(.{4})d0000(.{4})sv0000(.{4})sd0000(.{4})bc(..)sc(..)i(..)")
+_COMMENT = re.compile(r"\n[ \t]*(?:#[^\n]*)?(?=\n)")
 Names = Callable[[str], Mapping[str, str]]
 
 
@@ -48,10 +49,11 @@ def _udev_properties(library: Any, database: c_void_p, modalias: str) -> Mapping
 def _pci_ids() -> Names | None:
     for file in PCI_IDS:
         try:
-            text = "\n" + file.read_text(encoding="utf-8", errors="replace")
+            text = f"\n{file.read_text(encoding='utf-8', errors='replace')}\n"
         except OSError:
             continue
-        return lambda modalias: _from_pci_ids(text, modalias)
+        entries = _COMMENT.sub("", text)
+        return lambda modalias: _from_pci_ids(entries, modalias)
     return None
 
 
@@ -76,12 +78,11 @@ def _from_pci_ids(text: str, modalias: str) -> Mapping[str, str]:
 
 
 def _section(text: str, start: str) -> tuple[str, str]:
-    """An entry's name, and the deeper-indented lines below it."""
+    """An entry's name, and the deeper-indented lines below it; like `text`, these begin and end with a newline."""
     at = text.find(start)
     if at < 0:
         return "", ""
-    name, _, rest = text[at + len(start) :].partition("\n")
-    deeper = "\n" + "\t" * (start.count("\t") + 1)
-    end = re.compile(rf"\n(?!\t{{{start.count(chr(9)) + 1}}})").search("\n" + rest)
-    below = ("\n" + rest)[: end.start()] if end and end.start() else ("\n" + rest if end is None else "")
-    return name, below if below.startswith(deeper) else ""
+    below = text.find("\n", at + len(start))
+    deeper = "\t" * (start.count("\t") + 1)
+    end = re.compile(rf"\n(?!{deeper})").search(text, below)
+    return text[at + len(start) : below], text[below : end.end() if end else None]

@@ -49,26 +49,29 @@ class Live:
 
     def read(self, path: str) -> str:
         try:
-            return _read_text(self._at(path))
+            there = self._at(path)
+            if self._root:
+                _refuse_odd(there)
+            return _read_text(there)
         except OSError as error:
             raise _refused(path, error) from None
 
     def link(self, path: str) -> str:
         try:
-            return os.readlink(self._at(path, follow_last=False))
+            return _readable(os.readlink(self._at(path, follow_last=False)))
         except OSError as error:
             raise _refused(path, error) from None
 
     def children(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(self._at(path)))
+            return sorted(map(_readable, os.listdir(self._at(path))))
         except OSError as error:
             raise _refused(path, error) from None
 
     def has(self, path: str) -> bool:
         try:
             return os.path.lexists(self._at(path))
-        except (KernelRefused, OSError, ValueError):
+        except (KernelRefused, OSError):
             return False
 
     def device_number(self, path: str) -> tuple[str, int, int]:
@@ -95,12 +98,14 @@ class Live:
             os.close(fd)
 
     def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
-        todo = list(subjects)
+        todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
         children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
         answers = expendable.each(read_one, todo, patience=self._patience, children=children)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
     def _at(self, path: str, *, follow_last: bool = True) -> str:
+        if "\0" in path:
+            raise KernelRefused(path, errnos.EINVAL)
         if not self._root:
             return path
         return self._root + resolve(path, self._readlink_inside, follow_last=follow_last)
@@ -144,6 +149,10 @@ class Live:
             )
         except expendable.Unreturned as late:
             raise _never_returned(path, value, late) from None
+        except ChildProcessError:
+            raise HostError(
+                f"the process that wrote {value!r} to {path} was killed", hint="dmesg says if memory ran out"
+            ) from None
         if errno:
             raise KernelRefused(path, errno, value)
 
@@ -203,6 +212,18 @@ def _refused(path: str, error: OSError) -> KernelRefused:
     return KernelRefused(path, error.errno or errnos.EIO)
 
 
+def _readable(name: str) -> str:
+    """A name that JSON can hold: where it is not UTF-8 it gets a `?`, and nothing is found under it."""
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+
+
+def _refuse_odd(path: str) -> None:
+    """A captured directory may hold FIFOs and the nodes of devices of this machine: these are never opened."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
+
+
 def _read_text(path: str) -> str:
     fd = os.open(path, _READ)
     try:
@@ -218,12 +239,14 @@ def _read_directory(fd: int, wanted: Collection[str]) -> Directory:
     names, links, texts, refused = [], {}, {}, {}
     with os.scandir(fd) as entries:
         for entry in entries:
-            names.append(name := entry.name)
+            names.append(name := _readable(entry.name))
             try:
                 if entry.is_symlink():
-                    links[name] = os.readlink(name, dir_fd=fd)
-                elif name in wanted:
+                    links[name] = _readable(os.readlink(entry.name, dir_fd=fd))
+                elif name in wanted and entry.is_file():
                     texts[name] = _read_attribute(name, fd)
+                elif name in wanted:
+                    refused[name] = "EISDIR" if entry.is_dir() else "ENXIO"
             except OSError as error:
                 refused[name] = errnos.errorcode.get(error.errno or 0, "EIO")
     return Directory(frozenset(names), texts, links, refused)

@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vfioctl.errors import Busy, NotPermitted
@@ -18,8 +18,7 @@ def held(lock: Path, *, wait: float) -> Iterator[int]:
     fd = _open(lock)
     try:
         _acquire(fd, lock, time.monotonic() + wait)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        _sign(fd)
         yield fd
     finally:
         # Unlocked by name, not only closed: a child stuck in a write may still have the description open.
@@ -35,6 +34,13 @@ def _open(lock: Path) -> int:
         raise NotPermitted(
             f"the lock {lock} cannot be opened: {error.strerror}", hint="run it as root, or name another --ledger"
         ) from None
+
+
+def _sign(fd: int) -> None:
+    """Leaves the process's number, for the message that another one gets; a full disk has no room for it."""
+    with suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
 def _acquire(fd: int, lock: Path, until: float) -> None:

@@ -19,7 +19,8 @@ LONGEST_LINE = 65_536
 ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/")
 SUBJECTS = ("hwdb:", "nvml:", "sim:")
 
-_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x20\x7f]+)+", re.ASCII)
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\\]")
 _ESCAPE = re.compile(r"\\(n|t|r|\\|x[0-9a-f]{2})")
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}
@@ -32,6 +33,10 @@ class Node(NamedTuple):
     kind: str
     major: int
     minor: int
+
+
+_Texts = dict[str, list[str]]
+"""The lines of files that have several: put together once, for a file may have a hundred thousand."""
 
 
 class Tree:
@@ -98,20 +103,23 @@ class Tree:
 
     def remove(self, path: str) -> None:
         """Forgets a path and all below it."""
-        for name in tuple(self.directories.get(path, ())):
-            self.remove(f"{path}/{name}")
-        for kind in (self.files, self.links, self.refused, self.nodes, self.directories):
-            kind.pop(path, None)
+        doomed = [path]
+        while doomed:
+            here = doomed.pop()
+            doomed += [f"{here}/{name}" for name in self.directories.get(here, ())]
+            for kind in (self.files, self.links, self.refused, self.nodes, self.directories):
+                kind.pop(here, None)
         parent, _, name = path.rpartition("/")
         self.directories.get(parent or "/", set()).discard(name)
         self._resolved.clear()
 
     def _join(self, path: str) -> None:
-        parent, _, name = path.rpartition("/")
-        parent = parent or "/"
-        if parent not in self.directories:
-            self.put_directory(parent)
-        self.directories[parent].add(name)
+        known = False
+        while not known:
+            parent, _, name = path.rpartition("/")
+            known = (parent or "/") in self.directories
+            self.directories.setdefault(parent or "/", set()).add(name)
+            path = parent
 
 
 def parse(text: str, source: str) -> Tree:
@@ -119,17 +127,18 @@ def parse(text: str, source: str) -> Tree:
     lines = text.split("\n")
     if lines[0].rstrip() != HEADER:
         raise BadDocument(f"{source} is not a vfioctl host file: its first line is not {HEADER!r}")
-    tree = Tree()
+    tree, texts = Tree(), _Texts()
     for number, line in enumerate(lines[1:], start=2):
         try:
-            _take(tree, line)
+            _take(tree, texts, line)
         except ValueError as error:
             raise BadDocument(f"{source}, line {number}: {error}") from None
+    tree.files.update((path, "\n".join(parts)) for path, parts in texts.items())
     _check_consistent(tree, source)
     return tree
 
 
-def _take(tree: Tree, line: str) -> None:
+def _take(tree: Tree, texts: _Texts, line: str) -> None:
     if len(line) > LONGEST_LINE:
         raise ValueError(f"the line has {len(line)} characters; {LONGEST_LINE} is the most")
     if not line:
@@ -139,9 +148,9 @@ def _take(tree: Tree, line: str) -> None:
     elif line.startswith(SUBJECTS):
         _take_property(tree, line)
     elif line.endswith("/") and " " not in line:
-        tree.put_directory(_checked(line[:-1]))
+        tree.put_directory(_checked(_unescape(line[:-1])))
     else:
-        _take_path(tree, line)
+        _take_path(tree, texts, line)
 
 
 def _take_property(tree: Tree, line: str) -> None:
@@ -152,19 +161,19 @@ def _take_property(tree: Tree, line: str) -> None:
     tree.properties.setdefault(subject, {})[key] = _unescape(value)
 
 
-def _take_path(tree: Tree, line: str) -> None:
+def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
     path, _, rest = line.partition(" ")
-    form, value = rest[:2].strip(), rest[2:].lstrip(" ") if rest.startswith("->") else rest[2:]
-    _checked(path)
+    form, _, value = rest.partition(" ")
+    path = _checked(_unescape(path))
     if form == "|" and path in tree.files:
-        tree.files[path] += "\n" + _unescape(value)
+        texts.setdefault(path, [tree.files[path]]).append(_unescape(value))
         return
     if tree.exists(path):
         raise ValueError(f"{path} is there twice")
     if form in ("=", "|"):
         tree.put(path, _unescape(value))
     elif form == "->":
-        tree.put_link(path, value)
+        tree.put_link(path, _unescape(value))
     elif form == "!":
         tree.put_refused(path, _errno(value))
     elif form == "%":
@@ -201,16 +210,32 @@ def _check_consistent(tree: Tree, source: str) -> None:
 
 def form(tree: Tree) -> str:
     """The host file of a tree: sorted, one fact a line."""
-    return "\n".join([HEADER, *tree.comments, *_facts(tree)]) + "\n"
+    comments = (_CONTROL.sub(" ", comment) for comment in tree.comments)
+    return "\n".join([HEADER, *comments, *_facts(tree)]) + "\n"
+
+
+def unfit(tree: Tree) -> list[str]:
+    """The paths that a host file cannot hold: with a control character in a name, say, or a line that is too long."""
+    kinds = (tree.files, tree.links, tree.refused, tree.nodes, tree.directories)
+    return [path for kind in kinds for path in kind if path != "/" and not _fits(tree, path)]
+
+
+def _fits(tree: Tree, path: str) -> bool:
+    try:
+        _checked(path)
+    except ValueError:
+        return False
+    text = tree.files.get(path) or tree.links.get(path, "")
+    return len(text) < LONGEST_LINE // 8 or all(len(line) <= LONGEST_LINE for line in _file_lines(path, text))
 
 
 def _facts(tree: Tree) -> Iterator[str]:
     lines: list[tuple[str, list[str]]] = [
         *((path, _file_lines(path, text)) for path, text in tree.files.items()),
-        *((path, [f"{path} -> {target}"]) for path, target in tree.links.items()),
-        *((path, [f"{path} ! {errnos.errorcode[number]}"]) for path, number in tree.refused.items()),
-        *((path, [f"{path} % {node.kind} {node.major} {node.minor}"]) for path, node in tree.nodes.items()),
-        *((path, [f"{path}/"]) for path, names in tree.directories.items() if not names and path != "/"),
+        *((path, [f"{_quoted(path)} -> {_escape(target)}"]) for path, target in tree.links.items()),
+        *((path, [f"{_quoted(path)} ! {errnos.errorcode.get(number, 'EIO')}"]) for path, number in tree.refused.items()),
+        *((path, [f"{_quoted(path)} % {node.kind} {node.major} {node.minor}"]) for path, node in tree.nodes.items()),
+        *((path, [f"{_quoted(path)}/"]) for path, names in tree.directories.items() if not names and path != "/"),
         *(
             (subject, [f"{subject} {key} = {_escape(value)}" for key, value in sorted(facts.items())])
             for subject, facts in tree.properties.items()
@@ -222,12 +247,17 @@ def _facts(tree: Tree) -> Iterator[str]:
 
 def _file_lines(path: str, text: str) -> list[str]:
     if "\n" not in text:
-        return [f"{path} = {_escape(text)}"]
-    return [f"{path} | {_escape(line)}" for line in text.split("\n")]
+        return [f"{_quoted(path)} = {_escape(text)}"]
+    return [f"{_quoted(path)} | {_escape(line)}" for line in text.split("\n")]
 
 
 def _escape(text: str) -> str:
     return _ESCAPED.sub(lambda m: _SHORT.get(m[0]) or f"\\x{ord(m[0]):02x}", text)
+
+
+def _quoted(path: str) -> str:
+    """A path as one word: the driver of a watchdog is called `i6300ESB timer`."""
+    return _escape(path).replace(" ", "\\x20")
 
 
 def _unescape(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter
@@ -80,7 +81,7 @@ def _add_nvml(kernel: Kernel, facts: list[Facts], warnings: list[ProbeWarning]) 
 def _nvml(said: Mapping[str, str]) -> Facts:
     facts: Facts = {key: said[key] for key in ("name", "uuid", "compute_mode") if key in said}
     facts |= {key: said[key] == "1" for key in ("persistence_mode", "mig_mode") if key in said}
-    if said.get("memory_bytes", "").isdigit():
+    if re.fullmatch(r"[0-9]{1,18}", said.get("memory_bytes", ""), re.ASCII):
         facts["memory_bytes"] = int(said["memory_bytes"])
     return facts
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel
+from vfioctl.modalias import ids_of
 
 Facts = dict[str, Any]
 
@@ -20,8 +21,8 @@ SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
 ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
 LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
 
-_MODALIAS = re.compile(r"pci:v(.{8})d(.{8})sv(.{8})sd(.{8})bc(..)sc(..)i(..)")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _EMPTY_BAR = "0x0000000000000000 0x0000000000000000"
 _IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
 _ROM, _BARS = 6, 7
@@ -46,7 +47,7 @@ def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts
     found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted)
     facts: Facts = {"address": address, "unknown": dict(found.refused), "modalias": found.texts.get("modalias", "")}
     facts |= _identity(found.texts.get("modalias", ""))
-    facts |= _links(found)
+    facts |= _links(found, facts["unknown"])
     facts |= _attributes(found.texts, facts["unknown"])
     if "vfio-dev" in found.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
@@ -68,10 +69,10 @@ def _cdev(kernel: Kernel, address: str) -> str | None:
 
 
 def _identity(modalias: str) -> Facts:
-    match = _MODALIAS.match(modalias)
-    if match is None:
+    ids = ids_of(modalias)
+    if ids is None:
         raise ValueError("its modalias does not say what it is")
-    vendor, device, subvendor, subdevice, base, sub, interface = (part.lower() for part in match.groups())
+    vendor, device, subvendor, subdevice, base, sub, interface = (part.lower() for part in ids)
     return {
         "vendor_id": vendor[-4:],
         "device_id": device[-4:],
@@ -81,23 +82,22 @@ def _identity(modalias: str) -> Facts:
     }
 
 
-def _links(found: Directory) -> Facts:
+def _links(found: Directory, unknown: dict[str, str]) -> Facts:
     facts: Facts = {}
     several: dict[str, list[str]] = {"virtfns": [], "suppliers": [], "consumers": []}
     for name, target in found.links.items():
-        if name in ("driver", "physfn"):
-            facts[name] = _last(target)
-        elif name == "iommu_group":
-            facts[name] = int(_last(target))
-        elif name.startswith("virtfn"):
-            several["virtfns"].append(_last(target))
-        elif name.startswith(("supplier:pci:", "consumer:pci:")):
+        last = target.rpartition("/")[2]
+        if name == "driver" or (name == "physfn" and _ADDRESS.fullmatch(last)):
+            facts[name] = last
+        elif name == "iommu_group" and _NUMBER.fullmatch(last):
+            facts[name] = int(last)
+        elif name.startswith("virtfn") and _ADDRESS.fullmatch(last):
+            several["virtfns"].append(last)
+        elif name.startswith(("supplier:pci:", "consumer:pci:")) and _ADDRESS.fullmatch(name[13:]):
             several[name[:8] + "s"].append(name[13:])
+        elif name.startswith(("physfn", "virtfn", "iommu_group", "supplier:pci:", "consumer:pci:")):
+            unknown[name] = f"unexpected target {target[:40]!r}"
     return facts | {key: sorted(values) for key, values in several.items() if values}
-
-
-def _last(target: str) -> str:
-    return target.rpartition("/")[2]
 
 
 def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:

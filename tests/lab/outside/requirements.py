@@ -1,6 +1,7 @@
 """What the lab needs from the build machine, looked up once; finds things and says what is missing, changes nothing."""
 
 import shutil
+import struct
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ TOOLS = {
     "modprobe": "kmod",
 }
 KERNEL_PACKAGE = "linux-image-amd64"
+# PT_INTERP of elf(5): a program that has one needs shared libraries
+ELF_INTERPRETER = 3
 
 
 class LabError(Exception):
@@ -80,6 +83,8 @@ def _vng() -> Path:
         if not Path(sys.prefix, "bin", name).exists():
             package = "virtme-ng" if name == "vng" else name
             raise LabError(f"{package} is not in {sys.prefix}: run make, or {sys.prefix}/bin/pip install {package}")
+    if len(sys.prefix.split()) > 1:
+        raise LabError(f"virtme-ng cannot start from a path with a space in it: {sys.prefix}")
     return Path(sys.prefix, "bin", "vng")
 
 
@@ -88,7 +93,10 @@ def _release_order(kernel: Path) -> list[int]:
 
 
 def _is_static(program: Path) -> bool:
-    return b"ld-linux" not in program.read_bytes()
+    image = program.read_bytes()
+    table, size, count = *struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54)
+    kinds = [struct.unpack_from("<I", image, table + size * number)[0] for number in range(count)]
+    return ELF_INTERPRETER not in kinds
 
 
 def _which(tool: str) -> str | None:

@@ -1,0 +1,120 @@
+"""Boots the lab, a real kernel in an emulated machine, and runs pytest in it: `tests/lab/boot.py [-- PYTEST ARGS]`.
+
+Exit status: pytest's own; 3 when the lab cannot run here; 124 when the deadline passed; 125 when the machine broke.
+Touches nothing outside the cache folder `.lab/` and the results folder; the machine sees a copy-on-write view.
+"""
+
+import argparse
+import fcntl
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# of a script, Python puts only the folder there
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.lab.outside import disks, machine, requirements, second_level, vmlinux
+from tests.lab.outside.say import say
+
+REPO = Path(__file__).resolve().parents[2]
+CACHE = REPO / ".lab"
+# what the simulated kernel promises, the real one must keep
+TESTS = ("tests/lab/inside", "tests/contract")
+START = Path(__file__).with_name("outside") / "start.sh"
+CANNOT_RUN = 3
+# the first writes into a folder that is thrown away, the second takes five emulated seconds to import
+FASTER = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+# of the whole run, kept for booting before the tests and for the evidence after them
+SECONDS_AROUND_TESTS = 90
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the lab once; the result is the exit status."""
+    options = _parsed(arguments)
+    # an ended run must end its machine too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        found = requirements.look()
+        with _alone():
+            return _run(found, options.output.resolve(), options.deadline, options.pytest)
+    except requirements.LabError as error:
+        say(f"{error}")
+        return CANNOT_RUN
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, default=CACHE / "results", help="folder for the results; emptied")
+    parser.add_argument("--deadline", type=float, default=900, metavar="SECONDS", help="of the whole run (900)")
+    parser.add_argument(
+        "pytest", nargs="*", metavar="PYTEST ARG", help=f"after --; without a path, {' and '.join(TESTS)}"
+    )
+    return parser.parse_args(arguments)
+
+
+def _run(found: requirements.Found, results: Path, deadline: float, pytest: list[str]) -> int:
+    began = time.monotonic()
+    kernel = vmlinux.unpacked(found.kernel, CACHE)
+    environment, made = disks.environment_disk(CACHE, kernel)
+    sources = disks.sources_disk(CACHE, REPO, second_level.initramfs(CACHE, found.busybox))
+    say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
+    _start_script(results, kernel, deadline, pytest)
+    booted = time.time()
+    status = machine.run(found, {"environment": str(environment), "sources": str(sources)}, results, deadline)
+    _report(results, booted, status)
+    return status
+
+
+def _start_script(results: Path, kernel: Path, deadline: float, pytest: list[str]) -> None:
+    if results.is_dir() and any(results.iterdir()) and not (results / "start.sh").exists():
+        raise requirements.LabError(f"{results} holds something else; name a folder of the lab's own")
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir(parents=True)
+    places = [str(place) for place in disks.environment_places()]
+    lines = [
+        f"repo={shlex.quote(str(REPO))}",
+        f"places=({shlex.join(places)})",
+        f"pytest=({shlex.join(_pytest_command(pytest))})",
+        f"seconds={max(10, int(deadline - SECONDS_AROUND_TESTS))}",
+        f"export VFIOCTL_LAB_KERNEL={shlex.quote(f'/run/lab/environment{kernel}')}",
+        f"export VFIOCTL_LAB_RESULTS={machine.RESULTS_IN_LAB} COVERAGE_FILE={machine.RESULTS_IN_LAB}/.coverage",
+    ]
+    (results / "start.sh").write_text("\n".join([*lines, START.read_text()]))
+
+
+def _pytest_command(arguments: list[str]) -> list[str]:
+    command = [sys.executable, "-m", "pytest", f"--junitxml={machine.RESULTS_IN_LAB}/junit.xml", *FASTER]
+    has_path = any((REPO / argument.split("::")[0]).exists() for argument in arguments)
+    return [*command, *arguments, *([] if has_path else TESTS)]
+
+
+def _report(results: Path, booted: float, status: int) -> None:
+    marks = (results / "phases.txt").read_text().splitlines() if (results / "phases.txt").exists() else []
+    times = [(name, float(at) - booted) for at, name in (mark.split(" ", 1) for mark in marks)]
+    times.append(("machine gone", time.time() - booted))
+    say(", ".join(f"{name} at {at:.1f} s" for name, at in times))
+    if status in (machine.DEADLINE_PASSED, machine.NO_VERDICT):
+        say(f"no verdict; the end of {results}/console.log:")
+        for line in (results / "console.log").read_text(errors="replace").splitlines()[-10:]:
+            say(line)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another run of this checkout holds the lab; waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

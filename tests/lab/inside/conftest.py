@@ -1,0 +1,69 @@
+"""Fixtures of the tests in the lab, and the guard that keeps them off any machine that is not the lab."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.inside import holder, pci, topology
+
+IN_LAB = Path("/run/lab/sources").is_mount() and "VFIOCTL_LAB_RESULTS" in os.environ
+# elsewhere these tests would take real devices from a real machine
+collect_ignore_glob = [] if IN_LAB else ["*"]
+
+PUT_BACK_SECONDS = 30
+Hold = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A file named on the command line is collected all the same."""
+    if not IN_LAB:
+        pytest.skip("only in the lab: python tests/lab/boot.py")
+
+
+@pytest.fixture(scope="session")
+def results() -> Path:
+    """The folder whose files are on the build machine when the lab is gone."""
+    return Path(os.environ["VFIOCTL_LAB_RESULTS"])
+
+
+@pytest.fixture(scope="session")
+def lab() -> topology.Topology:
+    """The addresses of the lab's devices, by the part they play."""
+    return topology.look_up()
+
+
+@pytest.fixture(scope="session")
+def original_drivers() -> dict[str, str | None]:
+    """Every function and its driver as the machine booted."""
+    return pci.drivers()
+
+
+@pytest.fixture(autouse=True)
+def drivers_put_back(original_drivers: dict[str, str | None]) -> Iterator[None]:
+    """After each test every function is on its boot-time driver again, by plain sysfs writes, or the test errors."""
+    yield
+    pci.within(PUT_BACK_SECONDS, lambda: pci.put_back(original_drivers))
+
+
+@pytest.fixture
+def hold(drivers_put_back: None) -> Iterator[Hold]:
+    """Starts a process that holds an address open through vfio; returns once it holds. All are ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(address: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-S", "-E", holder.__file__, address]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

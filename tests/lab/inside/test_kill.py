@@ -1,0 +1,70 @@
+"""SIGKILL at random moments of real changes, each followed by recovery: the card is never left in between."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from tests.lab.inside import pci
+from tests.lab.inside.topology import Topology
+from vfioctl.host import Host
+from vfioctl.model.change import JournalState, Plan, Result
+from vfioctl.model.values import PciAddress
+
+ROUNDS = 50
+State = tuple[tuple[str | None, str], ...]
+
+
+def test_killed_fifty_times(tmp_path: Path, lab: Topology) -> None:
+    host = Host.live(tmp_path / "ledger.db")
+    native = _state(lab)
+    span = _seconds_of_a_round(host, lab)
+    seed = time.time_ns()
+    moments = random.Random(seed)
+    recovered = finished = 0
+    for number in range(ROUNDS):
+        before = _state(lab)
+        plan = _next(host, lab)
+        _kill_after(moments.uniform(0, span), host, plan)
+        outcomes = host.recover()
+        recovered += len(outcomes)
+        assert all(outcome.result in (Result.DONE, Result.BACK) for outcome in outcomes)
+        goal = tuple((change.after.driver, change.after.driver_override or pci.NO_OVERRIDE) for change in plan.changes)
+        assert _state(lab) in (before, goal), f"round {number} of seed {seed}: {_state(lab)}"
+        finished += _state(lab) == goal
+        assert not [e for e in host.history() if e.state in (JournalState.OPEN, JournalState.STUCK)]
+    print(f"seed {seed}: {recovered} of {ROUNDS} rounds were cut short and recovered, {finished} reached their goal")
+    assert recovered >= 5, "the kills missed the changes"
+    host.apply(host.plan_unbind((PciAddress(lab.display),)))
+    assert _state(lab) == native
+
+
+def _state(lab: Topology) -> State:
+    return tuple((pci.driver_of(address), pci.attribute(address, "driver_override")) for address in lab.card)
+
+
+def _next(host: Host, lab: Topology) -> Plan:
+    device = (PciAddress(lab.display),)
+    bind = host.plan_bind(device)
+    return host.plan_unbind(device) if bind.nothing_to_do else bind
+
+
+def _seconds_of_a_round(host: Host, lab: Topology) -> float:
+    began = time.monotonic()
+    host.apply(_next(host, lab))
+    host.apply(_next(host, lab))
+    return (time.monotonic() - began) / 2
+
+
+def _kill_after(seconds: float, host: Host, plan: Plan) -> None:
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        try:
+            host.apply(plan)
+        finally:
+            os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
