@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,8 @@ class Choice:
 
     def arguments(self) -> str:
         """The options that lead to the same host again, for a command to run next."""
+        import shlex
+
         return "".join(f" --{name} {shlex.quote(value)}" for name, value in self.given.items())
 
     def _one(self) -> tuple[str, str]:

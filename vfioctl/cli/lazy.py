@@ -6,12 +6,17 @@ May not import a command's module, rich or the models: --version and --help pay 
 import importlib
 from typing import Any, NamedTuple, cast
 
+from typer._coercion import PassThroughRuntimeParam
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+from typer.models import OptionInfo
 
 from vfioctl.cli.choice import OPTIONS
 
 _LOOK, _CHANGE = "Look", "Change"
+
+
+_AS_TYPED = {kind: PassThroughRuntimeParam(annotation=kind, parameter_info=OptionInfo()) for kind in (str, bool)}
 
 
 class Entry(NamedTuple):
@@ -44,7 +49,7 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=entry.summary, rich_help_panel=entry.panel))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_flag_types(super().get_params(ctx))
+        return _suited(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -62,13 +67,16 @@ class HelpfulCommand(TyperCommand):
     """A command whose flags do not call themselves `<bool>` in its help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_flag_types(super().get_params(ctx))
+        return _suited(super().get_params(ctx))
 
 
-def _without_flag_types(parameters: list[Any]) -> list[Any]:
+def _suited(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+        if (kind := parameter.type_descriptor.annotation) in _AS_TYPED:
+            # For text and flags too, typer would build pydantic adapters: no child could read while that is imported.
+            parameter._runtime_param = _AS_TYPED[kind]  # noqa: SLF001 - no public way; without it all is well, but slower
     return parameters
 
 

@@ -6,9 +6,7 @@ when something is drawn.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from io import TextIOWrapper
@@ -40,6 +38,8 @@ class OutputLost(HostError):
 
 def width() -> int:
     """Columns to draw for: COLUMNS, the terminal's own, or 80 when stdout is none."""
+    import shutil  # and with it every compressor that Python has
+
     return max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
 
 
@@ -75,6 +75,8 @@ def tell_version() -> None:
 
 def emit_json(document: Mapping[str, object]) -> None:
     """One JSON object as a result; what JSON has no form for is written as text."""
+    import json
+
     emit(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 

@@ -104,7 +104,7 @@ class _Capture:
                 self.tree.properties[f"hwdb:{modalias}"] = {
                     key: value for key, value in names.items() if key.endswith("_FROM_DATABASE")
                 }
-        answer = self._kernel.nvml() if self._has_nvidia() else Unanswered("")
+        answer = self._kernel.nvml()() if self._has_nvidia() else Unanswered("")
         if not isinstance(answer, Unanswered):
             for address, facts in sorted(answer.items()):  # stand-ins are numbered in a certain order
                 self.tree.properties[f"nvml:{address}"] = {k: self._redacted(v) for k, v in facts.items()}

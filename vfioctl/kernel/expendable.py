@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn, cast
 
 _SIZE_BYTES = 8
@@ -139,9 +140,17 @@ class Unreturned(Exception):
 
 def call(work: Callable[[], object], *, deadline: float, keep: Collection[int] = ()) -> Any:
     """`work()`'s result, which must be plain data. Raises Unreturned, or ChildProcessError if the child died."""
+    return begin(work, deadline=deadline, keep=keep)()
+
+
+def begin(work: Callable[[], object], *, deadline: float, keep: Collection[int] = ()) -> Callable[[], Any]:
+    """The same, at work from now on: what is returned waits for the result."""
     child = Child(lambda send: send(work()), keep)
+    return partial(_finish, child, time.monotonic() + deadline, deadline)
+
+
+def _finish(child: Child, until: float, deadline: float) -> Any:
     interrupted: KeyboardInterrupt | None = None
-    until = time.monotonic() + deadline
     while True:
         try:
             result = _await(child, until, deadline)

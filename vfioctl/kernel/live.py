@@ -11,15 +11,15 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel import expendable
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.paths import resolve
-from vfioctl.kernel.seam import Directory, Unanswered
+from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Unanswered
 
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
@@ -87,13 +87,13 @@ class Live:
     def writable(self, path: str) -> bool:
         return not self._root and os.access(path, os.W_OK)
 
-    def directory(self, path: str, wanted: Collection[str]) -> Directory:
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         try:
             fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise _refused(path, error) from None
         try:
-            return _read_directory(fd, wanted)
+            return _read_directory(fd, wanted, links)
         finally:
             os.close(fd)
 
@@ -127,16 +127,12 @@ class Live:
 
         return hardware_database()
 
-    def nvml(self) -> Mapping[str, Mapping[str, str]] | Unanswered:
+    def nvml(self) -> Callable[[], NvmlAnswer]:
         from vfioctl.kernel.nvml import read_gpus
 
         if self._root:
-            return Unanswered("a captured directory has no NVML")
-        try:
-            answer: Mapping[str, Mapping[str, str]] | str = expendable.call(read_gpus, deadline=5.0)
-        except (expendable.Unreturned, ChildProcessError) as error:
-            return Unanswered(str(error))
-        return Unanswered(answer) if isinstance(answer, str) else answer
+            return lambda: Unanswered("a captured directory has no NVML")
+        return partial(_nvml_answer, expendable.begin(read_gpus, deadline=5.0))
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -203,6 +199,14 @@ class Live:
                 self._lock_fds.remove(fd)
 
 
+def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
+    try:
+        answer: Mapping[str, Mapping[str, str]] | str = wait()
+    except (expendable.Unreturned, ChildProcessError) as error:
+        return Unanswered(str(error))
+    return Unanswered(answer) if isinstance(answer, str) else answer
+
+
 def _group_status() -> bytes:
     """struct vfio_group_status: argsz and flags, 32 bits each."""
     return (8).to_bytes(4, "little") + bytes(4)
@@ -235,21 +239,22 @@ def _read_text(path: str) -> str:
     return data.decode("utf-8", "replace").rstrip("\n")
 
 
-def _read_directory(fd: int, wanted: Collection[str]) -> Directory:
-    names, links, texts, refused = [], {}, {}, {}
+def _read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directory:
+    names, targets, texts, refused = [], {}, {}, {}
     with os.scandir(fd) as entries:
         for entry in entries:
-            names.append(name := _readable(entry.name))
+            names.append(name := entry.name)
             try:
                 if entry.is_symlink():
-                    links[name] = _readable(os.readlink(entry.name, dir_fd=fd))
+                    if name.startswith(links):
+                        targets[_readable(name)] = _readable(os.readlink(name, dir_fd=fd))
                 elif name in wanted and entry.is_file():
                     texts[name] = _read_attribute(name, fd)
                 elif name in wanted:
                     refused[name] = "EISDIR" if entry.is_dir() else "ENXIO"
             except OSError as error:
-                refused[name] = errnos.errorcode.get(error.errno or 0, "EIO")
-    return Directory(frozenset(names), texts, links, refused)
+                refused[_readable(name)] = errnos.errorcode.get(error.errno or 0, "EIO")
+    return Directory(frozenset(map(_readable, names)), texts, targets, refused)
 
 
 def _read_attribute(name: str, directory: int) -> str:

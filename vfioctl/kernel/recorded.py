@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
-from vfioctl.kernel.seam import Directory, Unanswered
+from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Unanswered
 from vfioctl.kernel.tree import MOST_BYTES, Node, Tree, parse
 
 T = TypeVar("T")
@@ -76,18 +76,19 @@ class Recorded:
     def writable(self, path: str) -> bool:
         return False
 
-    def directory(self, path: str, wanted: Collection[str]) -> Directory:
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         names = self.children(path)
         there = self.tree.resolve(path)
-        links = {n: self.tree.links[f"{there}/{n}"] for n in names if f"{there}/{n}" in self.tree.links}
+        targets = {n: self.tree.links[f"{there}/{n}"] for n in names if f"{there}/{n}" in self.tree.links}
         texts, refused = {}, {}
         for name in names:
-            if name in wanted and name not in links:
+            if name in wanted and name not in targets:
                 try:
                     texts[name] = self.read(f"{there}/{name}")
                 except KernelRefused as error:
                     refused[name] = error.symbol
-        return Directory(frozenset(names), texts, links, refused)
+        chosen = {name: target for name, target in targets.items() if name.startswith(links)}
+        return Directory(frozenset(names), texts, chosen, refused)
 
     def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
         for subject in subjects:
@@ -96,9 +97,9 @@ class Recorded:
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self.tree.properties.get(f"hwdb:{modalias}", {})
 
-    def nvml(self) -> Mapping[str, Mapping[str, str]] | Unanswered:
+    def nvml(self) -> Callable[[], NvmlAnswer]:
         known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
-        return known or Unanswered("not recorded")
+        return lambda: known or Unanswered("not recorded")
 
     def write(self, path: str, value: str) -> None:
         raise KernelRefused(path, errnos.EROFS, value)

@@ -16,11 +16,14 @@ PCI_DRIVERS = "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 
+Prefixes = tuple[str, ...]
+EVERY_LINK: Prefixes = ("",)
+
 T = TypeVar("T")
 
 
 class Directory(NamedTuple):
-    """One directory, read at once: all its names and links, and the text of the files asked for."""
+    """One directory, read at once: all its names, and what was asked of its files and links."""
 
     names: frozenset[str]
     texts: Mapping[str, str]
@@ -33,6 +36,9 @@ class Unanswered(NamedTuple):
     """A read that did not come back in time, or whose reader died; `reason` is for people."""
 
     reason: str
+
+
+NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered
 
 
 class Kernel(Protocol):
@@ -64,8 +70,8 @@ class Kernel(Protocol):
     def writable(self, path: str) -> bool:
         """Whether this process may write the file."""
 
-    def directory(self, path: str, wanted: Collection[str]) -> Directory:
-        """The directory, with the text of the `wanted` files."""
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        """The directory, with the text of the `wanted` files and the links whose names begin so."""
 
     def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
         """`read_one` for each subject, in order, where a read that blocks costs only its subject.
@@ -76,8 +82,11 @@ class Kernel(Protocol):
     def properties(self, modalias: str) -> Mapping[str, str]:
         """What the hardware database says: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
 
-    def nvml(self) -> Mapping[str, Mapping[str, str]] | Unanswered:
-        """What NVML says, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode."""
+    def nvml(self) -> Callable[[], NvmlAnswer]:
+        """Begins to ask NVML; the function returned waits for the answer.
+
+        By PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode.
+        """
 
     def write(self, path: str, value: str) -> None:
         """Writes once. Raises KernelRefused, or Stuck when the write did not return in time."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
+from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
 from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_members
 from vfioctl.model.values import PciAddress
 from vfioctl.probe.iommu import read_groups, read_iommu
@@ -31,7 +31,8 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
     _add_nodes(kernel, facts)
     _share_links(facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
-    _add_nvml(kernel, facts, warnings)
+    if scan.nvml:
+        _add_nvml(facts, scan.nvml(), warnings)
     functions = _validated(facts, warnings)
     nodes, more = read_nodes(kernel)
     return Inventory(
@@ -65,16 +66,12 @@ def _names_in(kernel: Kernel, path: str) -> set[str]:
         return set()
 
 
-def _add_nvml(kernel: Kernel, facts: list[Facts], warnings: list[ProbeWarning]) -> None:
-    gpus = [f for f in facts if f.get("driver") == "nvidia" and f["class"].startswith(("03", "1200"))]
-    if not gpus:
-        return
-    answer = kernel.nvml()
+def _add_nvml(facts: list[Facts], answer: NvmlAnswer, warnings: list[ProbeWarning]) -> None:
     if isinstance(answer, Unanswered):
         warnings.append(ProbeWarning(subject="NVML", text=f"no facts from the NVIDIA driver: {answer.reason}"))
         return
-    for each in gpus:
-        if each["address"] in answer:
+    for each in facts:
+        if each["address"] in answer and each.get("driver") == "nvidia":
             each["nvml"] = _nvml(answer[each["address"]])
 
 

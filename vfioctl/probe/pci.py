@@ -19,6 +19,7 @@ Facts = dict[str, Any]
 # Read without the device lock by every kernel: what a stuck function can still be asked.
 SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
 ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
+LINKS = ("driver", "iommu_group", "physfn", "virtfn", "supplier:pci:", "consumer:pci:")
 LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
@@ -32,7 +33,7 @@ def read_everything(kernel: Kernel, address: str) -> Facts:
     """All facts of one function, with its group's type; a VF has no link of its own, it shares its PF's."""
     facts = read_function(kernel, address, ALL)
     if "physfn" not in facts:
-        facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK).texts)
+        facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK, LINKS).texts)
     if "iommu_group" in facts:
         facts["iommu_group_type"] = _group_type(kernel, facts["iommu_group"])
     facts["upstream"] = _upstream(kernel, address)
@@ -44,7 +45,7 @@ def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts
 
     Raises KernelRefused when the function itself has gone, ValueError when it does not say what it is.
     """
-    found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted)
+    found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted, LINKS)
     facts: Facts = {"address": address, "unknown": dict(found.refused), "modalias": found.texts.get("modalias", "")}
     facts |= _identity(found.texts.get("modalias", ""))
     facts |= _links(found, facts["unknown"])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, Kernel, Unanswered
+from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.probe.drivers import Drivers
 from vfioctl.probe.pci import SAFE, Facts, read_everything, read_function
 
@@ -26,6 +26,8 @@ class Scan:
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
         self._answers = self._survey(self._addresses(), wanted=None)
+        # Starting NVML takes longer than reading a small host, so it is asked at once where its driver has a GPU.
+        self.nvml = kernel.nvml() if _has_nvidia_gpu(kernel) else None
 
     def results(self) -> list[Facts]:
         """The facts by function, in address order."""
@@ -60,6 +62,13 @@ class Scan:
             else:
                 found.append(facts)
         return found, silent
+
+
+def _has_nvidia_gpu(kernel: Kernel) -> bool:
+    try:
+        return any(":" in name for name in kernel.children(f"{PCI_DRIVERS}/nvidia"))
+    except KernelRefused:
+        return False
 
 
 class _Catalogue:
