@@ -163,8 +163,10 @@ def _finish(child: Child, until: float, deadline: float) -> Any:
 
 
 def _await(child: Child, until: float, deadline: float) -> Any:
-    while (left := until - time.monotonic()) > 0:
-        results = child.receive(left)
+    left = deadline
+    while left > 0:
+        left = until - time.monotonic()
+        results = child.receive(max(left, 0))  # asked for late, an answer may have come in time
         if results:
             child.close()
             return results[0]

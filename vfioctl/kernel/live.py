@@ -254,7 +254,8 @@ def _read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Direct
                     refused[name] = "EISDIR" if entry.is_dir() else "ENXIO"
             except OSError as error:
                 refused[_readable(name)] = errnos.errorcode.get(error.errno or 0, "EIO")
-    return Directory(frozenset(map(_readable, names)), texts, targets, refused)
+    plain = "".join(names).isascii()  # as all of sysfs is
+    return Directory(frozenset(names if plain else map(_readable, names)), texts, targets, refused)
 
 
 def _read_attribute(name: str, directory: int) -> str:

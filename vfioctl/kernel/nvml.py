@@ -34,8 +34,8 @@ def _gpu(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
     for key, ask in questions.items():
         try:
             facts[key] = str(ask())
-        except nvml.NVMLError:
-            continue  # a GPU without MIG, say: the fact is not there, the others are
+        except (nvml.NVMLError, AttributeError):
+            continue  # a GPU without MIG, or a binding without the question: the fact is not there, the others are
     return f"{int(domain, 16):04x}:{rest}", facts
 
 

@@ -18,9 +18,11 @@ T = TypeVar("T")
 def read_tree(file: Path) -> Tree:
     """The tree of a host file. Raises BadDocument."""
     try:
-        if file.stat().st_size > MOST_BYTES:
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(MOST_BYTES + 1)  # the size of a pipe or a device is not known before
+        if len(text) > MOST_BYTES:
             raise BadDocument(f"{file} is larger than {MOST_BYTES >> 20} MiB")
-        return parse(file.read_text(encoding="utf-8"), str(file))
+        return parse(text, str(file))
     except UnicodeDecodeError as error:
         raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
     except OSError as error:

@@ -233,7 +233,7 @@ def _facts(tree: Tree) -> Iterator[str]:
     lines: list[tuple[str, list[str]]] = [
         *((path, _file_lines(path, text)) for path, text in tree.files.items()),
         *((path, [f"{_quoted(path)} -> {_escape(target)}"]) for path, target in tree.links.items()),
-        *((path, [f"{_quoted(path)} ! {errnos.errorcode.get(number, 'EIO')}"]) for path, number in tree.refused.items()),
+        *((path, [f"{_quoted(path)} ! {errnos.errorcode.get(n, 'EIO')}"]) for path, n in tree.refused.items()),
         *((path, [f"{_quoted(path)} % {node.kind} {node.major} {node.minor}"]) for path, node in tree.nodes.items()),
         *((path, [f"{_quoted(path)}/"]) for path, names in tree.directories.items() if not names and path != "/"),
         *(

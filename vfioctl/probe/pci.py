@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from vfioctl.errors import KernelRefused
@@ -69,6 +70,7 @@ def _cdev(kernel: Kernel, address: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)  # twins share it
 def _identity(modalias: str) -> Facts:
     ids = ids_of(modalias)
     if ids is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.errors import KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded, read_tree
 from vfioctl.kernel.simulated import rules
@@ -87,7 +87,11 @@ class Simulated(Recorded):
             return
         with held(self._file.with_name(self._file.name + ".lock"), wait=10):
             yield
-            replace(self._file, form(self._tree))
+            try:
+                replace(self._file, form(self._tree))
+            except OSError as error:
+                self._stamp = None  # what could not be kept has not happened
+                raise NotPermitted(f"{self._file} cannot be written: {error.strerror}", hint="make room for it") from None
             self._stamp = _stamp(self._file)
 
     def _end(self) -> None:
