@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.model.change import JournalEntry, Outcome, Plan
     from vfioctl.model.inventory import Inventory
     from vfioctl.model.values import PciAddress
+    from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
 _PACKAGE = Path(__file__).parent
@@ -39,6 +40,12 @@ class Host:
     def __init__(self, kernel: Kernel, ledger: Path, *, settle: float = 10.0, lock_wait: float = 10.0) -> None:
         self.kernel, self.ledger = kernel, ledger
         self._settle, self._lock_wait = settle, lock_wait
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        from vfioctl.probe.scan import Catalogue
+
+        return Catalogue(self.kernel)
 
     @cached_property
     def _journal(self) -> Journal:
@@ -99,7 +106,7 @@ class Host:
         """The host as it is now."""
         from vfioctl.probe.scan import Scan
 
-        scan = Scan(self.kernel)  # its children read while the models are imported
+        scan = Scan(self.kernel, self._catalogue)  # its children read while the models are imported
         from vfioctl.probe.inventory import assemble
 
         return assemble(self.kernel, scan)

@@ -16,6 +16,14 @@ _UNFINISHED = (
     "SELECT id, plan, state, boot_id, began, ended, why FROM journal WHERE state IN ('open', 'stuck') ORDER BY id DESC"
 )
 _RECORDS = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
+# A device that somebody took from VFIO by hand, and that has no driver now, still came from where the record says.
+_REMEMBER = """
+    INSERT INTO previous (address, identity, boot_id, driver, driver_override, journal) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (address) DO UPDATE SET
+        identity = excluded.identity, boot_id = excluded.boot_id, driver = excluded.driver,
+        driver_override = excluded.driver_override, journal = excluded.journal
+    WHERE excluded.driver IS NOT NULL OR identity != excluded.identity OR boot_id != excluded.boot_id
+"""
 _Record = tuple[str, str, str | None, str | None]
 
 
@@ -85,7 +93,7 @@ def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> Non
         if change.before.driver and is_vfio_driver(change.before.driver):
             continue
         db.execute(
-            "INSERT OR REPLACE INTO previous VALUES (?, ?, ?, ?, ?, ?)",
+            _REMEMBER,
             (
                 change.address, facts[change.address].identity, boot_id,
                 change.before.driver, change.before.driver_override, entry,
@@ -96,7 +104,7 @@ def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> Non
 def _forget(db: sqlite3.Connection, entry: int, addresses: Sequence[tuple[str]], state: JournalState) -> None:
     """A bind that was undone needs no record of its own, nor does a device that has been returned."""
     (plan,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
-    returned = Plan.model_validate_json(plan).intent.verb == Verb.UNBIND and state == JournalState.DONE
+    returned = _plan(entry, plan).intent.verb == Verb.UNBIND and state == JournalState.DONE
     if returned:
         db.executemany("DELETE FROM previous WHERE address = ?", addresses)
     if state in (JournalState.BACK, JournalState.REBOOTED):
@@ -106,6 +114,13 @@ def _forget(db: sqlite3.Connection, entry: int, addresses: Sequence[tuple[str]],
 def _entry(row: tuple[int, str, str, str, str, str | None, str]) -> JournalEntry:
     number, plan, state, boot_id, began, ended, why = row
     return JournalEntry(
-        id=number, plan=Plan.model_validate_json(plan), state=JournalState(state), boot_id=boot_id,
+        id=number, plan=_plan(number, plan), state=JournalState(state), boot_id=boot_id,
         began=began, ended=ended, why=why,
     )  # fmt: skip
+
+
+def _plan(entry: int, text: str) -> Plan:
+    try:
+        return Plan.model_validate_json(text)
+    except ValueError as error:
+        raise sqlite3.DatabaseError(f"entry {entry} holds no plan: {str(error).splitlines()[-1]}") from None

@@ -100,20 +100,28 @@ def _check_version(connection: sqlite3.Connection) -> int:
 
 
 def _open_for_reading(file: Path) -> sqlite3.Connection:
-    """Read-only. Without write permission SQLite cannot make the WAL's index, and needs none when none is there."""
-    address = file.absolute().as_uri()
-    for mode in ("mode=ro", "mode=ro&immutable=1"):
-        connection = sqlite3.connect(f"{address}?{mode}", uri=True, timeout=10)
-        try:
-            if _check_version(connection) == 0:
-                _prepare(memory := sqlite3.connect(":memory:"))
-                return memory
-            return connection
-        except sqlite3.OperationalError:
-            connection.close()
-            if mode != "mode=ro":
-                raise
-    raise AssertionError("unreachable")
+    """Read-only. Without write permission SQLite cannot make the WAL's index, and needs none when the WAL is empty."""
+    try:
+        return _opened(file, "mode=ro")
+    except sqlite3.OperationalError:
+        wal = file.with_name(f"{file.name}-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise  # without it the newest entries would be missing, and nobody would know
+        return _opened(file, "mode=ro&immutable=1")
+
+
+def _opened(file: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=10)
+    try:
+        version = _check_version(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    if version:
+        return connection
+    connection.close()
+    _prepare(empty := sqlite3.connect(":memory:"))
+    return empty
 
 
 @contextmanager

@@ -166,7 +166,11 @@ def _await(child: Child, until: float, deadline: float) -> Any:
     left = deadline
     while left > 0:
         left = until - time.monotonic()
-        results = child.receive(max(left, 0))  # asked for late, an answer may have come in time
+        try:
+            results = child.receive(max(left, 0))  # asked for late, an answer may have come in time
+        except RuntimeError:
+            child.close()
+            raise
         if results:
             child.close()
             return results[0]

@@ -32,6 +32,10 @@ class Binding(Value):
             chosen = same_driver(self.driver, goal.driver)
         return chosen and same_driver(self.driver_override, goal.driver_override)
 
+    def settled(self, goal: Binding) -> bool:
+        """Whether nothing is left to do for the goal: a device without a driver still awaits the kernel's choice."""
+        return self.meets(goal) and not (goal.driver == KERNEL_CHOICE and self.driver is None)
+
 
 def same_driver(one: str | None, other: str | None) -> bool:
     """Whether two names are one driver: a module's `_` may be a `-` in the name that it registers."""

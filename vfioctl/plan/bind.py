@@ -227,7 +227,7 @@ def _plan(
         intent=intent,
         facts=tuple(fact_of(inventory.by_address[address]) for address in scope.everything),
         changes=tuple(
-            Change(address=a, before=now[a], after=goal) for a, goal in goals.items() if not now[a].meets(goal)
+            Change(address=a, before=now[a], after=goal) for a, goal in goals.items() if not now[a].settled(goal)
         ),
         steps=todo,
         viable_groups=viable_groups if todo else (),

@@ -23,7 +23,7 @@ Bindings = Mapping[PciAddress, Binding]
 
 def steps(now: Bindings, goal: Bindings, modules: tuple[str, ...] = ()) -> tuple[Step, ...]:
     """The steps that turn `now` into `goal`, loading `modules` first; none when there is nothing to do."""
-    changing = {a: goal[a] for a in goal if not now[a].meets(goal[a])}
+    changing = {a: goal[a] for a in goal if not now[a].settled(goal[a])}
     if not changing:
         return ()
     moving = {a: wanted for a, wanted in changing.items() if _moves(now[a], wanted)}

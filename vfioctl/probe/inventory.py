@@ -13,6 +13,7 @@ from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_memb
 from vfioctl.model.values import PciAddress
 from vfioctl.probe.iommu import read_groups, read_iommu
 from vfioctl.probe.numa import read_nodes
+from vfioctl.probe.drivers import Registered
 from vfioctl.probe.pci import Facts
 from vfioctl.probe.scan import Scan
 
@@ -28,6 +29,7 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
     """The inventory of a scan that was begun already."""
     facts = scan.results()
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
+    _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     _share_links(facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
@@ -43,6 +45,17 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
         drivers=tuple(sorted(_names_in(kernel, PCI_DRIVERS))),
         warnings=(*warnings, *more),
     )
+
+
+def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
+    registered = Registered(kernel)
+    drivers: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for each in facts:
+        del each["modalias"]
+        modules = tuple(each.pop("modules"))
+        if modules not in drivers:
+            drivers[modules] = registered.drivers(modules)
+        each["available_drivers"] = drivers[modules]
 
 
 def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:

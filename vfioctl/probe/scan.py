@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
-from vfioctl.probe.drivers import Drivers
+from vfioctl.modalias import Aliases
+from vfioctl.probe.drivers import modules_for, read_aliases
 from vfioctl.probe.pci import SAFE, Facts, read_everything, read_function
 
 _NAMES = {
@@ -21,8 +22,8 @@ _NAMES = {
 class Scan:
     """The functions of a host, being read from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._catalogue = kernel, _Catalogue(kernel)
+    def __init__(self, kernel: Kernel, catalogue: Catalogue | None = None) -> None:
+        self._kernel, self._catalogue = kernel, catalogue or Catalogue(kernel)
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
         self._answers = self._survey(self._addresses(), wanted=None)
@@ -36,6 +37,8 @@ class Scan:
         recovered, _ = self._sorted_out(self._survey(silent, wanted=SAFE))
         for facts in recovered:
             facts["unknown"]["driver_override"] = silent[facts["address"]]
+        for facts in found:
+            self._catalogue.learn(facts)
         return sorted(found + recovered, key=lambda facts: (len(facts["address"]), facts["address"]))
 
     def _addresses(self) -> list[str]:
@@ -71,18 +74,29 @@ def _has_nvidia_gpu(kernel: Kernel) -> bool:
         return False
 
 
-class _Catalogue:
-    """What depends on the modalias alone, looked up once for all twins; each child has a cache of its own."""
+class Catalogue:
+    """What a modalias alone tells, names and modules: the same for all twins, and until the next boot.
+
+    Children look up what is new and take it to their end; what comes back with the facts is kept for the next scan.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._drivers = kernel, Drivers(kernel)
+        self._kernel = kernel
         self._known: dict[str, Facts] = {}
+
+    @cached_property
+    def _aliases(self) -> Aliases:
+        return read_aliases(self._kernel)
 
     def of(self, modalias: str) -> Facts:
         if modalias not in self._known:
             named = _named(self._kernel.properties(modalias))
-            self._known[modalias] = named | {"available_drivers": self._drivers.available(modalias)}
+            self._known[modalias] = named | {"modules": modules_for(self._aliases, modalias)}
         return self._known[modalias]
+
+    def learn(self, facts: Facts) -> None:
+        if facts["modalias"] not in self._known:
+            self._known[facts["modalias"]] = {key: facts[key] for key in (*_NAMES, "modules") if key in facts}
 
 
 def _named(properties: Mapping[str, str]) -> Facts:
@@ -90,10 +104,10 @@ def _named(properties: Mapping[str, str]) -> Facts:
     return {field: name for field, name in found.items() if name}
 
 
-def _attempt(kernel: Kernel, catalogue: _Catalogue, wanted: frozenset[str] | None, address: str) -> Facts:
+def _attempt(kernel: Kernel, catalogue: Catalogue, wanted: frozenset[str] | None, address: str) -> Facts:
     try:
         facts = read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
-        return facts | catalogue.of(facts.pop("modalias"))
+        return facts | catalogue.of(facts["modalias"])
     except KernelRefused as error:
         return {"failed": f"it could not be read: {error.symbol}"}
     except ValueError as error:

@@ -91,7 +91,8 @@ class Simulated(Recorded):
                 replace(self._file, form(self._tree))
             except OSError as error:
                 self._stamp = None  # what could not be kept has not happened
-                raise NotPermitted(f"{self._file} cannot be written: {error.strerror}", hint="make room for it") from None
+                why = f"{self._file} cannot be written: {error.strerror}"
+                raise NotPermitted(why, hint="make room for it") from None
             self._stamp = _stamp(self._file)
 
     def _end(self) -> None:
