@@ -11,7 +11,6 @@
     |- HostError                 3   change the host
     |  |- NoIommu                    no IOMMU groups, and why
     |  |- GroupNotViable             the kernel says that a guest may not own the group
-    |  |- MissingLibrary             an optional library is needed and absent
     |  |- NotPermitted               files that could not be written, named
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
@@ -88,10 +87,6 @@ class NoIommu(HostError):
 
 
 class GroupNotViable(HostError):
-    pass
-
-
-class MissingLibrary(HostError):
     pass
 
 

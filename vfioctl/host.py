@@ -74,9 +74,14 @@ class Host:
         """A captured `sys/ proc/ dev/` tree, read-only. Raises BadDocument."""
         from vfioctl.kernel.live import Live
 
-        if not (root / "sys").is_dir():
+        try:
+            place = root.resolve(strict=True)
+            captured = (place / "sys").is_dir()
+        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+            raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
+        if not captured:
             raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")
-        return cls(Live(str(root.absolute())), ledger or _beside(root))
+        return cls(Live(str(place), read_only=True), ledger or (_beside(place) if place.name else LEDGER))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
@@ -134,6 +139,37 @@ class Host:
         return self._journal.entries(most=most)
 
     # -- changing ----------------------------------------------------------------------------------
+
+    def plan_again(self, saved: Plan) -> Plan:
+        """The plan that a saved one was made for, made anew: what a file says is never done unless it is this.
+
+        Raises StalePlan when the host has changed, BadDocument when the file was not made by planning.
+        """
+        from vfioctl.errors import StalePlan
+        from vfioctl.model.change import Verb
+
+        asked = saved.intent
+        if asked.verb == Verb.BIND:
+            fresh = self.plan_bind(
+                asked.devices,
+                driver=asked.driver,
+                with_group=asked.with_group,
+                allow_boot_vga=asked.allow_boot_vga,
+            )
+        else:
+            fresh = self.plan_unbind(asked.devices, to=asked.driver, with_group=asked.with_group)
+        if fresh == saved:
+            return fresh
+        changed = [fact.address for fact in saved.facts if fact not in fresh.facts]
+        if changed or fresh.nothing_to_do or fresh.facts != saved.facts:
+            raise StalePlan(
+                f"{', '.join(changed) or 'the host'} changed after the plan was made", hint="make a new plan"
+            )
+        raise BadDocument("the plan is not what planning makes of its intent here", hint="make a new plan")
+
+    def unfinished(self) -> tuple[JournalEntry, ...]:
+        """Changes that were cut short, the newest first."""
+        return self._journal.unfinished() if self.ledger.exists() else ()
 
     def plan_bind(
         self,
@@ -211,10 +247,13 @@ def simulated_file(name: str) -> Path:
 
 def reset_simulated(name: str) -> Path:
     """Puts a simulated bundled host back to its start, its ledger too. Raises BadDocument, NotPermitted."""
+    if name not in bundled_hosts():
+        raise BadDocument(f"{name[:80]!r} is no bundled host", hint=f"they are {', '.join(bundled_hosts())}")
     file = simulated_file(name)
-    _copy(_file_of(name), file)
-    for left in file.parent.glob(f"{file.name}.*"):
-        left.unlink()
+    _copy(bundled_hosts()[name], file)
+    ledger = _beside(file)
+    for ending in ("", "-wal", "-shm", ".lock"):
+        ledger.with_name(ledger.name + ending).unlink(missing_ok=True)
     return file
 
 
@@ -234,7 +273,8 @@ def _copy(original: Path, file: Path) -> None:
 
 
 def _is_name(name: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", name, re.ASCII) is not None and not Path(name).exists()
+    looks_so = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", name, re.ASCII) is not None
+    return looks_so and (name in bundled_hosts() or not Path(name).exists())
 
 
 def _file_of(name: str) -> Path:

@@ -276,7 +276,7 @@ class HostBuilder:
                 self._translation(function, groups[leader])
         self._device_links()
         facts = [line for _, lines in sorted(self._facts.items()) for line in lines]
-        return "\n".join([HEADER, f"# synthetic: {self._depicts}{ORIGIN}", *facts]) + "\n"
+        return "\n".join([HEADER, f"# synthetic: {self._depicts}{ORIGIN}", *facts, "#end"]) + "\n"
 
     def _identity(self, function: Function) -> None:
         model, home = function.model, function.path

@@ -258,7 +258,8 @@ class TestFailures:
         monkeypatch.setattr("vfioctl.kernel.simulated.host.Simulated.load", _interrupt)
         answer = run("bind gpu1 --simulate workstation")
         assert answer.code == 130
-        assert answer.err.endswith("vfioctl: interrupted: the host is as it was before\n")
+        assert "vfioctl: interrupted: 0000:0b:00.0, " in answer.err
+        assert answer.err.endswith(" put back as before\n")
 
     def test_bugs_keep_their_traceback(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vfioctl.host.Host.inventory", _stumble)

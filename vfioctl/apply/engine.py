@@ -5,19 +5,28 @@ The only module that changes a host. It never trusts a write that returned: only
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from vfioctl.apply.journal import Journal
-from vfioctl.errors import KernelRefused, NotPermitted, StalePlan, Stuck, VerifyError, VfioctlError
+from vfioctl.errors import (
+    BadDocument,
+    KernelRefused,
+    NotPermitted,
+    StalePlan,
+    StoreDamaged,
+    Stuck,
+    Unfinished,
+    VerifyError,
+    VfioctlError,
+)
+from vfioctl.interrupts import held_back, listen
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel
 from vfioctl.model.change import Binding, Fact, JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind
 from vfioctl.model.values import PciAddress
-from vfioctl.plan.bind import plan_between
-from vfioctl.plan.steps import Bindings, steps
+from vfioctl.plan.bind import modules_between
+from vfioctl.plan.steps import Bindings, follows, steps
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.inventory import read_inventory
 
@@ -33,17 +42,20 @@ class Engine:
         self._settle, self._lock_wait = settle, lock_wait
 
     def apply(self, plan: Plan, progress: Progress | None = None) -> Outcome:
-        """Does it, or leaves the host as it was.
+        """Does it, or leaves the host as it was. An interrupt is heard between steps, and undoes them too.
 
-        Raises NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
+        Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
         KernelRefused, HostError, VerifyError when the host was put back; Stuck when it was not.
         """
-        self._refuse_unwritable(plan)
-        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait):
-            began = time.monotonic()
+        began = time.monotonic()
+        _refuse_forged(plan)
+        self._refuse_unfinished(plan)
+        if plan.nothing_to_do:
             self._refuse_stale(plan)
-            if plan.nothing_to_do:
-                return self._outcome(plan, Result.NOTHING, began)
+            return self._outcome(plan, Result.NOTHING, began)
+        self._refuse_unwritable(plan)
+        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
+            self._refuse_stale(plan)
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=_now())
             self._carry_out(entry, plan, progress)
             return self._outcome(plan, Result.DONE, began)
@@ -57,7 +69,7 @@ class Engine:
             return ()
         if self._kernel.read_only:
             raise NotPermitted(self._kernel.read_only)
-        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait):
+        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
             return tuple(
                 self._finish(entry, forward=forward, progress=progress) for entry in self._journal.unfinished()
             )
@@ -67,6 +79,16 @@ class Engine:
         return self._kernel.read(BOOT_ID)
 
     # -- before the first write --------------------------------------------------------------------
+
+    def _refuse_unfinished(self, plan: Plan) -> None:
+        concerned = {fact.address for fact in plan.facts}
+        for entry in self._journal.unfinished():
+            if cut_short := [c.address for c in entry.plan.changes if c.address in concerned]:
+                raise Unfinished(
+                    f"an earlier change of {', '.join(cut_short)} was cut short",
+                    hint="finish it first: back to what it was, or forward with --forward",
+                    next_command="vfioctl recover",
+                )
 
     def _refuse_unwritable(self, plan: Plan) -> None:
         if self._kernel.read_only:
@@ -98,16 +120,26 @@ class Engine:
 
     def _carry_out(self, entry: int, plan: Plan, progress: Progress | None) -> None:
         try:
-            self._walk(plan.steps, progress)
+            self._walk(plan.steps, progress, heed=listen)
             self._verify({change.address: change.after for change in plan.changes})
             self._verify_viable(plan)
+            listen()
         except (VfioctlError, KeyboardInterrupt) as error:
             self._put_back(entry, plan, error, progress)
             raise
-        self._journal.end(entry, JournalState.DONE, now=_now())
+        self._close_done(entry, plan)
 
-    def _walk(self, todo: tuple[Step, ...], progress: Progress | None) -> None:
+    def _close_done(self, entry: int, plan: Plan) -> None:
+        try:
+            self._journal.end(entry, JournalState.DONE, now=_now())
+        except StoreDamaged as error:
+            error.message = f"{_listed(plan)} changed as planned, but the journal could not say so: {error.message}"
+            error.next_command = "vfioctl recover"
+            raise
+
+    def _walk(self, todo: tuple[Step, ...], progress: Progress | None, *, heed: Callable[[], None]) -> None:
         for number, step in enumerate(todo, start=1):
+            heed()
             if progress:
                 progress(step, number, len(todo))
             if step.kind == StepKind.LOAD:
@@ -163,31 +195,37 @@ class Engine:
 
     # -- the way back ------------------------------------------------------------------------------
 
-    def _put_back(self, entry: int, plan: Plan, error: BaseException, progress: Progress | None) -> None:
+    def _put_back(
+        self, entry: int, plan: Plan, error: VfioctlError | KeyboardInterrupt, progress: Progress | None
+    ) -> None:
         """Plans from what is now to what was before, and walks it; on failure the journal stays open."""
-        with _undisturbed():
-            self._put_back_in_peace(entry, plan, error, progress)
-
-    def _put_back_in_peace(self, entry: int, plan: Plan, error: BaseException, progress: Progress | None) -> None:
-        why = getattr(error, "message", None) or "interrupted"
+        why = _said(error)
         if isinstance(error, Stuck):
-            self._journal.end(entry, JournalState.STUCK, now=_now(), why=why)
+            self._note(entry, JournalState.STUCK, why)
             return
         try:
             self._go_to({change.address: change.before for change in plan.changes}, progress)
         except VfioctlError as second:
-            self._journal.end(entry, JournalState.STUCK, now=_now(), why=f"{why}; then, going back: {second.message}")
-            raise _not_put_back(error, second) from error
-        self._journal.end(entry, JournalState.BACK, now=_now(), why=why)
-        if isinstance(error, VfioctlError):
-            error.restored = f"{_listed(plan)} put back as before"
+            self._note(entry, JournalState.STUCK, f"{why}; then, going back: {second.message}")
+            raise _stuck(f"{why}; and going back failed: {second.message}", second, error) from error
+        noted = self._note(entry, JournalState.BACK, why)
+        restored = f"{_listed(plan)} put back as before"
+        error.restored = restored if noted else f"{restored}; the journal could not say so: vfioctl recover"  # type: ignore[union-attr]
+
+    def _note(self, entry: int, state: JournalState, why: str) -> bool:
+        """Whether the journal took it. A full disk must not hide what happened to the host."""
+        try:
+            self._journal.end(entry, state, now=_now(), why=why)
+        except StoreDamaged:
+            return False
+        return True
 
     def _go_to(self, goals: Bindings, progress: Progress | None) -> None:
         inventory = read_inventory(self._kernel)
         now = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
         if gone := [address for address in goals if address not in now]:
             raise Stuck(f"{', '.join(gone)} has gone from the PCI bus", hint="rescan the bus, then recover")
-        self._walk(steps(now, goals, plan_between(inventory, now, goals)), progress)
+        self._walk(steps(now, goals, modules_between(inventory, now, goals)), progress, heed=_deaf)
         self._verify(goals)
 
     def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress | None) -> Outcome:
@@ -204,9 +242,12 @@ class Engine:
             goals, state, result = before, JournalState.BACK, Result.BACK
         try:
             self._go_to(goals, progress)
+            if result == Result.DONE:
+                self._verify_viable(plan)
         except VfioctlError as error:
-            self._journal.end(entry, JournalState.STUCK, now=_now(), why=error.message)
-            raise _not_recovered(plan, error) from error
+            why = "; then, in recovery: ".join(filter(None, (entry.why, error.message)))
+            self._note(entry.id, JournalState.STUCK, why)
+            raise _stuck(f"the change of {_listed(plan)} could not be finished: {error.message}", error) from error
         self._journal.end(entry, state, now=_now(), why=entry.why)
         return self._outcome(plan, result, began)
 
@@ -215,14 +256,10 @@ class Engine:
         return Outcome(plan=plan, result=result, found=tuple(found.values()), seconds=time.monotonic() - began)
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C waits until the host has been put back."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+def _refuse_forged(plan: Plan) -> None:
+    """The id shows only that a plan is whole. Whoever wrote it, it writes what its changes take and nothing else."""
+    if not follows(plan):
+        raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
 
 
 def _now() -> str:
@@ -254,24 +291,21 @@ def _verify_error(wrong: Bindings, found: Mapping[PciAddress, Fact]) -> VerifyEr
     )
 
 
-def _not_put_back(first: BaseException, second: VfioctlError) -> Stuck:
-    message = getattr(first, "message", None) or "interrupted"
+def _stuck(message: str, cause: VfioctlError, first: BaseException | None = None) -> Stuck:
+    """What could not be finished, with what the kernel said of it and of what came before."""
     error = Stuck(
-        f"{message}; and going back failed: {second.message}",
-        hint=second.hint,
+        message,
+        hint=cause.hint,
         next_command="vfioctl recover",
-        facts={**getattr(first, "facts", {}), "going_back": second.facts},
+        facts={**getattr(first, "facts", {}), "cause": cause.facts},
     )
-    error.kernel_said = second.kernel_said or getattr(first, "kernel_said", "")
+    error.kernel_said = cause.kernel_said or getattr(first, "kernel_said", "")
     return error
 
 
-def _not_recovered(plan: Plan, error: VfioctlError) -> Stuck:
-    stuck = Stuck(
-        f"the change of {_listed(plan)} could not be finished: {error.message}",
-        hint=error.hint,
-        next_command="vfioctl recover",
-        facts=error.facts,
-    )
-    stuck.kernel_said = error.kernel_said
-    return stuck
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, VfioctlError) else "interrupted"
+
+
+def _deaf() -> None:
+    """Going back is not to be interrupted."""

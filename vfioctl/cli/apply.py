@@ -43,8 +43,9 @@ def apply(
 
     It runs only while every fact it rests on still holds; otherwise it is refused and a new plan is needed.
     """
-    plan = _understood(_read(plan_file), plan_file)
-    carry_out(chosen(ctx).open(), plan, ask=not yes, as_json=as_json)
+    saved = _understood(_read(plan_file), plan_file)
+    host = chosen(ctx).open()
+    carry_out(host, host.plan_again(saved), ask=not yes, as_json=as_json)
 
 
 def _read(name: str) -> bytes:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.cli.output import draw, emit, say, sketch
+from vfioctl.cli.output import OutputLost, draw, emit, say, sketch
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
@@ -34,12 +34,17 @@ def carry_out(host: "Host", plan: "Plan", *, ask: bool, as_json: bool) -> None:
         _confirm(plan)
     try:
         outcome = host.apply(plan, progress=progress)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted: the host is as it was before") from None
-    if as_json:
-        emit(outcome.model_dump_json(indent=2))
-    else:
-        tell([outcome])
+    except KeyboardInterrupt as interrupt:
+        restored = getattr(interrupt, "restored", "")
+        raise KeyboardInterrupt(f"interrupted: {restored or 'vfioctl history says what was done'}") from None
+    try:
+        if as_json:
+            emit(outcome.model_dump_json(indent=2))
+        else:
+            tell([outcome])
+    except OutputLost as lost:
+        lost.message = f"the change is done ({outcome.result}), but {lost.message}"
+        raise
 
 
 def tell(outcomes: "Sequence[Outcome]") -> None:

@@ -6,7 +6,6 @@ May not import a command's module, rich or the models: --version and --help pay 
 import importlib
 from typing import Any, NamedTuple, cast
 
-from typer._coercion import PassThroughRuntimeParam
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 from typer.models import OptionInfo
@@ -16,7 +15,12 @@ from vfioctl.cli.choice import OPTIONS
 _LOOK, _CHANGE = "Look", "Change"
 
 
-_AS_TYPED = {kind: PassThroughRuntimeParam(annotation=kind, parameter_info=OptionInfo()) for kind in (str, bool)}
+try:
+    from typer._coercion import PassThroughRuntimeParam
+
+    _AS_TYPED = {kind: PassThroughRuntimeParam(annotation=kind, parameter_info=OptionInfo()) for kind in (str, bool)}
+except ImportError:  # another typer: it checks text and flags in its own way, only slower
+    _AS_TYPED = {}
 
 
 class Entry(NamedTuple):

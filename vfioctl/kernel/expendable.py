@@ -20,6 +20,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, cast
 
+from vfioctl.errors import HostError
+from vfioctl.interrupts import held_back
+
 _SIZE_BYTES = 8
 _BATCH = 64
 _abandoned: list[int] = []
@@ -30,14 +33,18 @@ class Child:
 
     def __init__(self, work: Callable[[Callable[[object], None]], None], keep: Collection[int] = ()) -> None:
         _reap_abandoned()
-        self.results, sending = os.pipe()
-        with suppress(PermissionError):  # a user with many pipes gets small ones: slower, and fine
-            fcntl.fcntl(sending, fcntl.F_SETPIPE_SZ, 1 << 20)
-        self.pid = os.fork()
-        if self.pid == 0:
-            _live_and_die(work, sending, keep)
-        os.close(sending)
         self._received = b""
+        with held_back():  # or one could be raised in the child before it has let go of the caller's work
+            try:
+                self.results, sending = os.pipe()
+                self.pid = os.fork()
+            except OSError as error:
+                raise HostError(f"no child process could be started: {error.strerror}") from None
+            if self.pid == 0:
+                _live_and_die(work, sending, keep)
+        with suppress(PermissionError):  # a user with many pipes gets small ones: slower, and fine
+            fcntl.fcntl(self.results, fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.close(sending)
 
     def receive(self, patience: float) -> list[Any] | None:
         """What has come: possibly nothing yet (after `patience` seconds); None when the child has ended."""
@@ -113,6 +120,7 @@ def _let_go_of_everything(keep: Collection[int]) -> None:
     os.setsid()  # a Ctrl-C at the terminal is for the parent; a write once begun is better finished
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)  # a stuck child must not keep the caller's pipes open
@@ -120,7 +128,7 @@ def _let_go_of_everything(keep: Collection[int]) -> None:
     for kept in sorted(keep):
         os.closerange(low, kept)
         low = kept + 1
-    os.closerange(low, 4096)
+    os.closerange(low, 1 << 16)
 
 
 def _send(pipe: int, value: object) -> None:
@@ -139,27 +147,18 @@ class Unreturned(Exception):
 
 
 def call(work: Callable[[], object], *, deadline: float, keep: Collection[int] = ()) -> Any:
-    """`work()`'s result, which must be plain data. Raises Unreturned, or ChildProcessError if the child died."""
-    return begin(work, deadline=deadline, keep=keep)()
+    """`work()`'s result, which must be plain data. Raises Unreturned, or ChildProcessError if the child died.
+
+    An interrupt is raised when the work has ended: whoever undoes it then starts from rest.
+    """
+    with held_back():
+        return begin(work, deadline=deadline, keep=keep)()
 
 
 def begin(work: Callable[[], object], *, deadline: float, keep: Collection[int] = ()) -> Callable[[], Any]:
-    """The same, at work from now on: what is returned waits for the result."""
+    """The same, at work from now on: what is returned waits for the result, and may be interrupted."""
     child = Child(lambda send: send(work()), keep)
-    return partial(_finish, child, time.monotonic() + deadline, deadline)
-
-
-def _finish(child: Child, until: float, deadline: float) -> Any:
-    interrupted: KeyboardInterrupt | None = None
-    while True:
-        try:
-            result = _await(child, until, deadline)
-            break
-        except KeyboardInterrupt as interrupt:
-            interrupted = interrupt  # what was begun is first seen to its end, so that undoing starts from rest
-    if interrupted:
-        raise interrupted
-    return result
+    return partial(_await, child, time.monotonic() + deadline, deadline)
 
 
 def _await(child: Child, until: float, deadline: float) -> Any:

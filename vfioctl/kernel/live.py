@@ -30,11 +30,23 @@ _FEW = 64  # below this many subjects a second reading child costs more than it 
 
 
 class Live:
-    """A machine's own files. `root` other than / is a captured tree: its links stay inside it."""
+    """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
 
-    def __init__(self, root: str = "/", *, write_deadline: float = 30.0, patience: float = 1.0) -> None:
+    Deadlines in seconds: for a write, for a module to load, and for a read to make progress.
+    """
+
+    def __init__(
+        self,
+        root: str = "/",
+        *,
+        read_only: bool = False,
+        write_deadline: float = 30.0,
+        load_deadline: float = 60.0,
+        patience: float = 1.0,
+    ) -> None:
         self._root = root.rstrip("/")
-        self._write_deadline, self._patience = write_deadline, patience
+        self._read_only = read_only or bool(self._root)
+        self._write_deadline, self._load_deadline, self._patience = write_deadline, load_deadline, patience
         self._lock_fds: list[int] = []
 
     @property
@@ -43,7 +55,7 @@ class Live:
 
     @property
     def read_only(self) -> str:
-        return "a captured directory is read-only" if self._root else ""
+        return "a directory given with --root is read-only" if self._read_only else ""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -85,7 +97,7 @@ class Live:
         return kind, os.major(status.st_rdev), os.minor(status.st_rdev)
 
     def writable(self, path: str) -> bool:
-        return not self._root and os.access(path, os.W_OK)
+        return not self._read_only and os.access(path, os.W_OK)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         try:
@@ -137,7 +149,7 @@ class Live:
     # -- changing ----------------------------------------------------------------------------------
 
     def write(self, path: str, value: str) -> None:
-        if self._root:
+        if self._read_only:
             raise KernelRefused(path, errnos.EROFS, value)
         try:
             errno = expendable.call(
@@ -153,25 +165,23 @@ class Live:
             raise KernelRefused(path, errno, value)
 
     def load(self, module: str) -> None:
-        import subprocess
-
-        if self._root:
-            raise HostError(f"cannot load {module}: {self.description} are read-only")
+        if self._read_only:
+            raise HostError(f"cannot load {module}: {self.read_only}")
         command = ["modprobe", "--", module]
         try:
-            done = subprocess.run(
-                command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
-            )
-        except FileNotFoundError:
-            raise HostError(f"cannot load {module}: modprobe is not installed", hint="install kmod") from None
-        except subprocess.TimeoutExpired:
-            raise Stuck(f"modprobe {module} did not return in 60 s", hint="look at dmesg") from None
-        if done.returncode:
+            code, said = expendable.call(lambda: _run(command), deadline=self._load_deadline, keep=self._lock_fds)
+        except expendable.Unreturned as late:
+            raise Stuck(
+                f"modprobe {module} did not return in {late.seconds:g} s",
+                hint="a driver is attaching to a device that does not answer: dmesg | tail",
+                facts={"pid": late.pid, **late.state},
+            ) from None
+        if code:
             error = HostError(
                 f"module {module} could not be loaded",
                 hint="if the kernel was upgraded since the last boot, its modules are gone: reboot",
             )
-            error.kernel_said = done.stderr.strip()[:500]
+            error.kernel_said = said
             raise error
 
     def viable(self, group: int) -> bool:
@@ -202,8 +212,8 @@ class Live:
 def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
     try:
         answer: Mapping[str, Mapping[str, str]] | str = wait()
-    except (expendable.Unreturned, ChildProcessError) as error:
-        return Unanswered(str(error))
+    except (expendable.Unreturned, ChildProcessError, RuntimeError) as error:
+        return Unanswered(str(error).strip().splitlines()[-1])
     return Unanswered(answer) if isinstance(answer, str) else answer
 
 
@@ -265,6 +275,17 @@ def _read_attribute(name: str, directory: int) -> str:
         return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
     finally:
         os.close(fd)
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """A command's exit code and the end of what it complained of."""
+    import subprocess
+
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        return 127, f"{command[0]}: {error.strerror}"
+    return done.returncode, done.stderr.strip()[-500:]
 
 
 def _write_once(path: str, value: str) -> int:

@@ -29,7 +29,7 @@ def held(lock: Path, *, wait: float) -> Iterator[int]:
 def _open(lock: Path) -> int:
     try:
         lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise NotPermitted(
             f"the lock {lock} cannot be opened: {error.strerror}", hint="run it as root, or name another --ledger"

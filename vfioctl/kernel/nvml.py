@@ -14,13 +14,21 @@ def read_gpus() -> dict[str, dict[str, str]] | str:
         return "the Python module pynvml (nvidia-ml-py) is not installed"
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
-        return dict(_gpu(pynvml, handle) for handle in handles)
+        return dict(gpu for number in range(pynvml.nvmlDeviceGetCount()) if (gpu := _gpu(pynvml, number)))
     except pynvml.NVMLError as error:
         return f"NVML: {error}"
 
 
-def _gpu(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
+def _gpu(nvml: Any, number: int) -> tuple[str, dict[str, str]] | None:
+    """One GPU's address and facts; None for one that has fallen off the bus: the others still answer."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        return _facts(nvml, handle)
+    except nvml.NVMLError:
+        return None
+
+
+def _facts(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
     domain, _, rest = str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower().partition(":")
     questions: dict[str, Callable[[], object]] = {
         "name": lambda: nvml.nvmlDeviceGetName(handle),

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Unanswered
-from vfioctl.kernel.tree import MOST_BYTES, Node, Tree, parse
+from vfioctl.kernel.tree import END, MOST_BYTES, Node, Tree, parse
 
 T = TypeVar("T")
 
@@ -22,7 +22,10 @@ def read_tree(file: Path) -> Tree:
             text = stream.read(MOST_BYTES + 1)  # the size of a pipe or a device is not known before
         if len(text) > MOST_BYTES:
             raise BadDocument(f"{file} is larger than {MOST_BYTES >> 20} MiB")
-        return parse(text, str(file))
+        tree = parse(text, str(file))
+        if not text.rstrip("\n").endswith(f"\n{END}"):
+            raise BadDocument(f"{file} was cut short: its last line is not {END!r}", hint="record it again")
+        return tree
     except UnicodeDecodeError as error:
         raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
     except OSError as error:

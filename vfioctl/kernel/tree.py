@@ -14,8 +14,11 @@ from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.kernel.paths import resolve
 
 HEADER = "#vfioctl-host 1"
-MOST_BYTES = 256 << 20
+END = "#end"
+"""The last line of a file: without it, the file was cut short."""
+MOST_BYTES = 64 << 20
 LONGEST_LINE = 65_536
+DEEPEST = 64
 ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/")
 SUBJECTS = ("hwdb:", "nvml:", "sim:")
 
@@ -144,7 +147,7 @@ def _take(tree: Tree, texts: _Texts, line: str) -> None:
     if not line:
         return
     if line.startswith("#"):
-        tree.comments.append(line)
+        tree.comments += [line] if line != END else []
     elif line.startswith(SUBJECTS):
         _take_property(tree, line)
     elif line.endswith("/") and " " not in line:
@@ -183,7 +186,7 @@ def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
 
 
 def _checked(path: str) -> str:
-    if len(path) > 4096 or not _PATH.fullmatch(path) or not f"{path}/".startswith(ROOTS):
+    if len(path) > 4096 or path.count("/") > DEEPEST or not _PATH.fullmatch(path) or not f"{path}/".startswith(ROOTS):
         raise ValueError(f"not a path that a host file may hold: {path[:80]!r}")
     return path
 
@@ -211,7 +214,7 @@ def _check_consistent(tree: Tree, source: str) -> None:
 def form(tree: Tree) -> str:
     """The host file of a tree: sorted, one fact a line."""
     comments = (_CONTROL.sub(" ", comment) for comment in tree.comments)
-    return "\n".join([HEADER, *comments, *_facts(tree)]) + "\n"
+    return "\n".join([HEADER, *comments, *_facts(tree), END]) + "\n"
 
 
 def unfit(tree: Tree) -> list[str]:

@@ -88,7 +88,8 @@ class Function(Value):
 
     @property
     def is_bridge(self) -> bool:
-        return self.class_code.startswith("06")
+        """What forwards to others and stays with the host. 0680 is no bridge: NVSwitches go by that class."""
+        return self.class_code.startswith("06") and not self.class_code.startswith("0680")
 
     @property
     def is_vf(self) -> bool:

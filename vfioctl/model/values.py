@@ -61,10 +61,10 @@ def _as_address(text: str) -> PciAddress:
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """The numbers of a kernel list such as ``0-3,8`` (cpulist_parse), sorted. Raises BadSpec."""
-    numbers: set[int] = set()
+    numbers: set[int] = set()  # no kernel has more than 8192 CPUs (NR_CPUS) or 1024 nodes
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
-        if not re.fullmatch(r"[0-9]{1,6}(-[0-9]{1,6})?", part, re.ASCII) or (dash and int(last) < int(first)):
+        if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?", part, re.ASCII) or (dash and int(last) < int(first)):
             raise BadSpec(f"not a list of numbers: {text[:40]!r}", hint="write it as 0-3,8")
         numbers.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(numbers))

@@ -26,9 +26,9 @@ def plan_bind(inventory: Inventory, intent: Intent) -> Plan:
             f"{intent.driver} is not a VFIO driver", hint=f"to give a device to it: vfioctl unbind --to {intent.driver}"
         )
     scope = scope_of(inventory, intent.devices)
-    _refuse_bind(inventory, intent, scope)
-    strangers = _blocking(inventory, scope)
+    strangers = _blocking(inventory, scope.foreign)
     moving = in_order((*scope.own, *(strangers if intent.with_group else ())))
+    _refuse_bind(inventory, intent, scope, moving)
     goals = {a: _vfio_goal(inventory.by_address[a], intent) for a in moving}
     notes = [
         *(f"{named(inventory.by_address[a])} shares the group and goes with it (--with-group)" for a in strangers),
@@ -58,7 +58,7 @@ def plan_unbind(inventory: Inventory, intent: Intent, records: Bindings) -> Plan
     return _plan(inventory, intent, scope, goals, notes)
 
 
-def plan_between(inventory: Inventory, now: Bindings, goals: Bindings) -> tuple[str, ...]:
+def modules_between(inventory: Inventory, now: Bindings, goals: Bindings) -> tuple[str, ...]:
     """The modules to load before `steps(now, goals)`: those of the drivers that are not registered."""
     modules = []
     for address, goal in goals.items():
@@ -85,13 +85,12 @@ def _check_driver_name(name: str | None) -> None:
         raise BadSpec(f"not a driver's name: {name[:40]!r}")
 
 
-def _refuse_bind(inventory: Inventory, intent: Intent, scope: Scope) -> None:
+def _refuse_bind(inventory: Inventory, intent: Intent, scope: Scope, moving: Iterable[PciAddress]) -> None:
     _refuse_bridges(inventory, intent)
     if not inventory.iommu.translating:
         raise NoIommu("this host has no IOMMU groups", hint=inventory.iommu.reason)
-    _refuse_unanswering(inventory, scope.own)
-    for address in scope.own:
-        function = inventory.by_address[address]
+    _refuse_unanswering(inventory, moving)
+    for function in (inventory.by_address[address] for address in moving):
         if function.iommu_group is None:
             raise NoIommu(f"{named(function)} is in no IOMMU group", hint="the IOMMU does not cover it")
         if function.boot_vga and not intent.allow_boot_vga and not function.on_vfio:
@@ -100,8 +99,7 @@ def _refuse_bind(inventory: Inventory, intent: Intent, scope: Scope) -> None:
                 hint="log in over the network first, then say --allow-boot-vga",
             )
         _refuse_live_vfs(function)
-    if not intent.with_group:
-        _refuse_strangers(inventory, scope)
+    _refuse_strangers(inventory, intent, scope)
 
 
 def _refuse_bridges(inventory: Inventory, intent: Intent) -> None:
@@ -138,20 +136,27 @@ def _refuse_live_vfs(function: Function) -> None:
         )
 
 
-def _blocking(inventory: Inventory, scope: Scope) -> tuple[PciAddress, ...]:
-    """The strangers whose driver keeps the group from a guest; one without a driver does no harm."""
-    strangers = (inventory.by_address[address] for address in scope.foreign)
+def _blocking(inventory: Inventory, addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
+    """Those whose driver keeps their group from a guest; one without a driver does no harm."""
+    functions = (inventory.by_address[address] for address in addresses)
     return tuple(
-        f.address for f in strangers if f.driver and not f.on_vfio and f.driver not in MANAGED_DMA_DRIVERS
+        f.address for f in functions if f.driver and not f.on_vfio and f.driver not in MANAGED_DMA_DRIVERS
     )
 
 
-def _refuse_strangers(inventory: Inventory, scope: Scope) -> None:
-    strangers = [inventory.by_address[address] for address in _blocking(inventory, scope)]
-    if strangers:
+def _refuse_strangers(inventory: Inventory, intent: Intent, scope: Scope) -> None:
+    bridges = [inventory.by_address[address] for address in _blocking(inventory, scope.bridges)]
+    if bridges:
+        raise GroupNotViable(
+            f"IOMMU group {bridges[0].iommu_group} also holds {'; '.join(named(f) for f in bridges)}",
+            hint="the kernel gives a guest no group with such a driver in it, and the host needs it: use another slot",
+            facts={"strangers": [f.address for f in bridges]},
+        )
+    strangers = [inventory.by_address[address] for address in _blocking(inventory, scope.foreign)]
+    if strangers and not intent.with_group:
         raise GroupNotViable(
             f"IOMMU group {strangers[0].iommu_group} also holds {'; '.join(named(f) for f in strangers)}",
-            hint="a guest owns a group whole: say --with-group to take them from the host too",
+            hint="a guest owns a group whole: --with-group takes them from the host too, if nothing there uses them",
             facts={"strangers": [f.address for f in strangers]},
         )
 
@@ -222,7 +227,7 @@ def _plan(
     viable_groups: tuple[int, ...] = (),
 ) -> Plan:
     now = {address: binding_of(inventory.by_address[address]) for address in goals}
-    todo = steps(now, goals, plan_between(inventory, now, goals))
+    todo = steps(now, goals, modules_between(inventory, now, goals))
     return Plan.make(
         intent=intent,
         facts=tuple(fact_of(inventory.by_address[address]) for address in scope.everything),

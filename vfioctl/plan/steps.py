@@ -7,9 +7,10 @@ override is aimed at the driver wanted, not cleared, until that driver has the d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from vfioctl.model.change import KERNEL_CHOICE, Binding, Step, StepKind, same_driver
+from vfioctl.model.change import KERNEL_CHOICE, Binding, Plan, Step, StepKind, same_driver
 from vfioctl.model.inventory import is_vfio_driver
 from vfioctl.model.values import PciAddress
 
@@ -17,6 +18,7 @@ DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
 PROBE = "/sys/bus/pci/drivers_probe"
 CLEAR = "\n"
+_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 Bindings = Mapping[PciAddress, Binding]
 
@@ -39,6 +41,23 @@ def steps(now: Bindings, goal: Bindings, modules: tuple[str, ...] = ()) -> tuple
             "as it was before",
         ),
     )
+
+
+def follows(plan: Plan) -> bool:
+    """Whether a plan's steps are those that its changes take, and the changes begin at its facts."""
+    before = {change.address: change.before for change in plan.changes}
+    after = {change.address: change.after for change in plan.changes}
+    known = {fact.address: fact.binding for fact in plan.facts}
+    modules = tuple(step.target for step in plan.steps if step.kind == StepKind.LOAD)
+    return (
+        all(known.get(address) == binding for address, binding in before.items())
+        and all(_MODULE.fullmatch(module) for module in modules)
+        and [_effect(step) for step in plan.steps] == [_effect(step) for step in steps(before, after, modules)]
+    )
+
+
+def _effect(step: Step) -> tuple[str, str, str]:
+    return step.kind, step.target, step.value
 
 
 def _moves(now: Binding, wanted: Binding) -> bool:

@@ -11,9 +11,9 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
 from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_members
 from vfioctl.model.values import PciAddress
+from vfioctl.probe.drivers import Registered
 from vfioctl.probe.iommu import read_groups, read_iommu
 from vfioctl.probe.numa import read_nodes
-from vfioctl.probe.drivers import Registered
 from vfioctl.probe.pci import Facts
 from vfioctl.probe.scan import Scan
 

@@ -1,0 +1,226 @@
+"""What was promised, and what each device was before: kept exactly as long as it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.unit.machines import copy, function, inventory_of, machine, original, state
+from vfioctl.apply.journal import Journal
+from vfioctl.apply.store import Store
+from vfioctl.errors import StoreDamaged, Unfinished
+from vfioctl.host import Host
+from vfioctl.kernel.seam import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.tree import Tree
+from vfioctl.model.change import Binding, Intent, JournalState, Plan, Verb
+from vfioctl.model.values import PciAddress
+from vfioctl.plan.bind import plan_bind, plan_unbind
+
+GPU, OTHER = PciAddress("0000:41:00.0"), PciAddress("0000:c1:00.0")
+IDENTITY = "10de:2330:10de:16c1:030200"
+BOOT, NOW = "boot-1", "2026-01-01T00:00:00+00:00"
+NATIVE = Binding(driver="nvidia", driver_override=None)
+
+
+@pytest.fixture
+def journal(fast_folder: Path) -> Journal:
+    return Journal(Store(fast_folder / "ledger.db"))
+
+
+def bind(*addresses: PciAddress, driver: str | None = "nvidia", driver_override: str | None = None) -> Plan:
+    """A bind of those functions, each in a group of its own."""
+    host = inventory_of(
+        *(
+            function(address, iommu_group=number, driver=driver, driver_override=driver_override)
+            for number, address in enumerate(addresses)
+        )
+    )
+    return plan_bind(host, Intent(verb=Verb.BIND, devices=addresses, driver=None))
+
+
+def unbind(*addresses: PciAddress) -> Plan:
+    host = inventory_of(
+        *(
+            function(address, iommu_group=number, driver="vfio-pci", driver_override="vfio-pci")
+            for number, address in enumerate(addresses)
+        )
+    )
+    return plan_unbind(host, Intent(verb=Verb.UNBIND, devices=addresses, driver=None), {})
+
+
+def records(journal: Journal, boot: str = BOOT, identity: str = IDENTITY) -> Mapping[PciAddress, Binding]:
+    return journal.records({GPU: identity, OTHER: identity}, boot_id=boot)
+
+
+def done(journal: Journal, plan: Plan, state: JournalState = JournalState.DONE, boot: str = BOOT) -> int:
+    entry = journal.begin(plan, boot_id=boot, now=NOW)
+    journal.end(entry, state, now=NOW, why="why")
+    return entry
+
+
+class TestEntries:
+    def test_without_a_ledger_there_are_none(self, journal: Journal) -> None:
+        assert (journal.entries(), journal.unfinished(), records(journal)) == ((), (), {})
+
+    def test_are_open_until_they_end(self, journal: Journal) -> None:
+        plan = bind(GPU)
+        number = journal.begin(plan, boot_id=BOOT, now=NOW)
+        (entry,) = journal.entries()
+        assert (entry.id, entry.plan, entry.state, entry.boot_id) == (number, plan, JournalState.OPEN, BOOT)
+        assert (entry.began, entry.ended, entry.why) == (NOW, None, "")
+        journal.end(entry, JournalState.DONE, now="later", why="because")
+        (entry,) = journal.entries()
+        assert (entry.state, entry.ended, entry.why) == (JournalState.DONE, "later", "because")
+
+    def test_are_listed_with_the_newest_first(self, journal: Journal) -> None:
+        numbers = [done(journal, bind(GPU)) for _ in range(3)]
+        assert [entry.id for entry in journal.entries()] == numbers[::-1]
+        assert [entry.id for entry in journal.entries(most=2)] == numbers[:0:-1]
+        assert journal.entries(most=0) == ()
+
+    @pytest.mark.parametrize(
+        ("end", "unfinished"),
+        [(JournalState.DONE, False), (JournalState.BACK, False), (JournalState.REBOOTED, False),
+         (JournalState.STUCK, True)],
+    )  # fmt: skip
+    def test_keep_their_devices_while_unfinished(
+        self, journal: Journal, end: JournalState, unfinished: bool  # noqa: FBT001 - pytest
+    ) -> None:
+        entry = done(journal, bind(GPU), end)
+        assert [each.id for each in journal.unfinished()] == ([entry] if unfinished else [])
+        journal.begin(bind(OTHER), boot_id=BOOT, now=NOW)
+        if unfinished:
+            with pytest.raises(Unfinished, match=GPU) as caught:
+                journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
+            assert caught.value.next_command == "vfioctl recover"
+        else:
+            journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
+
+    def test_that_cannot_have_all_their_devices_have_none(self, journal: Journal) -> None:
+        journal.begin(bind(OTHER), boot_id=BOOT, now=NOW)
+        with pytest.raises(Unfinished, match=OTHER):
+            journal.begin(bind(GPU, OTHER), boot_id=BOOT, now=NOW)
+        assert len(journal.entries()) == 1
+        assert journal.begin(bind(GPU), boot_id=BOOT, now=NOW) == 2
+
+    @pytest.mark.parametrize("text", ["", "{}", "not json", '{"version": 2}'])
+    def test_that_hold_no_plan_are_damage(self, journal: Journal, text: str) -> None:
+        number = done(journal, bind(GPU))
+        with journal.store.transaction() as db:
+            db.execute("UPDATE journal SET plan = ?, state = 'stuck'", (text,))
+        for ask in (journal.entries, journal.unfinished):
+            with pytest.raises(StoreDamaged, match=f"entry {number} holds no plan"):
+                ask()
+        with pytest.raises(StoreDamaged, match="holds no plan"):
+            journal.end(number, JournalState.DONE, now=NOW)
+
+
+class TestRecords:
+    def test_a_bind_records_what_was_before(self, journal: Journal) -> None:
+        done(journal, bind(GPU, driver_override="nvidia"))
+        assert records(journal) == {GPU: Binding(driver="nvidia", driver_override="nvidia")}
+
+    def test_what_had_no_driver_is_recorded_too(self, journal: Journal) -> None:
+        done(journal, bind(GPU, driver=None))
+        assert records(journal) == {GPU: Binding(driver=None, driver_override=None)}
+
+    def test_a_record_is_there_from_the_promise_on(self, journal: Journal) -> None:
+        journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
+        assert records(journal) == {GPU: NATIVE}
+
+    @pytest.mark.parametrize("end", [JournalState.BACK, JournalState.REBOOTED])
+    def test_a_bind_that_was_undone_has_none(self, journal: Journal, end: JournalState) -> None:
+        done(journal, bind(GPU), end)
+        assert records(journal) == {}
+
+    def test_of_another_boot_or_another_device_are_not_used(self, journal: Journal) -> None:
+        done(journal, bind(GPU))
+        assert records(journal, boot="boot-2") == {}
+        assert records(journal, identity="10de:2331:10de:16c1:030200") == {}
+        assert journal.records({OTHER: IDENTITY}, boot_id=BOOT) == {}
+        assert records(journal) == {GPU: NATIVE}
+
+    def test_of_another_boot_are_replaced(self, journal: Journal) -> None:
+        done(journal, bind(GPU))
+        done(journal, bind(GPU, driver=None), boot="boot-2")
+        assert records(journal, boot="boot-2") == {GPU: Binding(driver=None, driver_override=None)}
+        assert records(journal) == {}
+
+    def test_stay_through_a_bind_from_one_vfio_driver_to_another(self, journal: Journal) -> None:
+        done(journal, bind(GPU))
+        there = function(GPU, driver="vfio-pci", driver_override="vfio-pci")
+        intent = Intent(verb=Verb.BIND, devices=(GPU,), driver="nvgrace_gpu_vfio_pci")
+        done(journal, plan_bind(inventory_of(there), intent))
+        assert records(journal) == {GPU: NATIVE}
+
+    def test_stay_for_a_device_that_has_lost_its_driver_meanwhile(self, journal: Journal) -> None:
+        done(journal, bind(GPU))
+        again = bind(GPU, driver=None, driver_override="vfio-pci")
+        done(journal, again, JournalState.BACK)
+        assert records(journal) == {GPU: NATIVE}
+        done(journal, again)
+        assert records(journal) == {GPU: NATIVE}
+
+    def test_are_renewed_for_a_device_that_somebody_gave_back_by_hand(self, journal: Journal) -> None:
+        done(journal, bind(GPU))
+        done(journal, bind(GPU, driver="nouveau"))
+        assert records(journal) == {GPU: Binding(driver="nouveau", driver_override=None)}
+
+    def test_end_when_the_device_is_returned(self, journal: Journal) -> None:
+        done(journal, bind(GPU, OTHER))
+        done(journal, unbind(GPU))
+        assert records(journal) == {OTHER: NATIVE}
+
+    @pytest.mark.parametrize("end", [JournalState.BACK, JournalState.STUCK])
+    def test_stay_when_returning_fails(self, journal: Journal, end: JournalState) -> None:
+        done(journal, bind(GPU))
+        done(journal, unbind(GPU), end)
+        assert records(journal) == {GPU: NATIVE}
+
+
+class TestOnAHost:
+    """The same, seen from the front door."""
+
+    ADDRESS = PciAddress("0000:0b:00.0")
+
+    @pytest.fixture
+    def tree(self) -> Tree:
+        return copy(original("workstation"))
+
+    @pytest.fixture
+    def host(self, tree: Tree, fast_folder: Path) -> Host:
+        return machine(tree, fast_folder / "x.db")
+
+    def test_what_was_before_comes_back_after_two_vfio_drivers(self, host: Host, tree: Tree) -> None:
+        tree.put(f"{tree.resolve(f'{PCI_DEVICES}/{self.ADDRESS}')}/driver_override", "nvidia")
+        before = state(tree)
+        host.apply(host.plan_bind([self.ADDRESS]))
+        tree.put_directory(f"{PCI_DRIVERS}/other_vfio_pci")
+        host.apply(host.plan_bind([self.ADDRESS], driver="other_vfio_pci"))
+        assert host.inventory().by_address[self.ADDRESS].driver == "other_vfio_pci"
+        host.apply(host.plan_unbind([self.ADDRESS]))
+        assert state(tree) == before
+
+    def test_after_a_reboot_the_kernel_chooses(self, host: Host, tree: Tree) -> None:
+        host.apply(host.plan_bind([self.ADDRESS]))
+        tree.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
+        plan = host.plan_unbind([self.ADDRESS])
+        assert any("no record here" in note for note in plan.notes)
+
+    def test_a_device_lost_by_hand_comes_back_to_the_driver_it_had(self, host: Host, tree: Tree) -> None:
+        before = state(tree)
+        host.apply(host.plan_bind([self.ADDRESS]))
+        host.kernel.write(f"{PCI_DRIVERS}/vfio-pci/unbind", self.ADDRESS)
+        host.apply(host.plan_bind([self.ADDRESS]))
+        host.apply(host.plan_unbind([self.ADDRESS]))
+        assert state(tree) == before
+
+    def test_a_device_given_back_by_hand_is_left_alone(self, host: Host) -> None:
+        host.apply(host.plan_bind([self.ADDRESS]))
+        for address in [f"0000:0b:00.{n}" for n in range(4)]:
+            host.kernel.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
+            host.kernel.write(f"{PCI_DRIVERS}/vfio-pci/unbind", address)
+            host.kernel.write(DRIVERS_PROBE, address)
+        assert host.plan_unbind([self.ADDRESS]).nothing_to_do

@@ -1,0 +1,96 @@
+"""Plans as documents: read back as written, and told apart by their content."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.unit.machines import unhurried
+from vfioctl.model.change import (
+    Binding,
+    Change,
+    Fact,
+    Intent,
+    JournalEntry,
+    JournalState,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Verb,
+)
+from vfioctl.model.values import PciAddress
+
+TEXT = st.text(max_size=12)
+NAMES = st.none() | TEXT
+ADDRESSES = st.builds(
+    lambda *parts: PciAddress("{:04x}:{:02x}:{:02x}.{}".format(*parts)),
+    st.integers(0, 0xFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7),
+)  # fmt: skip
+BINDINGS = st.builds(Binding, driver=NAMES, driver_override=NAMES)
+INTENTS = st.builds(
+    Intent, verb=st.sampled_from(Verb), devices=st.lists(ADDRESSES, max_size=3).map(tuple), driver=NAMES,
+    with_group=st.booleans(), allow_boot_vga=st.booleans(),
+)  # fmt: skip
+FACTS = st.builds(Fact, address=ADDRESSES, identity=TEXT, iommu_group=st.none() | st.integers(0, 999), binding=BINDINGS)
+CONTENT = {
+    "intent": INTENTS,
+    "facts": st.lists(FACTS, max_size=3).map(tuple),
+    "changes": st.lists(st.builds(Change, address=ADDRESSES, before=BINDINGS, after=BINDINGS), max_size=3).map(tuple),
+    "steps": st.lists(
+        st.builds(Step, kind=st.sampled_from(StepKind), target=TEXT, value=TEXT, why=TEXT), max_size=3
+    ).map(tuple),
+    "viable_groups": st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    "notes": st.lists(TEXT, max_size=2).map(tuple),
+}  # fmt: skip
+PLANS = st.builds(Plan.make, **CONTENT)
+
+
+@unhurried
+@given(PLANS)
+def test_a_plan_survives_being_written_and_read(plan: Plan) -> None:
+    for text in (plan.model_dump_json(), plan.canonical(), json.dumps(plan.model_dump(mode="json"), indent=4)):
+        found = Plan.model_validate_json(text)
+        assert found == plan
+        assert found.canonical() == plan.canonical()
+
+
+@unhurried
+@given(PLANS, PLANS)
+def test_plans_have_the_same_id_when_they_say_the_same(one: Plan, other: Plan) -> None:
+    assert (one.id == other.id) == (one == other)
+    assert Plan.make(**{name: getattr(one, name) for name in CONTENT}).id == one.id
+
+
+@unhurried
+@given(PLANS, st.data())
+def test_any_change_of_content_changes_the_id(plan: Plan, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(CONTENT)))
+    value: object = data.draw(CONTENT[name])
+    other = Plan.make(**{key: getattr(plan, key) for key in CONTENT} | {name: value})
+    assert (other.id == plan.id) == (value == getattr(plan, name))
+    if value != getattr(plan, name):
+        forged = plan.model_copy(update={name: value})
+        with pytest.raises(ValidationError, match="edited or cut short"):
+            Plan.model_validate_json(forged.model_dump_json())
+
+
+def test_a_plan_without_steps_has_nothing_to_do() -> None:
+    intent = Intent(verb=Verb.BIND, devices=(), driver=None)
+    assert Plan.make(intent=intent, facts=(), changes=(), steps=()).nothing_to_do
+    step = Step(kind=StepKind.LOAD, target="vfio-pci", value="", why="")
+    assert not Plan.make(intent=intent, facts=(), changes=(), steps=(step,)).nothing_to_do
+
+
+@unhurried
+@given(PLANS, st.sampled_from(JournalState), st.sampled_from(Result))
+def test_what_became_of_a_plan_survives_being_written_and_read(plan: Plan, state: JournalState, result: Result) -> None:
+    entry = JournalEntry(id=1, plan=plan, state=state, boot_id="x", began="y", ended=None, why="")
+    assert JournalEntry.model_validate_json(entry.model_dump_json()) == entry
+    outcome = Outcome(plan=plan, result=result, found=plan.facts, seconds=0.5)
+    assert Outcome.model_validate_json(outcome.model_dump_json()) == outcome
