@@ -376,34 +376,24 @@ def ctrl_c() -> None:
     raise KeyboardInterrupt
 
 
-def broken_pipe() -> None:
-    raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+def at_the_terminal() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(("what", "error"), [(ctrl_c, KeyboardInterrupt), (broken_pipe, BrokenPipeError)])
-def test_what_interrupts_a_write_puts_everything_back(
-    fast_folder: Path, what: Callable[[], None], error: type[BaseException], late: bool  # noqa: FBT001 - pytest
+@pytest.mark.parametrize("what", [ctrl_c, at_the_terminal])
+def test_an_interrupt_in_any_write_puts_everything_back(
+    fast_folder: Path, what: Callable[[], None], late: bool  # noqa: FBT001 - pytest
 ) -> None:
     for at in range(1, Machine(fast_folder / "x.db").writes + 1):
         kernel = type("At", (Interrupting,), {"moment": at, "late": late, "what": staticmethod(what)})
         work = Machine(fast_folder / f"{at}.db", kernel)
-        with pytest.raises(error):
+        with pytest.raises(KeyboardInterrupt) as caught:
             work.host.apply(work.plan)
+        assert getattr(caught.value, "restored", "").endswith("put back as before")
         assert state(work.tree) == work.before, at
         assert work.host.history()[0].state == JournalState.BACK
         assert work.host.recover() == ()
-
-
-def test_a_terminal_that_closes_amid_the_walk_does_not_stop_the_way_back(work: Machine) -> None:
-    def closed(step: Step, number: int, total: int) -> None:
-        if number == 6:
-            raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        work.host.apply(work.plan, progress=closed)
-    assert state(work.tree) == work.before
-    assert work.host.history()[0].state == JournalState.BACK
 
 
 def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) -> None:
@@ -441,7 +431,7 @@ def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: Machine) -> None
     assert state(work.tree) == work.before
 
 
-@pytest.mark.parametrize("at", [1, 5, 12])
+@pytest.mark.parametrize("at", [1, 5, 11])
 def test_an_interrupt_after_which_going_back_fails_is_stuck(fast_folder: Path, at: int) -> None:
     kernel = type("At", (Interrupting,), {"moment": at, "late": True, "what": staticmethod(ctrl_c)})
     work = Machine(fast_folder / "x.db", kernel, (Fault(at + 1, "errno", errno.EIO),))

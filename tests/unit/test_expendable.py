@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -9,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
+from vfioctl.errors import HostError
 from vfioctl.kernel import expendable
 from vfioctl.kernel.expendable import Unreturned, call, each
 
@@ -56,20 +57,15 @@ def say_so_and_block(send: Callable[[object], None]) -> None:
     block()
 
 
-def interrupted_after(seconds: float, every: float = 0.0) -> Callable[[], None]:
-    """Ctrl-C in so many seconds, and again `every` so many; returns what stops it."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds, every)
-
-    def stop() -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-    return stop
+@contextmanager
+def interrupted(*, after: float, times: int = 1) -> Iterator[None]:
+    """Ctrl-C comes in so many seconds, once or several times, as from a terminal."""
+    script = f"for _ in {' '.join('x' * times)}; do sleep {after}; kill -INT {os.getpid()}; done"
+    with subprocess.Popen(["/bin/sh", "-c", script]) as hand:
+        try:
+            yield
+        finally:
+            hand.wait()
 
 
 def open_files() -> dict[str, str]:
@@ -138,21 +134,23 @@ class TestCall:
             time.sleep(0.3)
             done.touch()
 
-        stop = interrupted_after(0.05, every=0.05)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                call(work, deadline=20)
-            assert done.exists()
-        finally:
-            stop()
+        with pytest.raises(KeyboardInterrupt), interrupted(after=0.05, times=3):  # noqa: PT012 - then comes the end
+            call(work, deadline=20)
+            pytest.fail("it was heard when the work had ended")
+        assert done.exists()
 
     def test_interrupted_and_never_returning_says_that_it_never_returned(self) -> None:
-        stop = interrupted_after(PATIENCE / 3)
-        try:
-            with pytest.raises(Unreturned):
-                call(block, deadline=PATIENCE)
-        finally:
-            stop()
+        with interrupted(after=PATIENCE / 3), pytest.raises(Unreturned):
+            call(block, deadline=PATIENCE)
+
+    @pytest.mark.parametrize("name", ["fork", "pipe"])
+    def test_that_cannot_be_begun_is_a_matter_of_the_host(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        def refused() -> int:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(os, name, refused)
+        with pytest.raises(HostError, match="no child process could be started: Resource"):
+            call(block, deadline=20)
 
     def test_the_terminals_interrupt_does_not_reach_the_child(self) -> None:
         def work() -> list[object]:
@@ -288,12 +286,8 @@ class TestEach:
         assert list(results) == [("done", None)]
 
     def test_interrupted_leaves_no_child_behind(self) -> None:
-        stop = interrupted_after(0.1)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                list(each(lambda _: block(), SUBJECTS, patience=20, children=3))
-        finally:
-            stop()
+        with pytest.raises(KeyboardInterrupt), interrupted(after=0.1):
+            list(each(lambda _: block(), SUBJECTS, patience=20, children=3))
 
 
 class TestInThisProcess:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.unit.machines import HOSTS, NAMES, copy, original, unhurried, written
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
 from vfioctl.host import Host
-from vfioctl.kernel import hwdb, live
+from vfioctl.kernel import files, hwdb
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded
@@ -302,14 +302,14 @@ class TestHostileHost:
     def test_a_device_that_vanishes_while_it_is_read_costs_itself(
         self, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        genuine = live._read_directory
+        genuine = files.read_directory
 
         def vanish(fd: int, wanted: Collection[str], links: Prefixes) -> Directory:
             if os.readlink(f"/proc/self/fd/{fd}") == str(device):
                 shutil.rmtree(device)
             return genuine(fd, wanted, links)
 
-        monkeypatch.setattr(live, "_read_directory", vanish)
+        monkeypatch.setattr(files, "read_directory", vanish)
         found = self.inventory(tmp_path)
         assert self.ONE not in found.by_address
         assert self.ONE in [warning.subject for warning in found.warnings]
@@ -358,14 +358,14 @@ class TestHostileHost:
     def test_a_read_that_blocks_costs_one_fact(
         self, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        genuine = live._read_attribute
+        genuine = files.read_attribute
 
         def blocking(name: str, directory: int) -> str:
             if name == "driver_override" and os.readlink(f"/proc/self/fd/{directory}") == str(device):
                 time.sleep(60)
             return genuine(name, directory)
 
-        monkeypatch.setattr(live, "_read_attribute", blocking)
+        monkeypatch.setattr(files, "read_attribute", blocking)
         found = self.inventory(tmp_path, patience=0.5)
         sound = read_inventory(Recorded(original("workstation"), "")).by_address[self.ONE]
         one = found.by_address[self.ONE]
@@ -377,14 +377,14 @@ class TestHostileHost:
     def test_a_device_that_never_answers_at_all_costs_itself(
         self, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        genuine = live._read_directory
+        genuine = files.read_directory
 
         def blocking(fd: int, wanted: Collection[str], links: Prefixes) -> Directory:
             if os.readlink(f"/proc/self/fd/{fd}") == str(device):
                 time.sleep(60)
             return genuine(fd, wanted, links)
 
-        monkeypatch.setattr(live, "_read_directory", blocking)
+        monkeypatch.setattr(files, "read_directory", blocking)
         found = self.inventory(tmp_path, patience=0.4)
         assert self.ONE not in found.by_address
         assert [w.subject for w in found.warnings if "did not return" in w.text] == [self.ONE, self.ONE]
@@ -444,11 +444,11 @@ class TestWrite:
         with pytest.raises(KernelRefused) as caught:
             Live().write(path, "x")
         assert (caught.value.symbol, caught.value.path, caught.value.text) == (symbol, path, "x")
-        assert live._write_once(path, "x") == getattr(errno, symbol)
+        assert files.write_once(path, "x") == getattr(errno, symbol)
 
     def test_in_this_process_gives_0(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        assert live._write_once(str(tmp_path / "file"), "x") == 0
+        assert files.write_once(str(tmp_path / "file"), "x") == 0
 
     def test_that_never_returns_is_stuck(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
@@ -461,7 +461,7 @@ class TestWrite:
     def test_whose_process_is_killed_is_an_error_that_can_be_undone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(live, "_write_once", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(files, "write_once", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(VfioctlError, match="killed") as caught:
             Live().write(str(tmp_path / "file"), "x")
         assert not isinstance(caught.value, Stuck)
@@ -501,17 +501,21 @@ class TestLoad:
         assert caught.value.hint
 
     @pytest.mark.usefixtures("modprobe")
-    def test_without_modprobe_says_what_to_install(self) -> None:
-        with pytest.raises(HostError, match="modprobe is not installed"):
+    def test_without_modprobe_says_so(self) -> None:
+        with pytest.raises(HostError, match="could not be loaded") as caught:
             Live().load("x")
+        assert caught.value.kernel_said == "modprobe: No such file or directory"
+        assert files.run(["modprobe"]) == (127, "modprobe: No such file or directory")
 
-    def test_that_does_not_return_is_stuck(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def late(command: list[str], *, timeout: float, **_: object) -> None:
-            raise subprocess.TimeoutExpired(command, timeout)
+    def test_that_does_not_return_is_stuck(self, modprobe: Callable[[str], None]) -> None:
+        modprobe("while :; do :; done" if not Path("/bin/sleep").exists() else "exec /bin/sleep 60")
+        with at_once(20), pytest.raises(Stuck, match=r"modprobe x did not return in 0\.3 s") as caught:
+            Live(load_deadline=0.3).load("x")
+        assert caught.value.facts["pid"]
 
-        monkeypatch.setattr(subprocess, "run", late)
-        with pytest.raises(Stuck, match="did not return in 60 s"):
-            Live().load("x")
+    def test_in_this_process_gives_the_exit_code(self, modprobe: Callable[[str], None]) -> None:
+        modprobe("echo oh >&2; exit 3")
+        assert files.run(["modprobe"]) == (3, "oh")
 
 
 class TestViable:

@@ -98,6 +98,14 @@ class TestWhatGoesAlong:
         assert error.facts == {"strangers": ["0000:42:00.0"]}
         assert "--with-group" in error.hint
 
+    def test_a_bridge_whose_driver_does_its_own_dma_cannot_be_helped(self) -> None:
+        bridge = BRIDGE.model_copy(update={"driver": "shpchp"})
+        for wishes in ({}, {"with_group": True}):
+            error = refused(GroupNotViable, inventory_of(bridge, GPU, AUDIO), **wishes)
+            assert error.message == "IOMMU group 12 also holds 0000:40:01.0 (10de:2330, shpchp)"
+            assert error.facts == {"strangers": ["0000:40:01.0"]}
+            assert "--with-group" not in error.hint
+
     @pytest.mark.parametrize("driver", [None, "vfio-pci", "pci-stub", "pcieport", "mlx5_vfio_pci"])
     def test_a_stranger_that_does_no_harm_is_left_alone(self, driver: str | None) -> None:
         host = inventory_of(GPU, AUDIO, DISK.model_copy(update={"driver": driver}))
@@ -110,6 +118,17 @@ class TestWhatGoesAlong:
         plan = planned(inventory_of(GPU, AUDIO, DISK), with_group=True)
         assert after(plan)["0000:42:00.0"] == VFIO
         assert plan.notes == ("0000:42:00.0 (PM9A3, nvme) shares the group and goes with it (--with-group)",)
+
+    @pytest.mark.parametrize(
+        ("kind", "facts"),
+        [(DeviceInUse, {"boot_vga": True, "class_code": "030000"}), (DeviceInUse, {"virtfns": (GPU.address,)}),
+         (DeviceInUse, {"unknown": {"driver_override": "EIO"}})],
+    )  # fmt: skip
+    def test_a_stranger_that_goes_along_is_looked_at_as_well(
+        self, kind: type[VfioctlError], facts: dict[str, object]
+    ) -> None:
+        host = inventory_of(GPU, AUDIO, DISK.model_copy(update=facts))
+        assert "0000:42:00.0" in refused(kind, host, with_group=True).message
 
     def test_the_plan_rests_on_every_function_concerned(self) -> None:
         plan = planned(inventory_of(BRIDGE, GPU, AUDIO, DISK, function("c1:00.0", iommu_group=20)), with_group=True)
@@ -209,7 +228,7 @@ class TestRefusals:
         assert "has 6 live VFs: 0000:41:02.0, 0000:41:02.1, 0000:41:02.2, 0000:41:02.3" in error.message
         assert "/sys/bus/pci/devices/0000:41:00.0/sriov_numvfs" in error.hint
 
-    @pytest.mark.parametrize("class_code", ["060400", "060000", "068000"])
+    @pytest.mark.parametrize("class_code", ["060400", "060000", "060401"])
     def test_a_bridge_is_no_endpoint(self, class_code: str) -> None:
         bridge = BRIDGE.model_copy(update={"class_code": class_code, "class_name": "PCI bridge"})
         error = refused(BadSpec, inventory_of(bridge, GPU), "0000:40:01.0")

@@ -502,7 +502,8 @@ class TestInventory:
     @pytest.mark.parametrize(
         ("class_code", "gpu", "bridge"),
         [("030000", True, False), ("030100", True, False), ("030200", True, False), ("038000", True, False),
-         ("120000", True, False), ("040300", False, False), ("060400", False, True), ("120100", False, False)],
+         ("120000", True, False), ("040300", False, False), ("060400", False, True), ("068000", False, False),
+         ("120100", False, False)],
     )  # fmt: skip
     def test_a_gpu_is_known_by_its_class(self, class_code: str, gpu: bool, bridge: bool) -> None:  # noqa: FBT001 - pytest
         one = function("01:00.0", class_code)

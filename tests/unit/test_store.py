@@ -308,9 +308,9 @@ class TestFullDisk:
     def test_what_was_there_before_stays(self, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         add(ledger)
         monkeypatch.setattr(sqlite3, "connect", limited(1))
-        rows = [INSERT.replace("'p'", f"'{'x' * 999}'")] * 1000
+        many = INSERT.replace("'p'", "?")
         with pytest.raises(StoreDamaged, match="full"), ledger.transaction() as db:
-            db.executescript(";".join(rows))
+            db.executemany(many, [("x" * 999,)] * 1000)
         assert count(ledger) == 1
 
     def test_a_host_is_left_as_it_was(self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

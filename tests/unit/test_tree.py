@@ -155,10 +155,10 @@ class TestParsing:
     ), max_size=8))  # fmt: skip
     def test_a_nearly_right_document_is_read_or_refused(self, lines: list[str]) -> None:
         try:
-            tree = parsed(*lines)
+            text = form(parsed(*lines))
         except BadDocument:
             return
-        assert contents(parse(form(tree), "again")) == contents(tree)
+        assert form(parse(text, "again")) == text
 
     @pytest.mark.parametrize(
         ("line", "why"),

@@ -6,10 +6,11 @@ The only module that changes a host. It never trusts a write that returned: only
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from vfioctl.apply.journal import Journal
+from vfioctl.apply.wording import listed, said, stuck, verify_error
 from vfioctl.errors import (
     BadDocument,
     KernelRefused,
@@ -23,8 +24,7 @@ from vfioctl.errors import (
 )
 from vfioctl.interrupts import held_back, listen
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel
-from vfioctl.model.change import Binding, Fact, JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind
-from vfioctl.model.values import PciAddress
+from vfioctl.model.change import JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind
 from vfioctl.plan.bind import modules_between
 from vfioctl.plan.steps import Bindings, follows, steps
 from vfioctl.probe.bindings import read_facts
@@ -49,12 +49,13 @@ class Engine:
         """
         began = time.monotonic()
         _refuse_forged(plan)
-        self._refuse_unfinished(plan)
         if plan.nothing_to_do:
+            self._refuse_unfinished(plan)
             self._refuse_stale(plan)
             return self._outcome(plan, Result.NOTHING, began)
         self._refuse_unwritable(plan)
         with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
+            self._refuse_unfinished(plan)  # with the lock in hand: what is open now is nobody's any more
             self._refuse_stale(plan)
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=_now())
             self._carry_out(entry, plan, progress)
@@ -133,7 +134,7 @@ class Engine:
         try:
             self._journal.end(entry, JournalState.DONE, now=_now())
         except StoreDamaged as error:
-            error.message = f"{_listed(plan)} changed as planned, but the journal could not say so: {error.message}"
+            error.message = f"{listed(plan)} changed as planned, but the journal could not say so: {error.message}"
             error.next_command = "vfioctl recover"
             raise
 
@@ -173,7 +174,7 @@ class Engine:
             if not wrong:
                 return
             if time.monotonic() >= until:
-                raise _verify_error(wrong, found)
+                raise verify_error(wrong, found)
             time.sleep(0.05)
 
     def _verify_viable(self, plan: Plan) -> None:
@@ -199,7 +200,7 @@ class Engine:
         self, entry: int, plan: Plan, error: VfioctlError | KeyboardInterrupt, progress: Progress | None
     ) -> None:
         """Plans from what is now to what was before, and walks it; on failure the journal stays open."""
-        why = _said(error)
+        why = said(error)
         if isinstance(error, Stuck):
             self._note(entry, JournalState.STUCK, why)
             return
@@ -207,9 +208,9 @@ class Engine:
             self._go_to({change.address: change.before for change in plan.changes}, progress)
         except VfioctlError as second:
             self._note(entry, JournalState.STUCK, f"{why}; then, going back: {second.message}")
-            raise _stuck(f"{why}; and going back failed: {second.message}", second, error) from error
+            raise stuck(f"{why}; and going back failed: {second.message}", second, error) from error
         noted = self._note(entry, JournalState.BACK, why)
-        restored = f"{_listed(plan)} put back as before"
+        restored = f"{listed(plan)} put back as before"
         error.restored = restored if noted else f"{restored}; the journal could not say so: vfioctl recover"  # type: ignore[union-attr]
 
     def _note(self, entry: int, state: JournalState, why: str) -> bool:
@@ -247,7 +248,7 @@ class Engine:
         except VfioctlError as error:
             why = "; then, in recovery: ".join(filter(None, (entry.why, error.message)))
             self._note(entry.id, JournalState.STUCK, why)
-            raise _stuck(f"the change of {_listed(plan)} could not be finished: {error.message}", error) from error
+            raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
         self._journal.end(entry, state, now=_now(), why=entry.why)
         return self._outcome(plan, result, began)
 
@@ -264,47 +265,6 @@ def _refuse_forged(plan: Plan) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _listed(plan: Plan) -> str:
-    return ", ".join(change.address for change in plan.changes)
-
-
-def _verify_error(wrong: Bindings, found: Mapping[PciAddress, Fact]) -> VerifyError:
-    def text(binding: Binding | None) -> str:
-        if binding is None:
-            return "gone"
-        override = f", override {binding.driver_override}" if binding.driver_override else ""
-        return f"{binding.driver or 'no driver'}{override}"
-
-    parts = [
-        f"{address} should be on {text(goal)} and is on {text(found[address].binding if address in found else None)}"
-        for address, goal in wrong.items()
-    ]
-    return VerifyError(
-        "; ".join(parts),
-        hint="the kernel log says why the driver did not take it: dmesg | tail",
-        facts={
-            "wanted": {address: goal.model_dump() for address, goal in wrong.items()},
-            "found": {a: found[a].binding.model_dump() if a in found else None for a in wrong},
-        },
-    )
-
-
-def _stuck(message: str, cause: VfioctlError, first: BaseException | None = None) -> Stuck:
-    """What could not be finished, with what the kernel said of it and of what came before."""
-    error = Stuck(
-        message,
-        hint=cause.hint,
-        next_command="vfioctl recover",
-        facts={**getattr(first, "facts", {}), "cause": cause.facts},
-    )
-    error.kernel_said = cause.kernel_said or getattr(first, "kernel_said", "")
-    return error
-
-
-def _said(error: BaseException) -> str:
-    return error.message if isinstance(error, VfioctlError) else "interrupted"
 
 
 def _deaf() -> None:

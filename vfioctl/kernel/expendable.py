@@ -35,10 +35,13 @@ class Child:
         _reap_abandoned()
         self._received = b""
         with held_back():  # or one could be raised in the child before it has let go of the caller's work
+            ends: tuple[int, ...] = ()
             try:
-                self.results, sending = os.pipe()
+                self.results, sending = ends = os.pipe()
                 self.pid = os.fork()
             except OSError as error:
+                for end in ends:
+                    os.close(end)
                 raise HostError(f"no child process could be started: {error.strerror}") from None
             if self.pid == 0:
                 _live_and_die(work, sending, keep)
@@ -83,6 +86,15 @@ class Child:
     def state(self) -> dict[str, str]:
         """What the kernel shows of a child that does not come back: state, wchan and stack where readable."""
         return {name: text for name in ("stat", "wchan", "stack") if (text := _process_text(self.pid, name))}
+
+
+def _fork(*pipe: int) -> int:
+    try:
+        return os.fork()
+    except OSError:
+        for end in pipe:
+            os.close(end)
+        raise
 
 
 def _process_text(pid: int, name: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, Stuck
-from vfioctl.kernel import expendable
+from vfioctl.kernel import expendable, files
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.paths import resolve
 from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Unanswered
@@ -24,8 +24,6 @@ from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Una
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 VFIO_GROUP_FLAGS_VIABLE = 1
-_MOST_TEXT = 16 << 20
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _FEW = 64  # below this many subjects a second reading child costs more than it saves
 
 
@@ -63,20 +61,20 @@ class Live:
         try:
             there = self._at(path)
             if self._root:
-                _refuse_odd(there)
-            return _read_text(there)
+                files.refuse_odd(there)
+            return files.read_text(there)
         except OSError as error:
             raise _refused(path, error) from None
 
     def link(self, path: str) -> str:
         try:
-            return _readable(os.readlink(self._at(path, follow_last=False)))
+            return files.readable(os.readlink(self._at(path, follow_last=False)))
         except OSError as error:
             raise _refused(path, error) from None
 
     def children(self, path: str) -> list[str]:
         try:
-            return sorted(map(_readable, os.listdir(self._at(path))))
+            return sorted(map(files.readable, os.listdir(self._at(path))))
         except OSError as error:
             raise _refused(path, error) from None
 
@@ -105,7 +103,7 @@ class Live:
         except OSError as error:
             raise _refused(path, error) from None
         try:
-            return _read_directory(fd, wanted, links)
+            return files.read_directory(fd, wanted, links)
         finally:
             os.close(fd)
 
@@ -153,7 +151,7 @@ class Live:
             raise KernelRefused(path, errnos.EROFS, value)
         try:
             errno = expendable.call(
-                lambda: _write_once(path, value), deadline=self._write_deadline, keep=self._lock_fds
+                lambda: files.write_once(path, value), deadline=self._write_deadline, keep=self._lock_fds
             )
         except expendable.Unreturned as late:
             raise _never_returned(path, value, late) from None
@@ -169,7 +167,7 @@ class Live:
             raise HostError(f"cannot load {module}: {self.read_only}")
         command = ["modprobe", "--", module]
         try:
-            code, said = expendable.call(lambda: _run(command), deadline=self._load_deadline, keep=self._lock_fds)
+            code, said = expendable.call(lambda: files.run(command), deadline=self._load_deadline, keep=self._lock_fds)
         except expendable.Unreturned as late:
             raise Stuck(
                 f"modprobe {module} did not return in {late.seconds:g} s",
@@ -224,83 +222,6 @@ def _group_status() -> bytes:
 
 def _refused(path: str, error: OSError) -> KernelRefused:
     return KernelRefused(path, error.errno or errnos.EIO)
-
-
-def _readable(name: str) -> str:
-    """A name that JSON can hold: where it is not UTF-8 it gets a `?`, and nothing is found under it."""
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()
-
-
-def _refuse_odd(path: str) -> None:
-    """A captured directory may hold FIFOs and the nodes of devices of this machine: these are never opened."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
-
-
-def _read_text(path: str) -> str:
-    fd = os.open(path, _READ)
-    try:
-        data = b""
-        while len(data) < _MOST_TEXT and (more := os.read(fd, 1 << 20)):
-            data += more
-    finally:
-        os.close(fd)
-    return data.decode("utf-8", "replace").rstrip("\n")
-
-
-def _read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directory:
-    names, targets, texts, refused = [], {}, {}, {}
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            names.append(name := entry.name)
-            try:
-                if entry.is_symlink():
-                    if name.startswith(links):
-                        targets[_readable(name)] = _readable(os.readlink(name, dir_fd=fd))
-                elif name in wanted and entry.is_file():
-                    texts[name] = _read_attribute(name, fd)
-                elif name in wanted:
-                    refused[name] = "EISDIR" if entry.is_dir() else "ENXIO"
-            except OSError as error:
-                refused[_readable(name)] = errnos.errorcode.get(error.errno or 0, "EIO")
-    plain = "".join(names).isascii()  # as all of sysfs is
-    return Directory(frozenset(names if plain else map(_readable, names)), texts, targets, refused)
-
-
-def _read_attribute(name: str, directory: int) -> str:
-    """One read(2): an attribute of sysfs is no longer than a page."""
-    fd = os.open(name, _READ, dir_fd=directory)
-    try:
-        return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
-    finally:
-        os.close(fd)
-
-
-def _run(command: list[str]) -> tuple[int, str]:
-    """A command's exit code and the end of what it complained of."""
-    import subprocess
-
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    except OSError as error:
-        return 127, f"{command[0]}: {error.strerror}"
-    return done.returncode, done.stderr.strip()[-500:]
-
-
-def _write_once(path: str, value: str) -> int:
-    """0, or the errno. One write(2): sysfs takes each write as a command of its own."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError as error:
-        return error.errno or errnos.EIO
-    try:
-        os.write(fd, value.encode())
-    except OSError as error:
-        return error.errno or errnos.EIO
-    finally:
-        os.close(fd)
-    return 0
 
 
 def _never_returned(path: str, value: str, late: expendable.Unreturned) -> Stuck:

@@ -1,0 +1,90 @@
+"""Reading and writing one file, one directory, or what one command says; each once, with errno as Linux gives it."""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+import stat
+from collections.abc import Collection
+
+from vfioctl.kernel.seam import Directory, Prefixes
+
+MOST_TEXT = 16 << 20
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def readable(name: str) -> str:
+    """A name that JSON can hold: where it is not UTF-8 it gets a `?`, and nothing is found under it."""
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+
+
+def refuse_odd(path: str) -> None:
+    """A captured directory may hold FIFOs and the nodes of devices of this machine: these are never opened."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
+
+
+def read_text(path: str) -> str:
+    fd = os.open(path, READ)
+    try:
+        data = b""
+        while len(data) < MOST_TEXT and (more := os.read(fd, 1 << 20)):
+            data += more
+    finally:
+        os.close(fd)
+    return data.decode("utf-8", "replace").rstrip("\n")
+
+
+def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directory:
+    names, targets, texts, refused = [], {}, {}, {}
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            names.append(name := entry.name)
+            try:
+                if entry.is_symlink():
+                    if name.startswith(links):
+                        targets[readable(name)] = readable(os.readlink(name, dir_fd=fd))
+                elif name in wanted and entry.is_file():
+                    texts[name] = read_attribute(name, fd)
+                elif name in wanted:
+                    refused[name] = "EISDIR" if entry.is_dir() else "ENXIO"
+            except OSError as error:
+                refused[readable(name)] = errnos.errorcode.get(error.errno or 0, "EIO")
+    plain = "".join(names).isascii()  # as all of sysfs is
+    return Directory(frozenset(names if plain else map(readable, names)), texts, targets, refused)
+
+
+def read_attribute(name: str, directory: int) -> str:
+    """One read(2): an attribute of sysfs is no longer than a page."""
+    fd = os.open(name, READ, dir_fd=directory)
+    try:
+        return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
+    finally:
+        os.close(fd)
+
+
+def run(command: list[str]) -> tuple[int, str]:
+    """A command's exit code and the end of what it complained of."""
+    import subprocess
+
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        return 127, f"{command[0]}: {error.strerror}"
+    return done.returncode, done.stderr.strip()[-500:]
+
+
+def write_once(path: str, value: str) -> int:
+    """0, or the errno. One write(2): sysfs takes each write as a command of its own."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return error.errno or errnos.EIO
+    try:
+        os.write(fd, value.encode())
+    except OSError as error:
+        return error.errno or errnos.EIO
+    finally:
+        os.close(fd)
+    return 0
