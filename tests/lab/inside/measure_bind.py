@@ -1,6 +1,6 @@
 """What a bind costs inside the process, against the whole `driverctl --nosave set-override` of the same device.
 
-Runs in the lab, where starting Python would hide the work: `tests/lab/boot.py -- -s tests/lab/inside/measure_bind.py`. Judges nothing.
+Runs in the lab, where starting Python would hide the work, as a part of `make bench`. Judges nothing.
 """
 
 import json
