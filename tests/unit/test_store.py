@@ -159,7 +159,7 @@ class TestDamage:
         with sqlite3.connect(ledger.file) as db:
             db.execute("CREATE TABLE journal (x)")
         db.close()
-        with pytest.raises(StoreDamaged, match="already exists"):
+        with pytest.raises(StoreDamaged, match="another program's"):
             add(ledger)
 
     def test_missing_tables_are_refused(self, ledger: Store) -> None:

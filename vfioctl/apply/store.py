@@ -94,6 +94,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 def _check_version(connection: sqlite3.Connection) -> int:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        raise sqlite3.DatabaseError("it is another program's database")
     if version > len(_MIGRATIONS):
         raise sqlite3.DatabaseError(f"it is of version {version}, written by a newer vfioctl")
     return version
@@ -136,7 +138,8 @@ def _explained(file: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         raise StoreDamaged(
             f"the ledger {file} is damaged: {error}",
-            hint=f"keep it for study and start anew: mv {file} {file}.damaged",
+            hint=f"set it aside with mv {file} {file}.damaged; what devices were before is then unknown, and unbind "
+            "leaves it to the kernel",
         ) from None
     except OSError as error:
         raise StoreDamaged(f"the ledger {file} cannot be used: {error.strerror}", hint="run it as root") from None

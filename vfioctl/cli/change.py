@@ -55,6 +55,13 @@ def tell(outcomes: "Sequence[Outcome]") -> None:
         draw(render.outcome_page(outcome))
 
 
+def tell_unfinished(host: "Host") -> None:
+    """A line on stderr for each change that was cut short: what is listed may then be half of it."""
+    for entry in host.unfinished():
+        devices = ", ".join(change.address for change in entry.plan.changes)
+        say(f"vfioctl: a change of {devices} was cut short; to finish it: vfioctl recover")
+
+
 def progress(step: "Step", number: int, total: int) -> None:
     """One line for each step, on stderr, before it is taken."""
     effect = f"load {step.target}"

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from vfioctl.cli.change import tell_unfinished
 from vfioctl.cli.choice import chosen
 from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson
@@ -35,7 +36,9 @@ def inventory(
     """
     if tree and as_json:
         raise BadSpec("--tree and --json exclude each other", hint="--json has the groups and NUMA nodes in it")
-    found = chosen(ctx).open().inventory()
+    host = chosen(ctx).open()
+    found = host.inventory()
+    tell_unfinished(host)
     if as_json:
         # whole lines for people; ten thousand functions in half the time and space for programs
         emit(found.document(everything=everything).model_dump_json(indent=2 if sys.stdout.isatty() else None))

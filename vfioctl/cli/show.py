@@ -2,6 +2,7 @@
 
 import typer
 
+from vfioctl.cli.change import tell_unfinished
 from vfioctl.cli.choice import chosen
 from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson, Device
@@ -25,7 +26,9 @@ def show(ctx: typer.Context, device: Device, *, as_json: AsJson = False) -> None
     """
     from vfioctl.model.selector import select
 
-    found = chosen(ctx).open().inventory()
+    host = chosen(ctx).open()
+    found = host.inventory()
+    tell_unfinished(host)
     (address,) = select(found, [device], every=False)
     if as_json:
         emit(found.by_address[address].model_dump_json(indent=2))

@@ -140,7 +140,8 @@ def _undo(plan: Plan) -> Iterator[Text]:
         yield Text(f"vfioctl unbind {devices}", no_wrap=True, overflow="ignore")
         yield Text("which puts back the drivers and overrides that are recorded before the first step")
     else:
-        yield Text(f"vfioctl bind {devices}", no_wrap=True, overflow="ignore")
+        flags = [flag for flag, given in (("--with-group", plan.intent.with_group),) if given]
+        yield Text(" ".join(["vfioctl bind", devices, *flags]), no_wrap=True, overflow="ignore")
 
 
 def _found(plan: Plan, outcome: Outcome) -> Iterator[Text]:

@@ -38,9 +38,10 @@ class Simulated(Recorded):
     @classmethod
     def at(cls, file: Path, *, faults: Sequence[Fault] = ()) -> Simulated:
         """The host kept in `file`. A death there is a real one (exit 137). Raises BadDocument."""
-        return cls(
-            read_tree(file), f"simulated host {file.name}", file=file, faults=faults, die=lambda: os._exit(137)
-        )
+        stamp = _stamp(file)  # before it is read: what another process writes meanwhile is then seen
+        host = cls(read_tree(file), f"simulated host {file.name}", file=file, faults=faults, die=lambda: os._exit(137))
+        host._stamp = stamp
+        return host
 
     @property
     def tree(self) -> Tree:
