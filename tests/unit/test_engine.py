@@ -497,6 +497,21 @@ class TestTheWayBack:
         assert outcome.result == Result.DONE
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
 
+    def test_a_full_disk_does_not_hide_that_everything_is_back(
+        self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise StoreDamaged("the ledger is full")
+
+        work = Machine(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
+        monkeypatch.setattr(Journal, "end", full)
+        error = work.fails(KernelRefused)
+        assert error.restored.endswith("put back as before; the journal could not say so: vfioctl recover")
+        assert state(work.tree) == work.before
+        monkeypatch.undo()
+        assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
+        assert work.host.history()[0].state == JournalState.BACK
+
     def test_progress_tells_the_steps_back_too(self, fast_folder: Path) -> None:
         work = Machine(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
         told: list[str] = []
@@ -528,6 +543,31 @@ class TestRecovery:
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
         assert work.host.history()[0].state == JournalState.DONE
         work.host.apply(work.host.plan_unbind([GPU]))
+        assert state(work.tree) == work.before
+
+    def test_after_a_reboot_has_nothing_to_put_back(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            fresh = copy(original("workstation"))
+            fresh.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
+            kernel = Simulated(fresh, "")
+            assert Host(kernel, work.ledger).recover()[0].result == Result.REBOOTED
+            assert kernel.writes == []
+            assert work.host.history()[0].state == JournalState.REBOOTED
+
+    def test_of_what_was_done_already_only_says_so(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", Machine(fast_folder / "y.db").writes) as work:
+            (outcome,) = work.host.recover()
+        assert outcome.result == Result.DONE
+        assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
+
+    def test_forward_to_a_group_that_is_not_viable_is_stuck(
+        self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Simulated, "viable", lambda *_: False)
+        with died(fast_folder / "x.db", 5) as work:
+            with pytest.raises(Stuck, match="not viable"):
+                work.host.recover(forward=True)
+            assert work.host.recover()[0].result == Result.BACK
         assert state(work.tree) == work.before
 
     def test_of_a_device_that_has_vanished_is_stuck_and_stays_open(self, fast_folder: Path) -> None:

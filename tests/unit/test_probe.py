@@ -172,6 +172,13 @@ class TestRelations:
         pf = next(f for f in read(spoilt("mi300x")).functions if f.virtfns)
         assert (pf.virtfns, pf.is_vf) == (("0000:e5:02.0", "0000:e5:02.1"), False)
 
+    def test_a_link_that_only_begins_like_a_known_one_is_none(self) -> None:
+        tree = spoilt()
+        tree.put_link(f"{device(tree)}/driver_of_old", "../nvidia")
+        tree.remove(f"{device(tree)}/driver")
+        gpu = read(tree).by_address[GPU]
+        assert (gpu.driver, gpu.unknown) == (None, {})
+
     def test_below_the_root_there_is_no_bridge_above(self) -> None:
         assert read(spoilt("laptop")).by_address[PciAddress("0000:00:02.0")].upstream is None
 

@@ -112,6 +112,18 @@ class TestRules:
     def test_an_address_is_taken_as_the_kernel_spells_it(self, value: str) -> None:
         assert refusal(simulated(), DRIVERS_PROBE, value) == "ENODEV"
 
+    def test_a_device_whose_driver_is_not_asked_for_keeps_it(self) -> None:
+        kernel = simulated()
+        kernel.write(DRIVERS_PROBE, GPU)
+        assert driver(kernel, GPU) == "nvidia"
+
+    def test_what_no_driver_wants_stays_alone(self) -> None:
+        kernel = simulated()
+        kernel.write(f"{PCI_DEVICES}/{GPU}/driver_override", "none")
+        kernel.write(f"{PCI_DRIVERS}/nvidia/unbind", GPU)
+        kernel.write(DRIVERS_PROBE, GPU)
+        assert driver(kernel, GPU) is None
+
     def test_a_loop_of_links_is_refused(self) -> None:
         tree = copy(original("workstation"))
         tree.put_link(f"{PCI_DEVICES}/0000:ff:00.0", "0000:ff:00.0")

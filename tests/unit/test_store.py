@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.machines import HOSTS, copy, machine, original, state
+from vfioctl.apply import store
 from vfioctl.apply.store import Store
 from vfioctl.errors import StoreDamaged
 
@@ -263,6 +264,25 @@ class TestReadingAsAnotherUser:
         (crashed.file.parent / "ledger.db-shm").unlink()
         assert self.nobodys(crashed).startswith("StoreDamaged the ledger")
         assert count(crashed) == 2, "one who may write sees all"
+
+    @pytest.mark.usefixtures("open_folder")
+    @pytest.mark.parametrize(("left", "found"), [(None, 1), ("", 1), ("newest entries", "damaged")])
+    def test_in_this_process_too(
+        self, ledger: Store, monkeypatch: pytest.MonkeyPatch, left: str | None, found: int | str
+    ) -> None:
+        def unwritable(file: Path, mode: str) -> sqlite3.Connection:
+            if mode == "mode=ro":
+                raise sqlite3.OperationalError
+            return genuine(file, mode)
+
+        genuine = store._opened
+        monkeypatch.setattr(store, "_opened", unwritable)
+        if left is not None:
+            (ledger.file.parent / "ledger.db-wal").write_text(left)
+        try:
+            assert count(ledger) == found
+        except StoreDamaged:
+            assert found == "damaged"
 
     @pytest.mark.usefixtures("open_folder")
     def test_is_refused_what_it_may_not_read(self, ledger: Store) -> None:

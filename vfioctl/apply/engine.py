@@ -235,8 +235,7 @@ class Engine:
             self._journal.end(entry, JournalState.REBOOTED, now=_now(), why=entry.why)
             return self._outcome(plan, Result.REBOOTED, began)
         after = {change.address: change.after for change in plan.changes}
-        found = read_facts(self._kernel, after)
-        if forward or all(a in found and found[a].binding.meets(goal) for a, goal in after.items()):
+        if forward or self._is_done(plan, after):
             goals, state, result = after, JournalState.DONE, Result.DONE
         else:
             before = {change.address: change.before for change in plan.changes}
@@ -251,6 +250,17 @@ class Engine:
             raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
         self._journal.end(entry, state, now=_now(), why=entry.why)
         return self._outcome(plan, result, began)
+
+    def _is_done(self, plan: Plan, after: Bindings) -> bool:
+        """Whether only the last word in the journal was missing."""
+        found = read_facts(self._kernel, after)
+        if not all(a in found and found[a].binding.meets(goal) for a, goal in after.items()):
+            return False
+        try:
+            self._verify_viable(plan)
+        except (VerifyError, KernelRefused):
+            return False  # a guest could not have it, so it is no success, and there must be a way back
+        return True
 
     def _outcome(self, plan: Plan, result: Result, began: float) -> Outcome:
         found = read_facts(self._kernel, [fact.address for fact in plan.facts])
