@@ -77,7 +77,7 @@ class Host:
         try:
             place = root.resolve(strict=True)
             captured = (place / "sys").is_dir()
-        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, and what no path can hold
             raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
         if not captured:
             raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")

@@ -14,7 +14,7 @@ from os.path import relpath
 
 from tests.hosts.catalogue import CLASSES, INTERFACES, MODULES, VENDORS, Bar, Model, Module
 
-HEADER = "#vfioctl-host 1"
+HEADER = "#vfioctl-host 1 synthetic"
 ORIGIN = "; written by tests/hosts/generate.py, not recorded from a machine"
 PCI = "/sys/bus/pci"
 DEVLINK = "/sys/devices/virtual/devlink"

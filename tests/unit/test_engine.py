@@ -380,8 +380,18 @@ def at_the_terminal() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def terminated() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def left_alone() -> None:
+    """The terminal has gone, and more than one says so."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("what", [ctrl_c, at_the_terminal])
+@pytest.mark.parametrize("what", [ctrl_c, at_the_terminal, terminated, left_alone])
 def test_an_interrupt_in_any_write_puts_everything_back(
     fast_folder: Path, what: Callable[[], None], late: bool  # noqa: FBT001 - pytest
 ) -> None:

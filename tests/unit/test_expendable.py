@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from vfioctl.errors import HostError
 from vfioctl.kernel import expendable
 from vfioctl.kernel.expendable import Unreturned, call, each
 
-PATIENCE = 0.4  # a busy machine may leave a child waiting for a while
+PATIENCE = 0.8  # a busy machine may leave a child waiting for a while
 SUBJECTS = [f"subject {number}" for number in range(150)]
 
 
@@ -57,15 +57,9 @@ def say_so_and_block(send: Callable[[object], None]) -> None:
     block()
 
 
-@contextmanager
-def interrupted(*, after: float, times: int = 1) -> Iterator[None]:
-    """Ctrl-C comes in so many seconds, once or several times, as from a terminal."""
-    script = f"for _ in {' '.join('x' * times)}; do sleep {after}; kill -INT {os.getpid()}; done"
-    with subprocess.Popen(["/bin/sh", "-c", script]) as hand:
-        try:
-            yield
-        finally:
-            hand.wait()
+def interrupt_the_parent() -> None:
+    """Ctrl-C comes while the work is under way: certainly, for it is the work that sends it."""
+    os.kill(os.getppid(), signal.SIGINT)
 
 
 def open_files() -> dict[str, str]:
@@ -89,9 +83,9 @@ class TestCall:
 
     def test_does_not_wait_for_what_never_returns(self) -> None:
         began = time.monotonic()
-        with pytest.raises(Unreturned, match=r"no answer after 0\.4 s") as caught:
+        with pytest.raises(Unreturned, match=r"no answer after 0\.8 s") as caught:
             call(block, deadline=PATIENCE)
-        assert PATIENCE <= time.monotonic() - began < PATIENCE + 2
+        assert PATIENCE <= time.monotonic() - began < PATIENCE + 10
         assert caught.value.state["stat"] == "S"
         assert caught.value.pid > 0
 
@@ -116,8 +110,8 @@ class TestCall:
             call(work, deadline=20)
 
     def test_begun_early_and_asked_late_gives_what_came_in_time(self) -> None:
-        wait = expendable.begin(lambda: "in time", deadline=0.2)
-        time.sleep(0.4)
+        wait = expendable.begin(lambda: "in time", deadline=0.5)
+        time.sleep(1)
         assert wait() == "in time"
 
     def test_begun_early_is_not_waited_for_longer(self) -> None:
@@ -125,23 +119,24 @@ class TestCall:
         time.sleep(0.3)
         with pytest.raises(Unreturned):
             wait()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
     def test_interrupted_sees_to_the_end_first(self, tmp_path: Path) -> None:
         done = tmp_path / "done"
 
         def work() -> None:
-            time.sleep(0.3)
+            for _ in range(3):
+                interrupt_the_parent()
+                time.sleep(0.02)
             done.touch()
 
-        with pytest.raises(KeyboardInterrupt), interrupted(after=0.05, times=3):  # noqa: PT012 - then comes the end
+        with pytest.raises(KeyboardInterrupt):
             call(work, deadline=20)
-            pytest.fail("it was heard when the work had ended")
         assert done.exists()
 
     def test_interrupted_and_never_returning_says_that_it_never_returned(self) -> None:
-        with interrupted(after=PATIENCE / 3), pytest.raises(Unreturned):
-            call(block, deadline=PATIENCE)
+        with pytest.raises(Unreturned):
+            call(lambda: (interrupt_the_parent(), block()), deadline=PATIENCE)  # type: ignore[func-returns-value] # both
 
     @pytest.mark.parametrize("name", ["fork", "pipe"])
     def test_that_cannot_be_begun_is_a_matter_of_the_host(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -224,7 +219,7 @@ class TestEach:
         assert list(each(len, subjects, patience=20, children=children)) == [(s, len(s)) for s in subjects]
 
     @pytest.mark.parametrize(
-        ("stuck", "children"), [([0], 1), ([149], 1), ([63, 64], 1), ([0, 149], 3), ([70, 71], 3)], ids=str
+        ("stuck", "children"), [([0], 1), ([63, 149], 1), ([0, 149], 3), ([64], 3)], ids=str
     )
     def test_loses_only_those_that_never_return(self, stuck: list[int], children: int) -> None:
         blocked = {SUBJECTS[number] for number in stuck}
@@ -236,7 +231,7 @@ class TestEach:
 
         began = time.monotonic()
         found = list(each(work, SUBJECTS, patience=PATIENCE, children=children))
-        assert time.monotonic() - began < len(stuck) * (PATIENCE * 1.5 + 0.3) + 1
+        assert time.monotonic() - began < len(stuck) * PATIENCE * 1.5 + 10
         assert [subject for subject, _ in found] == SUBJECTS
         for subject, result in found:
             if subject in blocked:
@@ -270,7 +265,7 @@ class TestEach:
             time.sleep(PATIENCE / 4)
             return subject
 
-        subjects = SUBJECTS[:6]
+        subjects = SUBJECTS[:5]
         assert [result for _, result in each(work, subjects, patience=PATIENCE)] == subjects
 
     def test_gives_large_results(self) -> None:
@@ -286,8 +281,13 @@ class TestEach:
         assert list(results) == [("done", None)]
 
     def test_interrupted_leaves_no_child_behind(self) -> None:
-        with pytest.raises(KeyboardInterrupt), interrupted(after=0.1):
-            list(each(lambda _: block(), SUBJECTS, patience=20, children=3))
+        def work(subject: str) -> None:
+            if subject == SUBJECTS[0]:
+                interrupt_the_parent()
+            block()
+
+        with pytest.raises(KeyboardInterrupt):
+            list(each(work, SUBJECTS, patience=20, children=3))
 
 
 class TestInThisProcess:
@@ -303,6 +303,15 @@ class TestInThisProcess:
         expected[3] = None
         assert sent == [expected[:64], expected[64:128], expected[128:]]
         assert int.from_bytes(shard._at[:], "little") == len(SUBJECTS) - 1
+
+    def test_a_child_that_was_kept_from_its_work_is_no_bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(expendable, "Child", lambda _: None)
+        shard, late = expendable._Shard(str.upper, SUBJECTS[:3]), Unreturned.__new__(Unreturned)
+        for lost in (SUBJECTS[:1], SUBJECTS[:2], SUBJECTS[:3], SUBJECTS[:3]):
+            shard._lose(late)
+            assert list(shard._lost) == lost
+        with pytest.raises(RuntimeError, match="die without work"):
+            shard._lose(ChildProcessError("x"))
 
     def test_what_is_sent_in_pieces_is_received_whole(self) -> None:
         receiving, sending = os.pipe()

@@ -231,6 +231,23 @@ def test_a_directory_that_holds_no_host_is_refused(tmp_path: Path) -> None:
         Host.at(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["none", "loop", "file", "x" * 5000, "\0"])
+def test_what_is_no_directory_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadDocument) as caught:
+        Host.at(tmp_path / name)
+    assert len(caught.value.message) < 1000
+
+
+def test_a_directory_may_be_named_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "root" / "sys").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("root")
+    host = Host.at(tmp_path / "link")
+    assert host.kernel.description == f"the files under {tmp_path / 'root'}"
+    assert host.ledger == tmp_path / "root.ledger.db"
+
+
 @pytest.mark.usefixtures("without_names", "device")
 class TestHostileHost:
     """`one` is the first GPU of the workstation, spoilt in some way; the others must not suffer."""
@@ -366,7 +383,7 @@ class TestHostileHost:
             return genuine(name, directory)
 
         monkeypatch.setattr(files, "read_attribute", blocking)
-        found = self.inventory(tmp_path, patience=0.5)
+        found = self.inventory(tmp_path, patience=0.8)
         sound = read_inventory(Recorded(original("workstation"), "")).by_address[self.ONE]
         one = found.by_address[self.ONE]
         assert one.identity == sound.identity
@@ -385,7 +402,7 @@ class TestHostileHost:
             return genuine(fd, wanted, links)
 
         monkeypatch.setattr(files, "read_directory", blocking)
-        found = self.inventory(tmp_path, patience=0.4)
+        found = self.inventory(tmp_path, patience=0.8)
         assert self.ONE not in found.by_address
         assert [w.subject for w in found.warnings if "did not return" in w.text] == [self.ONE, self.ONE]
 
@@ -424,6 +441,17 @@ def test_a_captured_directory_cannot_be_changed(root: Path) -> None:
         kernel.load("vfio-pci")
     assert isinstance(kernel.nvml()(), Unanswered)
     assert (root / "sys" / "file").read_text() == "before"
+
+
+def test_this_machine_can_be_looked_at_only(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kernel = Live(read_only=True)
+    assert kernel.read_only
+    assert not kernel.writable(str(tmp_path / "file"))
+    assert refusal(lambda: kernel.write(str(tmp_path / "file"), "x")) == "EROFS"
+    with pytest.raises(HostError, match="read-only"):
+        kernel.load("vfio-pci")
+    assert (tmp_path / "file").read_text() == ""
 
 
 # -- this machine --------------------------------------------------------------------------------------
@@ -551,15 +579,17 @@ class TestLock:
 
     def test_is_waited_for(self, tmp_path: Path) -> None:
         program = (
-            "import sys, time\nfrom pathlib import Path\nfrom vfioctl.kernel.lock import held\n"
-            "with held(Path(sys.argv[1]), wait=0):\n    print('held', flush=True)\n    time.sleep(0.3)\n"
+            "import sys\nfrom pathlib import Path\nfrom vfioctl.kernel.lock import held\n"
+            "with held(Path(sys.argv[1]), wait=0):\n    print('held', flush=True)\n    sys.stdin.read()\n"
         )
         command = [sys.executable, "-c", program, str(tmp_path / "lock")]
-        with subprocess.Popen(command, cwd=HOSTS.parents[1], stdout=subprocess.PIPE, text=True) as other:
+        with subprocess.Popen(command, cwd=HOSTS.parents[1], stdin=-1, stdout=-1, text=True) as other:
+            assert other.stdin
             assert other.stdout
             assert other.stdout.readline() == "held\n"
             with pytest.raises(Busy), held(tmp_path / "lock", wait=0):
                 pytest.fail("held twice")
+            other.stdin.close()
             with held(tmp_path / "lock", wait=20):
                 pass
 

@@ -94,6 +94,28 @@ class TestAsking:
     def test_the_answer_comes_out_of_the_child(self) -> None:
         assert Live().nvml()() == nvml.read_gpus()
 
+    def test_a_gpu_that_has_fallen_off_the_bus_costs_itself(
+        self, library: Library, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def handle(number: int) -> int:
+            if number == 0:
+                raise NVMLError("GPU is lost")
+            return number
+
+        monkeypatch.setattr(library, "nvmlDeviceGetHandleByIndex", handle)
+        answer = nvml.read_gpus()
+        assert isinstance(answer, dict)
+        assert list(answer) == ["10000:01:00.0"]
+
+    def test_an_answer_that_nobody_understands_is_a_reason(
+        self, library: Library, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(library, "nvmlDeviceGetPciInfo", lambda _: SimpleNamespace(busId="somewhere"))
+        answer = Live().nvml()()
+        assert isinstance(answer, Unanswered)
+        assert "ValueError" in answer.reason
+        assert "\n" not in answer.reason
+
     def test_an_error_is_a_reason(self, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse() -> None:
             raise NVMLError("Driver/library version mismatch")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.unit.machines import unhurried
+from tests.unit.machines import copy, machine, original, unhurried
+from vfioctl.errors import BadDocument, StalePlan
+from vfioctl.host import Host
+from vfioctl.kernel.seam import PCI_DEVICES
 from vfioctl.model.change import (
     Binding,
     Change,
@@ -94,3 +98,36 @@ def test_what_became_of_a_plan_survives_being_written_and_read(plan: Plan, state
     assert JournalEntry.model_validate_json(entry.model_dump_json()) == entry
     outcome = Outcome(plan=plan, result=result, found=plan.facts, seconds=0.5)
     assert Outcome.model_validate_json(outcome.model_dump_json()) == outcome
+
+
+class TestMadeAgain:
+    """A saved plan is never done unless planning makes the very same one now."""
+
+    @pytest.fixture
+    def host(self, fast_folder: Path) -> Host:
+        return machine(copy(original("workstation")), fast_folder / "x.db")
+
+    def test_it_is_the_same_while_nothing_has_changed(self, host: Host) -> None:
+        plan = host.plan_bind(["05:00.0"], driver="vfio-pci", with_group=True)
+        assert host.plan_again(plan) == plan
+        host.apply(plan)
+        back = host.plan_unbind(["05:00.0"])
+        assert host.plan_again(back) == back
+
+    def test_it_is_stale_when_a_fact_has_changed_or_it_was_done(self, host: Host) -> None:
+        plan = host.plan_bind(["05:00.0"])
+        host.kernel.write(f"{PCI_DEVICES}/0000:05:00.1/driver_override", "none")
+        with pytest.raises(StalePlan, match=r"0000:05:00\.1 changed"):
+            host.plan_again(plan)
+        host.kernel.write(f"{PCI_DEVICES}/0000:05:00.1/driver_override", "\n")
+        host.apply(plan)
+        with pytest.raises(StalePlan):
+            host.plan_again(plan)
+
+    @pytest.mark.parametrize("part", ["changes", "steps", "notes", "viable_groups"])
+    def test_it_is_refused_when_it_says_anything_else(self, host: Host, part: str) -> None:
+        plan, other = host.plan_bind(["05:00.0"]), host.plan_bind(["0b:00.0"])
+        parts = {name: getattr(plan, name) for name in CONTENT}
+        content = (*other.notes, "trust me") if part == "notes" else getattr(other, part)
+        with pytest.raises(BadDocument, match="not what planning makes"):
+            host.plan_again(Plan.make(**parts | {part: content}))

@@ -165,6 +165,13 @@ class TestFaults:
             kernel.write(DRIVERS_PROBE, GPU)
         assert caught.value.next_command == "vfioctl recover"
 
+    def test_death_may_be_told_of(self) -> None:
+        told: list[str] = []
+        kernel = Simulated(copy(original("workstation")), "", faults=[Fault(1, DIE)], die=lambda: told.append("dead"))
+        with pytest.raises(SimulatedDeath):
+            kernel.write(DRIVERS_PROBE, GPU)
+        assert told == ["dead"]
+
     def test_death_comes_just_after_the_write(self) -> None:
         kernel, path = simulated("workstation", Fault(1, DIE)), f"{PCI_DEVICES}/{GPU}/driver_override"
         with pytest.raises(SimulatedDeath):

@@ -15,7 +15,7 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -202,7 +202,14 @@ def each(
     progress for `patience` seconds is left behind with its subject (Unreturned); another goes on after it.
     """
     size = -(-len(subjects) // children) or 1
-    return _collected([_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size)], patience)
+    shards: list[_Shard] = []
+    try:
+        with held_back():
+            shards.extend(_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size))
+    except BaseException:
+        _abandon(shards)
+        raise
+    return _collected(shards, patience)
 
 
 def _collected(shards: Sequence[_Shard], patience: float) -> Iterator[tuple[str, Any]]:
@@ -210,13 +217,18 @@ def _collected(shards: Sequence[_Shard], patience: float) -> Iterator[tuple[str,
         while unfinished := [shard for shard in shards if not shard.finished]:
             ready = select.select([shard.pipe for shard in unfinished], [], [], patience / 4)[0]
             for shard in unfinished:
-                shard.advance(patience, can_read=shard.pipe in ready)
+                with held_back():  # it may start a child, which must not be lost
+                    shard.advance(patience, can_read=shard.pipe in ready)
     except BaseException:
-        for shard in shards:
-            shard.abandon()
+        _abandon(shards)
         raise
     for shard in shards:
         yield from zip(shard.subjects, shard.results, strict=True)
+
+
+def _abandon(shards: Iterable[_Shard]) -> None:
+    for shard in shards:
+        shard.abandon()
 
 
 class _Shard:
@@ -282,7 +294,8 @@ class _Shard:
             self._child.close()
 
     def _lose(self, why: Exception) -> None:
-        subject = self.subjects[self._first + int.from_bytes(self._at[:], "little")]
-        if subject in self._lost:
+        rest = self.subjects[self._first + int.from_bytes(self._at[:], "little") :]
+        if rest[0] in self._lost and isinstance(why, ChildProcessError):
             raise RuntimeError(f"children die without work: {why}")
-        self._lost[subject] = why
+        # One that was lost before is passed over at once: a child still there was kept from its work, by swapping say.
+        self._lost[next((subject for subject in rest if subject not in self._lost), rest[0])] = why

@@ -14,6 +14,8 @@ from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.kernel.paths import resolve
 
 HEADER = "#vfioctl-host 1"
+SYNTHETIC = f"{HEADER} synthetic"
+"""The first line of a host that was not recorded from a machine."""
 END = "#end"
 """The last line of a file: without it, the file was cut short."""
 MOST_BYTES = 64 << 20
@@ -46,6 +48,7 @@ class Tree:
     """Files, links, directories and device nodes by absolute path, and the facts that no file holds."""
 
     def __init__(self) -> None:
+        self.synthetic = False
         self.comments: list[str] = []
         self.files: dict[str, str] = {}
         self.links: dict[str, str] = {}
@@ -128,9 +131,10 @@ class Tree:
 def parse(text: str, source: str) -> Tree:
     """The tree of a host file; `source` names it in errors. Raises BadDocument with the line's number."""
     lines = text.split("\n")
-    if lines[0].rstrip() != HEADER:
+    if lines[0].rstrip() not in (HEADER, SYNTHETIC):
         raise BadDocument(f"{source} is not a vfioctl host file: its first line is not {HEADER!r}")
     tree, texts = Tree(), _Texts()
+    tree.synthetic = lines[0].rstrip() == SYNTHETIC
     for number, line in enumerate(lines[1:], start=2):
         try:
             _take(tree, texts, line)
@@ -214,7 +218,7 @@ def _check_consistent(tree: Tree, source: str) -> None:
 def form(tree: Tree) -> str:
     """The host file of a tree: sorted, one fact a line."""
     comments = (_CONTROL.sub(" ", comment) for comment in tree.comments)
-    return "\n".join([HEADER, *comments, *_facts(tree), END]) + "\n"
+    return "\n".join([SYNTHETIC if tree.synthetic else HEADER, *comments, *_facts(tree), END]) + "\n"
 
 
 def unfit(tree: Tree) -> list[str]:
