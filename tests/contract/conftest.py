@@ -5,6 +5,7 @@ The suite talks to the seam alone. What it asserts was first seen on the real ke
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,9 +60,7 @@ class Machine:
 
 @pytest.fixture(params=["lab"] if IN_LAB else ["lab", "workstation"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    kernel = _kernel(request.param)
-    kernel.load("vfio-pci")
-    found = _machine(kernel)
+    found = _in_lab() if IN_LAB else _simulated(request.param)
     yield found
     for address, driver in ((found.gpu, found.gpu_driver), (found.companion, found.companion_driver)):
         if found.driver_of(address) != driver:
@@ -70,13 +69,17 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
         assert found.driver_of(address) == driver
 
 
-def _kernel(name: str) -> Kernel:
-    if IN_LAB:
-        return Live()
-    return Simulated(read_tree(HOSTS / f"{name}.host"), name)
+@functools.cache  # what devices there are does not change; each test puts back how they are bound
+def _in_lab() -> Machine:
+    return _machine(Live())
+
+
+def _simulated(name: str) -> Machine:
+    return _machine(Simulated(read_tree(HOSTS / f"{name}.host"), name))
 
 
 def _machine(kernel: Kernel) -> Machine:
+    kernel.load("vfio-pci")
     inventory = read_inventory(kernel)
     for gpu in inventory.gpus:
         others = [inventory.by_address[a] for a in gpu.companions]
