@@ -291,7 +291,7 @@ class _Shard:
         for result in results:
             self.results.append(self._lost.get(self.subjects[len(self.results)], result))
         if self.finished:
-            self._child.close()
+            self._child.abandon()  # all it had to say is here; how long it takes to end is its own affair
 
     def _lose(self, why: Exception) -> None:
         rest = self.subjects[self._first + int.from_bytes(self._at[:], "little") :]

@@ -24,7 +24,7 @@ from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Una
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 VFIO_GROUP_FLAGS_VIABLE = 1
-_FEW = 64  # below this many subjects a second reading child costs more than it saves
+_FEW = 1000  # up to here a second child would cost more, in looking up names again, than it saves
 
 
 class Live:

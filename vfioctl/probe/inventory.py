@@ -31,7 +31,7 @@ def assemble(kernel: Kernel, scan: Scan) -> Inventory:
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
-    _share_links(facts)
+    _share_with_vfs(facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
     if scan.nvml:
         _add_nvml(facts, scan.nvml(), warnings)
@@ -65,11 +65,13 @@ def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:
             each["vfio_group"] = f"/dev/vfio/{each['iommu_group']}"
 
 
-def _share_links(facts: list[Facts]) -> None:
-    links = {each["address"]: each.get("link") for each in facts if each.get("virtfns")}
+def _share_with_vfs(facts: list[Facts]) -> None:
+    shared: dict[str, Facts] = {
+        pf["address"]: {key: pf[key] for key in ("link", "upstream") if key in pf} for pf in facts if "virtfns" in pf
+    }
     for each in facts:
-        if each.get("physfn") in links:
-            each["link"] = links[each["physfn"]]
+        if "physfn" in each:
+            each.update(shared.get(each["physfn"], {}))
 
 
 def _names_in(kernel: Kernel, path: str) -> set[str]:

@@ -31,13 +31,13 @@ _ROM, _BARS = 6, 7
 
 
 def read_everything(kernel: Kernel, address: str) -> Facts:
-    """All facts of one function, with its group's type; a VF has no link of its own, it shares its PF's."""
+    """All facts of one function, with its group's type; a VF's link and the bridge above it are those of its PF."""
     facts = read_function(kernel, address, ALL)
     if "physfn" not in facts:
         facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK, LINKS).texts)
+        facts["upstream"] = _upstream(kernel, address)
     if "iommu_group" in facts:
         facts["iommu_group_type"] = _group_type(kernel, facts["iommu_group"])
-    facts["upstream"] = _upstream(kernel, address)
     return facts
 
 
