@@ -158,6 +158,15 @@ class TestBefore:
         error = work.fails(Unfinished)
         assert error.next_command == "vfioctl recover"
 
+    def test_an_unfinished_change_comes_before_nothing_to_do(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", Machine(fast_folder / "y.db").writes) as work:
+            plan = work.host.plan_bind([GPU])
+            assert plan.nothing_to_do
+            with pytest.raises(Unfinished, match=GPU):
+                work.host.apply(plan)
+            other = work.host.plan_bind(["05:00.0"])
+            assert work.host.apply(other).result == Result.DONE
+
     def test_the_promise_is_made_before_the_first_write(self, fast_folder: Path) -> None:
         class Watched(Simulated):
             def write(self, path: str, value: str) -> None:

@@ -200,6 +200,41 @@ class TestRelations:
         assert read(tree).by_address[GPU].upstream is None
 
 
+class TestIdentity:
+    def test_is_what_the_modalias_says(self) -> None:
+        gpu = read(spoilt()).by_address[GPU]
+        assert (gpu.vendor_id, gpu.device_id, gpu.subsystem_vendor_id, gpu.subsystem_device_id) == (
+            "10de", "1e04", "10de", "12a4",
+        )  # fmt: skip
+        assert (gpu.class_code, gpu.identity) == ("030000", "10de:1e04:10de:12a4:030000")
+
+    def test_of_a_twin_is_its_own_function_all_the_same(self) -> None:
+        twins = [f for f in read(spoilt("hgx8")).functions if f.device_id == "2330"]
+        assert len({twin.identity for twin in twins}) == 1
+        assert len({twin.address for twin in twins}) == len(twins) == 8
+        assert {twin.title for twin in twins} == {"NVIDIA H100 80GB HBM3"}
+
+
+class TestCompanions:
+    def test_are_the_card_and_the_group_without_the_bridges(self) -> None:
+        found = read(spoilt("shared-group"))
+        disk, audio = PciAddress("0000:02:00.0"), PciAddress("0000:01:00.1")
+        assert found.by_address[PciAddress("0000:01:00.0")].companions == (audio, disk)
+        assert found.by_address[disk].companions == (PciAddress("0000:01:00.0"), audio)
+        assert all(f.companions == () for f in found.functions if f.is_bridge)
+
+    def test_of_a_card_in_two_groups_are_those_of_the_card(self) -> None:
+        found = read(spoilt())
+        assert found.by_address[PciAddress("0000:05:00.0")].companions == ("0000:05:00.1",)
+
+    def test_in_no_group_are_those_of_the_card(self) -> None:
+        found = read(spoilt("iommu-off"))
+        assert found.by_address[PciAddress("0000:01:00.0")].companions == ("0000:01:00.1",)
+
+    def test_of_a_virtual_function_are_none(self) -> None:
+        assert {f.companions for f in read(spoilt("mi300x")).functions if f.physfn} == {()}
+
+
 class TestNamesAndDrivers:
     def test_names_come_from_the_hardware_database(self) -> None:
         gpu = read(spoilt()).by_address[GPU]
@@ -246,6 +281,8 @@ def test_a_bundled_host_is_read_without_a_complaint(name: str) -> None:
     document = found.document(everything=True)
     assert InventoryDocument.model_validate_json(document.model_dump_json()) == document
     assert Inventory.model_validate_json(found.model_dump_json()) == found
+    named = {function.iommu_group for function in found.functions if function.iommu_group is not None}
+    assert [group.id for group in found.groups] == sorted(named)
     for group in found.groups:
         assert all(found.by_address[member].iommu_group == group.id for member in group.members)
         assert group.viable == (not group.blockers)
