@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.unit.machines import HOSTS, NAMES, copy, original, unhurried, written
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
 from vfioctl.host import Host
-from vfioctl.kernel import files, hwdb
+from vfioctl.kernel import files, hwdb, live
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded
@@ -413,7 +413,7 @@ class TestHostileHost:
 
 
 def test_a_survey_of_many_is_shared_among_children_and_keeps_its_order(root: Path) -> None:
-    subjects = [f"s{number}" for number in range(200)]
+    subjects = [f"s{number}" for number in range(live._FEW + 100)]
     found = list(Live(str(root)).survey(lambda subject: [os.getpid(), subject], subjects))
     assert [subject for subject, _ in found] == subjects
     assert [answer[1] for _, answer in found if isinstance(answer, list)] == subjects
@@ -536,7 +536,7 @@ class TestLoad:
         assert files.run(["modprobe"]) == (127, "modprobe: No such file or directory")
 
     def test_that_does_not_return_is_stuck(self, modprobe: Callable[[str], None]) -> None:
-        modprobe("while :; do :; done" if not Path("/bin/sleep").exists() else "exec /bin/sleep 60")
+        modprobe("while :; do :; done" if not Path("/bin/sleep").exists() else "exec /bin/sleep 5")
         with at_once(20), pytest.raises(Stuck, match=r"modprobe x did not return in 0\.3 s") as caught:
             Live(load_deadline=0.3).load("x")
         assert caught.value.facts["pid"]
