@@ -1,8 +1,8 @@
 """Does what may block for ever in a forked child that the caller can outlive.
 
-A write to sysfs, a read under the device lock and any call of NVML can sleep in state D, where no
-signal reaches them. Here such work runs in a child that holds nothing of its parent's: no terminal,
-no pipes of the caller's, no locks but those it is told to keep. May do nothing else to the machine.
+A write to sysfs, a read under the device lock and any call of NVML can sleep in state D, where no signal reaches them.
+Here such work runs in a child that holds nothing of its parent's: no terminal, no pipe, no lock but those it is told to
+keep. May do nothing else to the machine.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Child:
     def _complete(self) -> Iterator[Any]:
         start = 0
         while len(self._received) - start >= _SIZE_BYTES:
-            end = start + _SIZE_BYTES + int.from_bytes(self._received[start : start + _SIZE_BYTES], "little")
-            if len(self._received) < end:
+            body = start + _SIZE_BYTES
+            if len(self._received) < (end := body + int.from_bytes(self._received[start:body], "little")):
                 break
-            fine, value = marshal.loads(self._received[start + _SIZE_BYTES : end])
+            fine, value = marshal.loads(self._received[body:end])
             if not fine:
                 raise RuntimeError(f"the work failed in its child:\n{value}")
-            yield value
             start = end
+            yield value
         self._received = self._received[start:]
 
     def close(self) -> None:
@@ -198,8 +198,8 @@ def each(
 ) -> Iterator[tuple[str, Any]]:
     """`(subject, work(subject))` for each, in order; an exception in place of a result that never came.
 
-    The subjects are shared among so many children, which are at work from now on. One that makes no
-    progress for `patience` seconds is left behind with its subject (Unreturned); another goes on after it.
+    The children are at work from now on. One that makes no progress for `patience` seconds is left behind with its
+    subject (Unreturned), and another goes on after it.
     """
     size = -(-len(subjects) // children) or 1
     shards: list[_Shard] = []
@@ -235,9 +235,8 @@ class _Shard:
     """Some of the subjects, and the child that is at them."""
 
     def __init__(self, work: Callable[[str], object], subjects: Sequence[str]) -> None:
-        self.subjects = subjects
+        self.subjects, self._work = subjects, work
         self.results: list[object] = []
-        self._work = work
         self._lost: dict[str, Exception] = {}
         # Shared with the child: which subject it is at. A child that blocks can no longer say so itself.
         self._at = mmap.mmap(-1, _SIZE_BYTES)
