@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from vfioctl.errors import HostError
-from vfioctl.kernel import expendable
-from vfioctl.kernel.expendable import Unreturned, call, each
+from vfioctl.kernel import expendable, survey
+from vfioctl.kernel.expendable import Unreturned, call
+from vfioctl.kernel.survey import each
 
 PATIENCE = 0.8  # a busy machine may leave a child waiting for a while
 SUBJECTS = [f"subject {number}" for number in range(150)]
@@ -256,7 +257,7 @@ class TestEach:
             list(each(lambda subject: 1 // (len(subject) - len(SUBJECTS[20])), SUBJECTS, patience=20, children=2))
 
     def test_gives_up_on_children_that_do_no_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(expendable._Shard, "_go_through", lambda *_: os._exit(1))
+        monkeypatch.setattr(survey._Shard, "_go_through", lambda *_: os._exit(1))
         with pytest.raises(RuntimeError, match="die without work"):
             list(each(len, SUBJECTS, patience=20))
 
@@ -294,8 +295,8 @@ class TestInThisProcess:
     """What otherwise runs in a child, where nothing measures it."""
 
     def test_results_are_sent_in_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(expendable, "Child", lambda _: None)
-        shard = expendable._Shard(str.upper, SUBJECTS)
+        monkeypatch.setattr(survey, "Child", lambda _: None)
+        shard = survey._Shard(str.upper, SUBJECTS)
         shard._lost = {SUBJECTS[3]: ChildProcessError()}
         sent: list[object] = []
         shard._go_through(sent.append)
@@ -305,8 +306,8 @@ class TestInThisProcess:
         assert int.from_bytes(shard._at[:], "little") == len(SUBJECTS) - 1
 
     def test_a_child_that_was_kept_from_its_work_is_no_bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(expendable, "Child", lambda _: None)
-        shard, late = expendable._Shard(str.upper, SUBJECTS[:3]), Unreturned.__new__(Unreturned)
+        monkeypatch.setattr(survey, "Child", lambda _: None)
+        shard, late = survey._Shard(str.upper, SUBJECTS[:3]), Unreturned.__new__(Unreturned)
         for lost in (SUBJECTS[:1], SUBJECTS[:2], SUBJECTS[:3], SUBJECTS[:3]):
             shard._lose(late)
             assert list(shard._lost) == lost
@@ -334,4 +335,4 @@ class TestInThisProcess:
         expendable._abandoned.append(os.getpid())
         expendable._reap_abandoned()
         assert expendable._abandoned == []
-        assert expendable._process_text(1 << 30, "stat") == ""
+        assert expendable.process_text(1 << 30, "stat") == ""

@@ -24,6 +24,7 @@ from tests.unit.machines import HOSTS, NAMES, copy, original, unhurried, written
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel import files, hwdb, live
+from vfioctl.kernel.deadlines import Deadlines
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded
@@ -481,7 +482,7 @@ class TestWrite:
     def test_that_never_returns_is_stuck(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
         with at_once(20), pytest.raises(Stuck, match=r"did not return in 0\.3 s") as caught:
-            Live(write_deadline=0.3).write(str(tmp_path / "fifo"), "x")
+            Live(deadlines=Deadlines(default=0.3)).write(str(tmp_path / "fifo"), "x")
         assert caught.value.next_command == "vfioctl recover"
         assert caught.value.facts["pid"]
         assert "is in state S" in caught.value.kernel_said
@@ -496,7 +497,7 @@ class TestWrite:
 
     def test_keeps_the_lock_of_its_parent_and_nothing_else(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
-        kernel = Live(write_deadline=0.3)
+        kernel = Live(deadlines=Deadlines(default=0.3))
         with kernel.exclusive(tmp_path / "lock", wait=0):
             assert len(kernel._lock_fds) == 1
             with pytest.raises(Stuck):
@@ -538,7 +539,7 @@ class TestLoad:
     def test_that_does_not_return_is_stuck(self, modprobe: Callable[[str], None]) -> None:
         modprobe("while :; do :; done" if not Path("/bin/sleep").exists() else "exec /bin/sleep 5")
         with at_once(20), pytest.raises(Stuck, match=r"modprobe x did not return in 0\.3 s") as caught:
-            Live(load_deadline=0.3).load("x")
+            Live(deadlines=Deadlines(load=0.3)).load("x")
         assert caught.value.facts["pid"]
 
     def test_in_this_process_gives_the_exit_code(self, modprobe: Callable[[str], None]) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import marshal
-import mmap
 import os
 import select
 import signal
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -23,17 +22,20 @@ from typing import Any, NoReturn, cast
 from vfioctl.errors import HostError
 from vfioctl.interrupts import held_back
 
-_SIZE_BYTES = 8
-_BATCH = 64
+SIZE_BYTES = 8
+_LONGEST_START = 60.0
 _abandoned: list[int] = []
 
 
 class Child:
     """A forked child and the pipe that its results come through, each as one marshalled value."""
 
-    def __init__(self, work: Callable[[Callable[[object], None]], None], keep: Collection[int] = ()) -> None:
+    def __init__(
+        self, work: Callable[[Callable[[object], None]], None], keep: Collection[int] = (), *, orphan: bool = False
+    ) -> None:
+        """`orphan`: it is init's child, not the caller's, so that it leaves no zombie however late it ends."""
         _reap_abandoned()
-        self._received = b""
+        self._received, self._orphan = b"", orphan
         with held_back():  # or one could be raised in the child before it has let go of the caller's work
             ends: tuple[int, ...] = ()
             try:
@@ -44,10 +46,21 @@ class Child:
                     os.close(end)
                 raise HostError(f"no child process could be started: {error.strerror}") from None
             if self.pid == 0:
-                _live_and_die(work, sending, keep)
+                _live_and_die(work, sending, keep, orphan=orphan)
         with suppress(PermissionError):  # a user with many pipes gets small ones: slower, and fine
             fcntl.fcntl(self.results, fcntl.F_SETPIPE_SZ, 1 << 20)
         os.close(sending)
+        if orphan:
+            self._adopt()
+
+    def _adopt(self) -> None:
+        os.waitpid(self.pid, 0)
+        while (first := self.receive(_LONGEST_START)) == []:
+            pass
+        if first is None:
+            os.close(self.results)
+            raise HostError("no child process could be started")
+        self.pid = first[0]
 
     def receive(self, patience: float) -> list[Any] | None:
         """What has come: possibly nothing yet (after `patience` seconds); None when the child has ended."""
@@ -61,8 +74,8 @@ class Child:
 
     def _complete(self) -> Iterator[Any]:
         start = 0
-        while len(self._received) - start >= _SIZE_BYTES:
-            body = start + _SIZE_BYTES
+        while len(self._received) - start >= SIZE_BYTES:
+            body = start + SIZE_BYTES
             if len(self._received) < (end := body + int.from_bytes(self._received[start:body], "little")):
                 break
             fine, value = marshal.loads(self._received[body:end])
@@ -75,7 +88,8 @@ class Child:
     def close(self) -> None:
         """Collects an ended child."""
         os.close(self.results)
-        os.waitpid(self.pid, 0)
+        if not self._orphan:
+            os.waitpid(self.pid, 0)
 
     def abandon(self) -> None:
         """Leaves a child to its fate: it dies as soon as the kernel lets it go, and is collected later."""
@@ -85,25 +99,18 @@ class Child:
 
     def state(self) -> dict[str, str]:
         """What the kernel shows of a child that does not come back: state, wchan and stack where readable."""
-        return {name: text for name in ("stat", "wchan", "stack") if (text := _process_text(self.pid, name))}
+        found = {"wchan": process_text(self.pid, "wchan"), "stack": process_text(self.pid, "stack")}
+        found["stat"] = process_text(self.pid, "stat").rpartition(")")[2][1:2]
+        return {name: text for name, text in found.items() if text}
 
 
-def _fork(*pipe: int) -> int:
-    try:
-        return os.fork()
-    except OSError:
-        for end in pipe:
-            os.close(end)
-        raise
-
-
-def _process_text(pid: int, name: str) -> str:
+def process_text(pid: int, name: str) -> str:
+    """The beginning of a file below /proc/PID; empty when it cannot be read."""
     try:
         with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
-            text = file.read(4096).strip()
+            return file.read(4096).strip()
     except OSError:
         return ""
-    return text.rpartition(")")[2].split()[0] if name == "stat" else text
 
 
 def _reap_abandoned() -> None:
@@ -115,10 +122,16 @@ def _reap_abandoned() -> None:
             _abandoned.remove(pid)
 
 
-def _live_and_die(work: Callable[[Callable[[object], None]], None], sending: int, keep: Collection[int]) -> NoReturn:
+def _live_and_die(
+    work: Callable[[Callable[[object], None]], None], sending: int, keep: Collection[int], *, orphan: bool
+) -> NoReturn:
     code = 1
     try:
+        if orphan and os.fork():
+            os._exit(0)
         _let_go_of_everything({sending, *keep})
+        if orphan:
+            _send(sending, (True, os.getpid()))
         work(lambda value: _send(sending, (True, value)))
         code = 0
     except Exception:  # noqa: BLE001 - a bug in the work is the parent's to raise
@@ -145,7 +158,7 @@ def _let_go_of_everything(keep: Collection[int]) -> None:
 
 def _send(pipe: int, value: object) -> None:
     body = marshal.dumps(cast(Any, value))
-    data = len(body).to_bytes(_SIZE_BYTES, "little") + body
+    data = len(body).to_bytes(SIZE_BYTES, "little") + body
     while data:
         data = data[os.write(pipe, data) :]
 
@@ -191,110 +204,3 @@ def _await(child: Child, until: float, deadline: float) -> Any:
     late = Unreturned(child, deadline)
     child.abandon()
     raise late
-
-
-def each(
-    work: Callable[[str], object], subjects: Sequence[str], *, patience: float, children: int = 1
-) -> Iterator[tuple[str, Any]]:
-    """`(subject, work(subject))` for each, in order; an exception in place of a result that never came.
-
-    The children are at work from now on. One that makes no progress for `patience` seconds is left behind with its
-    subject (Unreturned), and another goes on after it.
-    """
-    size = -(-len(subjects) // children) or 1
-    shards: list[_Shard] = []
-    try:
-        with held_back():
-            shards.extend(_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size))
-    except BaseException:
-        _abandon(shards)
-        raise
-    return _collected(shards, patience)
-
-
-def _collected(shards: Sequence[_Shard], patience: float) -> Iterator[tuple[str, Any]]:
-    try:
-        while unfinished := [shard for shard in shards if not shard.finished]:
-            ready = select.select([shard.pipe for shard in unfinished], [], [], patience / 4)[0]
-            for shard in unfinished:
-                with held_back():  # it may start a child, which must not be lost
-                    shard.advance(patience, can_read=shard.pipe in ready)
-    except BaseException:
-        _abandon(shards)
-        raise
-    for shard in shards:
-        yield from zip(shard.subjects, shard.results, strict=True)
-
-
-def _abandon(shards: Iterable[_Shard]) -> None:
-    for shard in shards:
-        shard.abandon()
-
-
-class _Shard:
-    """Some of the subjects, and the child that is at them."""
-
-    def __init__(self, work: Callable[[str], object], subjects: Sequence[str]) -> None:
-        self.subjects, self._work = subjects, work
-        self.results: list[object] = []
-        self._lost: dict[str, Exception] = {}
-        # Shared with the child: which subject it is at. A child that blocks can no longer say so itself.
-        self._at = mmap.mmap(-1, _SIZE_BYTES)
-        self._start()
-
-    @property
-    def pipe(self) -> int:
-        return self._child.results
-
-    @property
-    def finished(self) -> bool:
-        return len(self.results) == len(self.subjects)
-
-    def _start(self) -> None:
-        self._first = len(self.results)
-        self._at[:] = self._seen = bytes(_SIZE_BYTES)
-        self._moved = time.monotonic()
-        self._child = Child(self._go_through)
-
-    def _go_through(self, send: Callable[[object], None]) -> None:
-        batch: list[object] = []
-        for number, subject in enumerate(self.subjects[self._first :]):
-            self._at[:] = number.to_bytes(_SIZE_BYTES, "little")
-            batch.append(None if subject in self._lost else self._work(subject))
-            if len(batch) == _BATCH:
-                send(batch)
-                batch = []
-        send(batch)
-
-    def advance(self, patience: float, *, can_read: bool) -> None:
-        """Takes what has come; leaves a child behind that has ended or makes no progress."""
-        batches = self._child.receive(0) if can_read else []
-        if batches is None:
-            self._lose(ChildProcessError("the child that read it died"))
-            self._child.close()
-            self._start()
-        elif batches or self._at[:] != self._seen:
-            self._seen, self._moved = self._at[:], time.monotonic()
-            self._take(result for batch in batches for result in batch)
-        elif time.monotonic() - self._moved > patience:
-            self._lose(Unreturned(self._child, patience))
-            self._child.abandon()
-            self._start()
-
-    def abandon(self) -> None:
-        """Leaves the child to its fate, unless it has ended."""
-        if not self.finished:
-            self._child.abandon()
-
-    def _take(self, results: Iterator[object]) -> None:
-        for result in results:
-            self.results.append(self._lost.get(self.subjects[len(self.results)], result))
-        if self.finished:
-            self._child.abandon()  # all it had to say is here; how long it takes to end is its own affair
-
-    def _lose(self, why: Exception) -> None:
-        rest = self.subjects[self._first + int.from_bytes(self._at[:], "little") :]
-        if rest[0] in self._lost and isinstance(why, ChildProcessError):
-            raise RuntimeError(f"children die without work: {why}")
-        # One that was lost before is passed over at once: a child still there was kept from its work, by swapping say.
-        self._lost[next((subject for subject in rest if subject not in self._lost), rest[0])] = why

@@ -75,6 +75,11 @@ def run(command: list[str]) -> tuple[int, str]:
     return done.returncode, done.stderr.strip()[-500:]
 
 
+def symbol(errno: int) -> str:
+    """`EBUSY`; the number where it has no name."""
+    return errnos.errorcode.get(errno, str(errno))
+
+
 def write_once(path: str, value: str) -> int:
     """0, or the errno. One write(2): sysfs takes each write as a command of its own."""
     try:

@@ -9,17 +9,28 @@ import errno as errnos
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, Stuck
-from vfioctl.kernel import expendable, files
+from vfioctl.kernel import devices, expendable, files, processes, survey, units
+from vfioctl.kernel.deadlines import Deadlines
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.paths import resolve
-from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Unanswered
+from vfioctl.kernel.seam import (
+    EVERY_LINK,
+    PCI_DEVICES,
+    Descendant,
+    Directory,
+    NvmlAnswer,
+    OpenNode,
+    Prefixes,
+    Unanswered,
+)
+from vfioctl.kernel.writer import Writer, ticket_of, write_ended
 
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
@@ -30,7 +41,7 @@ _FEW = 1000  # up to here a second child would cost more, in looking up names ag
 class Live:
     """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
 
-    Deadlines in seconds: for a write, for a module to load, and for a read to make progress.
+    `patience`: seconds for a read to make progress.
     """
 
     def __init__(
@@ -38,14 +49,15 @@ class Live:
         root: str = "/",
         *,
         read_only: bool = False,
-        write_deadline: float = 30.0,
-        load_deadline: float = 60.0,
+        deadlines: Deadlines | None = None,
         patience: float = 1.0,
     ) -> None:
         self._root = root.rstrip("/")
         self._read_only = read_only or bool(self._root)
-        self._write_deadline, self._load_deadline, self._patience = write_deadline, load_deadline, patience
+        self._deadlines, self._patience = deadlines or Deadlines(), patience
         self._lock_fds: list[int] = []
+        self._writer: Writer | None = None
+        self._verdicts: Path | None = None
 
     @property
     def description(self) -> str:
@@ -110,7 +122,7 @@ class Live:
     def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
         children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
-        answers = expendable.each(read_one, todo, patience=self._patience, children=children)
+        answers = survey.each(read_one, todo, patience=self._patience, children=children)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
     def _at(self, path: str, *, follow_last: bool = True) -> str:
@@ -144,30 +156,88 @@ class Live:
             return lambda: Unanswered("a captured directory has no NVML")
         return partial(_nvml_answer, expendable.begin(read_gpus, deadline=5.0))
 
+    # -- who uses it, and devices ------------------------------------------------------------------
+
+    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+        return self._asked(f"/proc/{pid}", processes.open_nodes, pid)
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        return self._asked(path, processes.below, path)
+
+    def claimed(self, number: str) -> bool:
+        return self._asked(f"/dev/block/{number}", processes.claimed, number)
+
+    def user(self, uid: int) -> str:
+        return processes.user(uid)
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        return {} if self._root else units.states(names)
+
+    def config(self, address: str) -> bytes:
+        return self._read_device(f"{PCI_DEVICES}/{address}/config", devices.read_config)
+
+    def rom(self, address: str) -> bytes:
+        return self._read_device(f"{PCI_DEVICES}/{address}/rom", devices.read_rom)
+
+    def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:
+        if self._root:  # the processes and devices of this machine are not those of a captured one
+            raise KernelRefused(path, errnos.ENOENT)
+        try:
+            return ask(subject)
+        except OSError as error:
+            raise _refused(path, error) from None
+
+    def _read_device(self, path: str, read: Callable[[str], bytes]) -> bytes:
+        """`read` in a child that can be outlived."""
+        if self._root:
+            raise KernelRefused(path, errnos.ENOENT)
+
+        def attempt() -> bytes | int:
+            try:
+                return read(path)
+            except OSError as error:
+                return error.errno or errnos.EIO
+
+        try:
+            answer = expendable.call(attempt, deadline=self._deadlines.default)
+        except expendable.Unreturned as late:
+            raise Stuck(f"reading {path} did not return in {late.seconds:g} s", facts=dict(late.state)) from None
+        if isinstance(answer, int):
+            raise KernelRefused(path, answer)
+        return bytes(answer)
+
     # -- changing ----------------------------------------------------------------------------------
 
     def write(self, path: str, value: str) -> None:
         if self._read_only:
             raise KernelRefused(path, errnos.EROFS, value)
+        writer = self._writer or Writer(self._lock_fds, self._verdicts)
+        if self._lock_fds:
+            self._writer = writer  # for the whole of the change
         try:
-            errno = expendable.call(
-                lambda: files.write_once(path, value), deadline=self._write_deadline, keep=self._lock_fds
-            )
+            errno = writer.write(path, value, deadline=self._deadlines.of(path))
         except expendable.Unreturned as late:
+            self._writer = None if writer is self._writer else self._writer
+            writer.close()
             raise _never_returned(path, value, late) from None
         except ChildProcessError:
             raise HostError(
                 f"the process that wrote {value!r} to {path} was killed", hint="dmesg says if memory ran out"
             ) from None
+        if writer is not self._writer:
+            writer.close()
         if errno:
             raise KernelRefused(path, errno, value)
+
+    def write_ended(self, ticket: str) -> str | None:
+        return write_ended(ticket, self._verdicts)
 
     def load(self, module: str) -> None:
         if self._read_only:
             raise HostError(f"cannot load {module}: {self.read_only}")
         command = ["modprobe", "--", module]
         try:
-            code, said = expendable.call(lambda: files.run(command), deadline=self._load_deadline, keep=self._lock_fds)
+            code, said = expendable.call(lambda: files.run(command), deadline=self._deadlines.load, keep=self._lock_fds)
         except expendable.Unreturned as late:
             raise Stuck(
                 f"modprobe {module} did not return in {late.seconds:g} s",
@@ -201,10 +271,14 @@ class Live:
         with held(lock, wait=wait) as fd:
             # A write in flight keeps the lock should this process die: nobody then probes a half-done state.
             self._lock_fds.append(fd)
+            self._verdicts = lock.with_suffix(".verdicts")
             try:
                 yield
             finally:
                 self._lock_fds.remove(fd)
+                if self._writer:
+                    self._writer.close()
+                self._writer = None
 
 
 def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
@@ -229,7 +303,7 @@ def _never_returned(path: str, value: str, late: expendable.Unreturned) -> Stuck
         f"writing {value!r} to {path} did not return in {late.seconds:g} s",
         hint="something holds the device; the write ends when it lets go, or at the next boot",
         next_command="vfioctl recover",
-        facts={"path": path, "pid": late.pid, **late.state},
+        facts={"path": path, "pid": late.pid, "ticket": ticket_of(late.pid), **late.state},
     )
     state, place = late.state.get("stat", "?"), late.state.get("wchan", "?")
     error.kernel_said = f"process {late.pid} is in state {state}, in {place}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
-from vfioctl.kernel.seam import EVERY_LINK, Directory, NvmlAnswer, Prefixes, Unanswered
+from vfioctl.kernel.seam import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
 from vfioctl.kernel.tree import END, MOST_BYTES, Node, Tree, parse
 
 T = TypeVar("T")
@@ -106,11 +106,46 @@ class Recorded:
         known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
         return lambda: known or Unanswered("not recorded")
 
+    # -- who uses it, and devices ------------------------------------------------------------------
+
+    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+        raise NotImplementedError
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        raise NotImplementedError
+
+    def claimed(self, number: str) -> bool:
+        raise NotImplementedError
+
+    def user(self, uid: int) -> str:
+        return self.tree.properties.get(f"user:{uid}", {}).get("name", str(uid))
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        known = {name: self.tree.properties.get(f"unit:{name}", {}).get("state") for name in names}
+        return {name: state for name, state in known.items() if state}
+
+    def config(self, address: str) -> bytes:
+        raise NotImplementedError
+
+    def rom(self, address: str) -> bytes:
+        raise NotImplementedError
+
+    # -- changing ----------------------------------------------------------------------------------
+
     def write(self, path: str, value: str) -> None:
         raise KernelRefused(path, errnos.EROFS, value)
 
     def load(self, module: str) -> None:
         raise HostError(f"cannot load {module}: a recorded host is read-only", hint="use --simulate to try changes")
+
+    def persist(self, address: str, *, on: bool) -> None:
+        raise HostError(f"the persistence mode of {address} cannot be set: a recorded host is read-only")
+
+    def set_unit(self, name: str, *, active: bool) -> None:
+        raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: a recorded host is read-only")
+
+    def write_ended(self, ticket: str) -> str | None:
+        return "unknown"
 
     def viable(self, group: int) -> bool:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)

@@ -6,7 +6,7 @@ Reading verbs raise KernelRefused with the errno that Linux would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -36,6 +36,29 @@ class Unanswered(NamedTuple):
     """A read that did not come back in time, or whose reader died; `reason` is for people."""
 
     reason: str
+
+
+class OpenNode(NamedTuple):
+    """A device file that a process has open or mapped."""
+
+    how: str
+    """`open` or `mapped`."""
+    path: str
+    """As the process sees it; of a file that no node leads to, its kind, as in `anon_inode:[vfio-device]`."""
+    number: str
+    """`c 195:0` or `b 259:1`; empty for a file that no node leads to."""
+    device: str
+    """The device's own directory in sysfs, where the kernel tells it for a VFIO device file (fdinfo, Linux 6.17)."""
+
+
+class Descendant(NamedTuple):
+    """A device below another one's directory: a display's card, a disk, a network interface."""
+
+    path: str
+    subsystem: str
+    """`drm`, `sound`, `block`, `net`, ..."""
+    number: str
+    """Of its node, as in `c 226:0`; empty when it has none."""
 
 
 NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered
@@ -88,8 +111,47 @@ class Kernel(Protocol):
         By PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode.
         """
 
+    # -- who uses it -------------------------------------------------------------------------------
+
+    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+        """The device files that a process has open or mapped. Raises KernelRefused: EACCES, ENOENT when it has ended."""
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        """The devices below a device's directory, at any depth, but for those below another PCI function there."""
+
+    def claimed(self, number: str) -> bool:
+        """Whether a block device (`259:0`) has an exclusive owner: a file system, swap, device mapper, md, ZFS, ..."""
+
+    def user(self, uid: int) -> str:
+        """A user's name; the number as text where it has none."""
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        """systemd's word for those of the units that it knows: active, inactive, failed, ..."""
+
+    # -- devices -----------------------------------------------------------------------------------
+
+    def config(self, address: str) -> bytes:
+        """The first 64 bytes of a function's configuration space. Raises KernelRefused, Stuck."""
+
+    def rom(self, address: str) -> bytes:
+        """The expansion ROM, switched on and off again around the read. Raises KernelRefused, Stuck."""
+
+    # -- changing ----------------------------------------------------------------------------------
+
     def write(self, path: str, value: str) -> None:
         """Writes once. Raises KernelRefused, or Stuck when the write did not return in time."""
+
+    def persist(self, address: str, *, on: bool) -> None:
+        """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
+
+    def set_unit(self, name: str, *, active: bool) -> None:
+        """Starts a systemd unit (its failures forgotten first) or stops it. Raises HostError, Stuck."""
+
+    def write_ended(self, ticket: str) -> str | None:
+        """What became of a write that was given up (`Stuck.facts["ticket"]`); None while it is still under way.
+
+        `returned`, an errno's name, or `unknown` when its process ended without a word.
+        """
 
     def load(self, module: str) -> None:
         """Loads a module with what it depends on. Raises HostError."""

@@ -22,7 +22,7 @@ MOST_BYTES = 64 << 20
 LONGEST_LINE = 65_536
 DEEPEST = 64
 ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/")
-SUBJECTS = ("hwdb:", "nvml:", "sim:")
+SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

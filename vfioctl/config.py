@@ -1,0 +1,51 @@
+"""The settings of this machine's vfioctl: `/etc/vfioctl/config.toml`, or the file that VFIOCTL_CONFIG names.
+
+::
+
+    [deadlines]          # seconds that a write to the kernel may take
+    default = 30
+    load = 60            # a module
+    unbind = 90          # any file by its name: unbind, drivers_probe, driver_override, reset, ...
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vfioctl.errors import BadSpec
+from vfioctl.kernel.deadlines import Deadlines
+
+CONFIG = Path("/etc/vfioctl/config.toml")
+_LONGEST = 3600.0
+
+
+def read_deadlines(file: Path | None = None) -> Deadlines:
+    """What the file says; all as by default where there is none. Raises BadSpec."""
+    named = file or (Path(os.environ["VFIOCTL_CONFIG"]) if os.environ.get("VFIOCTL_CONFIG") else None)
+    place = named or CONFIG
+    if named is None and not place.exists():
+        return Deadlines()
+    import tomllib
+
+    try:
+        document = tomllib.loads(place.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # TOML and UTF-8 alike
+        raise BadSpec(f"{place} is not TOML: {error}") from None
+    unknown = sorted(set(document) - {"deadlines"})
+    if unknown:
+        raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint="there is [deadlines]")
+    return _deadlines(place, document.get("deadlines", {}))
+
+
+def _deadlines(place: Path, given: object) -> Deadlines:
+    if not isinstance(given, dict):
+        raise BadSpec(f"{place}: deadlines is a table: [deadlines]")
+    for name, seconds in given.items():
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
+            raise BadSpec(f"{place}: deadlines.{name} must be seconds, more than 0 and {_LONGEST:g} at most")
+    known = {name: float(seconds) for name, seconds in given.items()}
+    default = known.pop("default", Deadlines.default)
+    return Deadlines(default=default, load=known.pop("load", Deadlines.load), steps=known)

@@ -1,0 +1,19 @@
+"""How long the kernel may take over a write before the caller goes on without it. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds. `steps` by the name of the file that is written: unbind, drivers_probe, driver_override, ..."""
+
+    default: float = 30.0
+    load: float = 60.0
+    steps: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, path: str) -> float:
+        """For a write to `path`."""
+        return self.steps.get(path.rpartition("/")[2], self.default)

@@ -1,0 +1,44 @@
+"""A function's configuration space and ROM. Runs in an expendable child: both can block under the device lock."""
+
+from __future__ import annotations
+
+import os
+
+CONFIG_BYTES = 64
+MOST_ROM = 16 << 20
+"""The largest expansion ROM that a BAR can have (PCI Local Bus 3.0, 6.2.5.2)."""
+
+_CHUNK = 1 << 16
+
+# pci_write_rom (drivers/pci/pci-sysfs.c) takes two bytes that begin with 0, at offset 0, for off, and all else for on:
+# a lone "0" would leave the ROM enabled.
+_ON, _OFF = b"1\n", b"0\n"
+
+
+def read_config(path: str) -> bytes:
+    """The first 64 bytes of the file `config`. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, CONFIG_BYTES)
+    finally:
+        os.close(fd)
+
+
+def read_rom(path: str) -> bytes:
+    """The file `rom`, at most 16 MiB of it, switched on before and off again after. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, _ON, 0)
+        try:
+            return _whole(fd)
+        finally:
+            os.pwrite(fd, _OFF, 0)
+    finally:
+        os.close(fd)
+
+
+def _whole(fd: int) -> bytes:
+    data = bytearray()
+    while len(data) < MOST_ROM and (more := os.pread(fd, min(_CHUNK, MOST_ROM - len(data)), len(data))):
+        data += more
+    return bytes(data)
