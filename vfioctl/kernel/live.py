@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, Stuck
-from vfioctl.kernel import devices, expendable, files, processes, survey, units
+from vfioctl.kernel import devices, expendable, files, processes, services, survey, units
 from vfioctl.kernel.deadlines import Deadlines
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.paths import resolve
@@ -188,23 +188,9 @@ class Live:
             raise _refused(path, error) from None
 
     def _read_device(self, path: str, read: Callable[[str], bytes]) -> bytes:
-        """`read` in a child that can be outlived."""
         if self._root:
             raise KernelRefused(path, errnos.ENOENT)
-
-        def attempt() -> bytes | int:
-            try:
-                return read(path)
-            except OSError as error:
-                return error.errno or errnos.EIO
-
-        try:
-            answer = expendable.call(attempt, deadline=self._deadlines.default)
-        except expendable.Unreturned as late:
-            raise Stuck(f"reading {path} did not return in {late.seconds:g} s", facts=dict(late.state)) from None
-        if isinstance(answer, int):
-            raise KernelRefused(path, answer)
-        return bytes(answer)
+        return services.read_device(path, read, deadline=self._deadlines.default)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -251,6 +237,17 @@ class Live:
             )
             error.kernel_said = said
             raise error
+
+    def persist(self, address: str, *, on: bool) -> None:
+        if self._read_only:
+            raise HostError(f"the persistence mode of {address} cannot be set: {self.read_only}")
+        services.persist(address, on=on, deadline=self._deadlines.default, keep=self._lock_fds)
+
+    def set_unit(self, name: str, *, active: bool) -> None:
+        if self._read_only:
+            raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: {self.read_only}")
+        deadline = self._deadlines.steps.get("unit", services.UNIT_SECONDS)
+        services.set_unit(name, active=active, deadline=deadline, keep=self._lock_fds)
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"

@@ -1,9 +1,15 @@
-"""What NVML says of the GPUs. Runs in an expendable child only: any call of NVML may hang for ever."""
+"""What NVML says of the GPUs, and the one thing it is told.
+
+Runs in an expendable child only: any call of NVML may hang for ever.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+_NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
+_COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
 
 
 def read_gpus() -> dict[str, dict[str, str]] | str:
@@ -11,7 +17,7 @@ def read_gpus() -> dict[str, dict[str, str]] | str:
     try:
         import pynvml
     except ImportError:
-        return "the Python module pynvml (nvidia-ml-py) is not installed"
+        return _NOT_INSTALLED
     try:
         pynvml.nvmlInit()
         return dict(gpu for number in range(pynvml.nvmlDeviceGetCount()) if (gpu := _gpu(pynvml, number)))
@@ -47,4 +53,19 @@ def _facts(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
     return f"{int(domain, 16):04x}:{rest}", facts
 
 
-_COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
+def set_persistence(address: str, *, on: bool) -> str:
+    """Sets one GPU's persistence mode and reads it back; gives the reason where that failed, else nothing."""
+    try:
+        import pynvml
+    except ImportError:
+        return _NOT_INSTALLED
+    domain, _, rest = address.partition(":")
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:0>8}:{rest}")
+        pynvml.nvmlDeviceSetPersistenceMode(handle, int(on))
+        taken = pynvml.nvmlDeviceGetPersistenceMode(handle) == int(on)
+    except pynvml.NVMLError as error:
+        refused = error.args[:1] == (pynvml.NVML_ERROR_NO_PERMISSION,)
+        return f"{'only root may do that; ' if refused else ''}NVML: {error}"
+    return "" if taken else f"NVML said that it was done, and the mode is still {'off' if on else 'on'}"

@@ -125,10 +125,10 @@ class Recorded:
         return {name: state for name, state in known.items() if state}
 
     def config(self, address: str) -> bytes:
-        raise NotImplementedError
+        return config_of(self.tree, address)
 
     def rom(self, address: str) -> bytes:
-        raise NotImplementedError
+        return rom_of(self.tree, address)
 
     # -- changing ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from vfioctl.interrupts import held_back
@@ -30,12 +30,12 @@ def each(
         with held_back():
             shards.extend(_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size))
     except BaseException:
-        _abandon(shards)
+        collected.close()
         raise
     return collected
 
 
-def _collected(shards: Sequence[_Shard], patience: float) -> Iterator[tuple[str, Any]]:
+def _collected(shards: Sequence[_Shard], patience: float) -> Generator[tuple[str, Any], None, None]:
     try:
         yield "", None
         while unfinished := [shard for shard in shards if not shard.finished]:
