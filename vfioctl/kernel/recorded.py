@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
+from vfioctl.kernel.config_space import config_of, rom_of
 from vfioctl.kernel.seam import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
 from vfioctl.kernel.tree import END, MOST_BYTES, Node, Tree, parse
 

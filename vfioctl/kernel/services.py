@@ -1,0 +1,67 @@
+"""What this machine is asked or told beside its files, each in a child that can be outlived: ROMs, NVML, systemd."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.kernel import expendable, units
+
+UNIT_SECONDS = 120.0
+"""For a unit to start or stop: systemd itself kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
+
+
+def read_device(path: str, read: Callable[[str], bytes], *, deadline: float) -> bytes:
+    """`read(path)`. Raises KernelRefused, Stuck."""
+
+    def attempt() -> bytes | int:
+        try:
+            return read(path)
+        except OSError as error:
+            return error.errno or errnos.EIO
+
+    answer = _outlived(f"reading {path}", attempt, deadline=deadline)
+    if isinstance(answer, int):
+        raise KernelRefused(path, answer)
+    return bytes(answer)
+
+
+def persist(address: str, *, on: bool, deadline: float, keep: Collection[int] = ()) -> None:
+    """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
+    from vfioctl.kernel.nvml import set_persistence
+
+    what = f"switching the persistence mode of {address} {'on' if on else 'off'}"
+    hint = "the NVIDIA driver does not answer: dmesg | tail"
+    reason = _outlived(what, partial(set_persistence, address, on=on), deadline=deadline, keep=keep, hint=hint)
+    if reason:
+        raise _failed(what, reason)
+
+
+def set_unit(name: str, *, active: bool, deadline: float = UNIT_SECONDS, keep: Collection[int] = ()) -> None:
+    """Starts or stops a systemd unit. Raises HostError, Stuck."""
+    what, hint = f"{'starting' if active else 'stopping'} {name}", f"systemctl status {name} says what it waits for"
+    work = partial(units.set_active, name, active=active)
+    code, said = _outlived(what, work, deadline=deadline, keep=keep, hint=hint)
+    if code:
+        raise _failed(what, said or f"systemctl ended with {code}")
+
+
+def _outlived(
+    what: str, work: Callable[[], object], *, deadline: float, keep: Collection[int] = (), hint: str = ""
+) -> Any:
+    try:
+        return expendable.call(work, deadline=deadline, keep=keep)
+    except expendable.Unreturned as late:
+        facts = {"pid": late.pid, **late.state}
+        raise Stuck(f"{what} did not return in {late.seconds:g} s", hint=hint, facts=facts) from None
+    except ChildProcessError:
+        raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None
+
+
+def _failed(what: str, reason: str) -> HostError:
+    error = HostError(f"{what} failed")
+    error.kernel_said = reason
+    return error
