@@ -53,9 +53,7 @@ def set_active(name: str, *, active: bool) -> tuple[int, str]:
     return done.returncode, done.stderr.strip()[-500:]
 
 
-def _systemctl(
-    verb: str, *words: str, patience: float | None = None
-) -> subprocess.CompletedProcess[str]:
+def _systemctl(verb: str, *words: str, patience: float | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["systemctl", "--no-pager", "--no-ask-password", verb, *words], check=False, capture_output=True, text=True,
         errors="replace", stdin=subprocess.DEVNULL, timeout=patience, env={**os.environ, "LC_ALL": "C"},
