@@ -1,0 +1,273 @@
+/* A stand-in for NVIDIA's management library, for tests only: what pynvml asks of it, answered from a text file.
+ *
+ * NVML_STANDIN_STATE names that file, one GPU a line, its fields between bars:
+ *
+ *     00000000:41:00.0|NAME|UUID|BYTES|PERSISTENCE|COMPUTE MODE|MIG MODE, - for none|RETURN CODE OF THE GPU
+ *
+ * A return code other than 0 (15: the GPU is lost) is the answer to all that is asked of that GPU; its handle and its
+ * PCI address are still given where the code is negative. A mode that is set is written back, so that the next process
+ * finds it.
+ *
+ * NVML_STANDIN_FAULTS is a list like nvmlInitWithFlags=hang,nvmlDeviceSetPersistenceMode=4: a function that never
+ * returns and heeds no signal but SIGKILL, or one that returns that code; `=forget` makes a set succeed and do nothing.
+ *
+ * Names, codes and structures are those of nvml.h; nothing of NVIDIA's is in it.
+ */
+
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, FAILED = 999 };
+enum { MOST_GPUS = 16, MODES = 3, PERSISTENCE = 0, COMPUTE = 1, MIG = 2, NO_MODE = -1 };
+
+typedef struct {
+    char bus[32], name[96], uuid[96];
+    unsigned long long bytes;
+    int modes[MODES];
+    int code;
+} Gpu;
+
+typedef struct { /* nvmlPciInfo_t, since NVML 9 */
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} PciInfo;
+
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+
+static Gpu gpus[MOST_GPUS];
+static unsigned count;
+static int started;
+
+static void hang(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (;;)
+        pause();
+}
+
+/* The text behind `function=` among the faults, or NULL. */
+static const char *fault(const char *function)
+{
+    const char *at = getenv("NVML_STANDIN_FAULTS");
+    size_t length = strlen(function);
+    while (at && *at) {
+        if (strncmp(at, function, length) == 0 && at[length] == '=')
+            return at + length + 1;
+        at = strchr(at, ',');
+        at = at ? at + 1 : NULL;
+    }
+    return NULL;
+}
+
+static int begin(const char *function)
+{
+    const char *told = fault(function);
+    if (told && strncmp(told, "hang", 4) == 0)
+        hang();
+    return told ? atoi(told) : SUCCESS;
+}
+
+static int mode(const char *text)
+{
+    return *text == '-' ? NO_MODE : atoi(text);
+}
+
+static int take(char *line, Gpu *gpu)
+{
+    char *fields[8], *rest = line;
+    for (int n = 0; n < 8; n++)
+        if (!(fields[n] = strsep(&rest, "|")))
+            return 0;
+    snprintf(gpu->bus, sizeof gpu->bus, "%s", fields[0]);
+    snprintf(gpu->name, sizeof gpu->name, "%s", fields[1]);
+    snprintf(gpu->uuid, sizeof gpu->uuid, "%s", fields[2]);
+    gpu->bytes = strtoull(fields[3], NULL, 10);
+    for (int n = 0; n < MODES; n++)
+        gpu->modes[n] = mode(fields[4 + n]);
+    gpu->code = atoi(fields[7]);
+    return 1;
+}
+
+static int load(void)
+{
+    const char *name = getenv("NVML_STANDIN_STATE");
+    FILE *file = name ? fopen(name, "r") : NULL;
+    char line[512];
+    if (!file)
+        return FAILED;
+    for (count = 0; count < MOST_GPUS && fgets(line, sizeof line, file);)
+        count += take(line, &gpus[count]);
+    fclose(file);
+    return SUCCESS;
+}
+
+static int save(void)
+{
+    FILE *file = fopen(getenv("NVML_STANDIN_STATE"), "w");
+    if (!file)
+        return FAILED;
+    for (unsigned n = 0; n < count; n++) {
+        Gpu *gpu = &gpus[n];
+        fprintf(file, "%s|%s|%s|%llu", gpu->bus, gpu->name, gpu->uuid, gpu->bytes);
+        for (int m = 0; m < MODES; m++)
+            fprintf(file, gpu->modes[m] == NO_MODE ? "|-" : "|%d", gpu->modes[m]);
+        fprintf(file, "|%d\n", gpu->code);
+    }
+    return fclose(file) ? FAILED : SUCCESS;
+}
+
+/* What comes before an answer about a GPU: the function's fault, or the GPU's own. */
+static int ask(const char *function, Gpu *gpu)
+{
+    int code = begin(function);
+    if (code)
+        return code;
+    if (!started)
+        return UNINITIALIZED;
+    return gpu->code < 0 ? -gpu->code : gpu->code;
+}
+
+static int copy(const char *text, char *to, unsigned size)
+{
+    return snprintf(to, size, "%s", text) < (int)size ? SUCCESS : TOO_SMALL;
+}
+
+/* -- the library itself ------------------------------------------------------------------------------------------ */
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    int code = begin("nvmlInitWithFlags");
+    (void)flags;
+    if (code == SUCCESS && (code = load()) == SUCCESS)
+        started = 1;
+    return code;
+}
+
+int nvmlInit_v2(void)
+{
+    int code = begin("nvmlInit_v2");
+    return code ? code : nvmlInitWithFlags(0);
+}
+
+int nvmlShutdown(void)
+{
+    started = 0;
+    return begin("nvmlShutdown");
+}
+
+const char *nvmlErrorString(int code)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "stand-in's code %d", code);
+    return text;
+}
+
+/* -- GPUs -------------------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetCount_v2(unsigned *number)
+{
+    int code = begin("nvmlDeviceGetCount_v2");
+    *number = count;
+    return code ? code : started ? SUCCESS : UNINITIALIZED;
+}
+
+static int handle(const char *function, unsigned index, Gpu **gpu)
+{
+    int code = begin(function);
+    if (code || !started)
+        return code ? code : UNINITIALIZED;
+    if (index >= count)
+        return INVALID_ARGUMENT;
+    *gpu = &gpus[index];
+    return gpus[index].code > 0 ? gpus[index].code : SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu)
+{
+    return handle("nvmlDeviceGetHandleByIndex_v2", index, gpu);
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Gpu **gpu)
+{
+    for (unsigned n = 0; n < count; n++)
+        if (strcasecmp(gpus[n].bus, bus) == 0)
+            return handle("nvmlDeviceGetHandleByPciBusId_v2", n, gpu);
+    return started ? NOT_FOUND : UNINITIALIZED;
+}
+
+int nvmlDeviceGetPciInfo_v3(Gpu *gpu, PciInfo *info)
+{
+    int code = begin("nvmlDeviceGetPciInfo_v3");
+    memset(info, 0, sizeof *info);
+    sscanf(gpu->bus, "%x:%x:%x", &info->domain, &info->bus, &info->device);
+    return code ? code : copy(gpu->bus, info->bus_id, sizeof info->bus_id);
+}
+
+int nvmlDeviceGetName(Gpu *gpu, char *name, unsigned size)
+{
+    int code = ask("nvmlDeviceGetName", gpu);
+    return code ? code : copy(gpu->name, name, size);
+}
+
+int nvmlDeviceGetUUID(Gpu *gpu, char *uuid, unsigned size)
+{
+    int code = ask("nvmlDeviceGetUUID", gpu);
+    return code ? code : copy(gpu->uuid, uuid, size);
+}
+
+int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *memory)
+{
+    *memory = (Memory){gpu->bytes, gpu->bytes, 0};
+    return ask("nvmlDeviceGetMemoryInfo", gpu);
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, MemoryV2 *memory)
+{
+    *memory = (MemoryV2){memory->version, gpu->bytes, 0, gpu->bytes, 0};
+    return ask("nvmlDeviceGetMemoryInfo_v2", gpu);
+}
+
+static int get(const char *function, Gpu *gpu, int which, unsigned *value)
+{
+    int code = ask(function, gpu);
+    if (code)
+        return code;
+    if (gpu->modes[which] == NO_MODE)
+        return NOT_SUPPORTED;
+    *value = (unsigned)gpu->modes[which];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPersistenceMode(Gpu *gpu, unsigned *value)
+{
+    return get("nvmlDeviceGetPersistenceMode", gpu, PERSISTENCE, value);
+}
+
+int nvmlDeviceSetPersistenceMode(Gpu *gpu, unsigned value)
+{
+    const char *told = fault("nvmlDeviceSetPersistenceMode");
+    int code = ask("nvmlDeviceSetPersistenceMode", gpu);
+    if (code || (told && strncmp(told, "forget", 6) == 0))
+        return code;
+    gpu->modes[PERSISTENCE] = (int)value;
+    return save();
+}
+
+int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *value)
+{
+    return get("nvmlDeviceGetComputeMode", gpu, COMPUTE, value);
+}
+
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending)
+{
+    *pending = gpu->modes[MIG] == NO_MODE ? 0 : (unsigned)gpu->modes[MIG];
+    return get("nvmlDeviceGetMigMode", gpu, MIG, current);
+}
