@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
+from vfioctl.kernel import traces
 from vfioctl.kernel.config_space import config_of, rom_of
 from vfioctl.kernel.seam import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
 from vfioctl.kernel.tree import END, MOST_BYTES, Node, Tree, parse
@@ -110,13 +111,16 @@ class Recorded:
     # -- who uses it, and devices ------------------------------------------------------------------
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-        raise NotImplementedError
+        return traces.open_nodes(self.tree, pid)
 
     def below(self, path: str) -> Sequence[Descendant]:
-        raise NotImplementedError
+        there = self.tree.resolve(path)
+        if there not in self.tree.directories:
+            raise KernelRefused(path, errnos.ENOENT)
+        return list(traces.below(self.tree, there))
 
     def claimed(self, number: str) -> bool:
-        raise NotImplementedError
+        return number in self.tree.properties.get("sim:claimed", {})
 
     def user(self, uid: int) -> str:
         return self.tree.properties.get(f"user:{uid}", {}).get("name", str(uid))

@@ -15,6 +15,8 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
+VFIO_DEVICE = "anon_inode:[vfio-device]"
+"""What /proc calls a VFIO device that was opened through its group."""
 
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
@@ -58,7 +60,7 @@ class Descendant(NamedTuple):
     subsystem: str
     """`drm`, `sound`, `block`, `net`, ..."""
     number: str
-    """Of its node, as in `c 226:0`; empty when it has none."""
+    """Of its node, as in `226:0`; empty when it has none. Of kind `b` in the subsystem `block`, else `c`."""
 
 
 NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered

@@ -35,13 +35,13 @@ class Holder(Value):
     pid: int | None = None
     name: str = Field(description="the process's name, the mount point, the interface, ...")
     user: str | None = None
-    unit: str | None = Field(None, description="systemd unit, as nvidia-persistenced.service")
-    container: str | None = Field(None, description="as docker/0123456789ab, cri-containerd/..., lxc/NAME")
-    pod: str | None = Field(None, description="the pod's uid")
-    guest: str | None = Field(None, description="the virtual machine's name")
-    path: str = Field("", description="the device file, or what else leads to the device")
-    how: str = Field("", description="open, mapped, command line, mounted, up, ...")
-    remedy: str = Field("", description="what makes it let go")
+    unit: str | None = Field(default=None, description="systemd unit, as nvidia-persistenced.service")
+    container: str | None = Field(default=None, description="as docker/0123456789ab, cri-containerd/..., lxc/NAME")
+    pod: str | None = Field(default=None, description="the pod's uid")
+    guest: str | None = Field(default=None, description="the virtual machine's name")
+    path: str = Field(default="", description="the device file, or what else leads to the device")
+    how: str = Field(default="", description="open, mapped, command line, mounted, up, ...")
+    remedy: str = Field(default="", description="what makes it let go")
 
     @property
     def refuses(self) -> bool:
@@ -59,7 +59,8 @@ class Holders(Value):
 
     devices: tuple[PciAddress, ...]
     holders: tuple[Holder, ...] = ()
-    unread: int = Field(0, description="processes whose open files could not be read")
+    read: int = Field(default=0, description="processes whose open files were read; 0 where none are recorded")
+    unread: int = Field(default=0, description="processes whose open files could not be read")
 
     @property
     def refusing(self) -> tuple[Holder, ...]:

@@ -1,0 +1,89 @@
+"""Who a process belongs to, from the text of /proc/PID/cgroup: unit, container, pod, guest. Pure.
+
+Sources: cgroups(7); systemd's CONTROL_GROUP_INTERFACE; the cgroup names of Docker, Podman, containerd, CRI-O, LXC,
+Kata Containers and libvirt, under both cgroup drivers (systemd, cgroupfs) and both cgroup versions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_ID = r"([0-9a-f]{64})"
+_RUNTIME = re.compile(rf"(docker|libpod|cri-containerd|crio|nerdctl|containerd)[-:]{_ID}(?:\.scope)?")
+_BARE = re.compile(_ID)
+_LXC = re.compile(r"(?:lxc\.payload[./]|lxc/)([^/]+)")
+_KATA = re.compile(r"kata_(?!overhead$)([0-9A-Za-z.-]{8,})")
+_PARENTS = {"docker": "docker", "libpod_parent": "libpod"}
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})")
+_MACHINE = re.compile(r"machine-(.+)\.scope")
+_QEMU = re.compile(r"qemu-[0-9]+-(.+)")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_SHORT_ID = 12
+"""As `docker ps` and `crictl ps` show it."""
+
+
+class Membership(NamedTuple):
+    """What a process is a part of; None where it is no part of such a thing."""
+
+    unit: str | None = None
+    """The innermost systemd unit, with its escapes, as systemctl takes it."""
+    user_unit: bool = False
+    """Whether that unit is one of a user's own systemd."""
+    container: str | None = None
+    """`docker/0123456789ab`, `lxc/NAME`, ..."""
+    pod: str | None = None
+    """The pod's uid."""
+    guest: str | None = None
+    """The name of a virtual machine that libvirt runs."""
+
+
+def membership(text: str) -> Membership:
+    """From the lines `ID:CONTROLLERS:PATH`. Version 1 has several: what any of them tells is taken."""
+    lines = (line.split(":", 2) for line in text.split("\n"))
+    paths = {parts[2]: None for parts in lines if len(parts) == 3}
+    found = [_of_path(path) for path in paths]
+    return Membership(
+        unit=next((each.unit for each in found if each.unit), None),
+        user_unit=any(each.user_unit for each in found),
+        container=next((each.container for each in found if each.container), None),
+        pod=next((each.pod for each in found if each.pod), None),
+        guest=next((each.guest for each in found if each.guest), None),
+    )
+
+
+def _of_path(path: str) -> Membership:
+    parts = path.split("/")
+    units = [part for part in parts if part.endswith((".service", ".scope"))]
+    unit = units[-1] if units else None
+    machine = next((found[1] for part in parts if (found := _MACHINE.fullmatch(part))), None)
+    guest = _QEMU.fullmatch(_unescaped(machine)) if machine else None
+    pod = _POD.search(path)
+    return Membership(
+        unit=unit,
+        user_unit=len(units) > 1 and units[0].startswith("user@"),
+        container=_container(parts) or (f"machine/{_unescaped(machine)}" if machine and not guest else None),
+        pod=pod[1].replace("_", "-") if pod else None,
+        guest=guest[1] if guest else None,
+    )
+
+
+def _container(parts: list[str]) -> str | None:
+    """The outermost: the one that the host knows."""
+    for above, part in zip(["", *parts], parts, strict=False):
+        if found := _RUNTIME.search(part):
+            return f"{found[1]}/{found[2][:_SHORT_ID]}"
+        if _BARE.fullmatch(part):  # the driver cgroupfs names the runtime above, or not at all
+            return f"{_PARENTS.get(above, 'cri')}/{part[:_SHORT_ID]}"
+        if found := _KATA.fullmatch(part):
+            return f"kata/{found[1][:_SHORT_ID]}"
+        if above == "kata_overhead":
+            return f"kata/{part[:_SHORT_ID]}"
+        if found := _LXC.fullmatch(f"{above}/{part}") or _LXC.fullmatch(part):
+            return f"lxc/{found[1]}"
+    return None
+
+
+def _unescaped(name: str) -> str:
+    r"""`\x2d` is a dash in the name of a unit (systemd.unit(5))."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)

@@ -1,0 +1,152 @@
+"""Who holds some functions: processes and guests, disks and interfaces in use, and the kernel. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.seam import PCI_DEVICES, VFIO_DEVICE, Descendant, Kernel
+from vfioctl.model.holders import Holder, HolderKind, Holders
+from vfioctl.model.inventory import Function, Inventory
+from vfioctl.model.values import PciAddress
+from vfioctl.probe import attachments
+from vfioctl.probe.disks import Disks
+from vfioctl.probe.guests import device_at
+from vfioctl.probe.network import Network
+from vfioctl.probe.nodes import device_numbers, read_below
+from vfioctl.probe.processes import Process, Processes, identities
+from vfioctl.probe.remedies import remedy
+
+_ORDER = list(HolderKind)
+
+
+def read_holders(
+    kernel: Kernel, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
+) -> Holders:
+    """Who holds the functions, and the live VFs of those. `processes` may have been begun before the inventory."""
+    processes = processes or Processes(kernel)
+    looked_at = [(function, read_below(kernel, function)) for function in _with_vfs(functions, inventory)]
+    kept = _Kept(kernel)
+    found = [holder for function, below in looked_at for holder in kept.holders(function, below)]
+    running = processes.results()
+    found += _processes(kernel, _Ways(kernel, looked_at), running.processes)
+    taken = {holder.address for holder in found if holder.pid is not None}
+    free = [function for function, _ in looked_at if function.on_vfio and function.address not in taken]
+    found += _open_groups(kernel, free, running.processes)
+    found += _vfs(functions, inventory, found)
+    found.sort(key=lambda holder: (holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path))
+    asked = tuple(function.address for function in functions)
+    return Holders(devices=asked, holders=tuple(found), read=running.read, unread=running.unread)
+
+
+def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Function]:
+    """The functions and their live VFs, each once."""
+    found = {function.address: function for function in functions}
+    for function in functions:
+        found |= {vf: inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address}
+    return list(found.values())
+
+
+# -- devices and the kernel ------------------------------------------------------------------------------
+
+
+class _Kept:
+    """What of the kernel's own uses a function."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._disks, self._network = kernel, Disks(kernel), Network(kernel)
+
+    def holders(self, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+        yield from self._disks.holders(function.address, below)
+        yield from self._network.holders(function.address, below)
+        yield from attachments.mdev_holders(function, below)
+        yield from attachments.console_holders(self._kernel, function, below)
+        yield from attachments.module_holders(self._kernel, function)
+
+
+def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Holder]) -> list[Holder]:
+    """VFs that a guest may have, or that anybody holds."""
+    held = {holder.address: holder for holder in found if holder.refuses}
+    on_vfio = {function.address: function.driver for function in inventory.functions if function.on_vfio}
+    return [
+        Holder(
+            address=function.address, kind=HolderKind.VF, name=vf, path=f"{PCI_DEVICES}/{vf}",
+            how=f"a VF on {on_vfio[vf]}" if vf in on_vfio else f"a VF, held by {held[vf].name}",
+            remedy=f"release its VFs first: vfioctl holders {vf}",
+        )
+        for function in functions
+        for vf in function.virtfns
+        if vf in held or vf in on_vfio
+    ]  # fmt: skip
+
+
+# -- processes -------------------------------------------------------------------------------------------
+
+
+class _Ways:
+    """What leads to each function: device numbers, and the names by which a VMM calls it."""
+
+    def __init__(self, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
+        self._numbers: dict[str, list[PciAddress]] = {}
+        self._names: dict[str, PciAddress] = {}
+        for function, below in looked_at:
+            self._names[function.address] = function.address
+            self._names |= {d.path.rpartition("/")[2]: function.address for d in below if d.subsystem == "mdev"}
+            for number in device_numbers(kernel, function, below):
+                self._numbers.setdefault(number, []).append(function.address)
+
+    def of(self, process: Process) -> Mapping[tuple[PciAddress, str], Sequence[str]]:
+        """By function and path, how the process holds it; without a path what only its command line tells."""
+        found: dict[tuple[PciAddress, str], dict[str, None]] = {}
+        for node in process.nodes:
+            named = self._names.get(device_at(node.device))
+            for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
+                found.setdefault((address, node.path), {})[node.how] = None
+        open_ones = {address for address, _ in found}
+        for name in process.given:
+            if (address := self._names.get(name)) and address not in open_ones:
+                found[address, ""] = {"command line": None}
+        return {key: [*hows] for key, hows in found.items()}
+
+
+def _processes(kernel: Kernel, ways: _Ways, running: Iterable[Process]) -> Iterator[Holder]:
+    held = {process: found for process in running if (found := ways.of(process))}
+    known = identities(kernel, [process.pid for process in held])
+    for process, found in held.items():
+        who = known[process.pid]
+        for (address, path), hows in found.items():
+            yield Holder(
+                address=address,
+                kind=HolderKind.GUEST if process.is_vmm or who.belongs.guest else HolderKind.PROCESS,
+                pid=int(process.pid),
+                name=process.name,
+                user=who.user,
+                unit=who.belongs.unit,
+                container=who.belongs.container,
+                pod=who.belongs.pod,
+                guest=who.belongs.guest or (who.guest if process.is_vmm else None),
+                path=path,
+                how=", ".join(hows),
+                remedy=remedy(process, who),
+            )
+
+
+def _open_groups(kernel: Kernel, functions: Iterable[Function], running: Sequence[Process]) -> Iterator[Holder]:
+    """Groups that the kernel calls busy though no process was found: it attributes no open VFIO device to a group."""
+    suspects = [p for p in running if any(node.path == VFIO_DEVICE and not node.device for node in p.nodes)]
+    names = ", ".join(f"{process.name} (pid {process.pid})" for process in suspects)
+    for function in functions:
+        if function.iommu_group is not None and _is_busy(kernel, function.iommu_group):
+            yield Holder(
+                address=function.address, kind=HolderKind.VFIO_GROUP, name=f"group {function.iommu_group}",
+                path=f"/dev/vfio/{function.iommu_group}", how="open, the kernel says",
+                remedy=f"end the guest that has it; with VFIO devices open: {names}" if names else "run it as root",
+            )  # fmt: skip
+
+
+def _is_busy(kernel: Kernel, group: int) -> bool:
+    try:
+        kernel.viable(group)
+    except KernelRefused as error:
+        return error.symbol == "EBUSY"
+    return False
