@@ -13,6 +13,7 @@ from itertools import count
 from os.path import relpath
 
 from tests.hosts.catalogue import CLASSES, INTERFACES, MODULES, VENDORS, Bar, Model, Module
+from tests.hosts.option_rom import option_rom
 
 HEADER = "#vfioctl-host 1 synthetic"
 ORIGIN = "; written by tests/hosts/generate.py, not recorded from a machine"
@@ -173,6 +174,11 @@ class HostBuilder:
             **facts,
         }
         self._say(f"nvml:{function.address}", known)
+
+    def rom(self, function: Function) -> None:
+        """What the function's ROM holds."""
+        content = option_rom(function.model.ids, function.model.class_code)
+        self._say(f"sim:{function.address}", {"rom": content.hex()})
 
     def _say(self, subject: str, facts: dict[str, str]) -> None:
         for key, value in facts.items():

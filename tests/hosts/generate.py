@@ -143,6 +143,7 @@ def workstation() -> HostBuilder:
         host.add(parts.RTX_2080_TI_UCSI, "0000:0b:00.3", port, "nvidia-gpu"),
     )
     host.nvml(turing, "NVIDIA GeForce RTX 2080 Ti", 11264)
+    host.rom(turing)
 
     port = host.add(parts.INTERNAL_BRIDGE, "0000:00:08.1", root, "pcieport")
     host.add(parts.MATISSE_USB, "0000:0c:00.3", port, "xhci_hcd")
