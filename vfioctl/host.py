@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.kernel.simulated.faults import Fault
     from vfioctl.model.change import JournalEntry, Outcome, Plan
     from vfioctl.model.inventory import Inventory
+    from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress
     from vfioctl.probe.scan import Catalogue
 
@@ -133,6 +134,15 @@ class Host:
         tree, unread = capture(self.kernel)
         tree.comments = [f"# recorded from {self.kernel.description} by vfioctl snapshot"]
         return form(tree), tuple(unread)
+
+    def rom(self, device: str) -> tuple[bytes, Rom]:
+        """One function's expansion ROM, and what it holds. Raises VerifyError when it does not answer."""
+        from vfioctl.model.selector import select
+        from vfioctl.probe.rom import read_rom
+
+        inventory = self.inventory()
+        (address,) = select(inventory, [device], every=False)
+        return read_rom(self.kernel, inventory.by_address[address])
 
     def history(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
         """The changes in the journal, the newest first."""

@@ -36,6 +36,7 @@ COMMANDS = {
     "show": Entry(_LOOK, "Show everything about one device."),
     "history": Entry(_LOOK, "List the changes that were made here."),
     "snapshot": Entry(_LOOK, "Write this host down as one text file."),
+    "rom": Entry(_LOOK, "Save a device's expansion ROM and check it."),
     "hosts": Entry(_LOOK, "List the bundled hosts that --simulate and --host know by name."),
     "bind": Entry(_CHANGE, "Hand devices to vfio-pci, ready for a guest."),
     "unbind": Entry(_CHANGE, "Give devices back to the drivers they had."),

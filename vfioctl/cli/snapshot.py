@@ -1,6 +1,5 @@
 """`vfioctl snapshot`: this host as a text file that others can read as a host."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import typer
 from vfioctl.cli.choice import chosen
 from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.output import emit, say
-from vfioctl.errors import BadSpec, HostError
+from vfioctl.cli.writing import refuse_to_replace, write_whole
 
 app = typer.Typer(add_completion=False)
 
@@ -32,44 +31,13 @@ def snapshot(
     not be read is named on stderr.
     """
     if output is not None:
-        _refuse_to_replace(output, force=force)
+        refuse_to_replace(output, force=force, otherwise="without -o the snapshot goes to stdout")
     text, unread = chosen(ctx).open().snapshot()
     if output is None:
         emit(text)
     else:
-        _write_whole(output, text)
+        write_whole(output, text.encode())
     for path in unread:
         say(f"not read: {path}")
     if unread:
         say(f"{len(unread)} files could not be read; as root, a snapshot has more of them")
-
-
-def _refuse_to_replace(path: Path, *, force: bool) -> None:
-    """Raises BadSpec: neither a file that someone may need nor a device node is replaced."""
-    if path.exists() and not path.is_file():
-        raise BadSpec(f"{path} is not a plain file", hint="without -o the snapshot goes to stdout")
-    if path.exists() and not force:
-        raise BadSpec(f"{path} is there already", hint="choose another name, or --force to replace it")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Either all of it appears under that name, or nothing."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            with draft.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise _not_written(path, error) from error
-
-
-def _not_written(path: Path, error: OSError) -> HostError:
-    failure = HostError(f"writing {path} failed", hint="choose a directory that you may write to")
-    failure.kernel_said = error.strerror or str(error)
-    return failure

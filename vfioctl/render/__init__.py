@@ -8,6 +8,7 @@ from vfioctl.render.changes import outcome_page, plan_page
 from vfioctl.render.function import function_page
 from vfioctl.render.journal import history_table, hosts_table
 from vfioctl.render.listing import inventory_table
+from vfioctl.render.rom import rom_page
 from vfioctl.render.tree import inventory_tree
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "inventory_tree",
     "outcome_page",
     "plan_page",
+    "rom_page",
 ]
