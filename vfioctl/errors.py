@@ -11,6 +11,7 @@
     |- HostError                 3   change the host
     |  |- NoIommu                    no IOMMU groups, and why
     |  |- GroupNotViable             the kernel says that a guest may not own the group
+    |  |- DeviceDead                 it does not answer any more: its configuration space reads as all ones
     |  |- NotPermitted               files that could not be written, named
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
@@ -87,6 +88,10 @@ class NoIommu(HostError):
 
 
 class GroupNotViable(HostError):
+    pass
+
+
+class DeviceDead(HostError):
     pass
 
 

@@ -1,36 +1,42 @@
-"""Walks a plan: lock, facts unchanged?, journal, each step, probed again, equal to the goal? Otherwise back.
+"""Carries a plan out: lock, facts unchanged?, journal, walk, proof; otherwise back. Recovers what was cut short.
 
-The only module that changes a host. It never trusts a write that returned: only what a fresh probe shows.
+May not write to the host but by `walk`, nor believe anything but what `proof` finds by a fresh look.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from vfioctl.apply.journal import Journal
-from vfioctl.apply.wording import listed, said, stuck, verify_error
+from vfioctl.apply.proof import dead, prove_bindings, prove_settings, prove_viable
+from vfioctl.apply.refusals import refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
+from vfioctl.apply.walk import Progress, Walk
+from vfioctl.apply.wording import listed, said, stuck
 from vfioctl.errors import (
-    BadDocument,
+    DeviceDead,
     KernelRefused,
     NotPermitted,
-    StalePlan,
     StoreDamaged,
     Stuck,
-    Unfinished,
     VerifyError,
     VfioctlError,
 )
 from vfioctl.interrupts import held_back, listen
-from vfioctl.kernel.seam import PCI_DRIVERS, Kernel
-from vfioctl.model.change import JournalEntry, JournalState, Outcome, Plan, Result, Step, StepKind
+from vfioctl.kernel.seam import Kernel
+from vfioctl.model.change import JournalEntry, JournalState, Outcome, Plan, Result, Verb
+from vfioctl.model.inventory import Inventory, Mark, MarkKind
+from vfioctl.model.values import PciAddress
 from vfioctl.plan.bind import modules_between
-from vfioctl.plan.steps import Bindings, follows, steps
+from vfioctl.plan.letting_go import to_finish, to_put_back
+from vfioctl.plan.steps import Bindings, steps
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.inventory import read_inventory
+from vfioctl.probe.settings import read_again
 
-Progress = Callable[[Step, int, int], None]
+_DID = {Verb.BIND: "bound", Verb.UNBIND: "unbound", Verb.RESET: "reset"}
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -41,24 +47,27 @@ class Engine:
         self._kernel, self._journal = kernel, journal
         self._settle, self._lock_wait = settle, lock_wait
 
-    def apply(self, plan: Plan, progress: Progress | None = None) -> Outcome:
+    def apply(self, plan: Plan, progress: Progress | None = None, *, seen: Inventory | None = None) -> Outcome:
         """Does it, or leaves the host as it was. An interrupt is heard between steps, and undoes them too.
 
+        `seen`: the inventory that the plan was made from, where there is one; another is made otherwise.
+
         Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
-        KernelRefused, HostError, VerifyError when the host was put back; Stuck when it was not.
+        DeviceInUse, KernelRefused, HostError, VerifyError when the host was put back; Stuck when it was not. When all
+        is done, but not all else is as it was, VerifyError or DeviceDead says so.
         """
         began = time.monotonic()
-        _refuse_forged(plan)
+        refuse_forged(plan)
         if plan.nothing_to_do:
-            self._refuse_unfinished(plan)
-            self._refuse_stale(plan)
+            refuse_unfinished(plan, self._journal)
+            refuse_stale(plan, self._kernel)
             return self._outcome(plan, Result.NOTHING, began)
-        self._refuse_unwritable(plan)
+        refuse_unwritable(plan, self._kernel)
         with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
-            self._refuse_unfinished(plan)  # with the lock in hand: what is open now is nobody's any more
-            self._refuse_stale(plan)
+            refuse_unfinished(plan, self._journal)  # with the lock in hand: what is open now is nobody's any more
+            refuse_stale(plan, self._kernel)
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=_now())
-            self._carry_out(entry, plan, progress)
+            self._carry_out(entry, plan, self._walk(seen), progress)
             return self._outcome(plan, Result.DONE, began)
 
     def recover(self, *, forward: bool, progress: Progress | None = None) -> tuple[Outcome, ...]:
@@ -79,120 +88,58 @@ class Engine:
     def boot_id(self) -> str:
         return self._kernel.read(BOOT_ID)
 
-    # -- before the first write --------------------------------------------------------------------
+    def marks(self) -> Mapping[PciAddress, Mark]:
+        """What the ledger says against devices in this boot."""
+        return self._journal.marks(boot_id=self.boot_id)
 
-    def _refuse_unfinished(self, plan: Plan) -> None:
-        concerned = {fact.address for fact in plan.facts}
-        for entry in self._journal.unfinished():
-            if cut_short := [c.address for c in entry.plan.changes if c.address in concerned]:
-                raise Unfinished(
-                    f"an earlier change of {', '.join(cut_short)} was cut short",
-                    hint="finish it first: back to what it was, or forward with --forward",
-                    next_command="vfioctl recover",
-                )
+    def _walk(self, seen: Inventory | None) -> Walk:
+        inventory: list[Inventory] = [seen] if seen else []
 
-    def _refuse_unwritable(self, plan: Plan) -> None:
-        if self._kernel.read_only:
-            raise NotPermitted(self._kernel.read_only, hint="use --simulate to try changes")
-        files = sorted({step.target for step in plan.steps if step.kind == StepKind.WRITE})
-        present = [file for file in files if self._kernel.has(file)]
-        refused = [file for file in present if not self._kernel.writable(file)]
-        if refused:
-            raise NotPermitted(
-                f"not permitted to write {', '.join(refused)}",
-                hint="run it as root; in a container, /sys must be mounted read-write",
-                facts={"files": refused},
-            )
+        def look() -> Inventory:
+            if not inventory:
+                inventory.append(read_inventory(self._kernel, self.marks()))
+            return inventory[0]
 
-    def _refuse_stale(self, plan: Plan) -> None:
-        now = read_facts(self._kernel, [fact.address for fact in plan.facts])
-        changed = [fact for fact in plan.facts if now.get(fact.address) != fact]
-        if changed:
-            raise StalePlan(
-                f"{', '.join(fact.address for fact in changed)} changed after the plan was made",
-                hint="make a new plan",
-                facts={
-                    "expected": [fact.model_dump() for fact in changed],
-                    "found": [now[f.address].model_dump() if f.address in now else None for f in changed],
-                },
-            )
+        return Walk(self._kernel, look, settle=self._settle)
 
     # -- the walk ----------------------------------------------------------------------------------
 
-    def _carry_out(self, entry: int, plan: Plan, progress: Progress | None) -> None:
+    def _carry_out(self, entry: int, plan: Plan, walk: Walk, progress: Progress | None) -> None:
         try:
-            self._walk(plan.steps, progress, heed=listen)
-            self._verify({change.address: change.after for change in plan.changes})
-            self._verify_viable(plan)
+            left = walk.take(plan.steps, plan.intent, progress, heed=listen)
+            prove_bindings(self._kernel, _after(plan), settle=self._settle)
+            left += prove_settings(self._kernel, plan.settings)
+            prove_viable(self._kernel, plan.viable_groups)
             listen()
         except (VfioctlError, KeyboardInterrupt) as error:
             self._put_back(entry, plan, error, progress)
             raise
-        self._close_done(entry, plan)
+        self._close_done(entry, plan, left)
+        self._tell_left(plan, left)
 
-    def _close_done(self, entry: int, plan: Plan) -> None:
+    def _close_done(self, entry: int, plan: Plan, left: list[str]) -> None:
         try:
-            self._journal.end(entry, JournalState.DONE, now=_now())
+            self._journal.end(entry, JournalState.DONE, now=_now(), why="; ".join(left))
         except StoreDamaged as error:
             error.message = f"{listed(plan)} changed as planned, but the journal could not say so: {error.message}"
             error.next_command = "vfioctl recover"
             raise
 
-    def _walk(self, todo: tuple[Step, ...], progress: Progress | None, *, heed: Callable[[], None]) -> None:
-        for number, step in enumerate(todo, start=1):
-            heed()
-            if progress:
-                progress(step, number, len(todo))
-            if step.kind == StepKind.LOAD:
-                self._kernel.load(step.target)
-            else:
-                self._kernel.write(self._spelled_file(step.target), self._spelled(step))
-
-    def _spelled(self, step: Step) -> str:
-        """A driver by the name it registered: a variant's module name has `_` where that may have `-`."""
-        if not step.target.endswith("/driver_override") or step.value == "\n":
-            return step.value
-        return self._registered(step.value)
-
-    def _spelled_file(self, path: str) -> str:
-        home, _, attribute = path.rpartition("/")
-        if not home.startswith(f"{PCI_DRIVERS}/"):
-            return path
-        return f"{PCI_DRIVERS}/{self._registered(home.removeprefix(f'{PCI_DRIVERS}/'))}/{attribute}"
-
-    def _registered(self, name: str) -> str:
-        spellings = (name, name.replace("_", "-"), name.replace("-", "_"))
-        return next((s for s in spellings if self._kernel.has(f"{PCI_DRIVERS}/{s}")), name)
-
-    # -- the proof ---------------------------------------------------------------------------------
-
-    def _verify(self, goals: Bindings) -> None:
-        until = time.monotonic() + self._settle
-        while True:
-            found = read_facts(self._kernel, goals)
-            wrong = {a: goal for a, goal in goals.items() if a not in found or not found[a].binding.meets(goal)}
-            if not wrong:
-                return
-            if time.monotonic() >= until:
-                raise verify_error(wrong, found)
-            time.sleep(0.05)
-
-    def _verify_viable(self, plan: Plan) -> None:
-        for group in plan.viable_groups:
-            try:
-                viable = self._kernel.viable(group)
-            except KernelRefused as error:
-                if error.symbol == "ENOENT" and self._has_cdevs():
-                    continue  # a kernel with device nodes in place of group nodes has no such question
-                raise
-            if not viable:
-                raise VerifyError(
-                    f"the kernel says that IOMMU group {group} is not viable: a member still does its own DMA",
-                    hint="vfioctl show names the members and their drivers",
-                )
-
-    def _has_cdevs(self) -> bool:
-        return self._kernel.has("/dev/vfio/devices")
+    def _tell_left(self, plan: Plan, left: list[str]) -> None:
+        """The change is done and stays done; what it leaves behind is told with an exit code of its own."""
+        gone = dead(self._kernel, _after(plan)) if plan.intent.verb != Verb.BIND else ()
+        if gone:
+            why = "its configuration space reads as all ones: nothing answers on the bus"
+            self._mark(MarkKind.DEAD, gone, why)
+            raise DeviceDead(
+                f"{listed(plan)} {_DID[plan.intent.verb]}, but {', '.join(gone)} is dead: {why}",
+                hint="a reboot, or power off and on, may bring it back; it is marked, and kept from guests until then",
+            )
+        if left:
+            raise VerifyError(
+                f"{listed(plan)} {_DID[plan.intent.verb]}, but not all is as it was: {'; '.join(left)}",
+                hint="put it back by hand",
+            )
 
     # -- the way back ------------------------------------------------------------------------------
 
@@ -203,14 +150,16 @@ class Engine:
         why = said(error)
         if isinstance(error, Stuck):
             self._note(entry, JournalState.STUCK, why)
+            self._mark_wedged(error)
             return
         try:
-            self._go_to({change.address: change.before for change in plan.changes}, progress)
+            left = self._go_to(plan, _before(plan), progress)
         except VfioctlError as second:
             self._note(entry, JournalState.STUCK, f"{why}; then, going back: {second.message}")
+            self._mark_wedged(second)
             raise stuck(f"{why}; and going back failed: {second.message}", second, error) from error
         noted = self._note(entry, JournalState.BACK, why)
-        restored = f"{listed(plan)} put back as before"
+        restored = "; ".join([f"{listed(plan)} put back as before", *(f"but {text}" for text in left)])
         error.restored = restored if noted else f"{restored}; the journal could not say so: vfioctl recover"  # type: ignore[union-attr]
 
     def _note(self, entry: int, state: JournalState, why: str) -> bool:
@@ -221,43 +170,79 @@ class Engine:
             return False
         return True
 
-    def _go_to(self, goals: Bindings, progress: Progress | None) -> None:
-        inventory = read_inventory(self._kernel)
+    def _mark_wedged(self, error: VfioctlError) -> None:
+        address, ticket = error.facts.get("address"), error.facts.get("ticket")
+        if isinstance(error, Stuck) and address and ticket:
+            self._mark(MarkKind.WEDGED, [PciAddress(str(address))], error.message, str(ticket))
+
+    def _mark(self, kind: MarkKind, addresses: Iterable[PciAddress], why: str, ticket: str = "") -> None:
+        marks = [Mark(address=address, kind=kind, since=_now(), why=why, ticket=ticket) for address in addresses]
+        with suppress(StoreDamaged):
+            self._journal.mark(marks, boot_id=self.boot_id)
+
+    def _go_to(
+        self, plan: Plan, goals: Bindings, progress: Progress | None, *, forward: bool = False
+    ) -> list[str]:
+        """From what is now to the goals, the plan's settings with them; what could not be put back."""
         now = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
         if gone := [address for address in goals if address not in now]:
             raise Stuck(f"{', '.join(gone)} has gone from the PCI bus", hint="rescan the bus, then recover")
-        self._walk(steps(now, goals, modules_between(inventory, now, goals)), progress, heed=_deaf)
-        self._verify(goals)
+        values = read_again(self._kernel, plan.settings) if plan.settings else {}
+        settings = to_finish(plan.settings, values) if forward else to_put_back(plan.settings, values)
+        inventory = read_inventory(self._kernel, self.marks())
+        todo = steps(now, goals, modules_between(inventory, now, goals), settings=settings)
+        left = self._walk(inventory).take(todo, plan.intent, progress, heed=_deaf)
+        prove_bindings(self._kernel, goals, settle=self._settle)
+        return left + prove_settings(self._kernel, settings)
+
+    # -- recovery ----------------------------------------------------------------------------------
 
     def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress | None) -> Outcome:
         began, plan = time.monotonic(), entry.plan
         if entry.boot_id != self.boot_id:
             self._journal.end(entry, JournalState.REBOOTED, now=_now(), why=entry.why)
+            self._journal.unmark(_after(plan), boot_id=self.boot_id)
             return self._outcome(plan, Result.REBOOTED, began)
-        after = {change.address: change.after for change in plan.changes}
-        if forward or self._is_done(plan, after):
-            goals, state, result = after, JournalState.DONE, Result.DONE
-        else:
-            before = {change.address: change.before for change in plan.changes}
-            goals, state, result = before, JournalState.BACK, Result.BACK
+        self._refuse_wedged(plan)
+        done = forward or self._is_done(plan)
+        goals, state, result = _before(plan), JournalState.BACK, Result.BACK
+        if done:
+            goals, state, result = _after(plan), JournalState.DONE, Result.DONE
         try:
-            self._go_to(goals, progress)
-            if result == Result.DONE:
-                self._verify_viable(plan)
+            left = self._go_to(plan, goals, progress, forward=done)
+            if done:
+                prove_viable(self._kernel, plan.viable_groups)
         except VfioctlError as error:
             why = "; then, in recovery: ".join(filter(None, (entry.why, error.message)))
             self._note(entry.id, JournalState.STUCK, why)
+            self._mark_wedged(error)
             raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
-        self._journal.end(entry, state, now=_now(), why=entry.why)
+        self._journal.end(entry, state, now=_now(), why="; ".join(filter(None, (entry.why, *left))))
+        self._journal.unmark(_after(plan), boot_id=self.boot_id)
         return self._outcome(plan, result, began)
 
-    def _is_done(self, plan: Plan, after: Bindings) -> bool:
+    def _refuse_wedged(self, plan: Plan) -> None:
+        """While a write that was given up is still in the kernel, reading the device would block too."""
+        for mark in self.marks().values():
+            concerned = mark.kind == MarkKind.WEDGED and mark.address in _after(plan)
+            if concerned and self._kernel.write_ended(mark.ticket) is None:
+                raise Stuck(
+                    f"{mark.address} is still wedged: {mark.why}",
+                    hint="the write is still under way; it ends when what holds the device lets go, or at a reboot",
+                    next_command=f"vfioctl holders {mark.address}",
+                    facts={"ticket": mark.ticket},
+                )
+
+    def _is_done(self, plan: Plan) -> bool:
         """Whether only the last word in the journal was missing."""
+        if plan.reset:
+            return False  # whether it was reset, no fact tells
+        after = _after(plan)
         found = read_facts(self._kernel, after)
         if not all(a in found and found[a].binding.meets(goal) for a, goal in after.items()):
             return False
         try:
-            self._verify_viable(plan)
+            prove_viable(self._kernel, plan.viable_groups)
         except (VerifyError, KernelRefused):
             return False  # a guest could not have it, so it is no success, and there must be a way back
         return True
@@ -267,10 +252,12 @@ class Engine:
         return Outcome(plan=plan, result=result, found=tuple(found.values()), seconds=time.monotonic() - began)
 
 
-def _refuse_forged(plan: Plan) -> None:
-    """The id shows only that a plan is whole. Whoever wrote it, it writes what its changes take and nothing else."""
-    if not follows(plan):
-        raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
+def _after(plan: Plan) -> Bindings:
+    return {change.address: change.after for change in plan.changes}
+
+
+def _before(plan: Plan) -> Bindings:
+    return {change.address: change.before for change in plan.changes}
 
 
 def _now() -> str:

@@ -8,13 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from vfioctl.apply.store import Store
 from vfioctl.errors import Unfinished
 from vfioctl.model.change import Binding, Change, Fact, JournalEntry, JournalState, Plan, Verb
-from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.model.inventory import Mark, MarkKind, is_vfio_driver
+from vfioctl.model.setting import Setting
 from vfioctl.model.values import PciAddress
 
 _NEWEST = "SELECT id, plan, state, boot_id, began, ended, why FROM journal ORDER BY id DESC LIMIT ?"
 _UNFINISHED = (
     "SELECT id, plan, state, boot_id, began, ended, why FROM journal WHERE state IN ('open', 'stuck') ORDER BY id DESC"
 )
+_MARKS = "SELECT address, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY address"
+_SETTINGS = """
+    SELECT DISTINCT journal.id, journal.plan FROM journal JOIN previous ON previous.journal = journal.id
+    WHERE previous.boot_id = ? ORDER BY journal.id
+"""
 _RECORDS = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
 # A device that somebody took from VFIO by hand, and that has no driver now, still came from where the record says.
 _REMEMBER = """
@@ -63,6 +69,34 @@ class Journal:
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Open and stuck changes, the newest first."""
         return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(_UNFINISHED)), ())
+
+    def mark(self, marks: Iterable[Mark], *, boot_id: str) -> None:
+        """Says something against devices, in this boot; the last word on each counts."""
+        with self.store.transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO mark (address, kind, boot_id, since, why, ticket) VALUES (?, ?, ?, ?, ?, ?)",
+                [(m.address, m.kind, boot_id, m.since, m.why, m.ticket) for m in marks],
+            )
+
+    def marks(self, *, boot_id: str) -> Mapping[PciAddress, Mark]:
+        """What is said against devices, by address."""
+        rows: list[tuple[str, ...]] = self.store.read(lambda db: db.execute(_MARKS, (boot_id,)).fetchall(), [])
+        found = (
+            Mark(address=PciAddress(address), kind=MarkKind(kind), since=since, why=why, ticket=ticket)
+            for address, kind, since, why, ticket in rows
+        )
+        return {mark.address: mark for mark in found}
+
+    def unmark(self, addresses: Iterable[PciAddress], *, boot_id: str) -> None:
+        """Takes it back, and forgets what was said before the last boot."""
+        with self.store.transaction() as db:
+            db.executemany("DELETE FROM mark WHERE address = ?", [(address,) for address in addresses])
+            db.execute("DELETE FROM mark WHERE boot_id != ?", (boot_id,))
+
+    def settings(self, *, boot_id: str) -> tuple[Setting, ...]:
+        """What was set when the devices that are recorded went to VFIO, in this boot."""
+        rows: list[tuple[int, str]] = self.store.read(lambda db: db.execute(_SETTINGS, (boot_id,)).fetchall(), [])
+        return tuple(setting for number, plan in rows for setting in _plan(number, plan).settings)
 
     def records(self, identities: Mapping[PciAddress, str], *, boot_id: str) -> Mapping[PciAddress, Binding]:
         """What those devices were before vfioctl took them, in this boot; another device there now has no record."""

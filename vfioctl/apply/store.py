@@ -40,6 +40,16 @@ _MIGRATIONS = (
         journal INTEGER NOT NULL REFERENCES journal (id)
     ) STRICT;
     """,
+    """
+    CREATE TABLE mark (
+        address TEXT PRIMARY KEY,
+        kind TEXT NOT NULL CHECK (kind IN ('wedged', 'dead')),
+        boot_id TEXT NOT NULL,
+        since TEXT NOT NULL,
+        why TEXT NOT NULL,
+        ticket TEXT NOT NULL DEFAULT ''
+    ) STRICT;
+    """,
 )
 
 
@@ -119,11 +129,15 @@ def _opened(file: Path, mode: str) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
-    if version:
+    if version == len(_MIGRATIONS):
         return connection
+    # One that an older vfioctl wrote is read as the newer would have it, and stays as it is.
+    newer = sqlite3.connect(":memory:", isolation_level=None)
+    if version:
+        connection.backup(newer)
     connection.close()
-    _prepare(empty := sqlite3.connect(":memory:"))
-    return empty
+    _prepare(newer)
+    return newer
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def remember(ctx: typer.Context, param: typer.CallbackParam, value: str | None) 
 
 def complete_host(_incomplete: str) -> list[str]:
     """The bundled hosts; typer keeps those that begin like the word, and shells offer files when none does."""
-    from vfioctl.host import bundled_hosts
+    from vfioctl.bundled import bundled_hosts
 
     return list(bundled_hosts())
 

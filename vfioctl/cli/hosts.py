@@ -30,7 +30,7 @@ def hosts(
 
     What is changed on one with --simulate stays in a copy of your own, until --reset puts it back to its start.
     """
-    from vfioctl.host import bundled_hosts, reset_simulated
+    from vfioctl.bundled import bundled_hosts, reset_simulated
 
     if reset is not None:
         file = reset_simulated(reset)

@@ -15,9 +15,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import devices, expendable, files, processes, services, survey, units
 from vfioctl.kernel.deadlines import Deadlines
+from vfioctl.kernel.late import call_never_returned, write_never_returned
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.paths import resolve
 from vfioctl.kernel.seam import (
@@ -30,7 +31,7 @@ from vfioctl.kernel.seam import (
     Prefixes,
     Unanswered,
 )
-from vfioctl.kernel.writer import Writer, ticket_of, write_ended
+from vfioctl.kernel.writer import Writer, write_ended
 
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
@@ -202,15 +203,15 @@ class Live:
             self._writer = writer  # for the whole of the change
         try:
             errno = writer.write(path, value, deadline=self._deadlines.of(path))
-        except expendable.Unreturned as late:
-            self._writer = None if writer is self._writer else self._writer
+        except (expendable.Unreturned, ChildProcessError) as error:
+            self._writer = None
             writer.close()
-            raise _never_returned(path, value, late) from None
-        except ChildProcessError:
+            if isinstance(error, expendable.Unreturned):
+                raise write_never_returned(path, value, error) from None
             raise HostError(
                 f"the process that wrote {value!r} to {path} was killed", hint="dmesg says if memory ran out"
             ) from None
-        if writer is not self._writer:
+        if self._writer is None:
             writer.close()
         if errno:
             raise KernelRefused(path, errno, value)
@@ -225,11 +226,8 @@ class Live:
         try:
             code, said = expendable.call(lambda: files.run(command), deadline=self._deadlines.load, keep=self._lock_fds)
         except expendable.Unreturned as late:
-            raise Stuck(
-                f"modprobe {module} did not return in {late.seconds:g} s",
-                hint="a driver is attaching to a device that does not answer: dmesg | tail",
-                facts={"pid": late.pid, **late.state},
-            ) from None
+            hint = "a driver is attaching to a device that does not answer: dmesg | tail"
+            raise call_never_returned(f"modprobe {module}", hint, late) from None
         if code:
             error = HostError(
                 f"module {module} could not be loaded",
@@ -293,15 +291,3 @@ def _group_status() -> bytes:
 
 def _refused(path: str, error: OSError) -> KernelRefused:
     return KernelRefused(path, error.errno or errnos.EIO)
-
-
-def _never_returned(path: str, value: str, late: expendable.Unreturned) -> Stuck:
-    error = Stuck(
-        f"writing {value!r} to {path} did not return in {late.seconds:g} s",
-        hint="something holds the device; the write ends when it lets go, or at the next boot",
-        next_command="vfioctl recover",
-        facts={"path": path, "pid": late.pid, "ticket": ticket_of(late.pid), **late.state},
-    )
-    state, place = late.state.get("stat", "?"), late.state.get("wchan", "?")
-    error.kernel_said = f"process {late.pid} is in state {state}, in {place}"
-    return error

@@ -116,7 +116,7 @@ class Kernel(Protocol):
     # -- who uses it -------------------------------------------------------------------------------
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-        """The device files that a process has open or mapped. Raises KernelRefused: EACCES, ENOENT when it has ended."""
+        """The device files that a process has open or mapped. Raises KernelRefused (ENOENT when it has ended)."""
 
     def below(self, path: str) -> Sequence[Descendant]:
         """The devices below a device's directory, at any depth, but for those below another PCI function there."""

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import expendable, units
+from vfioctl.kernel.late import call_never_returned
 
 UNIT_SECONDS = 120.0
 """For a unit to start or stop: systemd itself kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
@@ -55,8 +56,7 @@ def _outlived(
     try:
         return expendable.call(work, deadline=deadline, keep=keep)
     except expendable.Unreturned as late:
-        facts = {"pid": late.pid, **late.state}
-        raise Stuck(f"{what} did not return in {late.seconds:g} s", hint=hint, facts=facts) from None
+        raise call_never_returned(what, hint, late) from None
     except ChildProcessError:
         raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None
 

@@ -1,4 +1,4 @@
-"""Reads many subjects, each of which may block for ever, in children that can be left behind with the one they are at."""
+"""Reads many subjects, each of which may block for ever, in children that can be left behind with it."""
 
 from __future__ import annotations
 

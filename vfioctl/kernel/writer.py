@@ -1,7 +1,7 @@
 """Writes files of the kernel one after the other in a child of its own, which is never killed and leaves no zombie.
 
-A write can sleep in the kernel for ever. The child is then left to its fate: when the write returns after all, it leaves
-its verdict in a file and ends. One child does all the writes of a change: forking costs more than writing.
+A write can sleep in the kernel for ever. The child is then left to its fate: when the write returns after all, it
+leaves its verdict in a file and ends. One child does all the writes of a change: forking costs more than writing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_VERDICTS = 1 << 20
 
 
 class Writer:
-    """The child. `keep`: descriptors that stay open with it, as the host's lock; `verdicts`: where it leaves its word."""
+    """The child. `keep`: descriptors that it has too, as the host's lock; `verdicts`: the file for its last word."""
 
     def __init__(self, keep: Collection[int] = (), verdicts: Path | None = None) -> None:
         with held_back():

@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.model.setting import Setting
 from vfioctl.model.values import PciAddress, Value
 
 KERNEL_CHOICE = "(kernel's choice)"
@@ -62,20 +63,27 @@ class Change(Value):
 class StepKind(StrEnum):
     LOAD = "load"
     WRITE = "write"
+    CHECK = "check"
+    """That nobody holds the devices, asked of the host once more."""
+    PERSISTENCE = "persistence"
+    SERVICE = "service"
 
 
 class Step(Value):
-    """One effect: a module to load, or a value to write to a file of the kernel."""
+    """One effect: a module to load, a value to write to a file of the kernel, a service to stop, ..."""
 
     kind: StepKind
-    target: str = Field(description="the module's name, or the file")
+    target: str = Field(description="the file, the module, the unit, the GPU; for a check the functions")
     value: str = Field(default="", description="what is written; a lone newline clears driver_override")
     why: str
+    address: PciAddress | None = Field(default=None, description="the function that it concerns, where it is one")
+    may_fail: bool = Field(default=False, description="the rest is done all the same, and the failure told at the end")
 
 
 class Verb(StrEnum):
     BIND = "bind"
     UNBIND = "unbind"
+    RESET = "reset"
 
 
 class Intent(Value):
@@ -83,9 +91,12 @@ class Intent(Value):
 
     verb: Verb
     devices: tuple[PciAddress, ...]
-    driver: str | None = Field(None, description="--driver, or --to")
+    driver: str | None = Field(default=None, description="--driver, or --to")
     with_group: bool = False
     allow_boot_vga: bool = False
+    stop_services: tuple[str, ...] = Field(default=(), description="units that may be stopped when they hold a device")
+    force_holders: bool = Field(default=False, description="go on although somebody has the device open")
+    method: str | None = Field(default=None, description="of a reset: flr, bus, pm, ...")
 
 
 class Plan(Value):
@@ -96,24 +107,28 @@ class Plan(Value):
     intent: Intent
     facts: tuple[Fact, ...]
     changes: tuple[Change, ...]
+    settings: tuple[Setting, ...] = ()
+    reset: str | None = Field(default=None, description="the file whose writing resets the device")
     steps: tuple[Step, ...]
     viable_groups: tuple[int, ...] = Field((), description="groups that the kernel is asked to call viable")
     notes: tuple[str, ...] = Field((), description="what a reader should know before saying yes")
 
     @classmethod
-    def make(
+    def make(  # noqa: PLR0913 - a document has many parts, and each is named
         cls,
         *,
         intent: Intent,
         facts: tuple[Fact, ...],
         changes: tuple[Change, ...],
         steps: tuple[Step, ...],
+        settings: tuple[Setting, ...] = (),
+        reset: str | None = None,
         viable_groups: tuple[int, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Self:
         """A plan with its id."""
         draft = cls.model_construct(
-            version=1, id="", intent=intent, facts=facts, changes=changes, steps=steps,
+            version=1, id="", intent=intent, facts=facts, changes=changes, settings=settings, reset=reset, steps=steps,
             viable_groups=viable_groups, notes=notes,
         )
         return draft.model_copy(update={"id": draft.digest()})
@@ -125,6 +140,13 @@ class Plan(Value):
         if self.id != self.model_copy(update={"id": ""}).digest():
             raise ValueError("the plan's id does not fit its content: it was edited or cut short")
         return self
+
+    def noting(self, *notes: str) -> Self:
+        """The same plan with more to say, and so with another id."""
+        if not notes:
+            return self
+        draft = self.model_copy(update={"id": "", "notes": (*self.notes, *notes)})
+        return draft.model_copy(update={"id": draft.digest()})
 
     @property
     def nothing_to_do(self) -> bool:

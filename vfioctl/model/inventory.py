@@ -6,6 +6,7 @@ May not do input or output. Facts that could not be read are None, and `unknown`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import cached_property
 
 from pydantic import Field
@@ -45,6 +46,23 @@ class Nvml(Value):
     mig_mode: bool | None = None
 
 
+class MarkKind(StrEnum):
+    WEDGED = "wedged"
+    """A write to it never returned."""
+    DEAD = "dead"
+    """Its configuration space reads as all ones: it has fallen off the bus, or a reset killed it."""
+
+
+class Mark(Value):
+    """What the ledger says against a device, in this boot."""
+
+    address: PciAddress
+    kind: MarkKind
+    since: str = Field(description="ISO 8601, UTC")
+    why: str
+    ticket: str = Field("", description="the write that was given up, as the kernel side knows it")
+
+
 class Function(Value):
     """One PCI function. Ids are four lower-case hexadecimal digits."""
 
@@ -80,6 +98,7 @@ class Function(Value):
     vfio_cdev: str | None = Field(None, description="/dev/vfio/devices/vfioN while it exists")
     nvml: Nvml | None = None
     companions: tuple[PciAddress, ...] = ()
+    mark: Mark | None = Field(None, description="wedged or dead, as the ledger has it")
     unknown: Mapping[str, str] = Field(default_factory=dict, description="facts that could not be read, and why")
 
     @property

@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterable, Mapping
 
 from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu
-from vfioctl.model.change import KERNEL_CHOICE, Binding, Change, Fact, Intent, Plan, same_driver
+from vfioctl.model.change import KERNEL_CHOICE, Binding, Change, Intent, Plan, same_driver
+from vfioctl.model.circumstances import NOTHING_KNOWN, Circumstances
 from vfioctl.model.inventory import MANAGED_DMA_DRIVERS, Function, Inventory, is_vfio_driver
+from vfioctl.model.setting import Setting
 from vfioctl.model.values import PciAddress
-from vfioctl.plan.scope import Scope, in_order, named, scope_of
+from vfioctl.plan.holders import refuse_held, refuse_marked
+from vfioctl.plan.letting_go import to_let_go, warnings
+from vfioctl.plan.scope import Scope, binding_of, fact_of, in_order, named, scope_of
 from vfioctl.plan.steps import Bindings, steps
 
 Goals = dict[PciAddress, Binding]
 
 
-def plan_bind(inventory: Inventory, intent: Intent) -> Plan:
+def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances = NOTHING_KNOWN) -> Plan:
     """Cards and groups of the devices, to vfio-pci or the variant driver of each function.
 
     Raises NoIommu, BadSpec, DeviceInUse, GroupNotViable.
@@ -30,17 +34,28 @@ def plan_bind(inventory: Inventory, intent: Intent) -> Plan:
     moving = in_order((*scope.own, *(strangers if intent.with_group else ())))
     _refuse_bind(inventory, intent, scope, moving)
     goals = {a: _vfio_goal(inventory.by_address[a], intent) for a in moving}
+    going = [inventory.by_address[a] for a in moving if not inventory.by_address[a].on_vfio]
+    settings = to_let_go((function.address for function in going), circumstances)
     notes = [
         *(f"{named(inventory.by_address[a])} shares the group and goes with it (--with-group)" for a in strangers),
         *_notes(inventory, scope, moving),
+        *warnings(going, settings, circumstances),
     ]
-    return _plan(inventory, intent, scope, goals, notes, viable_groups=scope.groups)
+    draft = _plan(inventory, intent, scope, goals, notes, settings, viable_groups=scope.groups)
+    return refuse_held(inventory, draft, circumstances)
 
 
-def plan_unbind(inventory: Inventory, intent: Intent, records: Bindings) -> Plan:
+def plan_unbind(
+    inventory: Inventory,
+    intent: Intent,
+    records: Bindings,
+    circumstances: Circumstances = NOTHING_KNOWN,
+    settings: tuple[Setting, ...] = (),
+) -> Plan:
     """Back to the driver and the override that `records` hold; where there is none, the kernel's own choice.
 
-    `intent.driver` (`--to`) names another driver for the devices asked for. Raises BadSpec, DeviceInUse.
+    `settings` are put back with them. `intent.driver` (`--to`) names another driver for the devices asked for.
+    Raises BadSpec, DeviceInUse.
     """
     _check_driver_name(intent.driver)
     if intent.driver and is_vfio_driver(intent.driver):
@@ -55,7 +70,8 @@ def plan_unbind(inventory: Inventory, intent: Intent, records: Bindings) -> Plan
         *(f"{address} has no record here: the kernel chooses its driver" for address in chosen),
         *_notes(inventory, scope, goals),
     ]
-    return _plan(inventory, intent, scope, goals, notes)
+    returning = tuple(s for s in settings if s.address in goals)
+    return refuse_held(inventory, _plan(inventory, intent, scope, goals, notes, returning), circumstances)
 
 
 def modules_between(inventory: Inventory, now: Bindings, goals: Bindings) -> tuple[str, ...]:
@@ -114,6 +130,7 @@ def _refuse_bridges(inventory: Inventory, intent: Intent) -> None:
 
 def _refuse_unanswering(inventory: Inventory, addresses: Iterable[PciAddress]) -> None:
     for address in addresses:
+        refuse_marked(inventory.by_address[address])
         reason = inventory.by_address[address].unknown.get("driver_override")
         if reason:
             raise DeviceInUse(
@@ -199,19 +216,6 @@ def _return_goal(address: PciAddress, intent: Intent, records: Bindings) -> Bind
 # -- the document ------------------------------------------------------------------------------------
 
 
-def binding_of(function: Function) -> Binding:
-    return Binding(driver=function.driver, driver_override=function.driver_override)
-
-
-def fact_of(function: Function) -> Fact:
-    return Fact(
-        address=function.address,
-        identity=function.identity,
-        iommu_group=function.iommu_group,
-        binding=binding_of(function),
-    )
-
-
 def _notes(inventory: Inventory, scope: Scope, moving: Iterable[PciAddress]) -> Iterable[str]:
     left = [a for a in scope.foreign if a not in set(moving)]
     yield from (f"{named(inventory.by_address[a])} shares the group and is left as it is" for a in left)
@@ -224,16 +228,21 @@ def _plan(
     scope: Scope,
     goals: Mapping[PciAddress, Binding],
     notes: Iterable[str],
+    settings: tuple[Setting, ...],
     viable_groups: tuple[int, ...] = (),
 ) -> Plan:
     now = {address: binding_of(inventory.by_address[address]) for address in goals}
-    todo = steps(now, goals, modules_between(inventory, now, goals))
+    settled = all(now[address].settled(goal) for address, goal in goals.items())
+    made = () if settled else settings
+    modules = modules_between(inventory, now, goals)
+    todo = steps(now, goals, modules, settings=made)
     return Plan.make(
         intent=intent,
         facts=tuple(fact_of(inventory.by_address[address]) for address in scope.everything),
         changes=tuple(
             Change(address=a, before=now[a], after=goal) for a, goal in goals.items() if not now[a].settled(goal)
         ),
+        settings=made,
         steps=todo,
         viable_groups=viable_groups if todo else (),
         notes=tuple(notes),

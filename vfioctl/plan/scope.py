@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vfioctl.model.change import Binding, Fact
 from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress
 
@@ -41,6 +42,19 @@ def scope_of(inventory: Inventory, asked: Sequence[PciAddress]) -> Scope:
 
 def in_order(addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
     return tuple(sorted(set(addresses), key=lambda address: address.order))
+
+
+def binding_of(function: Function) -> Binding:
+    return Binding(driver=function.driver, driver_override=function.driver_override)
+
+
+def fact_of(function: Function) -> Fact:
+    return Fact(
+        address=function.address,
+        identity=function.identity,
+        iommu_group=function.iommu_group,
+        binding=binding_of(function),
+    )
 
 
 def named(function: Function) -> str:

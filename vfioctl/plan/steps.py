@@ -8,38 +8,60 @@ override is aimed at the driver wanted, not cleared, until that driver has the d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from vfioctl.model.change import KERNEL_CHOICE, Binding, Plan, Step, StepKind, same_driver
 from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.model.setting import Setting
 from vfioctl.model.values import PciAddress
+from vfioctl.plan.settings import early, late, locks
 
 DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
 PROBE = "/sys/bus/pci/drivers_probe"
 CLEAR = "\n"
+_RESET = re.compile(r"/sys/bus/pci/devices/[0-9a-f:.]+/reset(_subordinate)?", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 Bindings = Mapping[PciAddress, Binding]
 
 
-def steps(now: Bindings, goal: Bindings, modules: tuple[str, ...] = ()) -> tuple[Step, ...]:
-    """The steps that turn `now` into `goal`, loading `modules` first; none when there is nothing to do."""
+def steps(
+    now: Bindings,
+    goal: Bindings,
+    modules: tuple[str, ...] = (),
+    *,
+    settings: tuple[Setting, ...] = (),
+    reset: str | None = None,
+) -> tuple[Step, ...]:
+    """The steps that turn `now` into `goal`, loading `modules` first; none when there is nothing to do.
+
+    `settings` are made before the devices move, or put back after; `reset` is a file to write 1 to. Before a device
+    loses its driver, or is reset, it is asked once more who holds it.
+    """
     changing = {a: goal[a] for a in goal if not now[a].settled(goal[a])}
-    if not changing:
+    settings = tuple(setting for setting in settings if not setting.idle)
+    if not changing and not settings and not reset:
         return ()
     moving = {a: wanted for a, wanted in changing.items() if _moves(now[a], wanted)}
     aimed = {a: _aim(wanted) for a, wanted in moving.items()}
+    leaving = tuple(a for a in moving if now[a].driver)
+    touched = tuple(a for a in now if now[a].driver) if reset else leaving
     return (
         *map(_load, modules),
+        *early(settings),
+        *((_check(touched),) if touched else ()),
         *_overrides(now, aimed, "so that no other driver can take it"),
-        *(_unbind(a, now[a].driver or "") for a in moving if now[a].driver),
+        *locks(settings),
+        *(_unbind(a, now[a].driver or "") for a in leaving),
+        *((_reset(reset),) if reset else ()),
         *(_probe(a, wanted) for a, wanted in moving.items() if wanted.driver),
         *_overrides(
             {a: Binding(driver=None, driver_override=aimed.get(a, now[a].driver_override)) for a in changing},
             {a: wanted.driver_override for a, wanted in changing.items()},
             "as it was before",
         ),
+        *late(settings),
     )
 
 
@@ -49,15 +71,25 @@ def follows(plan: Plan) -> bool:
     after = {change.address: change.after for change in plan.changes}
     known = {fact.address: fact.binding for fact in plan.facts}
     modules = tuple(step.target for step in plan.steps if step.kind == StepKind.LOAD)
+    made = steps(before, after, modules, settings=plan.settings, reset=plan.reset)
     return (
         all(known.get(address) == binding for address, binding in before.items())
         and all(_MODULE.fullmatch(module) for module in modules)
-        and [_effect(step) for step in plan.steps] == [_effect(step) for step in steps(before, after, modules)]
+        and (plan.reset is None or _RESET.fullmatch(plan.reset) is not None)
+        and [_effect(step) for step in plan.steps] == [_effect(step) for step in made]
     )
 
 
-def _effect(step: Step) -> tuple[str, str, str]:
-    return step.kind, step.target, step.value
+def _effect(step: Step) -> tuple[str, str, str, bool]:
+    return step.kind, step.target, step.value, step.may_fail
+
+
+def _check(addresses: Iterable[PciAddress]) -> Step:
+    return Step(kind=StepKind.CHECK, target=" ".join(addresses), why="nobody holds it")
+
+
+def _reset(path: str) -> Step:
+    return Step(kind=StepKind.WRITE, target=path, value="1", why="the kernel resets it")
 
 
 def _moves(now: Binding, wanted: Binding) -> bool:
@@ -81,6 +113,7 @@ def _overrides(now: Bindings, names: Mapping[PciAddress, str | None], why: str) 
                 target=f"{DEVICES}/{address}/driver_override",
                 value=name or CLEAR,
                 why=why if name else "no override any more",
+                address=address,
             )
 
 
@@ -89,11 +122,10 @@ def _load(module: str) -> Step:
 
 
 def _unbind(address: PciAddress, driver: str) -> Step:
-    return Step(
-        kind=StepKind.WRITE, target=f"{DRIVERS}/{driver}/unbind", value=address, why=f"{driver} lets go of it"
-    )
+    target = f"{DRIVERS}/{driver}/unbind"
+    return Step(kind=StepKind.WRITE, target=target, value=address, why=f"{driver} lets go of it", address=address)
 
 
 def _probe(address: PciAddress, wanted: Binding) -> Step:
     whom = "the kernel chooses a driver" if wanted.driver == KERNEL_CHOICE else f"{wanted.driver} takes it"
-    return Step(kind=StepKind.WRITE, target=PROBE, value=address, why=whom)
+    return Step(kind=StepKind.WRITE, target=PROBE, value=address, why=whom, address=address)

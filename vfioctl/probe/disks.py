@@ -52,7 +52,8 @@ class Disks:
         places = sorted(self._mounts.get(number, ()), key=len)
         if places:
             more = f" at {len(places)} places" if len(places) > 1 else ""
-            yield Use(places[0], f"mounted{more}", f"umount {places[0]}")
+            remedy = f"umount {places[0]}" if places[0] != "/" else "this host runs from it"
+            yield Use(places[0], f"mounted{more}", remedy)
         if number in self._swaps:
             yield Use("swap", "swap", f"swapoff {self._swaps[number]}")
         for upper in names_in(self._kernel, f"{path}/holders") if depth else ():
@@ -67,7 +68,8 @@ class Disks:
             undo = f"mdadm --stop /dev/{upper}"
         found = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
         for use in found:
-            yield Use(use.name, f"{use.how}, through {label}", f"{use.remedy}, then {undo}")
+            remedy = f"{use.remedy}, then {undo}" if use.name != "/" else use.remedy
+            yield Use(use.name, f"{use.how}, through {label}", remedy)
         if not found:
             yield Use(label, f"a part of {label}", undo)
 

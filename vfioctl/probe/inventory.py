@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
-from vfioctl.model.inventory import Function, Inventory, ProbeWarning, card_members
+from vfioctl.model.inventory import Function, Inventory, Mark, MarkKind, ProbeWarning, card_members
 from vfioctl.model.values import PciAddress
 from vfioctl.probe.drivers import Registered
 from vfioctl.probe.iommu import read_groups, read_iommu
@@ -17,17 +17,29 @@ from vfioctl.probe.numa import read_nodes
 from vfioctl.probe.pci import Facts
 from vfioctl.probe.scan import Scan
 
+Marks = Mapping[PciAddress, Mark]
+NO_MARKS: Marks = {}
 _ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
 
-def read_inventory(kernel: Kernel) -> Inventory:
-    """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`."""
-    return assemble(kernel, Scan(kernel))
+def read_inventory(kernel: Kernel, marks: Marks = NO_MARKS) -> Inventory:
+    """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`.
+
+    Of functions that are marked as wedged only what cannot block is asked.
+    """
+    return assemble(kernel, Scan(kernel, suspects=wedged(marks)), marks)
 
 
-def assemble(kernel: Kernel, scan: Scan) -> Inventory:
+def wedged(marks: Marks) -> frozenset[PciAddress]:
+    """Those of the marked functions whose attributes may block."""
+    return frozenset(address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
+
+
+def assemble(kernel: Kernel, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     """The inventory of a scan that was begun already."""
     facts = scan.results()
+    for each in facts:
+        each["mark"] = marks.get(each["address"])
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)

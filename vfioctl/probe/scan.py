@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
 from vfioctl.errors import KernelRefused
@@ -22,17 +22,23 @@ _NAMES = {
 class Scan:
     """The functions of a host, being read from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel, catalogue: Catalogue | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, catalogue: Catalogue | None = None, *, suspects: Collection[str] = ()
+    ) -> None:
+        """`suspects`: functions whose attributes may block; they are asked only what never does."""
         self._kernel, self._catalogue = kernel, catalogue or Catalogue(kernel)
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
-        self._answers = self._survey(self._addresses(), wanted=None)
+        addresses = self._addresses()
+        self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
+        self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
         # Starting NVML takes longer than reading a small host, so it is asked at once where its driver has a GPU.
         self.nvml = kernel.nvml() if _has_nvidia_gpu(kernel) else None
 
     def results(self) -> list[Facts]:
         """The facts by function, in address order."""
         found, silent = self._sorted_out(self._answers)
+        silent |= self._passed_over
         # A function that is stuck under its device lock may still say what it is.
         recovered, _ = self._sorted_out(self._survey(silent, wanted=SAFE))
         for facts in recovered:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import errno as errnos
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
-from vfioctl.errors import KernelRefused, NotPermitted, Stuck
+from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded, read_tree
-from vfioctl.kernel.simulated import rules
+from vfioctl.kernel.seam import EVERY_LINK, Directory, Prefixes, Unanswered
+from vfioctl.kernel.simulated import rules, surroundings
+from vfioctl.kernel.simulated.blocking import UNDER_LOCK, address_in, block, blocked, let_go, never_returns
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.refusal import WouldBlock
 from vfioctl.kernel.tree import Tree, form
+
+T = TypeVar("T")
 
 
 class Simulated(Recorded):
@@ -58,15 +63,75 @@ class Simulated(Recorded):
     def writable(self, path: str) -> bool:
         return True
 
+    # -- reading: what is under the lock of a blocked device does not answer ------------------------
+
+    def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
+        for subject in subjects:
+            try:
+                yield subject, read_one(subject)
+            except WouldBlock:
+                yield subject, Unanswered("no answer after 1 s (simulated)")
+
+    def read(self, path: str) -> str:
+        self._refuse_blocking(path)
+        return super().read(path)
+
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        for name in wanted:
+            self._refuse_blocking(f"{path}/{name}")
+        return super().directory(path, wanted, links)
+
+    def config(self, address: str) -> bytes:
+        self._refuse_blocking(f"{address}/config")
+        return super().config(address)
+
+    def rom(self, address: str) -> bytes:
+        self._refuse_blocking(f"{address}/rom")
+        return super().rom(address)
+
+    def _refuse_blocking(self, path: str) -> None:
+        if path.rpartition("/")[2] in UNDER_LOCK and blocked(self.tree, address_in(path)):
+            raise WouldBlock(path)
+
+    # -- changing ----------------------------------------------------------------------------------
+
     def write(self, path: str, value: str) -> None:
+        with self._effect(path, value):
+            if never_returns(self.tree, path, value):
+                raise block(self.tree, path, value)
+            rules.write(self.tree, path, value)
+
+    def persist(self, address: str, *, on: bool) -> None:
+        with self._effect(f"nvml:{address}", str(int(on))):
+            if f"nvml:{address}" not in self.tree.properties:
+                raise HostError(f"the persistence mode of {address} cannot be set: NVML does not know the GPU")
+            surroundings.set_persistence(self.tree, address, on=on)
+
+    def set_unit(self, name: str, *, active: bool) -> None:
+        with self._effect(f"unit:{name}", "active" if active else "inactive"):
+            if f"unit:{name}" not in self.tree.properties:
+                raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: no such unit")
+            surroundings.set_unit(self.tree, name, active=active)
+
+    def write_ended(self, ticket: str) -> str | None:
+        return None if blocked(self.tree, ticket.removeprefix("sim:")) else "returned"
+
+    def let_go(self, address: str) -> None:
+        """For tests: what held a blocked device has ended."""
+        with self._turn():
+            let_go(self.tree, address)
+
+    @contextmanager
+    def _effect(self, path: str, value: str) -> Iterator[None]:
+        """One thing done to the host; a fault may come in its place, or after it."""
         with self._turn():
             self.writes.append((path, value))
             fault = next((f for f in self._faults if f.at == len(self.writes)), None)
             if fault and fault.errno:
                 raise KernelRefused(path, fault.errno, value)
-            if fault and fault.kind == HANG:
-                raise _never_returned(path, value)
-            rules.write(self.tree, path, value)
+            if (fault and fault.kind == HANG) or blocked(self.tree, address_in(path, value)):
+                raise block(self.tree, path, value)
+            yield
         if fault and fault.kind == DIE:
             self._end()
 
@@ -87,7 +152,15 @@ class Simulated(Recorded):
             yield
             return
         with held(self._file.with_name(self._file.name + ".lock"), wait=10):
-            yield
+            try:
+                yield
+            except Stuck:  # what was begun stays so, in the file too
+                self._keep()
+                raise
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._file:
             try:
                 replace(self._file, form(self._tree))
             except OSError as error:
@@ -127,16 +200,3 @@ def _stamp(file: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_ino, status.st_mtime_ns
-
-
-def _never_returned(path: str, value: str) -> Stuck:
-    error = Stuck(
-        f"writing {value!r} to {path} did not return",
-        hint="something holds the device; the write ends when it lets go, or at the next boot",
-        next_command="vfioctl recover",
-        facts={"path": path, "errno": errnos.errorcode[errnos.ETIMEDOUT]},
-    )
-    error.kernel_said = "simulated: the write never returns"
-    return error
-
-

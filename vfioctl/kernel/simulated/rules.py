@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.simulated import surroundings
+from vfioctl.kernel.simulated.refusal import Refusal
 from vfioctl.kernel.tree import Node, Tree
 from vfioctl.modalias import NATIVE, VFIO, Aliases
 
@@ -24,14 +26,6 @@ _MANAGED_DMA = ("pcieport", "pci-stub")
 _DRIVER_OF_MODULE = {"vfio_pci": "vfio-pci", "xhci_pci": "xhci_hcd", "bochs": "bochs-drm", "pci_stub": "pci-stub"}
 
 
-class Refusal(Exception):
-    """A rule's errno."""
-
-    def __init__(self, errno: int) -> None:
-        self.errno = errno
-        super().__init__(errnos.errorcode[errno])
-
-
 def write(tree: Tree, path: str, value: str) -> None:
     """One write to one file. Raises KernelRefused."""
     there = tree.resolve(path)
@@ -41,6 +35,8 @@ def write(tree: Tree, path: str, value: str) -> None:
             return  # kernfs_fop_write_iter: no bytes, no call of the attribute's store function
         if name == "driver_override" and there in tree.files:
             driver_override_store(tree, parent, value)
+        elif tree.exists(there) and (store := surroundings.store_of(there)):
+            store(tree, there, value)
         elif parent == "/sys/bus/pci" and name == "drivers_probe":
             drivers_probe_store(tree, value)
         elif parent == "/sys/bus/pci" and name == "drivers_autoprobe":
@@ -116,6 +112,9 @@ def really_probe(tree: Tree, device: str, driver: str) -> None:
     tree.put_link(f"{home}/{address}", posixpath.relpath(device, home))
     if is_vfio(driver):
         vfio_group_create(tree, group_of(tree, device))
+        surroundings.vfio_pci_core_runtime_pm(tree, device, registered=True)
+    else:
+        surroundings.class_devices_back(tree, device)
 
 
 def device_driver_detach(tree: Tree, device: str) -> None:
@@ -125,6 +124,9 @@ def device_driver_detach(tree: Tree, device: str) -> None:
     if driver and is_vfio(driver):
         tree.remove(f"{device}/vfio-dev")
         vfio_group_release(tree, group)
+        surroundings.vfio_pci_core_runtime_pm(tree, device, registered=False)
+    else:
+        surroundings.class_devices_gone(tree, device)
 
 
 def vfio_pci_core_register_device(tree: Tree, device: str) -> None:
@@ -154,6 +156,8 @@ def vfio_group_ioctl_get_status(tree: Tree, group: int) -> bool:
     """iommu_group_dma_owner_claimed's question: is every member unbound, or on a driver that leaves DMA alone?"""
     if f"/dev/vfio/{group}" not in tree.nodes:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.ENOENT)
+    if surroundings.open_by(tree, f"/dev/vfio/{group}"):
+        raise KernelRefused(f"/dev/vfio/{group}", errnos.EBUSY)  # vfio_group_fops_open: one opener at a time
     drivers = [driver_of(tree, member) for member in members_of(tree, str(group))]
     return all(driver is None or is_vfio(driver) or driver in _MANAGED_DMA for driver in drivers)
 

@@ -1,0 +1,81 @@
+"""Whether a host is as it should be, by a fresh look: bindings, settings, groups, and devices that still answer.
+
+Reads only. It never trusts a write that returned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from vfioctl.apply.wording import verify_error
+from vfioctl.errors import KernelRefused, VerifyError, VfioctlError
+from vfioctl.kernel.seam import Kernel
+from vfioctl.model.change import Fact
+from vfioctl.model.setting import Setting, SettingKind
+from vfioctl.model.values import PciAddress
+from vfioctl.plan.settings import late
+from vfioctl.plan.steps import Bindings
+from vfioctl.probe.bindings import read_facts
+from vfioctl.probe.settings import read_again
+
+_LEFT_TO_OTHERS = (SettingKind.LOCK, SettingKind.PERSISTENCE)
+_GONE = b"\xff\xff\xff\xff"
+
+
+def prove_bindings(kernel: Kernel, goals: Bindings, *, settle: float) -> Mapping[PciAddress, Fact]:
+    """The facts found, all as the goals have them. Raises VerifyError after `settle` seconds."""
+    until = time.monotonic() + settle
+    while True:
+        found = read_facts(kernel, goals)
+        wrong = {a: goal for a, goal in goals.items() if a not in found or not found[a].binding.meets(goal)}
+        if not wrong:
+            return found
+        if time.monotonic() >= until:
+            raise verify_error(wrong, found)
+        time.sleep(0.05)
+
+
+def prove_settings(kernel: Kernel, settings: Iterable[Setting]) -> list[str]:
+    """What of the things that may fail is not as it was to be. Raises VerifyError for the others.
+
+    A file that has gone is no failure: a vtconsole goes with the last framebuffer, `unbindLock` with the binding.
+    """
+    wanted = [setting for setting in settings if setting.kind not in _LEFT_TO_OTHERS]
+    if not wanted:
+        return []
+    found = read_again(kernel, wanted)
+    wrong = [s for s in wanted if found[s.key] is not None and found[s.key] != s.after]
+    may_fail = {step.target for step in late(wrong) if step.may_fail}
+    firm = [f"{s.name} should be {s.after} and is {found[s.key]}" for s in wrong if s.name not in may_fail]
+    if firm:
+        raise VerifyError("; ".join(firm), hint="something else sets it too: a power daemon, a udev rule?")
+    return [f"{s.name} should be {s.after} again and is {found[s.key]}" for s in wrong]
+
+
+def prove_viable(kernel: Kernel, groups: Iterable[int]) -> None:
+    """Asks the kernel whether a guest could own them. Raises VerifyError, KernelRefused."""
+    for group in groups:
+        try:
+            viable = kernel.viable(group)
+        except KernelRefused as error:
+            if error.symbol == "ENOENT" and kernel.has("/dev/vfio/devices"):
+                continue  # a kernel with device nodes in place of group nodes has no such question
+            raise
+        if not viable:
+            raise VerifyError(
+                f"the kernel says that IOMMU group {group} is not viable: a member still does its own DMA",
+                hint="vfioctl show names the members and their drivers",
+            )
+
+
+def dead(kernel: Kernel, addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
+    """Those whose configuration space reads as all ones: nothing answers on the bus any more."""
+    return tuple(address for address in addresses if _is_dead(kernel, address))
+
+
+def _is_dead(kernel: Kernel, address: PciAddress) -> bool:
+    try:
+        return kernel.config(address)[:4] == _GONE
+    except VfioctlError:
+        return False  # what cannot be read is not known to be dead

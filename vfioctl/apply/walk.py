@@ -1,0 +1,132 @@
+"""Takes the steps of a plan one after the other, up to the first that fails. The only module that changes a host.
+
+It proves nothing (`proof` does), and puts nothing back (`engine` does).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
+from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
+from vfioctl.model.change import Intent, Step, StepKind
+from vfioctl.model.holders import Holder
+from vfioctl.model.inventory import Function, Inventory
+from vfioctl.model.values import PciAddress
+from vfioctl.plan.holders import holding, refuse, told
+from vfioctl.probe.holders import read_holders
+
+Progress = Callable[[Step, int, int], None]
+"""Told of each step before it is taken: the step, its number from 1, and how many there are."""
+_PAUSE = 0.2
+
+
+class Walk:
+    """`look` gives the inventory that says what functions are; `settle`: seconds that one may take to be let go of."""
+
+    def __init__(self, kernel: Kernel, look: Callable[[], Inventory], *, settle: float) -> None:
+        self._kernel, self._look, self._settle = kernel, look, settle
+        self._last_seen: tuple[Holder, ...] = ()
+
+    def take(
+        self, todo: Sequence[Step], intent: Intent, progress: Progress | None, *, heed: Callable[[], None]
+    ) -> list[str]:
+        """Takes all steps; what those that may fail had to say. A Stuck has the step's function in its facts."""
+        failures: list[str] = []
+        for number, step in enumerate(todo, start=1):
+            heed()
+            if progress:
+                progress(step, number, len(todo))
+            try:
+                self._take(step, todo, intent)
+            except Stuck as error:
+                self._explain(error, step)
+                raise
+            except VfioctlError as error:
+                if not step.may_fail:
+                    raise
+                failures.append(f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message)
+        return failures
+
+    def _take(self, step: Step, todo: Sequence[Step], intent: Intent) -> None:
+        if step.kind == StepKind.LOAD:
+            self._kernel.load(step.target)
+        elif step.kind == StepKind.CHECK:
+            waits = any(other.kind in (StepKind.SERVICE, StepKind.PERSISTENCE) for other in todo)
+            self._check([PciAddress(a) for a in step.target.split()], intent, self._settle if waits else 0.0)
+        elif step.kind == StepKind.PERSISTENCE:
+            self._kernel.persist(step.target, on=step.value == "1")
+        elif step.kind == StepKind.SERVICE:
+            self._kernel.set_unit(step.target, active=step.value == "active")
+        elif step.target.endswith("/unbindLock") and step.value == "1":
+            self._lock(step)
+        else:
+            self._kernel.write(self._spelled_file(step.target), self._spelled(step))
+
+    # -- who holds it ------------------------------------------------------------------------------
+
+    def _check(self, addresses: list[PciAddress], intent: Intent, patience: float) -> None:
+        """What was just stopped may take a moment to close the device."""
+        until = time.monotonic() + patience
+        while against := holding(self._held(addresses), addresses, intent):
+            if time.monotonic() >= until:
+                refuse(against, self._functions(addresses))
+            time.sleep(_PAUSE)
+
+    def _held(self, addresses: Sequence[PciAddress]) -> tuple[Holder, ...]:
+        self._last_seen = read_holders(self._kernel, self._functions(addresses), self._look()).holders
+        return self._last_seen
+
+    def _functions(self, addresses: Sequence[PciAddress]) -> list[Function]:
+        known = self._look().by_address
+        return [known[address] for address in addresses if address in known]
+
+    def _explain(self, error: Stuck, step: Step) -> None:
+        """Adds who holds the function at that moment: it is they who must let go."""
+        if step.address is None:
+            return
+        error.facts["address"] = step.address
+        before = self._last_seen
+        try:
+            held = self._held([step.address]) or before  # its device files may be gone, and with them what to look for
+        except VfioctlError:
+            held = before
+        found = [holder for holder in held if holder.refuses and holder.address == step.address]
+        error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
+        if found:
+            error.hint = f"{error.hint}; it is held by {'; '.join(told(holder) for holder in found)}"
+
+    # -- spelling ----------------------------------------------------------------------------------
+
+    def _lock(self, step: Step) -> None:
+        """The driver takes the write in any case; only reading it back tells whether it granted the lock."""
+        until = time.monotonic() + self._settle
+        while True:
+            self._kernel.write(step.target, step.value)
+            ((_, found),) = self._kernel.survey(self._kernel.read, [step.target])
+            if found == "1":
+                return
+            if time.monotonic() >= until:
+                why = found.reason if isinstance(found, Unanswered) else "it still counts users of the GPU"
+                raise DeviceInUse(
+                    f"the nvidia driver did not grant unbindLock for {step.address}: {why}",
+                    hint="an open file that no process shows, or a kernel user such as nvidia_drm: see dmesg",
+                )
+            time.sleep(_PAUSE)
+
+    def _spelled(self, step: Step) -> str:
+        """A driver by the name it registered: a variant's module name has `_` where that may have `-`."""
+        if not step.target.endswith("/driver_override") or step.value == "\n":
+            return step.value
+        return self._registered(step.value)
+
+    def _spelled_file(self, path: str) -> str:
+        home, _, attribute = path.rpartition("/")
+        if not home.startswith(f"{PCI_DRIVERS}/"):
+            return path
+        return f"{PCI_DRIVERS}/{self._registered(home.removeprefix(f'{PCI_DRIVERS}/'))}/{attribute}"
+
+    def _registered(self, name: str) -> str:
+        spellings = (name, name.replace("_", "-"), name.replace("-", "_"))
+        return next((s for s in spellings if self._kernel.has(f"{PCI_DRIVERS}/{s}")), name)

@@ -1,0 +1,289 @@
+"""What Linux does around a driver: power, consoles, framebuffers, class devices, NVIDIA's lock, resets; on a tree.
+
+Sources: drivers/base/power/sysfs.c, drivers/tty/vt/vt.c, drivers/video/fbdev/core/fbcon.c, drivers/pci/pci.c,
+drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, NVIDIA's nv-procfs.c, and what a real kernel was seen to do.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from vfioctl.kernel.seam import PCI_DEVICES
+from vfioctl.kernel.simulated.refusal import Refusal
+from vfioctl.kernel.tree import Node, Tree
+
+VTCONSOLES = "/sys/class/vtconsole"
+_DESCRIPTOR = re.compile(r"/proc/[0-9]+/fd/")
+_CGROUP = re.compile(r"/proc/[0-9]+/cgroup$")
+_CLASS_DEVICES = ("accel", "drm", "graphics", "net", "nvme", "sound")
+
+
+def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
+    """The store function of a file, where it is one of these."""
+    return next((store for pattern, store in _STORES.items() if re.fullmatch(pattern, path)), None)
+
+
+# -- power -----------------------------------------------------------------------------------------
+
+
+def control_store(tree: Tree, path: str, value: str) -> None:
+    if value.rstrip("\n") not in ("on", "auto"):
+        raise Refusal(errnos.EINVAL)
+    tree.put(path, value.rstrip("\n"))
+
+
+def d3cold_allowed_store(tree: Tree, path: str, value: str) -> None:
+    if not re.fullmatch(r"[0-9]+\n?", value, re.ASCII):
+        raise Refusal(errnos.EINVAL)
+    tree.put(path, "1" if int(value) else "0")
+
+
+def vfio_pci_core_runtime_pm(tree: Tree, device: str, *, registered: bool) -> None:
+    """vfio-pci allows runtime power management as it binds, and forbids it as it leaves."""
+    if f"{device}/power/control" in tree.files:
+        tree.put(f"{device}/power/control", "auto" if registered else "on")
+
+
+# -- consoles and framebuffers ---------------------------------------------------------------------
+
+
+def store_bind(tree: Tree, path: str, value: str) -> None:
+    """A vtconsole taken off, or put back; the system's own one takes turns with it."""
+    if value[:1] in "01" and value:
+        _draw(tree, path.rsplit("/", 2)[-2], bound=value[0] == "1")
+        tree.properties.setdefault("sim:fbcon", {})["released"] = str(int(value[0] == "0"))
+
+
+def _draw(tree: Tree, console: str, *, bound: bool) -> None:
+    for name in tree.directories.get(VTCONSOLES, ()):
+        own = name == console
+        if f"{VTCONSOLES}/{name}/bind" in tree.files:
+            tree.put(f"{VTCONSOLES}/{name}/bind", str(int(bound if own else not bound)))
+
+
+def _framebuffer_console(tree: Tree) -> str | None:
+    for name in sorted(tree.directories.get(VTCONSOLES, ())):
+        if "frame buffer" in tree.files.get(f"{VTCONSOLES}/{name}/name", ""):
+            return name
+    return None
+
+
+def fbcon_fb_unregistered(tree: Tree, *, first: bool) -> None:
+    """Without the framebuffer that it stands on, the console falls back; it does not move to another one."""
+    console = _framebuffer_console(tree)
+    if console and first:
+        _draw(tree, console, bound=False)
+
+
+def fbcon_fb_registered(tree: Tree) -> None:
+    """It takes over again by itself, unless it was taken off by hand."""
+    console = _framebuffer_console(tree)
+    if console and tree.properties.get("sim:fbcon", {}).get("released") != "1":
+        _draw(tree, console, bound=True)
+
+
+def platform_driver_store(tree: Tree, path: str, value: str) -> None:
+    home, _, verb = path.rpartition("/")
+    name = value.rstrip("\n")
+    bound = f"{home}/{name}" in tree.links
+    if bound == (verb == "bind") or not re.fullmatch(r"[a-z0-9-]+\.[0-9]+", name, re.ASCII):
+        raise Refusal(errnos.ENODEV)
+    if verb == "unbind":
+        tree.remove(f"{home}/{name}")
+    else:
+        tree.put_link(f"{home}/{name}", f"../../../../devices/platform/{name}")
+
+
+# -- class devices: they come and go with the driver -------------------------------------------------
+
+
+def class_devices_gone(tree: Tree, device: str) -> None:
+    """Takes away what the driver had registered, and keeps it for when it comes back."""
+    address = posixpath.basename(device)
+    first = _is_first_framebuffer(tree, device)
+    kept: dict[str, dict[str, object]] = {}
+    for home in _of_driver(tree, device):
+        kept.update(_taken(tree, home))
+    if kept:
+        tree.properties.setdefault(f"sim:{address}", {})["registered"] = json.dumps(kept, sort_keys=True)
+    if any("/graphics/" in path for path in kept):
+        fbcon_fb_unregistered(tree, first=first)
+
+
+def class_devices_back(tree: Tree, device: str) -> None:
+    """The same again, under the same names."""
+    subject = f"sim:{posixpath.basename(device)}"
+    kept: Mapping[str, Mapping[str, object]] = json.loads(tree.properties.get(subject, {}).pop("registered", "{}"))
+    for path, fact in kept.items():
+        _put(tree, path, fact)
+    if any("/graphics/" in path for path in kept):
+        fbcon_fb_registered(tree)
+
+
+def _of_driver(tree: Tree, device: str) -> Iterator[str]:
+    yield from (f"{device}/{name}" for name in _CLASS_DEVICES if f"{device}/{name}" in tree.directories)
+    gpu = f"/proc/driver/nvidia/gpus/{posixpath.basename(device)}"
+    if gpu in tree.directories:
+        yield gpu
+    for group in ("graphics", "net", "drm", "sound"):
+        for name in tuple(tree.directories.get(f"/sys/class/{group}", ())):
+            link = f"/sys/class/{group}/{name}"
+            if link in tree.links and tree.resolve(link).startswith(f"{device}/"):
+                yield link
+
+
+def _is_first_framebuffer(tree: Tree, device: str) -> bool:
+    own = tree.directories.get(f"{device}/graphics", set())
+    named = (n for n in tree.directories.get("/sys/class/graphics", ()) if re.fullmatch(r"fb[0-9]+", n))
+    return min((*own, *named), key=lambda name: (len(name), name), default="") in own
+
+
+def _taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for path in (home, *_below(tree, home)):
+        if path in tree.files:
+            found[path] = {"text": tree.files[path]}
+        elif path in tree.links:
+            found[path] = {"link": tree.links[path]}
+        elif path in tree.nodes:
+            found[path] = {"node": list(tree.nodes[path])}
+        elif path in tree.refused:
+            found[path] = {"errno": tree.refused[path]}
+        elif path in tree.directories:
+            found[path] = {}
+    tree.remove(home)
+    return found
+
+
+def _below(tree: Tree, home: str) -> Iterator[str]:
+    for name in sorted(tree.directories.get(home, ())):
+        yield f"{home}/{name}"
+        yield from _below(tree, f"{home}/{name}")
+
+
+def _put(tree: Tree, path: str, fact: Mapping[str, object]) -> None:
+    match fact:
+        case {"text": str(text)}:
+            tree.put(path, text)
+        case {"link": str(target)}:
+            tree.put_link(path, target)
+        case {"node": [str(kind), int(major), int(minor)]}:
+            tree.put_node(path, Node(kind, major, minor))
+        case {"errno": int(errno)}:
+            tree.put_refused(path, errno)
+        case _:
+            tree.put_directory(path)
+
+
+# -- NVIDIA ----------------------------------------------------------------------------------------
+
+
+def nv_procfs_close_unbind_lock(tree: Tree, path: str, value: str) -> None:
+    """The write is taken in any case, and grants the lock only while nobody uses the GPU."""
+    address = path.rsplit("/", 2)[-2]
+    wanted = value.strip()
+    if wanted == "0" or (wanted == "1" and not _used(tree, address)):
+        tree.put(path, wanted)
+
+
+def _used(tree: Tree, address: str) -> bool:
+    if tree.properties.get(f"sim:{address}", {}).get("in_use") == "1":
+        return True
+    if tree.properties.get(f"nvml:{address}", {}).get("persistence_mode") == "1":
+        return True
+    return bool(open_by(tree, _nvidia_node(tree, address)))
+
+
+def _nvidia_node(tree: Tree, address: str) -> str:
+    information = tree.files.get(f"/proc/driver/nvidia/gpus/{address}/information", "")
+    minor = re.search(r"Device Minor:\s*([0-9]+)", information)
+    return f"/dev/nvidia{minor[1]}" if minor else ""
+
+
+def set_persistence(tree: Tree, address: str, *, on: bool) -> None:
+    """The daemon opens the GPU for as long as its persistence mode is on."""
+    tree.properties[f"nvml:{address}"]["persistence_mode"] = str(int(on))
+    for link in () if on else open_by(tree, _nvidia_node(tree, address)):
+        if "nvidia-persistenced.service" in tree.files.get(f"{link.rpartition('/fd/')[0]}/cgroup", ""):
+            tree.remove(link)
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def open_by(tree: Tree, node: str) -> tuple[str, ...]:
+    """The descriptors, as links in /proc, that lead to a node."""
+    return tuple(link for link, target in tree.links.items() if node and target == node and _DESCRIPTOR.match(link))
+
+
+def nodes_below(tree: Tree, home: str) -> Iterator[str]:
+    """The nodes in /dev of the class devices there, by their numbers."""
+    numbers = {tree.files[path] for path in _below(tree, home) if path.endswith("/dev") and path in tree.files}
+    return (path for path, node in tree.nodes.items() if f"{node.major}:{node.minor}" in numbers)
+
+
+def set_unit(tree: Tree, name: str, *, active: bool) -> None:
+    """Its processes end with it, and come back with it."""
+    facts = tree.properties[f"unit:{name}"]
+    facts["state"] = "active" if active else "inactive"
+    if active:
+        for path, fact in json.loads(facts.pop("processes", "{}")).items():
+            _put(tree, path, fact)
+        return
+    own = [p.rpartition("/")[0] for p, text in tree.files.items() if _CGROUP.match(p) and f"/{name}" in text]
+    kept = {path: fact for process in own for path, fact in _taken(tree, process).items()}
+    if kept:
+        facts["processes"] = json.dumps(kept, sort_keys=True)
+
+
+# -- resets ----------------------------------------------------------------------------------------
+
+
+def reset_store(tree: Tree, path: str, value: str) -> None:
+    if value.strip() != "1":
+        raise Refusal(errnos.EINVAL)
+    device = path.rpartition("/")[0]
+    methods = tree.files.get(f"{device}/reset_method", "").split()
+    if path.endswith("/reset") and methods[:1] == ["bus"] and len(list(_bus(tree, device))) > 1:
+        raise Refusal(errnos.ENOTTY)  # pci_parent_bus_reset: siblings would be reset too
+    for hit in (device,) if path.endswith("/reset") else tuple(_children_of(tree, device)):
+        facts = tree.properties.setdefault(f"sim:{posixpath.basename(hit)}", {})
+        facts["resets"] = str(int(facts.get("resets", "0")) + 1)
+        if facts.get("dies_on_reset") == "1":
+            facts["dead"] = "1"
+
+
+def reset_method_store(tree: Tree, path: str, value: str) -> None:
+    """Only what the device has; `default` puts all of them back."""
+    subject = f"sim:{posixpath.basename(path.rpartition('/')[0])}"
+    facts = tree.properties.setdefault(subject, {})
+    all_of_them = facts.setdefault("reset_methods", tree.files[path])
+    wanted = all_of_them if value.strip() == "default" else value.strip()
+    if not set(wanted.split()) <= set(all_of_them.split()):
+        raise Refusal(errnos.EINVAL)
+    tree.put(path, wanted)
+
+
+def _bus(tree: Tree, device: str) -> Iterator[str]:
+    return _children_of(tree, device.rpartition("/")[0])
+
+
+def _children_of(tree: Tree, bridge: str) -> Iterator[str]:
+    addresses = tree.directories.get(PCI_DEVICES, ())
+    return (f"{bridge}/{name}" for name in sorted(tree.directories.get(bridge, ())) if name in addresses)
+
+
+_DEVICE = r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_STORES: Mapping[str, Callable[[Tree, str, str], None]] = {
+    rf"{_DEVICE}/power/control": control_store,
+    rf"{_DEVICE}/d3cold_allowed": d3cold_allowed_store,
+    rf"{_DEVICE}/reset(_subordinate)?": reset_store,
+    rf"{_DEVICE}/reset_method": reset_method_store,
+    r"(/sys/class/vtconsole|/sys/devices/virtual/vtconsole)/vtcon[0-9]+/bind": store_bind,
+    r"/sys/bus/platform/drivers/[^/]+/(un)?bind": platform_driver_store,
+    r"/proc/driver/nvidia/gpus/[0-9a-f:.]+/unbindLock": nv_procfs_close_unbind_lock,
+}

@@ -1,0 +1,91 @@
+"""What a change of a device's driver needs besides the driver: power, consoles, locks, services. No input or output.
+
+A setting has one value before and one after, like a binding, so that it is planned, undone and recovered the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from vfioctl.model.values import PciAddress, Value
+
+
+class SettingKind(StrEnum):
+    POWER = "power"
+    """`power/control`: on, so that a device on vfio-pci does not fall asleep. vfio-pci resets it as it binds."""
+    D3COLD = "d3cold"
+    """`d3cold_allowed`."""
+    CONSOLE = "console"
+    """`bind` of a vtconsole: whether the text console is drawn on the framebuffers."""
+    FRAMEBUFFER = "framebuffer"
+    """A firmware framebuffer, a platform device: the driver that it is bound to, or nothing."""
+    LOCK = "lock"
+    """NVIDIA's `unbindLock`: the driver lets nobody open the GPU any more. Gone with the binding."""
+    PERSISTENCE = "persistence"
+    """Of an NVIDIA GPU, by NVML: 1, 0, or `unknown`, which counts as on."""
+    SERVICE = "service"
+    """A systemd unit: active or inactive."""
+    RESET_METHOD = "reset method"
+    """`reset_method`: which ways to reset the device the kernel tries."""
+
+
+# What each kind may name: a plan from elsewhere cannot have anything else written.
+_NAMES: Mapping[SettingKind, str] = {
+    SettingKind.POWER: r"/sys/bus/pci/devices/[0-9a-f:.]+/power/control",
+    SettingKind.D3COLD: r"/sys/bus/pci/devices/[0-9a-f:.]+/d3cold_allowed",
+    SettingKind.CONSOLE: r"/sys/class/vtconsole/vtcon[0-9]{1,3}/bind",
+    SettingKind.FRAMEBUFFER: r"[a-z-]{1,32}\.[0-9]{1,3}",
+    SettingKind.LOCK: r"/proc/driver/nvidia/gpus/[0-9a-f:.]+/unbindLock",
+    SettingKind.PERSISTENCE: r"[0-9a-f:.]+",
+    SettingKind.SERVICE: r"[A-Za-z0-9][A-Za-z0-9_.@\\:-]{0,200}\.service",
+    SettingKind.RESET_METHOD: r"/sys/bus/pci/devices/[0-9a-f:.]+/reset_method",
+}
+
+
+class Reading(Value):
+    """A setting as it is now. `value` is None where it could not be read."""
+
+    kind: SettingKind
+    name: str = Field(description="a file, a PCI address, a platform device or a unit, as the kind has it")
+    address: PciAddress = Field(description="the function for whose sake it is looked at")
+    value: str | None
+
+    @property
+    def key(self) -> tuple[SettingKind, str]:
+        return self.kind, self.name
+
+
+class Setting(Value):
+    """A setting before and after a change. `during`: a value that it has only while the change is under way."""
+
+    kind: SettingKind
+    name: str
+    address: PciAddress
+    before: str
+    after: str
+    during: str | None = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if not re.fullmatch(_NAMES[self.kind], self.name, re.ASCII):
+            raise ValueError(f"not the name of a {self.kind}: {self.name[:80]!r}")
+        if not all(re.fullmatch(r"[a-z0-9_ -]{0,64}", text) for text in (self.before, self.after, self.during or "")):
+            raise ValueError(f"not the value of a {self.kind}")
+        return self
+
+    @property
+    def key(self) -> tuple[SettingKind, str]:
+        return self.kind, self.name
+
+    @property
+    def idle(self) -> bool:
+        return self.before == self.after and self.during is None
+
+    def back_from(self, now: str) -> Setting:
+        """From what it is now to what it was."""
+        return Setting(kind=self.kind, name=self.name, address=self.address, before=now, after=self.before)

@@ -1,0 +1,130 @@
+"""What a driver needs to let go of a device, and the device to stay well: settings to change and to put back. Pure.
+
+nvidia: persistence mode off, then `unbindLock`, which the driver grants only while nobody uses the GPU. Display
+drivers: the text console and the firmware's framebuffer are taken off them. Every device on vfio-pci is kept awake:
+from D3cold some never come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from vfioctl.model.change import Intent
+from vfioctl.model.circumstances import Circumstances
+from vfioctl.model.holders import Holder
+from vfioctl.model.inventory import Function
+from vfioctl.model.setting import Reading, Setting, SettingKind
+from vfioctl.model.values import PciAddress
+
+GPU_SERVICES = (
+    "nvidia-persistenced.service",
+    "nvidia-powerd.service",
+    "nvidia-dcgm.service",
+    "dcgm.service",
+    "nvidia-dcgm-exporter.service",
+    "dcgm-exporter.service",
+)
+"""Services that hold GPUs only to look after them: what `--stop-services` may stop. Display managers never are."""
+
+_SET = {
+    SettingKind.POWER: "on",
+    SettingKind.D3COLD: "0",
+    SettingKind.CONSOLE: "0",
+    SettingKind.FRAMEBUFFER: "",
+    SettingKind.LOCK: "1",
+    SettingKind.PERSISTENCE: "0",
+    SettingKind.SERVICE: "inactive",
+}
+_PERSISTENCED = "nvidia-persistenced.service"
+
+Values = Mapping[tuple[SettingKind, str], str | None]
+
+
+def to_let_go(leaving: Iterable[PciAddress], circumstances: Circumstances) -> tuple[Setting, ...]:
+    """What to set before and while those functions go to VFIO. What cannot be read is left alone."""
+    moving = set(leaving)
+    return tuple(
+        Setting(kind=r.kind, name=r.name, address=r.address, before=_before(r), after=_SET[r.kind])
+        for r in circumstances.readings
+        if r.address in moving and r.kind in _SET and _concerns(r)
+    )
+
+
+def _before(reading: Reading) -> str:
+    return reading.value if reading.value is not None else "unknown"
+
+
+def _concerns(reading: Reading) -> bool:
+    if reading.kind == SettingKind.PERSISTENCE:
+        return reading.value != "0"  # unknown counts as on
+    if reading.kind == SettingKind.POWER:
+        return reading.value is not None
+    if reading.kind == SettingKind.SERVICE:
+        return reading.value == "active"
+    return reading.value not in (None, _SET[reading.kind])
+
+
+def to_put_back(recorded: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
+    """From what is now to what was; a value that somebody else has set since is left to them."""
+    return tuple(_put_back(recorded, now))
+
+
+def _put_back(recorded: Iterable[Setting], now: Values) -> Iterator[Setting]:
+    for setting in recorded:
+        found = now.get(setting.key)
+        if setting.before == "unknown":
+            continue
+        if setting.kind == SettingKind.PERSISTENCE:
+            found = setting.after  # NVML does not see a GPU that is not its own
+        if setting.kind == SettingKind.POWER and found is not None:
+            yield setting.back_from(found)  # the drivers set it as they come and go
+        elif found == setting.after or (setting.during is not None and found == setting.during):
+            yield setting.back_from(found)
+
+
+def to_finish(planned: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
+    """From what is now to what was planned; the lock is only for a driver that still has the GPU."""
+    known = ((setting, now.get(setting.key)) for setting in planned)
+    return tuple(
+        setting.model_copy(update={"before": found if found is not None else setting.before, "during": None})
+        for setting, found in known
+        if found is not None or setting.kind == SettingKind.PERSISTENCE
+    )
+
+
+def excused(holder: Holder, settings: Iterable[Setting], intent: Intent) -> bool:
+    """Whether the plan itself makes the holder let go: it is asked again before anything is unbound."""
+    stopped = {setting.name for setting in settings if setting.kind == SettingKind.SERVICE}
+    if holder.unit in stopped:
+        return True
+    persistence = {setting.address for setting in settings if setting.kind == SettingKind.PERSISTENCE}
+    if holder.unit == _PERSISTENCED and holder.address in persistence:
+        return True  # it closes the GPU when its persistence mode goes off
+    of_session = (holder.unit or "").startswith(("session-", "user@"))
+    return of_session and any(unit not in GPU_SERVICES for unit in stopped & set(intent.stop_services))
+
+
+def warnings(going: Iterable[Function], settings: Iterable[Setting], circumstances: Circumstances) -> Iterator[str]:
+    """What a reader should know before those functions go to a guest."""
+    settings = tuple(settings)
+    for function in going:
+        dark = [s.name for s in settings if s.address == function.address and s.kind in _SHOWING]
+        if function.boot_vga or dark:
+            boot = "the boot messages and " if function.boot_vga else ""
+            with_what = f" ({', '.join(_short(name) for name in dark)})" if dark else ""
+            yield f"{function.address} goes dark: it shows {boot}the text console{with_what}"
+        if function.is_gpu and not function.reset_methods and "reset_method" not in function.unknown:
+            yield f"{function.address} cannot be reset: what one guest leaves in it, the next one finds"
+        asleep = function.power_state == "D3cold"
+        if asleep and circumstances.idle_devices_sleep is not False:
+            yield (
+                f"{function.address} is in D3cold now; vfio-pci would let it sleep again (disable_idle_d3=N), so "
+                "power/control is set to on"
+            )
+
+
+_SHOWING = (SettingKind.CONSOLE, SettingKind.FRAMEBUFFER)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("/sys/class/vtconsole/").removesuffix("/bind")

@@ -1,0 +1,77 @@
+"""The steps that make settings: those before the devices move, and those after. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vfioctl.model.change import Step, StepKind
+from vfioctl.model.setting import Setting, SettingKind
+
+PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
+
+# In this order when a device is let go of, in the other when it comes back: a service is the last to find it there.
+_ORDER = (
+    SettingKind.SERVICE,
+    SettingKind.PERSISTENCE,
+    SettingKind.CONSOLE,
+    SettingKind.FRAMEBUFFER,
+    SettingKind.RESET_METHOD,
+    SettingKind.D3COLD,
+    SettingKind.POWER,
+)
+_LETTING_GO = {
+    SettingKind.SERVICE: "inactive",
+    SettingKind.PERSISTENCE: "0",
+    SettingKind.CONSOLE: "0",
+    SettingKind.FRAMEBUFFER: "",
+    SettingKind.D3COLD: "0",
+}
+_WHY = {
+    SettingKind.SERVICE: ("it holds the GPU", "as it was before"),
+    SettingKind.PERSISTENCE: ("persistence mode would keep the GPU open", "persistence mode as it was before"),
+    SettingKind.CONSOLE: ("the text console leaves the framebuffers", "the text console as it was before"),
+    SettingKind.FRAMEBUFFER: ("the firmware's framebuffer lets go of it", "the firmware's framebuffer as before"),
+    SettingKind.RESET_METHOD: ("the kernel tries this method alone", "the methods as they were before"),
+    SettingKind.D3COLD: ("from D3cold some devices never wake", "as it was before"),
+    SettingKind.POWER: ("vfio-pci would let it sleep while it is idle", "as it was before"),
+}
+
+
+def early(settings: Iterable[Setting]) -> Iterator[Step]:
+    """Before anything moves. A value that holds only during the change comes here too."""
+    by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: _ORDER.index(s.kind))
+    for setting in by_kind:
+        value = setting.during if setting.during is not None else setting.after
+        if setting.during is not None or _LETTING_GO.get(setting.kind) == setting.after:
+            yield _step(setting, value, _WHY[setting.kind][0])
+
+
+def locks(settings: Iterable[Setting]) -> Iterator[Step]:
+    """The last thing before the unbinding: NVIDIA's driver then lets nobody in any more."""
+    for setting in settings:
+        if setting.kind == SettingKind.LOCK:
+            taken = setting.after == "1"
+            yield _step(setting, setting.after, "granted only while nobody uses the GPU" if taken else "open again")
+
+
+def late(settings: Iterable[Setting]) -> Iterator[Step]:
+    """When everything is in its place. A console that does not come back must not take the GPU away again."""
+    by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: -_ORDER.index(s.kind))
+    for setting in by_kind:
+        if setting.during is not None or _LETTING_GO.get(setting.kind) != setting.after:
+            first, again = _WHY[setting.kind]
+            kept_awake = setting.kind == SettingKind.POWER and setting.after == "on"
+            step = _step(setting, setting.after, first if kept_awake else again)
+            yield step.model_copy(update={"may_fail": not kept_awake})
+
+
+def _step(setting: Setting, value: str, why: str) -> Step:
+    kind, target, written = StepKind.WRITE, setting.name, value
+    if setting.kind == SettingKind.SERVICE:
+        kind = StepKind.SERVICE
+    elif setting.kind == SettingKind.PERSISTENCE:
+        kind = StepKind.PERSISTENCE
+    elif setting.kind == SettingKind.FRAMEBUFFER:
+        target = f"{PLATFORM_DRIVERS}/{value or setting.before}/{'bind' if value else 'unbind'}"
+        written = setting.name
+    return Step(kind=kind, target=target, value=written, why=why, address=setting.address)

@@ -1,0 +1,60 @@
+"""From an intent to a plan: looks at what the plan has to know of the host, and lets `plan` decide. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vfioctl.apply.journal import Journal
+from vfioctl.kernel.seam import Kernel
+from vfioctl.model.change import Intent, Plan, Verb
+from vfioctl.model.circumstances import Circumstances
+from vfioctl.model.holders import Holders
+from vfioctl.model.inventory import Function, Inventory
+from vfioctl.model.values import PciAddress
+from vfioctl.plan.bind import plan_bind, plan_unbind
+from vfioctl.plan.letting_go import to_put_back
+from vfioctl.plan.reset import plan_reset, reset_with
+from vfioctl.plan.scope import scope_of
+from vfioctl.probe.holders import read_holders
+from vfioctl.probe.settings import idle_devices_sleep, read_again, read_settings
+
+
+def planned(kernel: Kernel, inventory: Inventory, intent: Intent, journal: Journal, *, boot_id: str) -> Plan:
+    """The plan for the intent. Raises what `plan_bind`, `plan_unbind` and `plan_reset` raise."""
+    if intent.verb == Verb.RESET:
+        concerned = [inventory.by_address[address] for address in reset_with(inventory, intent.devices[0])]
+        holders = read_holders(kernel, concerned, inventory)
+        return plan_reset(inventory, intent, Circumstances(holders=holders), _reset_files(kernel, concerned))
+    concerned = functions_in_scope(inventory, intent.devices)
+    holders = read_holders(kernel, [function for function in concerned if function.driver], inventory)
+    if intent.verb == Verb.BIND:
+        return plan_bind(inventory, intent, _circumstances(kernel, concerned, holders, intent))
+    identities = {function.address: function.identity for function in inventory.functions}
+    records = journal.records(identities, boot_id=boot_id)
+    recorded = journal.settings(boot_id=boot_id)
+    settings = to_put_back(recorded, read_again(kernel, recorded) if recorded else {})
+    return plan_unbind(inventory, intent, records, Circumstances(holders=holders), settings)
+
+
+def functions_in_scope(inventory: Inventory, devices: Sequence[PciAddress]) -> list[Function]:
+    """The devices' cards, and all that shares their groups, but for bridges."""
+    scope = scope_of(inventory, devices)
+    return [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
+
+
+def _circumstances(kernel: Kernel, functions: Sequence[Function], holders: Holders, intent: Intent) -> Circumstances:
+    on_host = [function for function in functions if not function.on_vfio]
+    may_stop = set(intent.stop_services)
+    units = [(h.unit, h.address) for h in holders.refusing if h.unit is not None and h.unit in may_stop]
+    return Circumstances(
+        holders=holders,
+        readings=read_settings(kernel, on_host, units),
+        idle_devices_sleep=idle_devices_sleep(kernel),
+    )
+
+
+def _reset_files(kernel: Kernel, functions: Sequence[Function]) -> frozenset[str]:
+    """Which of the files that reset something are there."""
+    places = {function.address for function in functions} | {f.upstream for f in functions if f.upstream}
+    files = {f"/sys/bus/pci/devices/{place}/{name}" for place in places for name in ("reset", "reset_subordinate")}
+    return frozenset(file for file in files if kernel.has(file))

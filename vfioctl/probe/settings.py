@@ -1,0 +1,125 @@
+"""The settings that go with some functions, as they are now: power, consoles, NVIDIA's lock, services. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.seam import PCI_DEVICES, Kernel, Unanswered
+from vfioctl.model.inventory import Function
+from vfioctl.model.setting import Reading, Setting, SettingKind
+from vfioctl.model.values import PciAddress
+
+VTCONSOLES = "/sys/class/vtconsole"
+PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
+FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
+IDLE_D3 = "/sys/module/vfio_pci/parameters/disable_idle_d3"
+
+_Found = list[tuple[str, str, str | None]]
+
+
+def read_settings(
+    kernel: Kernel, functions: Sequence[Function], units: Iterable[tuple[str, PciAddress]] = ()
+) -> tuple[Reading, ...]:
+    """What there is to set around those functions; `units` are services, each with a function that it holds."""
+    by_address = {function.address: function for function in functions}
+    readings: list[Reading] = []
+    # in children that can be left behind: unbindLock and the vtconsoles are read under locks of their drivers
+    for subject, found in kernel.survey(partial(_of_function, kernel), by_address):
+        if not isinstance(found, Unanswered):
+            address = PciAddress(subject)
+            readings += (Reading(kind=SettingKind(k), name=n, address=address, value=v) for k, n, v in found)
+    readings += _persistence(functions)
+    readings += (r for function in functions if function.boot_vga for r in _firmware(kernel, function.address))
+    states = kernel.unit_states(sorted({unit for unit, _ in units}))
+    readings += (
+        Reading(kind=SettingKind.SERVICE, name=unit, address=address, value=states[unit])
+        for unit, address in units
+        if unit in states
+    )
+    return tuple({reading.key: reading for reading in readings}.values())
+
+
+def read_again(kernel: Kernel, settings: Iterable[Setting]) -> Mapping[tuple[SettingKind, str], str | None]:
+    """The values of settings now; None for those that cannot be read, or whose file has gone."""
+    wanted = {f"{setting.kind}\n{setting.name}\n{setting.before or setting.after}": setting for setting in settings}
+    found: dict[tuple[SettingKind, str], str | None] = {}
+    for subject, value in kernel.survey(partial(_again, kernel), wanted):
+        found[wanted[subject].key] = None if isinstance(value, Unanswered) else value
+    return found
+
+
+def idle_devices_sleep(kernel: Kernel) -> bool | None:
+    """Whether vfio-pci puts a device to sleep that nobody uses; None while it is not loaded."""
+    text = _text(kernel, IDLE_D3)
+    return None if text is None else text.strip().upper() != "Y"
+
+
+def _of_function(kernel: Kernel, address: str) -> _Found:
+    home = f"{PCI_DEVICES}/{address}"
+    lock = f"/proc/driver/nvidia/gpus/{address}/unbindLock"
+    files = ((SettingKind.POWER, f"{home}/power/control"), (SettingKind.D3COLD, f"{home}/d3cold_allowed"))
+    found: _Found = [(str(kind), path, _text(kernel, path)) for kind, path in files]
+    if kernel.has(lock):
+        found.append((str(SettingKind.LOCK), lock, _text(kernel, lock)))
+    if _carries_console(kernel, home):
+        found += ((str(SettingKind.CONSOLE), path, _text(kernel, path)) for path in _consoles(kernel))
+    return [(kind, path, value) for kind, path, value in found if value is not None or kind == SettingKind.LOCK]
+
+
+def _carries_console(kernel: Kernel, home: str) -> bool:
+    """Whether the text console may be drawn on it: it stands on the first framebuffer, unless fbcon=map says else."""
+    own = _children(kernel, f"{home}/graphics")
+    all_of_them = [name for name in _children(kernel, "/sys/class/graphics") if re.fullmatch(r"fb[0-9]+", name)]
+    first = min(all_of_them or own, key=lambda name: (len(name), name), default="")
+    return bool(own) and (first in own or "fbcon=map" in (_text(kernel, "/proc/cmdline") or ""))
+
+
+def _consoles(kernel: Kernel) -> Iterator[str]:
+    for name in _children(kernel, VTCONSOLES):
+        if "frame buffer" in (_text(kernel, f"{VTCONSOLES}/{name}/name") or ""):
+            yield f"{VTCONSOLES}/{name}/bind"
+
+
+def _firmware(kernel: Kernel, address: PciAddress) -> Iterator[Reading]:
+    """The framebuffers that the firmware left: they are the boot display's."""
+    for driver in FIRMWARE_FRAMEBUFFERS:
+        for name in _children(kernel, f"{PLATFORM_DRIVERS}/{driver}"):
+            if re.fullmatch(r"[a-z-]+[0-9]{0,2}\.[0-9]{1,3}", name, re.ASCII):
+                yield Reading(kind=SettingKind.FRAMEBUFFER, name=name, address=address, value=driver)
+
+
+def _persistence(functions: Iterable[Function]) -> Iterator[Reading]:
+    for function in functions:
+        if function.driver == "nvidia" and function.is_gpu and not function.is_vf:
+            mode = function.nvml.persistence_mode if function.nvml else None
+            value = None if mode is None else str(int(mode))
+            yield Reading(
+                kind=SettingKind.PERSISTENCE, name=function.address, address=function.address, value=value
+            )
+
+
+def _again(kernel: Kernel, subject: str) -> str | None:
+    kind, name, driver = subject.split("\n")
+    if kind == SettingKind.SERVICE:
+        return kernel.unit_states([name]).get(name)
+    if kind == SettingKind.FRAMEBUFFER:
+        bound = any(kernel.has(f"{PLATFORM_DRIVERS}/{each}/{name}") for each in (driver, *FIRMWARE_FRAMEBUFFERS))
+        return driver if bound else ""
+    return None if kind == SettingKind.PERSISTENCE else _text(kernel, name)
+
+
+def _text(kernel: Kernel, path: str) -> str | None:
+    try:
+        return kernel.read(path)
+    except KernelRefused:
+        return None
+
+
+def _children(kernel: Kernel, path: str) -> list[str]:
+    try:
+        return kernel.children(path)
+    except KernelRefused:
+        return []
