@@ -24,7 +24,8 @@ WITH_VF_BARS, WITH_WINDOWS = 13, 17
 """How many lines `resource` has: BARs, ROM, BARs of VFs; on a bridge also windows (linux/pci.h, CONFIG_PCI_IOV)."""
 DRAWN_TO_GPU = {1: "0403", 2: "0c03", 3: "0c80"}
 """Functions of a GPU that get a device link to its function 0 (quirk_gpu_hda, _usb, _usb_typec_ucsi)."""
-ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\0": "\\x00"}
+VFIO_MAJOR, VFIO_CDEV_MAJOR = 243, 511
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Function:
     boot_vga: bool = False
     speed: float | None = None
     power_state: str = "D0"
+    driver_override: str = "(null)"
     group_of: Function | None = None
     physfn: Function | None = None
     vfs: list[Function] = field(default_factory=list)
@@ -134,6 +136,7 @@ class HostBuilder:
         self._functions: list[Function] = []
         self._nodes: dict[int, str] = {}
         self._cpus = ""
+        self._taken = 0
         self._release = release
         self.file("/proc/cmdline", cmdline)
         self.file("/proc/sys/kernel/osrelease", release)
@@ -159,8 +162,23 @@ class HostBuilder:
         for path in paths:
             self._put(path, f"{path} ! EACCES")
 
-    def node(self, path: str, major: int, minor: int) -> None:
-        self._put(path, f"{path} % c {major} {minor}")
+    def node(self, path: str, major: int, minor: int, kind: str = "c") -> None:
+        self._put(path, f"{path} % {kind} {major} {minor}")
+
+    def raw_link(self, path: str, target: str) -> None:
+        """A link with its target as it is: the open file of a process."""
+        self._put(path, f"{path} -> {_escaped(target)}")
+
+    def user(self, uid: int, name: str) -> None:
+        self._say(f"user:{uid}", {"name": name})
+
+    def unit(self, name: str, state: str) -> None:
+        """A systemd unit."""
+        self._say(f"unit:{name}", {"state": state})
+
+    def claimed(self, number: str, owner: str) -> None:
+        """A block device that the kernel lets nobody else have."""
+        self._say("sim:claimed", {number: owner})
 
     def nvml(self, function: Function, name: str, mebibytes: int, **facts: str) -> None:
         """What NVML says; a fact that the GPU does not have (MIG, mostly) is left out."""
@@ -264,6 +282,35 @@ class HostBuilder:
         for function in others:
             function.group_of = leader
 
+    def device(self, path: str, subsystem: str, number: str = "", node: str = "") -> str:
+        """A device of a class, with its number (`226:0`) and its node in /dev where it has them. Gives its path."""
+        name = path.rpartition("/")[2]
+        self.link(f"{path}/subsystem", f"/sys/class/{subsystem}")
+        self.link(f"/sys/class/{subsystem}/{name}", path)
+        if number:
+            self.file(f"{path}/dev", number)
+        if node:
+            major, minor = map(int, number.split(":"))
+            self.node(node, major, minor, kind="b" if subsystem == "block" else "c")
+        return path
+
+    def group_of(self, function: Function) -> int:
+        """The IOMMU group that a function will have; its group must be complete."""
+        leaders = [f for f in self._functions if f.root.iommu and f.group_of is None and not f.is_iommu]
+        return leaders.index(function.group_of or function)
+
+    def take_over(self, function: Function, driver: str = "vfio-pci") -> None:
+        """Bound to VFIO, as vfioctl leaves it: with its override, its group's node and its own."""
+        function.driver = function.driver_override = driver
+        group, number = self.group_of(function), self._taken
+        self._taken += 1
+        self.device(
+            f"{function.path}/vfio-dev/vfio{number}", "vfio-dev", f"{VFIO_CDEV_MAJOR}:{number}",
+            f"/dev/vfio/devices/vfio{number}",
+        )  # fmt: skip
+        if (f"/dev/vfio/{group}", "") not in self._facts:
+            self.node(f"/dev/vfio/{group}", VFIO_MAJOR, number)
+
     def text(self) -> str:
         """The host's file. To be asked for once, when all is there."""
         space, numbers = AddressSpace(), count()
@@ -303,7 +350,7 @@ class HostBuilder:
         awake, gone = function.power_state == "D0", function.power_state == "D3cold"
         facts = {
             "d3cold_allowed": "1",
-            "driver_override": "(null)",
+            "driver_override": function.driver_override,
             "enable": "1" if function.driver else "0",
             "local_cpulist": self._nodes.get(node, self._cpus),
             "numa_node": str(node),

@@ -14,6 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.hosts import catalogue as parts  # noqa: E402 -- the line above lets this run as a script
+from tests.hosts import occupants  # noqa: E402
 from tests.hosts.builder import Function, HostBuilder, Root  # noqa: E402
 
 VFIO = ("vfio_pci", "vfio_iommu_type1")
@@ -355,6 +356,144 @@ def gh200() -> HostBuilder:
     return host
 
 
+def busy() -> HostBuilder:
+    host = HostBuilder(
+        "a workstation in use: a container, a pod, a virtual machine and a desktop on its GPUs, a mounted disk and the "
+        "network in the group of another, one GPU that nobody holds",
+        release="6.12.48+deb13-amd64",
+        cmdline="BOOT_IMAGE=/boot/vmlinuz-6.12.48+deb13-amd64 root=/dev/mapper/vg-root ro amd_iommu=on iommu=pt",
+        boot=10,
+    )
+    host.processors(_cpuinfo("AuthenticAMD", "AMD Ryzen Threadripper PRO 5975WX 32-Cores", "svm"), [("0-63", 256)])
+    _acpi(host, "IVRS")
+    loaded = (*NVIDIA, *VFIO, "amdgpu", "snd_hda_intel", "nvme", "igc", "pcieportdrv")
+    host.modules(loaded, ("nouveau",))
+    root = host.root("0000:00", iommu=_ivhd(host, 0, "0000:00"))
+    host.add(parts.MATISSE_IOMMU, "0000:00:00.2", root)
+    (training, _), (handed, handed_sound), (shared, _), (free, _) = (_ada(host, root, n) for n in range(4))
+    port = host.add(parts.GPP_BRIDGE, "0000:00:05.1", root, "pcieport")
+    data = host.add(parts.SSD_980_PRO, "0000:05:00.0", port, "nvme")
+    port_2 = host.add(parts.GPP_BRIDGE, "0000:00:05.2", root, "pcieport")
+    network = host.add(parts.I225_V, "0000:06:00.0", port_2, "igc")
+    host.share_group(shared, port, data, port_2, network)  # these slots are without ACS
+    upstream = host.add(parts.RX_6600_XT_UPSTREAM, "0000:07:00.0", root, "pcieport")
+    downstream = host.add(parts.RX_6600_XT_DOWNSTREAM, "0000:08:00.0", upstream, "pcieport")
+    screen = host.add(parts.RX_6600_XT, "0000:09:00.0", downstream, "amdgpu")
+    screen.boot_vga = True
+    speaker = host.add(parts.RX_6600_XT_AUDIO, "0000:09:00.1", downstream, "snd_hda_intel")
+    port = host.add(parts.GPP_BRIDGE, "0000:00:05.3", root, "pcieport")
+    system = host.add(parts.SSD_980_PRO, "0000:0a:00.0", port, "nvme")
+
+    occupants.display(host, screen, 0, framebuffer=True)
+    occupants.sound(host, speaker, 0)
+    for number, gpu in enumerate((training, shared, free)):
+        occupants.nvidia(host, gpu, number)
+        occupants.display(host, gpu, number + 1)
+        host.nvml(gpu, "NVIDIA GeForce RTX 4090", 24564, persistence_mode="1" if gpu is training else "0")
+    host.node("/dev/nvidiactl", 195, 255)
+    host.node("/dev/nvidia-uvm", 509, 0)
+    host.node("/dev/vfio/vfio", 10, 196)
+    host.take_over(handed)
+    host.take_over(handed_sound)
+    occupants.consoles(host)
+    _busy_storage(host, system, data)
+    _busy_network(host, network)
+    _busy_services(host)
+    _busy_guests(host, handed, handed_sound)
+    return host
+
+
+def _busy_storage(host: HostBuilder, system: Function, data: Function) -> None:
+    volumes = occupants.disk(host, system, number=0, minor=0, partitions=2)[1]
+    occupants.disk(host, data, number=1, minor=3, partitions=2)
+    occupants.volume(host, 0, "vg-root", volumes)
+    occupants.volume(host, 1, "vg-swap", volumes)
+    mounts = (
+        "254:0 / / rw,relatime shared:1 - ext4 /dev/mapper/vg-root rw",
+        "259:1 / /boot/efi rw,relatime shared:31 - vfat /dev/nvme0n1p1 rw",
+        "259:4 / /data rw,relatime shared:33 - ext4 /dev/nvme1n1p1 rw",
+        "0:24 / /run rw,nosuid,nodev shared:5 - tmpfs tmpfs rw",
+    )
+    host.lines("/proc/1/mountinfo", [f"{26 + number} 1 {mount}" for number, mount in enumerate(mounts)])
+    host.lines("/proc/swaps", ["Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority",
+                               "/dev/dm-1                               partition\t8388604\t\t0\t\t-2"])  # fmt: skip
+    host.claimed("259:5", "zfs")
+
+
+def _busy_network(host: HostBuilder, card: Function) -> None:
+    """The card is a part of a bridge, through which the default route and the reader's SSH session go."""
+    port = occupants.interface(host, f"{card.path}/net/enp6s0")
+    bridge = occupants.interface(host, "/sys/devices/virtual/net/br0")
+    host.link(f"{port}/upper_br0", bridge)
+    host.lines("/proc/net/route", [
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT",
+        "br0\t00000000\t010200C0\t0003\t0\t0\t425\t00000000\t0\t0\t0",
+        "br0\t000200C0\t00000000\t0001\t0\t0\t425\t00FFFFFF\t0\t0\t0",
+    ])  # fmt: skip
+    host.file("/proc/self/stat", "4242 (vfioctl) R 4240 4242 4240 34816 4242")
+    host.file("/proc/self/environ", "HOME=/root\0")
+    occupants.process(host, 4240, ["-bash"], uid=0, cgroup="/user.slice/user-0.slice/session-9.scope", name="bash")
+    host.file("/proc/4240/environ", "SSH_CONNECTION=198.51.100.7 50022 192.0.2.10 22\0")
+
+
+def _busy_services(host: HostBuilder) -> None:
+    for uid, name in occupants.USERS.items():
+        host.user(uid, name)
+    for name in ("nvidia-persistenced.service", "lightdm.service", "libvirtd.service"):
+        host.unit(name, "active")
+    services = "/system.slice"
+    session = "/user.slice/user-1000.slice/user@1000.service/session.slice/pipewire.service"
+    occupants.process(host, 1, ["/sbin/init"], uid=0, cgroup="/init.scope", name="systemd")
+    occupants.process(
+        host, 812, ["/usr/bin/nvidia-persistenced", "--user", "nvidia-persistenced"], uid=110,
+        cgroup=f"{services}/nvidia-persistenced.service", files=["/dev/nvidiactl", "/dev/nvidia0"],
+    )
+    occupants.process(
+        host, 1440, ["/usr/lib/xorg/Xorg", ":0", "-seat", "seat0"], uid=0, cgroup=f"{services}/lightdm.service",
+        files=["/dev/tty7", "/dev/dri/card0"],
+    )
+    occupants.process(
+        host, 1893, ["/usr/bin/pipewire"], uid=1000, cgroup=session, files=["/dev/snd/controlC0", "/dev/snd/pcmC0D3p"]
+    )
+    host.file("/proc/2210/comm", "keyring")
+    host.unreadable("/proc/2210/fd")
+
+
+def _busy_guests(host: HostBuilder, gpu: Function, sound: Function) -> None:
+    """A container, a pod, a virtual machine."""
+    container, pod = occupants.container_id("train"), "kubepods-burstable-pod6c0e4f3a_2f0b_4d5c_9a51_0c1d2e3f4a5b.slice"
+    occupants.process(
+        host, 3107, ["python3", "train.py", "--epochs", "90"], uid=1001,
+        cgroup=f"/system.slice/docker-{container}.scope",
+        files=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0"],
+    )
+    occupants.process(
+        host, 3395, ["/opt/tritonserver/bin/tritonserver", "--model-repository=/models"], uid=1000,
+        cgroup=f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{occupants.container_id('serve')}.scope",
+        files=["/dev/nvidiactl", "/dev/nvidia0"],
+    )
+    devices = [
+        word
+        for number, function in enumerate((gpu, sound))
+        for word in ("-device", f'{{"driver":"vfio-pci","host":"{function.address}","id":"hostdev{number}"}}')
+    ]
+    occupants.process(
+        host, 2684, ["/usr/bin/qemu-system-x86_64", "-name", "guest=win11,debug-threads=on", *devices], uid=64055,
+        cgroup="/machine.slice/machine-qemu\\x2d1\\x2dwin11.scope/libvirt/emulator",
+        files=["/dev/kvm", "/dev/vfio/vfio", f"/dev/vfio/{host.group_of(gpu)}", *["anon_inode:[vfio-device]"] * 2],
+    )
+    host.node("/dev/kvm", 10, 232)
+
+
+def _ada(host: HostBuilder, root: Root, number: int) -> tuple[Function, Function]:
+    """An RTX 4090 with its sound function, in a slot of its own."""
+    port = host.add(parts.GPP_BRIDGE, f"0000:00:01.{number + 1}", root, "pcieport")
+    gpu = host.add(parts.RTX_4090, f"0000:0{number + 1}:00.0", port, "nvidia")
+    sound = host.add(parts.RTX_4090_AUDIO, f"0000:0{number + 1}:00.1", port, "snd_hda_intel")
+    host.share_group(gpu, sound)
+    return gpu, sound
+
+
 def _render_nodes(host: HostBuilder, cards: int) -> None:
     for number in range(cards):
         host.node(f"/dev/dri/card{number}", 226, number)
@@ -371,6 +510,7 @@ HOSTS: dict[str, Callable[[], HostBuilder]] = {
     "shared-group": shared_group,
     "vmd-domain": vmd_domain,
     "gh200": gh200,
+    "busy": busy,
 }
 
 

@@ -195,6 +195,8 @@ class TestForgedPlans:
             except VfioctlError:
                 continue
             assert follows(plan)
+            if plan.nothing_to_do:
+                continue
             host.apply(plan)
             assert follows(host.plan_unbind([gpu]))
 

@@ -42,10 +42,11 @@ class Case:
         done = copy(self.start)
         host = machine(done, ledger)
         self.plan = make(host, gpu)
-        assert host.apply(self.plan).result == Result.DONE
+        result = host.apply(self.plan).result
         self.after = state(done)
-        assert self.after != self.before
         self.writes = sum(step.kind == StepKind.WRITE for step in self.plan.steps)
+        # a host may have been recorded with a GPU on VFIO already
+        assert (result, self.after != self.before) == ((Result.DONE, True) if self.writes else (Result.NOTHING, False))
 
     def fresh(self) -> Tree:
         """The host and the ledger as before the change."""
@@ -67,7 +68,8 @@ def cases(name: str, folder: Path) -> Iterator[Case]:
             except (NoIommu, VfioctlError) as error:
                 assert error.exit_code in (3, 4), f"{name} {gpu}: {error}"  # noqa: PT017 - a refusal is a case as well
                 continue
-            yield case
+            if case.writes:
+                yield case
 
 
 @pytest.mark.parametrize("name", NAMES)
