@@ -11,13 +11,14 @@ from pathlib import Path
 from vfioctl import errors
 from vfioctl.errors import VfioctlError
 from vfioctl.model.change import Plan
+from vfioctl.model.holders import Holders
 from vfioctl.model.inventory import InventoryDocument
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
-def schema(model: type[InventoryDocument | Plan]) -> str:
+def schema(model: type[InventoryDocument | Plan | Holders]) -> str:
     """The schema of what is printed: every field with a default is there too."""
     return json.dumps(model.model_json_schema(mode="serialization", by_alias=True), indent=2) + "\n"
 
@@ -55,6 +56,7 @@ def generated() -> dict[Path, str]:
     page = REFERENCE / "exit-codes.md"
     return {
         REFERENCE / "inventory.schema.json": schema(InventoryDocument),
+        REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "plan.schema.json": schema(Plan),
         page: exit_codes(page.read_text()),
     }

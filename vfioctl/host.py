@@ -27,12 +27,20 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.kernel.seam import Kernel
     from vfioctl.kernel.simulated.faults import Fault
     from vfioctl.model.change import Intent, JournalEntry, Outcome, Plan
+    from vfioctl.model.holders import Holders
     from vfioctl.model.inventory import Inventory
     from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress
     from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
+
+
+def gpu_services() -> tuple[str, ...]:
+    """Services that hold GPUs only to look after them, which may be stopped for a change."""
+    from vfioctl.plan.letting_go import GPU_SERVICES
+
+    return GPU_SERVICES
 
 
 class Host:
@@ -130,6 +138,20 @@ class Host:
         from vfioctl.model.selector import select
 
         return select(self.inventory(), selectors, every=every)
+
+    def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
+        """Who uses the functions, the rest of their cards and what shares their groups; named as for `find`."""
+        from vfioctl.probe.processes import Processes
+
+        processes = Processes(self.kernel)  # its children look while the inventory is read
+        chosen = self.find(selectors, every=every)
+        from vfioctl.plan.scope import scope_of
+        from vfioctl.probe.holders import read_holders
+
+        inventory = self._seen or self.inventory()
+        scope = scope_of(inventory, chosen)
+        concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
+        return read_holders(self.kernel, concerned, inventory, processes)
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""

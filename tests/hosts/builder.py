@@ -362,6 +362,7 @@ class HostBuilder:
             facts["boot_vga"] = "1" if function.boot_vga else "0"
         if model.reset:
             facts["reset_method"] = model.reset
+            self.unreadable(f"{home}/reset")
         if model.link:
             speed, width = model.link
             # without power the link status reads as all ones: 63 lanes of a speed that is none

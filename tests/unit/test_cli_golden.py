@@ -10,7 +10,8 @@ import json
 import pytest
 
 from tests.unit.conftest import Golden, Run, timeless
-from vfioctl.host import Host, bundled_hosts
+from vfioctl.bundled import bundled_hosts
+from vfioctl.host import Host
 
 HOSTS = sorted(bundled_hosts())
 LISTINGS = {
@@ -79,6 +80,21 @@ def test_a_session_in_json(run: Run, golden: Golden) -> None:
     answers = [run(f"{line} --json --simulate laptop") for line in lines]
     assert [answer.code for answer in answers] == [0] * len(lines)
     golden("session.json", timeless(json.dumps([answer.document for answer in answers], indent=2) + "\n"))
+
+
+def test_holders(run: Run, golden: Golden) -> None:
+    """Of every GPU of a host in use, and of the disk that it runs from."""
+    told = ""
+    for line in (*(f"holders gpu{number}" for number in range(5)), "holders 0a:00.0", "holders gpu0 gpu3"):
+        answer = run(f"{line} --host busy")
+        assert (answer.code, answer.err) == (0, "")
+        told += f"$ vfioctl {line}\n{answer.out}"
+    golden("busy/holders.txt", told)
+    golden("busy/holders.json", run("holders gpu0 gpu1 gpu2 gpu4 --host busy --json").out)
+
+
+def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
+    assert "No processes are recorded of this host" in run("holders gpu0 --host hgx8").out
 
 
 def test_hosts(run: Run, golden: Golden) -> None:

@@ -22,11 +22,13 @@ ALLOWED = {
     "kernel": ("errors", "interrupts", "modalias"),
     "probe": ("errors", "kernel.seam", "modalias", "model"),
     "apply": ("errors", "interrupts", "kernel.seam", "model", "plan", "probe"),
+    "planning": ("errors", "kernel.seam", "model", "plan", "probe", "apply.journal"),
     "config": ("errors", "kernel.deadlines"),
-    "host": ("errors", "config", "modalias", "model", "kernel", "plan", "probe", "apply"),
+    "bundled": ("errors", "kernel.simulated"),
+    "host": ("errors", "bundled", "config", "modalias", "model", "kernel", "plan", "planning", "probe", "apply"),
     "render": ("errors", "model"),
-    "cli": ("errors", "model", "host", "render"),
-    "tui": ("errors", "model", "host", "render"),
+    "cli": ("errors", "model", "bundled", "host", "render"),
+    "tui": ("errors", "model", "bundled", "host", "render"),
 }
 # A plan is made of values only: the same question gives the same plan.
 IMPURE = {"os", "subprocess", "time", "random", "uuid", "datetime", "pathlib", "io", "socket", "secrets", "tempfile"}

@@ -1,7 +1,7 @@
 """What bind, unbind, apply and recover share: show the plan, ask, carry it out, tell the outcome."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vfioctl.cli.output import OutputLost, draw, emit, say, sketch
@@ -64,10 +64,16 @@ def tell_unfinished(host: "Host") -> None:
 
 def progress(step: "Step", number: int, total: int) -> None:
     """One line for each step, on stderr, before it is taken."""
-    effect = f"load {step.target}"
-    if step.kind == "write":
-        effect = f"{step.target} <- {step.value.strip() or '(an empty line)'}"
-    say(f"[{number}/{total}] {effect}")
+    say(f"[{number}/{total}] {_EFFECTS[step.kind](step.target, step.value.strip())}")
+
+
+_EFFECTS: "Mapping[str, Callable[[str, str], str]]" = {
+    "load": lambda target, _: f"load {target}",
+    "write": lambda target, value: f"{target} <- {value or '(an empty line)'}",
+    "check": lambda target, _: f"nobody holds {target}?",
+    "persistence": lambda target, value: f"persistence mode of {target} {'on' if value == '1' else 'off'}",
+    "service": lambda target, value: f"{'start' if value == 'active' else 'stop'} {target}",
+}
 
 
 def _confirm(plan: "Plan") -> None:

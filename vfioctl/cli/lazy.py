@@ -34,12 +34,14 @@ class Entry(NamedTuple):
 COMMANDS = {
     "inventory": Entry(_LOOK, "List the GPUs and what must travel with them."),
     "show": Entry(_LOOK, "Show everything about one device."),
+    "holders": Entry(_LOOK, "List who uses a device."),
     "history": Entry(_LOOK, "List the changes that were made here."),
     "snapshot": Entry(_LOOK, "Write this host down as one text file."),
     "rom": Entry(_LOOK, "Save a device's expansion ROM and check it."),
     "hosts": Entry(_LOOK, "List the bundled hosts that --simulate and --host know by name."),
     "bind": Entry(_CHANGE, "Hand devices to vfio-pci, ready for a guest."),
     "unbind": Entry(_CHANGE, "Give devices back to the drivers they had."),
+    "reset": Entry(_CHANGE, "Reset a device that nobody uses."),
     "apply": Entry(_CHANGE, "Run a plan that was saved with --dry-run --json."),
     "recover": Entry(_CHANGE, "Finish what a crash or a power cut left half done."),
 }

@@ -31,3 +31,27 @@ Every = Annotated[bool, typer.Option("--every", help="Where a DEVICE means sever
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan and change nothing; with --json, in the form apply takes.")
 ]
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="DURATION", help="Wait so long, as 60s or 5m, for those who hold a device."),
+]
+StopServices = Annotated[
+    bool,
+    typer.Option(
+        "--stop-services",
+        help="Stop the services that only look after GPUs (nvidia-persistenced, nvidia-powerd, dcgm) where they hold "
+        "one; unbind starts them again.",
+    ),
+]
+StopService = Annotated[
+    list[str] | None,
+    typer.Option("--stop-service", metavar="UNIT", help="Stop this one too where it holds a device, as gdm.service."),
+]
+ForceHolders = Annotated[
+    bool,
+    typer.Option(
+        "--force-holders",
+        help="Go on although somebody has the device open: the kernel may then wait for them for ever. Never takes a "
+        "disk or a network interface in use.",
+    ),
+]

@@ -7,7 +7,8 @@ import typer
 from vfioctl.cli.change import carry_out, preview
 from vfioctl.cli.choice import chosen
 from vfioctl.cli.lazy import HelpfulCommand
-from vfioctl.cli.options import AsJson, Devices, DryRun, Every, WithGroup, Yes
+from vfioctl.cli.options import AsJson, Devices, DryRun, Every, ForceHolders, Wait, WithGroup, Yes
+from vfioctl.cli.waiting import planned
 
 app = typer.Typer(add_completion=False)
 
@@ -24,6 +25,8 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     *,
     to: Annotated[str | None, typer.Option(metavar="DRIVER", help="Another driver than the one it had.")] = None,
     with_group: WithGroup = False,
+    wait: Wait = None,
+    force_holders: ForceHolders = False,
     every: Every = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -32,10 +35,16 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     """Give devices back to the drivers they had.
 
     The driver and the driver_override that were there before bind are put back, for the whole card and what was bound
-    with it. Where nothing was recorded, the kernel chooses the driver.
+    with it, with consoles, power settings and services; where nothing was recorded, the kernel chooses the driver. A
+    device that a guest has open is refused: the kernel would wait for the guest for ever.
     """
     host = chosen(ctx).open()
-    plan = host.plan_unbind(devices, every=every, to=to, with_group=with_group)
+    plan = planned(
+        lambda: host.plan_unbind(
+            devices, every=every, to=to, with_group=with_group, force_holders=force_holders
+        ),
+        wait=wait,
+    )
     if dry_run:
         preview(plan, as_json=as_json)
     else:

@@ -5,6 +5,7 @@ Reads through the seam only, so that a recorded host can be captured again and g
 
 from __future__ import annotations
 
+import errno as errnos
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -125,6 +126,10 @@ class _Capture:
         for name in found.refused:
             self.tree.put_refused(f"{path}/{name}", _errno_of(found.refused[name]))
             self.unread.append(f"{path}/{name}")
+        for name in found.names & {"reset", "reset_subordinate"}:
+            self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # only ever written: that it is there is the fact
+        if "power" in found.names and ids_of(found.texts.get("modalias", "")):
+            self._take_text(f"{path}/power/control")
         if "vfio-dev" in found.names:
             for name in self._children(f"{path}/vfio-dev"):
                 self.tree.put_directory(f"{path}/vfio-dev/{name}")

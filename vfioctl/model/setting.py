@@ -84,7 +84,8 @@ class Setting(Value):
 
     @property
     def idle(self) -> bool:
-        return self.before == self.after and self.during is None
+        """Whether nothing is to be done. vfio-pci sets `power/control` as it binds, whatever it was before."""
+        return self.before == self.after and self.during is None and self.kind != SettingKind.POWER
 
     def back_from(self, now: str) -> Setting:
         """From what it is now to what it was."""

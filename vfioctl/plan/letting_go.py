@@ -76,8 +76,9 @@ def _put_back(recorded: Iterable[Setting], now: Values) -> Iterator[Setting]:
             continue
         if setting.kind == SettingKind.PERSISTENCE:
             found = setting.after  # NVML does not see a GPU that is not its own
-        if setting.kind == SettingKind.POWER and found is not None:
-            yield setting.back_from(found)  # the drivers set it as they come and go
+        if setting.kind == SettingKind.POWER:
+            if found is not None and setting.before != "on":  # on is how vfio-pci leaves it
+                yield setting.back_from(found)
         elif found == setting.after or (setting.during is not None and found == setting.during):
             yield setting.back_from(found)
 

@@ -85,7 +85,7 @@ def _effect(step: Step) -> tuple[str, str, str, bool]:
 
 
 def _check(addresses: Iterable[PciAddress]) -> Step:
-    return Step(kind=StepKind.CHECK, target=" ".join(addresses), why="nobody holds it")
+    return Step(kind=StepKind.CHECK, target=" ".join(addresses), why="what somebody holds is not taken")
 
 
 def _reset(path: str) -> Step:

@@ -57,5 +57,5 @@ def module_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
         yield Holder(
             address=function.address, kind=HolderKind.MODULE,
             name=link_name(kernel, home), path=f"/sys/module/{link_name(kernel, home)}",
-            how=f"used {count} times" + (f", by {users} among others" if users else ""),
+            how=f"used {count} times" + (f" by {users}, or by open files of its devices" if users else ""),
         )  # fmt: skip

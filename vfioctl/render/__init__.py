@@ -6,6 +6,7 @@ only repeats what is also said in words. Text that came from a host is never rea
 
 from vfioctl.render.changes import outcome_page, plan_page
 from vfioctl.render.function import function_page
+from vfioctl.render.holders import holders_page
 from vfioctl.render.journal import history_table, hosts_table
 from vfioctl.render.listing import inventory_table
 from vfioctl.render.rom import rom_page
@@ -14,6 +15,7 @@ from vfioctl.render.tree import inventory_tree
 __all__ = [
     "function_page",
     "history_table",
+    "holders_page",
     "hosts_table",
     "inventory_table",
     "inventory_tree",

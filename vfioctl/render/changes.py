@@ -23,6 +23,7 @@ from vfioctl.model.change import (
     Verb,
 )
 from vfioctl.model.inventory import is_vfio_driver
+from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.render import words
 from vfioctl.render.columns import Column, Layout
 from vfioctl.render.notes import note_lines
@@ -39,9 +40,9 @@ def plan_page(plan: Plan) -> RenderableType:
         Text(f"Plan {plan.id}: {intent_line(plan)}", style="bold"),
         *_part("It rests on", _facts(plan.facts)),
         *_part("Steps", _steps(plan.steps)),
-        *_part("What changes", _changes(plan.changes)),
+        *(_part("What changes", (*_changes(plan.changes), *_settings(plan))) if plan.reset is None else ()),
         *_part("Verified by looking again", _proof(plan)),
-        *_part("Undone by", _undo(plan)),
+        *(_part("Undone by", _undo(plan)) if plan.reset is None else ()),
         *note_lines(map(words.plain, plan.notes)),
     )
 
@@ -49,9 +50,14 @@ def plan_page(plan: Plan) -> RenderableType:
 def intent_line(plan: Plan) -> str:
     """`bind 0000:41:00.0 to vfio-pci`."""
     intent = plan.intent
-    options = (("--with-group", intent.with_group), ("--allow-boot-vga", intent.allow_boot_vga))
+    options = (
+        ("--with-group", intent.with_group),
+        ("--allow-boot-vga", intent.allow_boot_vga),
+        ("--force-holders", intent.force_holders),
+    )
     given = " ".join(option for option, wanted in options if wanted)
     goal = f"to {words.plain(intent.driver)}" if intent.driver else ""
+    goal = f"by {words.plain(intent.method)}" if intent.method else goal
     return " ".join(filter(None, (intent.verb, words.listed(intent.devices), goal, given)))
 
 
@@ -106,15 +112,44 @@ def _steps(steps: Sequence[Step]) -> Iterator[RenderableType]:
 
 
 def _effect(step: Step) -> str:
+    target, value = words.plain(step.target), words.plain(step.value.strip())
     if step.kind == StepKind.LOAD:
-        return f"load the module {words.plain(step.target)}"
-    shown = words.plain(step.value) if step.value.strip() else "(an empty line)"
-    return f"{words.plain(step.target)} <- {shown}"
+        return f"load the module {target}"
+    if step.kind == StepKind.CHECK:
+        return f"ask again who holds {words.listed(target.split())}"
+    if step.kind == StepKind.PERSISTENCE:
+        return f"persistence mode of {target} {'on' if value == '1' else 'off'}"
+    if step.kind == StepKind.SERVICE:
+        return f"systemctl {'start' if value == 'active' else 'stop'} {target}"
+    return f"{target} <- {value or '(an empty line)'}"
 
 
 def _changes(changes: Sequence[Change]) -> Iterator[Text]:
     rows = [(change.address, _binding(change.before), "->", _binding(change.after)) for change in changes]
     return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+
+
+def _settings(plan: Plan) -> Iterator[Text]:
+    rows = [
+        (words.plain(_setting_name(setting)), words.plain(setting.before) or "none", "->", words.plain(_after(setting)))
+        for setting in plan.settings
+        if setting.before != setting.after
+    ]
+    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+
+
+def _after(setting: Setting) -> str:
+    return "on, then gone with the binding" if setting.kind == SettingKind.LOCK else setting.after or "none"
+
+
+def _setting_name(setting: Setting) -> str:
+    """`0000:41:00.0 power/control`; of what belongs to no function alone its own name."""
+    own = f"/sys/bus/pci/devices/{setting.address}/"
+    if setting.name.startswith(own):
+        return f"{setting.address} {setting.name.removeprefix(own)}"
+    if setting.kind in (SettingKind.LOCK, SettingKind.PERSISTENCE):
+        return f"{setting.address} {'unbindLock' if setting.kind == SettingKind.LOCK else 'persistence mode'}"
+    return setting.name
 
 
 def _binding(binding: Binding) -> Text:
@@ -128,6 +163,9 @@ def _binding(binding: Binding) -> Text:
 
 
 def _proof(plan: Plan) -> Iterator[Text]:
+    if plan.reset is not None:
+        yield Text("its configuration space answers")
+        return
     yield Text("every function is bound as above")
     for group in plan.viable_groups:
         yield Text(f"the kernel, asked through /dev/vfio/{group}, calls group {group} viable")
@@ -138,7 +176,7 @@ def _undo(plan: Plan) -> Iterator[Text]:
     devices = " ".join(plan.intent.devices)
     if plan.intent.verb == Verb.BIND:
         yield Text(f"vfioctl unbind {devices}", no_wrap=True, overflow="ignore")
-        yield Text("which puts back the drivers and overrides that are recorded before the first step")
+        yield Text("which puts back what is recorded before the first step")
     else:
         flags = [flag for flag, given in (("--with-group", plan.intent.with_group),) if given]
         yield Text(" ".join(["vfioctl bind", devices, *flags]), no_wrap=True, overflow="ignore")

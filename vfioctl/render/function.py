@@ -33,7 +33,8 @@ def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> R
         ("Could not be read", function.unknown.items()),
     )
     drawn = [part for name, facts in sections for part in _section(name, facts)]
-    return Stack(_title(inventory, function), *drawn, *travel_lines(inventory, function, width))
+    marked = [Text(words.mark_line(function), style="bold red")] if function.mark else []
+    return Stack(_title(inventory, function), *marked, *drawn, *travel_lines(inventory, function, width))
 
 
 def _title(inventory: Inventory, function: Function) -> Text:

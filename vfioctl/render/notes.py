@@ -28,6 +28,7 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
     for card in inventory.cards:
         if len(card.groups) > 1:
             yield f"The card {card.slot} lies in groups {words.listed(card.groups)}; they are bound together."
+    yield from (words.mark_line(function) for function in inventory.functions if function.mark)
     for gpu in inventory.gpus:
         if gpu.boot_vga:
             yield f"{gpu.address} shows the boot messages and the console: to bind it takes --allow-boot-vga."

@@ -82,6 +82,7 @@ def _member_line(function: Function, name: str) -> Text:
     line = _line(f"{function.address} ")
     line.append(f"{name} " if name else "", style="bold")
     line.append("[").append_text(words.function_driver(function)).append("] ")
+    line.append(f"{function.mark.kind} " if function.mark else "", style="bold red")
     line.append("bridge, stays: " if function.is_bridge else "")
     return line.append(words.name_of(function))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from vfioctl.model.inventory import Function, Group, Inventory, Link, NumaNode
+from vfioctl.model.inventory import Function, Group, Inventory, Link, MarkKind, NumaNode
 from vfioctl.model.values import PciAddress, format_cpu_list
 
 NONE = "none"
@@ -75,10 +75,24 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
 
 
 def guest_state(function: Function, group: Group | None) -> Text:
-    """`ready`: a guest could have it now. `blocked`: it is on VFIO, and someone else in its group is not."""
+    """`ready`: a guest could have it now. `blocked`: it is on VFIO, and someone else in its group is not.
+
+    `wedged` or `dead`: what the ledger says against it.
+    """
+    if function.mark:
+        return Text(function.mark.kind, style="bold red")
     if not function.on_vfio or group is None:
         return Text("no")
     return Text("ready", style="green") if group.viable else Text("blocked", style="red")
+
+
+def mark_line(function: Function) -> str:
+    """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`; empty for a function that nothing is said against."""
+    mark = function.mark
+    if mark is None:
+        return ""
+    then = "recover settles it" if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
+    return f"{function.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
 
 
 def gpu_names(inventory: Inventory) -> dict[PciAddress, str]:
