@@ -12,13 +12,14 @@ Every method may raise any class of the error tree in `vfioctl.errors`; a method
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfioctl.bundled import beside, file_of, simulated_file
-from vfioctl.errors import BadDocument
+from vfioctl.errors import BadDocument, StoreDamaged
 
 if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
     from vfioctl.apply.engine import Engine
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.kernel.simulated.faults import Fault
     from vfioctl.model.change import Intent, JournalEntry, Outcome, Plan
     from vfioctl.model.holders import Holders
-    from vfioctl.model.inventory import Inventory
+    from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress
     from vfioctl.probe.scan import Catalogue
@@ -123,12 +124,20 @@ class Host:
         from vfioctl.probe.scan import Scan
 
         # asked first where there is a ledger: a wedged device is not to be read like the others
-        marks = self._engine.marks() if self.ledger.exists() else {}
+        marks = self._marks()
         scan = Scan(self.kernel, self._catalogue, suspects=marks)  # its children read while the models are imported
         from vfioctl.probe.inventory import assemble
 
         self._seen = assemble(self.kernel, scan, marks)
         return self._seen
+
+    def _marks(self) -> Mapping[PciAddress, Mark]:
+        """None where the ledger cannot be used: a listing is wanted then more than ever."""
+        if not self.ledger.exists():
+            return {}
+        with suppress(StoreDamaged):
+            return self._engine.marks()
+        return {}
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
         """The functions that `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330` mean.

@@ -26,7 +26,7 @@ from vfioctl.errors import (
 )
 from vfioctl.interrupts import held_back, listen
 from vfioctl.kernel.seam import Kernel
-from vfioctl.model.change import JournalEntry, JournalState, Outcome, Plan, Result, Verb
+from vfioctl.model.change import Fact, JournalEntry, JournalState, Outcome, Plan, Result, Verb
 from vfioctl.model.inventory import Inventory, Mark, MarkKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.bind import modules_between
@@ -67,8 +67,8 @@ class Engine:
             refuse_unfinished(plan, self._journal)  # with the lock in hand: what is open now is nobody's any more
             refuse_stale(plan, self._kernel)
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=_now())
-            self._carry_out(entry, plan, self._walk(seen), progress)
-            return self._outcome(plan, Result.DONE, began)
+            found = self._carry_out(entry, plan, self._walk(seen), progress)
+            return Outcome(plan=plan, result=Result.DONE, found=found, seconds=time.monotonic() - began)
 
     def recover(self, *, forward: bool, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Finishes what was cut short, the newest first: back to what was, or with `forward` to what was meant.
@@ -104,10 +104,11 @@ class Engine:
 
     # -- the walk ----------------------------------------------------------------------------------
 
-    def _carry_out(self, entry: int, plan: Plan, walk: Walk, progress: Progress | None) -> None:
+    def _carry_out(self, entry: int, plan: Plan, walk: Walk, progress: Progress | None) -> tuple[Fact, ...]:
         try:
             left = walk.take(plan.steps, plan.intent, progress, heed=listen)
-            prove_bindings(self._kernel, _after(plan), settle=self._settle)
+            known = [fact.address for fact in plan.facts]
+            found = prove_bindings(self._kernel, _after(plan), settle=self._settle, also=known)
             left += prove_settings(self._kernel, plan.settings)
             prove_viable(self._kernel, plan.viable_groups)
             listen()
@@ -116,6 +117,7 @@ class Engine:
             raise
         self._close_done(entry, plan, left)
         self._tell_left(plan, left)
+        return tuple(found.values())
 
     def _close_done(self, entry: int, plan: Plan, left: list[str]) -> None:
         try:

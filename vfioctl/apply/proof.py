@@ -23,11 +23,14 @@ _LEFT_TO_OTHERS = (SettingKind.LOCK, SettingKind.PERSISTENCE)
 _GONE = b"\xff\xff\xff\xff"
 
 
-def prove_bindings(kernel: Kernel, goals: Bindings, *, settle: float) -> Mapping[PciAddress, Fact]:
-    """The facts found, all as the goals have them. Raises VerifyError after `settle` seconds."""
+def prove_bindings(
+    kernel: Kernel, goals: Bindings, *, settle: float, also: Iterable[PciAddress] = ()
+) -> Mapping[PciAddress, Fact]:
+    """The facts found, of the goals as they have them, and `also` of others. Raises VerifyError after `settle` s."""
     until = time.monotonic() + settle
+    wanted = tuple(dict.fromkeys((*also, *goals)))
     while True:
-        found = read_facts(kernel, goals)
+        found = read_facts(kernel, wanted)
         wrong = {a: goal for a, goal in goals.items() if a not in found or not found[a].binding.meets(goal)}
         if not wrong:
             return found

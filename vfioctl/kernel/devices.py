@@ -10,8 +10,8 @@ MOST_ROM = 16 << 20
 
 _CHUNK = 1 << 16
 
-# pci_write_rom (drivers/pci/pci-sysfs.c) takes two bytes that begin with 0, at offset 0, for off, and all else for on:
-# a lone "0" would leave the ROM enabled.
+# Words that every kernel takes alike. In older ones pci_write_rom (drivers/pci/pci-sysfs.c) means off only by two bytes
+# at offset 0 of which the first is 0, so that a lone "0" leaves the ROM on; Linux 6.1 takes what kstrtobool does.
 _ON, _OFF = b"1\n", b"0\n"
 
 

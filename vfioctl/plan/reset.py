@@ -56,7 +56,7 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
         settings=settings,
         reset=file,
         steps=steps(now, now, settings=settings, reset=file),
-        notes=(f"{function.address} is reset by {method}: what is in it is lost", *_along(hit)),
+        notes=(f"{function.address} is reset by {method}: what is in it is lost", *_untold(concerned), *_along(hit)),
     )
     return refuse_held(inventory, plan, circumstances)
 
@@ -105,6 +105,11 @@ def _settings(function: Function, method: str) -> tuple[Setting, ...]:
         kind=SettingKind.RESET_METHOD, name=name, address=function.address, before=as_now, after=as_now, during=method
     )
     return (made,)
+
+
+def _untold(functions: list[Function]) -> tuple[str, ...]:
+    native = [f for f in functions if f.driver and not f.on_vfio]
+    return tuple(f"{f.driver} is not told of it, and may lose {f.address} until it is bound again" for f in native)
 
 
 def _along(others: list[Function]) -> tuple[str, ...]:

@@ -186,6 +186,6 @@ def _found(plan: Plan, outcome: Outcome) -> Iterator[Text]:
     """What changed, as the last look at the host found it; where nothing did in the end, just that."""
     now = {fact.address: fact.binding for fact in outcome.found}
     changed = {change.address: change for change in plan.changes}
-    if outcome.result != Result.DONE:
+    if outcome.result != Result.DONE or plan.reset is not None:
         return _facts([fact for fact in outcome.found if fact.address in changed])
     return _changes([c.model_copy(update={"after": now[a]}) for a, c in changed.items() if a in now])
