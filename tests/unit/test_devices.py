@@ -33,7 +33,7 @@ class Rom:
 
     @property
     def is_on(self) -> bool:
-        """pci_write_rom: off by two bytes that begin with 0 at offset 0, on by anything else."""
+        """As the older kernels have it: off by two bytes that begin with 0 at offset 0, on by anything else."""
         return bool(self.written) and not (self.written[-1][0][:1] == b"0" and len(self.written[-1][0]) == 2)
 
     def _write(self, _fd: int, data: bytes, offset: int) -> int:
