@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.machines import function, inventory_of
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel import processes
+from vfioctl.kernel import mappings, processes
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.seam import Descendant, OpenNode
 from vfioctl.model.holders import HolderKind, Holders
@@ -61,14 +61,14 @@ def node(path: Path, minor: int, original: str) -> Path:
     return path
 
 
-def mapping(path: Path | str) -> mmap.mmap:
+def mapping(path: Path | str, flags: int = mmap.MAP_PRIVATE) -> mmap.mmap:
     """Mapped, and open no longer: also the descriptor that Python keeps for itself is closed."""
-    fd = os.open(path, os.O_RDWR)
-    mapped = mmap.mmap(fd, 4096, flags=mmap.MAP_PRIVATE)
-    number = os.fstat(fd).st_rdev
+    fd = os.open(path, os.O_RDONLY)
+    mapped = mmap.mmap(fd, 4096, flags=flags, prot=mmap.PROT_READ)
+    file = os.fstat(fd)
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the listing itself
-            if os.fstat(int(name)).st_rdev == number:
+            if os.path.samestat(os.fstat(int(name)), file):
                 os.close(int(name))
     return mapped
 
@@ -117,7 +117,14 @@ class TestOpenFiles:
         found.path.encode()
 
 
-class TestMappings:
+@pytest.fixture
+def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that tells mappings as text only."""
+    monkeypatch.setattr(mappings, "_PROCMAP_QUERY", 0)
+
+
+@pytest.mark.usefixtures("older_kernel")
+class TestMappingsAsText:
     def test_are_told_when_the_file_is_closed(self, tmp_path: Path) -> None:
         path = node(tmp_path / "a zero", 5, "/dev/zero")
         with child(lambda: mapping(path)) as pid:
@@ -141,14 +148,49 @@ class TestMappings:
         with child(lambda: mmap.mmap(-1, 1 << 20)) as pid:  # which the kernel calls `/dev/zero (deleted)`
             assert not of_number(Live().open_nodes(pid), ZERO)
 
-    def test_of_low_addresses_are_found_as_the_kernel_names_them(self) -> None:
-        """Without the zeros that /proc/PID/maps puts before them."""
-        (found,) = processes.MAPPED.findall(b"00400000-00401000 rw-s 00000000 00:06 4       /dev/nvidia0\n")
-        assert found == (b"00400000-00401000", b"00:06 4", b"/dev/nvidia0")
+    def test_of_low_addresses_are_called_as_the_kernel_calls_them_elsewhere(self) -> None:
+        text = b"00400000-00401000 rw-s 0 00:06 4       /dev/nvidia0\n00000000-00001000 r--s 0 00:06 5 /dev/a b\n"
+        assert [*mappings.in_text(text)] == [
+            (b"400000-401000", b"00:06 4", b"/dev/nvidia0"),
+            (b"0-1000", b"00:06 5", b"/dev/a b"),
+        ]
 
     def test_of_vfio_devices_are_known_by_their_kind(self) -> None:
         lines = b"7f00-7f01 rw-s 10000000000 00:0e 1034      anon_inode:[vfio-device]\n7f02-7f03 rw-p 0 00:00 0 [heap]"
-        assert [path for *_, path in processes.MAPPED.findall(lines)] == [b"anon_inode:[vfio-device]"]
+        assert [path for *_, path in mappings.in_text(lines)] == [b"anon_inode:[vfio-device]"]
+
+
+class TestMappingsAskedFor:
+    def test_are_told_when_the_file_is_closed(self) -> None:
+        """Of a loop device: few that are everywhere can be mapped and shared."""
+        if not os.access("/dev/loop0", os.R_OK):
+            pytest.skip("no loop device that may be opened")
+        with child(lambda: mapping("/dev/loop0", mmap.MAP_SHARED)) as pid:
+            assert of_number(Live().open_nodes(pid), "b 7:0") == [OpenNode("mapped", "/dev/loop0", "b 7:0", "")]
+
+    def test_are_those_of_the_text(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Shared files: range, path, and the same file for the same key."""
+        (tmp_path / "a file").write_bytes(bytes(8192))
+        with child(lambda: [mapping(tmp_path / "a file", mmap.MAP_SHARED) for _ in range(3)]) as pid:
+            asked = [*mappings.file_mappings(pid)]
+            monkeypatch.setattr(mappings, "_PROCMAP_QUERY", 0)
+            told = {*((place, path) for place, _, path in mappings.file_mappings(pid))}
+        ours = [each for each in asked if each[2] == os.fsencode(tmp_path / "a file")]
+        assert len(ours) == 3
+        assert len({key for _, key, _ in ours}) == 1
+        assert {(place, path) for place, _, path in asked} <= told
+
+    def test_of_what_has_no_memory_are_none(self) -> None:
+        """A process that has ended, and was not waited for."""
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            with suppress(KernelRefused):  # to a user it is not readable
+                assert list(Live().open_nodes(str(pid))) == []
+        finally:
+            os.waitpid(pid, 0)
 
 
 class TestRefusals:

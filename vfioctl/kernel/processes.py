@@ -15,11 +15,10 @@ from contextlib import suppress
 from functools import cache
 
 from vfioctl.kernel.files import READ, readable
+from vfioctl.kernel.mappings import file_mappings, read_all
 from vfioctl.kernel.seam import VFIO_DEVICE, Descendant, OpenNode
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
-# One line of /proc/PID/maps that has a file: range, device and inode, path (Documentation/filesystems/proc.rst).
-MAPPED = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ (\S+ [1-9][0-9]*) +(/.*|anon_inode:\[vfio-device\])$", re.M)
 DELETED = b" (deleted)"
 FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 # Directories of sysfs that hold no devices of their own, and a lot of files.
@@ -37,7 +36,8 @@ It fills in the children of one scan, and ends with them.
 def open_nodes(pid: str) -> list[OpenNode]:
     """The device files that a process has open or mapped, each once. Raises OSError."""
     found = dict.fromkeys(_opened(pid))
-    found.update(dict.fromkeys(_mapped(pid)))
+    with suppress(ProcessLookupError):  # a thread of the kernel, and what is about to end, has no memory
+        found.update(dict.fromkeys(_mapped(pid)))
     return list(found)
 
 
@@ -73,37 +73,29 @@ def _device_of(pid: str, fd: str) -> str:
 
 
 def _mapped(pid: str) -> Iterator[OpenNode]:
-    seen = set()
-    for place, key, path in MAPPED.findall(_bytes(f"/proc/{pid}/maps")):
-        if key in seen:
-            continue
-        seen.add(key)
-        if not path.startswith(b"/"):
+    for place, key, path in file_mappings(pid):
+        if path == VFIO_DEVICE.encode():
             yield OpenNode("mapped", VFIO_DEVICE, "", "")
             continue
         if key not in _numbers:
-            _numbers[key] = _mapped_number(pid, os.fsdecode(place), path)
+            _numbers[key] = _mapped_number(pid, place, path.removesuffix(DELETED))
         if _numbers[key]:
             yield OpenNode("mapped", readable(os.fsdecode(path.removesuffix(DELETED))), _numbers[key], "")
 
 
-def _mapped_number(pid: str, place: str, path: bytes) -> str:
+def _mapped_number(pid: str, place: bytes, path: bytes) -> str:
     """By the mapping itself where that is permitted, else by its path as the process sees it."""
-    name = "-".join(end.lstrip("0") or "0" for end in place.split("-"))  # there the kernel writes no leading zeros
-    for way in (f"/proc/{pid}/map_files/{name}".encode(), f"/proc/{pid}/root".encode() + path.removesuffix(DELETED)):
+    home = f"/proc/{pid}/".encode()
+    for way in (home + b"map_files/" + place, home + b"root" + path):
         with suppress(OSError):
             return _number(os.stat(way))
     return ""
 
 
 def _bytes(path: str) -> bytes:
-    """All of a file of /proc, which gives no more than a few pages at a time."""
     fd = os.open(path, READ)
     try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
+        return read_all(fd)
     finally:
         os.close(fd)
 

@@ -6,7 +6,8 @@ import errno as errnos
 from collections.abc import Iterator
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.processes import DELETED, FUNCTION, MAPPED, SYSPATH
+from vfioctl.kernel.mappings import in_text
+from vfioctl.kernel.processes import DELETED, FUNCTION, SYSPATH
 from vfioctl.kernel.seam import VFIO_DEVICE, Descendant, OpenNode
 from vfioctl.kernel.tree import Tree
 
@@ -32,7 +33,7 @@ def _opened(tree: Tree, home: str) -> Iterator[OpenNode]:
 
 
 def _mapped(tree: Tree, home: str) -> Iterator[OpenNode]:
-    for _, _, name in MAPPED.findall(tree.files.get(f"{home}/maps", "").encode()):
+    for _, _, name in in_text(tree.files.get(f"{home}/maps", "").encode()):
         path = name.removesuffix(DELETED).decode()
         number = _number(tree, path)
         if number or path == VFIO_DEVICE:
