@@ -18,7 +18,7 @@ from pathlib import Path
 # of a script, Python puts only the folder there
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.lab.outside import disks, machine, requirements, second_level, vmlinux
+from tests.lab.outside import disks, machine, requirements, second_level, topology, vmlinux
 from tests.lab.outside.say import say
 
 REPO = Path(__file__).resolve().parents[2]
@@ -65,7 +65,9 @@ def _run(found: requirements.Found, results: Path, deadline: float, pytest: list
     say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
     _start_script(results, kernel, deadline, pytest)
     booted = time.time()
-    status = machine.run(found, {"environment": str(environment), "sources": str(sources)}, results, deadline)
+    with disks.busy_disk(CACHE) as busy:
+        devices = topology.qemu_arguments({"environment": environment, "sources": sources}, busy)
+        status = machine.run(found, devices, results, deadline)
     _report(results, booted, status)
     return status
 

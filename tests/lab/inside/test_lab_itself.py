@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import l2, pci, peers, topology, view
+from tests.lab.inside import in_use, l2, pci, peers, topology, view
 from tests.lab.inside.conftest import Hold
 from tests.lab.inside.holder import group_is_viable
 from tests.lab.inside.topology import Topology
@@ -24,13 +24,36 @@ def test_the_functions_of_the_far_node_are_alone_in_their_groups(lab: Topology) 
     assert pci.attribute(lab.far_display, "numa_node") == pci.attribute(lab.nvme, "numa_node") == "1"
 
 
+def test_the_busy_card_is_one_group_of_three_functions(lab: Topology) -> None:
+    assert topology.group_members(lab.busy_display) == set(lab.busy_card)
+
+
+def test_the_busy_disk_can_be_mounted_and_its_group_goes_to_vfio(lab: Topology, tmp_path: Path) -> None:
+    with in_use.mounted(lab.busy_disk, tmp_path) as node:
+        (tmp_path / "file").write_text("kept")
+        assert f"{node} {tmp_path} ext4" in Path("/proc/mounts").read_text()
+    for address in lab.busy_card:
+        pci.bind_to_vfio(address)
+    assert group_is_viable(pci.group_of(lab.busy_display))
+
+
+def test_the_busy_nic_can_be_up_and_have_an_address(lab: Topology) -> None:
+    with in_use.with_address(lab.busy_nic, "192.0.2.1/24") as name:
+        assert (Path("/sys/class/net") / name / "device").resolve().name == lab.busy_nic
+        in_use.within_seconds(10, lambda: (Path("/sys/class/net") / name / "operstate").read_text() == "up\n")
+        assert "192.0.2.1" in Path("/proc/net/fib_trie").read_text()
+
+
 def test_udev_loaded_the_drivers_as_on_any_host(lab: Topology) -> None:
-    drivers = {address: pci.driver_of(address) for address in (*lab.card, lab.far_display, lab.nvme)}
+    drivers = {address: pci.driver_of(address) for address in (*lab.card, lab.far_display, lab.nvme, *lab.busy_card)}
     assert drivers == {
         lab.display: "bochs-drm",
         lab.audio: "snd_hda_intel",
         lab.far_display: "bochs-drm",
         lab.nvme: "nvme",
+        lab.busy_display: "bochs-drm",
+        lab.busy_disk: "nvme",
+        lab.busy_nic: "e1000e",
     }
 
 

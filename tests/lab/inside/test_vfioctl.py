@@ -13,6 +13,7 @@ from tests.lab.inside.conftest import Hold
 from tests.lab.inside.topology import Topology, group_members
 from vfioctl.errors import DeviceInUse, GroupNotViable, Stuck, Unfinished
 from vfioctl.host import Host
+from vfioctl.kernel.deadlines import Deadlines
 from vfioctl.kernel.live import Live
 from vfioctl.model.change import Result
 from vfioctl.model.values import PciAddress
@@ -173,7 +174,7 @@ def test_a_held_device_wedges_nothing_but_itself(ledger: Path, lab: Topology, ho
     plain = Host.live(ledger)
     plain.apply(plain.plan_bind(device))
     holder = hold(lab.far_display)
-    impatient = Host(Live(write_deadline=2.0), ledger)
+    impatient = Host(Live(deadlines=Deadlines(default=2.0)), ledger)
     began = time.monotonic()
     with pytest.raises(Stuck) as caught:
         impatient.apply(impatient.plan_unbind(device))

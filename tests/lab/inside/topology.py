@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tests.lab.inside.pci import DEVICES, attribute, group_of
 
-DISPLAY, AUDIO, NVME = "0x0380", "0x0403", "0x0108"
+DISPLAY, AUDIO, NVME, NIC = "0x0380", "0x0403", "0x0108", "0x0200"
 
 
 @dataclass(frozen=True)
@@ -19,25 +19,49 @@ class Topology:
     """A GPU alone in its group, on NUMA node 1."""
     nvme: str
     """The SR-IOV physical function, four VFs, none enabled; on NUMA node 1."""
+    busy_display: str
+    """A GPU whose card and IOMMU group hold a disk and a NIC too. No NUMA node."""
+    busy_disk: str
+    """An nvme with one empty namespace."""
+    busy_nic: str
+    """An e1000e whose packets go nowhere."""
 
     @property
     def card(self) -> tuple[str, str]:
         """The two functions that must travel together."""
         return self.display, self.audio
 
+    @property
+    def busy_card(self) -> tuple[str, str, str]:
+        """The three functions that must travel together."""
+        return self.busy_display, self.busy_disk, self.busy_nic
+
 
 def look_up() -> Topology:
-    """Finds each part by class and NUMA node."""
-    (display,) = _functions(DISPLAY, node="-1")
-    (far_display,) = _functions(DISPLAY, node="1")
+    """Finds each part by class, NUMA node and the slot it is in."""
     (audio,) = _functions(AUDIO, node="-1")
+    (busy_disk,) = _functions(NVME, node="-1")
+    (far_display,) = _functions(DISPLAY, node="1")
     (nvme,) = _functions(NVME, node="1")
-    return Topology(display=display, audio=audio, far_display=far_display, nvme=nvme)
+    return Topology(
+        display=_in_slot_of(audio, DISPLAY),
+        audio=audio,
+        far_display=far_display,
+        nvme=nvme,
+        busy_display=_in_slot_of(busy_disk, DISPLAY),
+        busy_disk=busy_disk,
+        busy_nic=_in_slot_of(busy_disk, NIC),
+    )
 
 
 def group_members(address: str) -> set[str]:
     """Every function in this one's IOMMU group, itself too."""
     return {path.name for path in DEVICES.iterdir() if group_of(path.name) == group_of(address)}
+
+
+def _in_slot_of(address: str, kind: str) -> str:
+    (found,) = (one for one in _functions(kind, node="-1") if one.rpartition(".")[0] == address.rpartition(".")[0])
+    return found
 
 
 def _functions(kind: str, *, node: str) -> list[str]:

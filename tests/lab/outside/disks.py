@@ -1,4 +1,4 @@
-"""The lab's two disks: the Python environment (kept while unchanged) and the project's sources (made each run).
+"""The lab's disks: the Python environment (kept while unchanged), the project's sources and an empty one (each run).
 
 Starting Python over the shared root takes seconds, every time; from a disk the guest can cache it takes a tenth of
 that. Writes only below the cache folder, but for the byte code the interpreter itself would write beside the
@@ -14,12 +14,15 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # what a checkout gathers and no test in the lab has a use for
 NOT_SOURCES = (".git", ".lab", "__pycache__", ".*_cache", ".hypothesis", "htmlcov", "dist")
 NOT_STDLIB = ("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "ensurepip", "config-*")
 SQUASH_SECONDS = 120
+# sparse, and enough for a file system of any kind
+BUSY_BYTES = 64 << 20
 
 
 def environment_places() -> list[Path]:
@@ -62,6 +65,18 @@ def sources_disk(cache: Path, repo: Path, extra: Path) -> Path:
     _squash([stage], disk)
     shutil.rmtree(stage)
     return disk
+
+
+@contextmanager
+def busy_disk(cache: Path) -> Iterator[Path]:
+    """An empty disk that tests may write to, gone with the block."""
+    disk = cache / "busy.raw"
+    with disk.open("wb") as image:
+        image.truncate(BUSY_BYTES)
+    try:
+        yield disk
+    finally:
+        disk.unlink()
 
 
 def _copy_sources(repo: Path, tree: Path) -> None:

@@ -22,13 +22,14 @@ DEADLINE_PASSED = 124
 NO_VERDICT = 125
 
 
-def run(found: Found, disks: dict[str, str], results: Path, seconds: float) -> int:
+def run(found: Found, devices: list[str], results: Path, seconds: float) -> int:
     """Boots, streams the output, returns pytest's status (124: the deadline passed, 125: it never came to an end).
 
-    `results` holds `start.sh`, which the machine runs; the console is kept in `console.log` beside it.
+    `devices` are QEMU's arguments. `results` holds `start.sh`, which the machine runs; the console is kept in
+    `console.log` beside it.
     """
     machine = subprocess.Popen(
-        _command(found, disks, results),
+        _command(found, devices, results),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -51,7 +52,7 @@ def run(found: Found, disks: dict[str, str], results: Path, seconds: float) -> i
     return _verdict(results / "status", in_time=in_time)
 
 
-def _command(found: Found, disks: dict[str, str], results: Path) -> list[str]:
+def _command(found: Found, devices: list[str], results: Path) -> list[str]:
     # without --verbose there is no console to keep
     command = [str(found.vng), "--verbose", "--run", str(found.kernel), "--force-9p", "--disable-microvm"]
     command += topology.MEMORY
@@ -60,7 +61,7 @@ def _command(found: Found, disks: dict[str, str], results: Path) -> list[str]:
     for argument in topology.KERNEL_ARGUMENTS:
         command += ["--append", argument]
     command += [f"--rwdir={RESULTS_IN_LAB}={results}", "--exec", f"bash {RESULTS_IN_LAB}/start.sh"]
-    return [*command, f"--qemu-opts={shlex.join(topology.qemu_arguments(disks))}"]
+    return [*command, f"--qemu-opts={shlex.join(devices)}"]
 
 
 def _copy(source: IO[bytes], sink: IO[bytes]) -> threading.Thread:

@@ -16,6 +16,8 @@ TOOLS = {
     "lspci": "pciutils",
     "udevadm": "udev",
     "modprobe": "kmod",
+    "mke2fs": "e2fsprogs",
+    "ip": "iproute2",
 }
 KERNEL_PACKAGE = "linux-image-amd64"
 # PT_INTERP of elf(5): a program that has one needs shared libraries

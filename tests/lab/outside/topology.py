@@ -1,8 +1,10 @@
 """The machine the lab pretends to be, as QEMU and kernel arguments; values only, nothing is run here.
 
-A display and its audio function in one IOMMU group, a display and an SR-IOV nvme each alone behind a root port of
-NUMA node 1, and an Intel IOMMU over all.
+A display and its audio function in one IOMMU group; a display with a disk and a NIC, as busy as a host's own, in
+another; a display and an SR-IOV nvme each alone behind a root port of NUMA node 1; and an Intel IOMMU over all.
 """
+
+from pathlib import Path
 
 MEMORY = ("--memory", "4G", "--cpus", "4", "--numa", "2G,cpus=0-1", "--numa", "2G,cpus=2-3")
 
@@ -17,6 +19,12 @@ DEVICES = (
     "pcie-root-port,id=rp3,bus=pxb1,chassis=3,slot=3",
     "nvme-subsys,id=ss0",
     "nvme,serial=abc,subsys=ss0,sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4,bus=rp3",
+    # last, so that the others keep their places
+    "pcie-root-port,id=rp4,chassis=4,slot=4,bus=pcie.0",
+    "bochs-display,bus=rp4,addr=0.0,multifunction=on",
+    "nvme,serial=busy,drive=busy,bus=rp4,addr=0.1",
+    # no boot ROM: its file comes with another package
+    "e1000e,netdev=nowhere,romfile=,bus=rp4,addr=0.2",
 )
 
 # loaded by udev at boot these cost seconds each under emulation; `modprobe` still loads them when asked
@@ -25,14 +33,23 @@ NOT_AT_BOOT = ("kvm_amd", "kvm_intel", "psmouse", "pcspkr", "sr_mod", "aesni_int
 KERNEL_ARGUMENTS = ("intel_iommu=on", "loglevel=5", "modprobe.blacklist=" + ",".join(NOT_AT_BOOT))
 
 
-def qemu_arguments(disks: dict[str, str]) -> list[str]:
-    """QEMU's own arguments; `disks` maps a name, seen as /dev/disk/by-id/virtio-NAME, to a read-only image."""
+def qemu_arguments(disks: dict[str, Path], busy: Path) -> list[str]:
+    """QEMU's own arguments; `disks` maps a name, seen as /dev/disk/by-id/virtio-NAME, to a read-only image.
+
+    `busy` is the image that the busy card's disk writes to.
+    """
     arguments = ["-machine", "kernel-irqchip=split"]
+    # a hub with nothing else on it: the link is up and no packet leaves
+    arguments += ["-netdev", "hubport,id=nowhere,hubid=0"]
+    arguments += ["-drive", f"if=none,id=busy,format=raw,cache=unsafe,{_file(busy)}"]
     for device in DEVICES:
         arguments += ["-device", device]
     for name, image in disks.items():
-        # QEMU reads a doubled comma as a comma
-        file = image.replace(",", ",,")
-        arguments += ["-drive", f"if=none,id={name},format=raw,readonly=on,file={file}"]
+        arguments += ["-drive", f"if=none,id={name},format=raw,readonly=on,{_file(image)}"]
         arguments += ["-device", f"virtio-blk-pci,bus=pcie.0,drive={name},serial={name}"]
     return arguments
+
+
+def _file(image: Path) -> str:
+    # QEMU reads a doubled comma as a comma
+    return f"file={str(image).replace(',', ',,')}"
