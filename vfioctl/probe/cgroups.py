@@ -7,6 +7,7 @@ Kata Containers and libvirt, under both cgroup drivers (systemd, cgroupfs) and b
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 _ID = r"([0-9a-f]{64})"
@@ -14,7 +15,7 @@ _RUNTIME = re.compile(rf"(docker|libpod|cri-containerd|crio|nerdctl|containerd)[
 _BARE = re.compile(_ID)
 _LXC = re.compile(r"(?:lxc\.payload[./]|lxc/)([^/]+)")
 _KATA = re.compile(r"kata_(?!overhead$)([0-9A-Za-z.-]{8,})")
-_PARENTS = {"docker": "docker", "libpod_parent": "libpod"}
+_PARENTS = {"docker": "docker", "libpod_parent": "libpod", "kata_overhead": "kata"}
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})")
 _MACHINE = re.compile(r"machine-(.+)\.scope")
 _QEMU = re.compile(r"qemu-[0-9]+-(.+)")
@@ -70,15 +71,13 @@ def _of_path(path: str) -> Membership:
 
 def _container(parts: list[str]) -> str | None:
     """The outermost: the one that the host knows."""
-    for above, part in zip(["", *parts], parts, strict=False):
+    for above, part in pairwise(["", *parts]):
         if found := _RUNTIME.search(part):
             return f"{found[1]}/{found[2][:_SHORT_ID]}"
         if _BARE.fullmatch(part):  # the driver cgroupfs names the runtime above, or not at all
             return f"{_PARENTS.get(above, 'cri')}/{part[:_SHORT_ID]}"
         if found := _KATA.fullmatch(part):
             return f"kata/{found[1][:_SHORT_ID]}"
-        if above == "kata_overhead":
-            return f"kata/{part[:_SHORT_ID]}"
         if found := _LXC.fullmatch(f"{above}/{part}") or _LXC.fullmatch(part):
             return f"lxc/{found[1]}"
     return None
