@@ -254,6 +254,20 @@ class TestDevicesBelow:
             Live().below("/sys/bus/pci/devices/ffff:ff:1f.7")
 
 
+class TestBlockDevices:
+    def test_are_claimed_while_somebody_has_them_for_himself(self) -> None:
+        if not os.access("/dev/loop7", os.R_OK):
+            pytest.skip("no loop device that may be opened")
+        assert not Live().claimed("7:7")
+        with child(lambda: os.open("/dev/loop7", os.O_RDONLY | os.O_EXCL)):
+            assert Live().claimed("7:7")
+        assert not Live().claimed("7:7")
+
+    def test_that_are_not_there_are_refused(self) -> None:
+        with pytest.raises(KernelRefused):
+            Live().claimed("999:999")
+
+
 class TestUsers:
     def test_by_name_and_those_without_one_by_number(self) -> None:
         assert Live().user(0) == "root"

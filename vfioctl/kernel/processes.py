@@ -136,8 +136,10 @@ def _dev(path: str) -> str:
 
 def claimed(number: str) -> bool:
     """Whether a block device refuses an exclusive open (bd_prepare_to_claim). Raises OSError."""
+    name = os.readlink(f"/sys/dev/block/{number}").rpartition("/")[2]
     try:
-        os.close(os.open(f"/dev/block/{number}", os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+        # not by /dev/block, which only udev makes
+        os.close(os.open(f"/dev/{name.replace('!', '/')}", os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
         if error.errno == errnos.EBUSY:
             return True
