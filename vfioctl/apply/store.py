@@ -149,7 +149,7 @@ def _explained(file: Path) -> Iterator[None]:
             f"the ledger {file} cannot be used: {error}",
             hint="check its permissions and the space on its file system, or name another --ledger",
         ) from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
         raise StoreDamaged(
             f"the ledger {file} is damaged: {error}",
             hint=f"set it aside with mv {file} {file}.damaged; what devices were before is then unknown, and unbind "
