@@ -33,7 +33,7 @@ app = typer.Typer(add_completion=False)
     epilog="""[bold]Examples[/]
   vfioctl bind gpu1 --dry-run --simulate hgx8
   vfioctl bind 0b:00.0 --simulate workstation
-  vfioctl bind gpu0 --dry-run --stop-services --simulate busy
+  vfioctl bind gpu3 --dry-run --stop-services --simulate busy
   vfioctl bind 10de:2330 --every --dry-run --json --simulate hgx8 > plan.json""",
 )
 def bind(  # noqa: PLR0913 - one parameter for each option
