@@ -230,7 +230,7 @@ class TestStreams:
 
 class TestFailures:
     def test_are_told_in_order(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("VFIOCTL_FAULTS", "3:EINVAL")
+        monkeypatch.setenv("VFIOCTL_FAULTS", "6:EINVAL")
         answer = run("bind gpu1 --simulate workstation")
         assert (answer.code, answer.out) == (5, "")
         told = [line.split(":")[0].strip() for line in answer.err.splitlines() if not line.startswith("[")]

@@ -12,12 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import Run
+from tests.unit.conftest import Answer, Run
 from vfioctl.cli.apply import LARGEST
+from vfioctl.host import Host
+from vfioctl.kernel.simulated.host import Simulated
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.cli.app import main; sys.exit(main())")
 BIND = ("bind", "gpu0", "--simulate", "laptop")
+COMPANION = "0000:0b:00.1"
+
+
+def let_go(address: str) -> None:
+    """What held a function of the simulated workstation has ended, so that the write to it returns."""
+    kernel = Host.simulated("workstation").kernel
+    assert isinstance(kernel, Simulated)
+    kernel.let_go(address)
 
 
 def at_a_terminal(answer: str, *words: str) -> tuple[int, str, str]:
@@ -198,10 +208,11 @@ class TestHistoryAndHosts:
         entries = run("history -n 2 --json --simulate laptop").document["entries"]
         assert [entry["id"] for entry in entries] == [3, 2]
 
-    def test_a_failure_is_told_whole(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("VFIOCTL_FAULTS", "3:EINVAL")
+    @pytest.mark.parametrize(("at", "text"), [(3, "'0' to /sys/bus/pci/devices/"), (6, "'vfio-pci' to /sys/bus/pci/")])
+    def test_a_failure_is_told_whole(self, run: Run, monkeypatch: pytest.MonkeyPatch, at: int, text: str) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", f"{at}:EINVAL")
         run("bind gpu1 --simulate workstation")
-        assert "writing 'vfio-pci' to /sys/bus/pci/devices/" in run("history --simulate workstation").out
+        assert f"writing {text}" in run("history --simulate workstation").out
 
     def test_reset(self, run: Run) -> None:
         run("bind gpu0 --simulate laptop")
@@ -217,15 +228,25 @@ class TestHistoryAndHosts:
 class TestRecovery:
     def test_back_and_forward(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         for words, result in (("recover", "put back"), ("recover --forward", "done")):
-            monkeypatch.setenv("VFIOCTL_FAULTS", "2:hang")
-            assert run("bind gpu1 --simulate workstation").code == 7
-            monkeypatch.delenv("VFIOCTL_FAULTS")
+            self.hangs(run, monkeypatch)
+            assert run(f"{words} --simulate workstation").code == 7, "the write is under way"
+            let_go(COMPANION)
             (outcome,) = run(f"{words} --simulate workstation --json").document["outcomes"]
             assert outcome["result"] == result
 
     def test_is_told(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = self.hangs(run, monkeypatch)
+        assert answer.err.splitlines()[-1] == "  next:     vfioctl recover --simulate workstation"
+        waiting = run("recover --simulate workstation")
+        assert waiting.err.startswith(f"vfioctl: {COMPANION} is still wedged: writing '0' to /sys/bus/pci/devices/")
+        assert waiting.err.splitlines()[-1] == f"  next:     vfioctl holders {COMPANION} --simulate workstation"
+        let_go(COMPANION)
+        assert run("recover --simulate workstation").out.startswith("Put back: bind 0000:0b:00.0")
+
+    def hangs(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> Answer:
+        """A bind whose second write never returns: it is of the card's sound function."""
         monkeypatch.setenv("VFIOCTL_FAULTS", "2:hang")
         answer = run("bind gpu1 --simulate workstation")
-        assert answer.err.splitlines()[-1] == "  next:     vfioctl recover --simulate workstation"
         monkeypatch.delenv("VFIOCTL_FAULTS")
-        assert run("recover --simulate workstation").out.startswith("Put back: bind 0000:0b:00.0")
+        assert answer.code == 7
+        return answer

@@ -14,7 +14,7 @@ from vfioctl.plan.bind import plan_bind
 from vfioctl.plan.scope import scope_of
 
 VFIO = Binding(driver="vfio-pci", driver_override="vfio-pci")
-GPU = function("41:00.0", iommu_group=12)
+GPU = function("41:00.0", iommu_group=12, reset_methods=("flr",))
 AUDIO = function("41:00.1", "040300", driver="snd_hda_intel", iommu_group=12, available_drivers=("snd_hda_intel",))
 BRIDGE = function("40:01.0", "060400", driver="pcieport", iommu_group=12)
 DISK = function("42:00.0", "010802", driver="nvme", iommu_group=12, device_name="PM9A3")

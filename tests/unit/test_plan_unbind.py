@@ -61,7 +61,9 @@ class TestWithARecord:
     def test_one_that_had_no_driver_gets_none(self) -> None:
         plan = planned(GPU, records={GPU.address: was(None)})
         assert after(plan) == {"0000:41:00.0": was(None)}
-        assert [step.target.rpartition("/")[2] for step in plan.steps] == ["driver_override", "unbind"]
+        assert [step.target.rpartition("/")[2] for step in plan.steps if step.kind == StepKind.WRITE] == [
+            "driver_override", "unbind",
+        ]  # fmt: skip
 
     def test_its_module_is_loaded_again(self) -> None:
         gpu = GPU.model_copy(update={"available_drivers": ("amdgpu", "vfio-pci")})

@@ -289,7 +289,7 @@ class TestBundledHosts:
             Host.recorded(name)
 
     def test_without_the_hosts_there_are_none(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr("vfioctl.host._PACKAGE", tmp_path / "vfioctl")
+        monkeypatch.setattr("vfioctl.bundled._PACKAGE", tmp_path / "vfioctl")
         assert bundled_hosts() == {}
 
     def test_a_state_folder_that_cannot_be_written_is_named(
