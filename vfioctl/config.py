@@ -6,6 +6,7 @@
     default = 30
     load = 60            # a module
     unbind = 90          # any file by its name: unbind, drivers_probe, driver_override, reset, ...
+    unit = 120           # a systemd unit
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.settings import read_again
 
 _LEFT_TO_OTHERS = (SettingKind.LOCK, SettingKind.PERSISTENCE)
-_GONE = b"\xff\xff\xff\xff"
 
 
 def prove_bindings(
@@ -79,6 +78,6 @@ def dead(kernel: Kernel, addresses: Iterable[PciAddress]) -> tuple[PciAddress, .
 
 def _is_dead(kernel: Kernel, address: PciAddress) -> bool:
     try:
-        return kernel.config(address)[:4] == _GONE
+        return set(kernel.config(address)) == {0xFF}  # all of it: a live VF's ids alone read as ones
     except VfioctlError:
         return False  # what cannot be read is not known to be dead

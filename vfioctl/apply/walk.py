@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
@@ -87,12 +88,12 @@ class Walk:
         if step.address is None:
             return
         error.facts["address"] = step.address
-        before = self._last_seen
-        try:
-            held = self._held([step.address]) or before  # its device files may be gone, and with them what to look for
-        except VfioctlError:
-            held = before
-        found = [holder for holder in held if holder.refuses and holder.address == step.address]
+        before, held = self._last_seen, self._last_seen
+        with suppress(VfioctlError):
+            held = self._held([step.address])
+        # Where the driver's device files have gone already, nothing leads to their holders but what was seen before.
+        seen = ([h for h in each if h.refuses and h.address == step.address] for each in (held, before))
+        found = next(filter(None, seen), [])
         error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
         if found:
             error.hint = f"{error.hint}; it is held by {'; '.join(told(holder) for holder in found)}"
