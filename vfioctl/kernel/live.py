@@ -51,7 +51,7 @@ class Live:
         *,
         read_only: bool = False,
         deadlines: Deadlines | None = None,
-        patience: float = 1.0,
+        patience: float = 2.0,
     ) -> None:
         self._root = root.rstrip("/")
         self._read_only = read_only or bool(self._root)
@@ -120,10 +120,12 @@ class Live:
         finally:
             os.close(fd)
 
-    def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
+    def survey(
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+    ) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
         children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
-        answers = survey.each(read_one, todo, patience=self._patience, children=children)
+        answers = survey.each(read_one, todo, patience=patience or self._patience, children=children)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
     def _at(self, path: str, *, follow_last: bool = True) -> str:

@@ -98,9 +98,12 @@ class Kernel(Protocol):
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         """The directory, with the text of the `wanted` files and the links whose names begin so."""
 
-    def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
+    def survey(
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+    ) -> Iterator[tuple[str, T | Unanswered]]:
         """`read_one` for each subject, in order, where a read that blocks costs only its subject.
 
+        `patience`: seconds without progress until a subject is passed over, where the host's own are too few.
         On a live host it runs in forked children, so what it returns must be plain data (marshal).
         """
 

@@ -40,7 +40,7 @@ class Writer:
     def write(self, path: str, value: str, *, deadline: float) -> int:
         """0 or the errno. Raises Unreturned when the write did not return in time, ChildProcessError."""
         with held_back():  # heard when the write has ended: whoever undoes it then starts from rest
-            body = marshal.dumps((path, value))
+            body = marshal.dumps((str(path), str(value)))
             try:
                 os.write(self._requests, len(body).to_bytes(SIZE_BYTES, "little") + body)
             except BrokenPipeError:

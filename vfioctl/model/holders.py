@@ -61,6 +61,7 @@ class Holders(Value):
     holders: tuple[Holder, ...] = ()
     read: int = Field(default=0, description="processes whose open files were read; 0 where none are recorded")
     unread: int = Field(default=0, description="processes whose open files could not be read")
+    hidden: str = Field(default="", description="why there may be processes that nobody here can see")
 
     @property
     def refusing(self) -> tuple[Holder, ...]:

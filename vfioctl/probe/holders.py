@@ -36,7 +36,7 @@ def read_holders(
     found += _vfs(functions, inventory, found)
     found.sort(key=lambda holder: (holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path))
     asked = tuple(function.address for function in functions)
-    return Holders(devices=asked, holders=tuple(found), read=running.read, unread=running.unread)
+    return Holders(devices=asked, holders=tuple(found), read=running.read, unread=running.unread, hidden=running.hidden)
 
 
 def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Function]:

@@ -14,10 +14,11 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import Kernel, OpenNode, Unanswered
 from vfioctl.probe.cgroups import Membership, membership
 from vfioctl.probe.guests import guest_name, handed_over, is_vmm
-from vfioctl.probe.lenient import names_in, text_of
+from vfioctl.probe.lenient import link_name, names_in, text_of
 
 _ENDED = ("ENOENT", "ESRCH")
 _KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: whoever has it open runs a guest, whatever it calls itself
+_INITIAL = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h: the PID namespace that has every process in it
 _EFFECTIVE_USER = re.compile(r"^Uid:\s+\d+\s+(\d+)", re.M)
 
 
@@ -38,6 +39,8 @@ class Running(NamedTuple):
     processes: Sequence[Process]
     read: int
     unread: int
+    hidden: str
+    """Why there may be others; empty where all are seen."""
 
 
 class Identity(NamedTuple):
@@ -56,7 +59,9 @@ class Processes:
     """All processes, being looked at from the moment it is made; `results` waits for them."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._answers = kernel.survey(partial(_look, kernel), filter(str.isdecimal, names_in(kernel, "/proc")))
+        pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
+        self._hidden = _hidden(kernel, pids)
+        self._answers = kernel.survey(partial(_look, kernel), pids)
 
     def results(self) -> Running:
         """Those that are there. One that does not answer, for a file on a dead server say, is unread like any other."""
@@ -68,7 +73,7 @@ class Processes:
                 name, nodes, given, vmm, readable = seen
                 unread += not readable
                 found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm))
-        return Running(found, len(found) - unread, unread + silent)
+        return Running(found, len(found) - unread, unread + silent, self._hidden)
 
 
 def identities(kernel: Kernel, pids: Iterable[str]) -> Mapping[str, Identity]:
@@ -81,6 +86,12 @@ def identities(kernel: Kernel, pids: Iterable[str]) -> Mapping[str, Identity]:
             user, belongs, guest = said
             found[pid] = Identity(user, Membership(*belongs), guest)
     return found
+
+
+def _hidden(kernel: Kernel, pids: Sequence[str]) -> str:
+    if link_name(kernel, "/proc/self/ns/pid") not in ("", _INITIAL):
+        return "this is a container, which sees the processes in it and no others"
+    return "/proc shows the reader's own processes only (hidepid)" if pids and "1" not in pids else ""
 
 
 def _look(kernel: Kernel, pid: str) -> tuple[Any, ...] | None:

@@ -12,6 +12,8 @@ _STOP = {
     "machine": "machinectl poweroff {}",
 }
 """By what runs a container; containers of a pod are the pod's to end."""
+_FOR_SESSIONS = ("systemd-logind.service", "seatd.service")
+"""They open devices for those who are logged in, and let go when these do."""
 
 
 def remedy(process: Process, who: Identity) -> str:
@@ -26,6 +28,8 @@ def remedy(process: Process, who: Identity) -> str:
         return _STOP[runtime].format(name)
     if process.is_vmm or runtime:
         return f"crictl stop {name}" if runtime else "shut the guest down"
+    if belongs.unit in _FOR_SESSIONS:
+        return "log out the session that it has it open for: loginctl list-sessions"
     service = belongs.unit if belongs.unit and belongs.unit.endswith(".service") else None
     by_systemd = f"systemctl{' --user' if belongs.user_unit else ''} stop {service}"
     return by_systemd if service else f"end it: kill {process.pid}"

@@ -86,9 +86,8 @@ def _notes(found: Holders) -> Iterator[str]:
         yield f"The module {words.plain(holder.name)} is {words.plain(holder.how)}."
     if found.unread:
         one = found.unread == 1
-        yield (
-            f"{found.unread} process{'' if one else 'es'} could not be read, and may hold a device too: "
-            "look again as root."
-        )
-    elif not found.read:
+        yield f"{found.unread} process{'' if one else 'es'} could not be read, and may hold it too; root can read more."
+    if found.hidden:
+        yield f"Processes may be hidden: {words.plain(found.hidden)}."
+    if not found.unread and not found.read:
         yield "No processes are recorded of this host."

@@ -3,18 +3,14 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.lab.inside import l2, pci, view
-from tests.lab.inside.conftest import Hold
 from tests.lab.inside.topology import Topology, group_members
-from vfioctl.errors import DeviceInUse, GroupNotViable, Stuck, Unfinished
+from vfioctl.errors import DeviceInUse, GroupNotViable
 from vfioctl.host import Host
-from vfioctl.kernel.deadlines import Deadlines
-from vfioctl.kernel.live import Live
 from vfioctl.model.change import Result
 from vfioctl.model.values import PciAddress
 
@@ -166,44 +162,3 @@ def test_strangers_in_a_group_are_named(host: Host, original_drivers: dict[str, 
         with pytest.raises(GroupNotViable, match="also holds"):
             host.plan_bind((group.blockers[0].address,))
     assert pci.drivers() == original_drivers
-
-
-def test_a_held_device_wedges_nothing_but_itself(ledger: Path, lab: Topology, hold: Hold) -> None:
-    """The unbind blocks in the kernel; vfioctl returns, lists the host all the same, and recovers when it can."""
-    device = (PciAddress(lab.far_display),)
-    plain = Host.live(ledger)
-    plain.apply(plain.plan_bind(device))
-    holder = hold(lab.far_display)
-    impatient = Host(Live(deadlines=Deadlines(default=2.0)), ledger)
-    began = time.monotonic()
-    with pytest.raises(Stuck) as caught:
-        impatient.apply(impatient.plan_unbind(device))
-    assert time.monotonic() - began < 10
-    assert "vfio" in str(caught.value.facts["wchan"])
-    began = time.monotonic()
-    inventory = plain.inventory()
-    assert time.monotonic() - began < 10
-    stuck = inventory.by_address[device[0]]
-    assert stuck.device_id == "1111"
-    assert "driver_override" in stuck.unknown
-    assert any(warning.subject == lab.far_display for warning in inventory.warnings)
-    assert len(inventory.functions) == len(view.functions())
-    with pytest.raises((Unfinished, DeviceInUse)):
-        plain.apply(plain.plan_bind(device))
-    with pytest.raises(Stuck):
-        plain.recover()
-    holder.kill()
-    holder.wait()
-    (outcome,) = _recovered(plain)
-    assert outcome in (Result.BACK, Result.DONE)
-    assert plain.apply(plain.plan_unbind(device)).result in (Result.DONE, Result.NOTHING)
-
-
-def _recovered(host: Host) -> "list[Result]":
-    """Once the kernel lets go of the device, which takes it a moment."""
-    for _ in range(20):
-        try:
-            return [outcome.result for outcome in host.recover()]
-        except Stuck:
-            time.sleep(0.5)
-    raise AssertionError("still stuck ten seconds after the holder ended")
