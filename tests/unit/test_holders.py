@@ -31,6 +31,7 @@ class Machine(Tree):
     def __init__(self) -> None:
         super().__init__()
         self.put_directory(HOME)
+        self.process(1, name="systemd")
 
     def device(self, path: str, subsystem: str, number: str = "") -> str:
         """Below the GPU, or anywhere."""
@@ -122,7 +123,17 @@ class TestProcesses:
         machine.process(8)
         machine.put_refused("/proc/8/maps", errno.EPERM)
         machine.process(9)
-        assert (machine.held().read, machine.held().unread) == (1, 2)
+        assert (machine.held().read, machine.held().unread) == (2, 2)
+
+    def test_that_are_hidden_are_said(self, machine: Machine) -> None:
+        assert machine.held().hidden == ""
+        machine.put_link("/proc/self/ns/pid", "pid:[4026531836]")
+        assert machine.held().hidden == ""
+        machine.remove("/proc/1")
+        machine.process(7)
+        assert "hidepid" in machine.held().hidden
+        machine.put_link("/proc/self/ns/pid", "pid:[4026532199]")
+        assert "container" in machine.held().hidden
 
 
 class TestNvidia:

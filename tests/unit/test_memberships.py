@@ -191,6 +191,7 @@ def test_which_programs_are_vmms() -> None:
         (Membership(container=f"crio/{SHORT}"), f"crictl stop {SHORT}"),
         (Membership(container=f"crio/{SHORT}", pod=POD), "delete the pod, or let it go to another node"),
         (Membership(unit="a.service"), "systemctl stop a.service"),
+        (Membership(unit="seatd.service"), "log out the session that it has it open for: loginctl list-sessions"),
         (Membership(unit="a.service", user_unit=True), "systemctl --user stop a.service"),
         (Membership(unit="session-1.scope"), "end it: kill 7"),
         (Membership(), "end it: kill 7"),
