@@ -14,6 +14,7 @@ from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.rules import driver_of
 from vfioctl.kernel.tree import Tree
+from vfioctl.model.change import Plan, Step, StepKind
 from vfioctl.model.inventory import Function, Group, Inventory, Iommu
 from vfioctl.model.values import PciAddress
 
@@ -27,6 +28,45 @@ unhurried = settings(deadline=None)
 @functools.cache
 def original(name: str) -> Tree:
     return read_tree(HOSTS / f"{name}.host")
+
+
+TRAINING, SCREEN = PciAddress("0000:01:00.0"), PciAddress("0000:09:00.0")
+DAEMON, DCGM, DESKTOP = "nvidia-persistenced.service", "nvidia-dcgm.service", "lightdm.service"
+STOPPABLE = (DAEMON, DCGM, DESKTOP)
+
+
+@functools.cache
+def in_use() -> Tree:
+    """The busy host while only services hold its GPUs: each kind of setting is needed there.
+
+    TRAINING is looked after by two daemons, has persistence mode on and `unbindLock`; SCREEN has the text console, a
+    desktop and the firmware's framebuffer on it.
+    """
+    tree = copy(original("busy"))
+    for pid in (1893, 3107, 3395):
+        tree.remove(f"/proc/{pid}")
+    for gpu in ("0000:01:00.0", "0000:03:00.0", "0000:04:00.0"):
+        tree.put(f"/proc/driver/nvidia/gpus/{gpu}/unbindLock", "0")
+    add_process(tree, 950, "nv-hostengine", f"0::/system.slice/{DCGM}", "/dev/nvidia0")
+    tree.properties[f"unit:{DCGM}"] = {"state": "active"}
+    tree.put_directory("/sys/devices/platform/efi-framebuffer.0")
+    for driver, name in (("efi-framebuffer", "efi-framebuffer.0"), ("simple-framebuffer", "")):
+        home = f"/sys/bus/platform/drivers/{driver}"
+        tree.put_directory(home)
+        for file in ("bind", "unbind"):
+            tree.put(f"{home}/{file}", "")
+        if name:
+            tree.put_link(f"{home}/{name}", f"../../../../devices/platform/{name}")
+    return tree
+
+
+def add_process(tree: Tree, pid: int, name: str, cgroup: str, *files: str) -> None:
+    """A process that has those files open."""
+    tree.put(f"/proc/{pid}/comm", name)
+    tree.put(f"/proc/{pid}/cgroup", cgroup)
+    tree.put(f"/proc/{pid}/cmdline", name)
+    for fd, file in enumerate(files):
+        tree.put_link(f"/proc/{pid}/fd/{fd}", file)
 
 
 def copy(tree: Tree) -> Tree:
@@ -44,9 +84,24 @@ def machine(tree: Tree, ledger: Path, faults: Sequence[Fault] = ()) -> Host:
     return Host(Simulated(tree, "simulated", faults=faults), ledger, settle=0.0, lock_wait=0.0)
 
 
+_EFFECTS = (StepKind.WRITE, StepKind.PERSISTENCE, StepKind.SERVICE)
+
+
+def effects_of(plan: Plan) -> list[Step]:
+    """The steps that the simulated kernel counts, each as one of its `writes`."""
+    return [step for step in plan.steps if step.kind in _EFFECTS]
+
+
+def effect(step: Step) -> tuple[str, str]:
+    """A step as the simulated kernel notes it."""
+    prefix = {StepKind.PERSISTENCE: "nvml:", StepKind.SERVICE: "unit:"}.get(step.kind, "")
+    return f"{prefix}{step.target}", step.value
+
+
 def state(tree: Tree) -> Mapping[str, object]:
-    """All that a bind may alter, but for loaded modules: these are left loaded."""
+    """All that a change may alter, but for loaded modules: these are left loaded."""
     devices = {a: tree.resolve(f"/sys/bus/pci/devices/{a}") for a in tree.directories["/sys/bus/pci/devices"]}
+    platform = "/sys/bus/platform/drivers"
     return {
         "drivers": {a: driver_of(tree, device) for a, device in devices.items()},
         "overrides": {a: tree.files.get(f"{device}/driver_override") for a, device in devices.items()},
@@ -58,7 +113,29 @@ def state(tree: Tree) -> Mapping[str, object]:
         },
         "groups": {path for path in tree.nodes if path.startswith("/dev/vfio/") and path != "/dev/vfio/vfio"},
         "vfio devices": {a for a, device in devices.items() if tree.directories.get(f"{device}/vfio-dev")},
+        "settings": {path: text for path, text in tree.files.items() if path.endswith(_SETTINGS)},
+        "framebuffers": {
+            (driver, name)
+            for driver in tree.directories.get(platform, ())
+            for name in tree.directories.get(f"{platform}/{driver}", ())
+        },
+        "class devices": {path for path in tree.directories if path.endswith(_CLASSES)},
+        "properties": {
+            subject: {name: facts[name] for name in ("persistence_mode", "state") if name in facts}
+            for subject, facts in tree.properties.items()
+            if subject.startswith(("nvml:", "unit:"))
+        },
     }
+
+
+def settings_that_differ(one: Tree, other: Tree) -> set[str]:
+    """The files of settings whose text is not the same in both."""
+    texts = [{path: text for path, text in tree.files.items() if path.endswith(_SETTINGS)} for tree in (one, other)]
+    return {path for path in texts[0].keys() | texts[1].keys() if texts[0].get(path) != texts[1].get(path)}
+
+
+_SETTINGS = ("/power/control", "/d3cold_allowed", "/reset_method", "/bind", "/unbindLock")
+_CLASSES = ("/drm", "/graphics", "/net", "/nvme", "/sound")
 
 
 def written(tree: Tree, root: Path) -> Path:

@@ -7,12 +7,13 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from tests.unit.machines import NAMES, copy, machine, original, state
+from tests.unit.machines import NAMES, copy, effect, effects_of, machine, original, settings_that_differ, state
 from vfioctl.apply.engine import Engine
 from vfioctl.apply.journal import Journal
 from vfioctl.apply.store import Store
@@ -40,6 +41,7 @@ from vfioctl.model.values import PciAddress
 from vfioctl.plan.steps import follows
 
 T = TypeVar("T")
+CONTENT = ("intent", "facts", "changes", "settings", "reset", "steps", "viable_groups", "notes")
 GPU, AUDIO = PciAddress("0000:0b:00.0"), PciAddress("0000:0b:00.1")
 
 
@@ -52,7 +54,8 @@ class Machine:
         self.kernel = kernel(self.tree, "simulated", faults=faults)
         self.host = Host(self.kernel, ledger, settle=0.0, lock_wait=0.0)
         self.plan = self.host.plan_bind([GPU])
-        self.writes = sum(step.kind == StepKind.WRITE for step in self.plan.steps)
+        self.effects = effects_of(self.plan)
+        self.writes = len(self.effects)
 
     def fails(self, kind: type[VfioctlError]) -> VfioctlError:
         with pytest.raises(kind) as caught:
@@ -226,8 +229,7 @@ class TestForgedPlans:
         self.refused(work, facts=work.plan.facts[1:])
 
     def refused(self, work: Machine, **content: object) -> None:
-        names = ("intent", "facts", "changes", "steps", "viable_groups", "notes")
-        parts = {name: getattr(work.plan, name) for name in names}
+        parts = {name: getattr(work.plan, name) for name in CONTENT}
         forged = Plan.model_validate_json(Plan.make(**parts | content).model_dump_json())
         with pytest.raises(BadDocument, match="do not follow"):
             work.host.apply(forged)
@@ -247,8 +249,8 @@ class TestTheWalk:
         assert [(number, total) for _, number, total, _ in told] == [
             (number, len(work.plan.steps)) for number in range(1, len(work.plan.steps) + 1)
         ]  # fmt: skip
-        assert [writes for *_, writes in told] == [0, *range(work.writes)]
-        assert work.kernel.writes == [(s.target, s.value) for s in work.plan.steps if s.kind == StepKind.WRITE]
+        assert [writes for step, *_, writes in told if step in work.effects] == [*range(work.writes)]
+        assert work.kernel.writes == [effect(step) for step in work.effects]
         assert outcome.plan == work.plan
         assert outcome.seconds > 0
         assert {fact.address: fact.binding.driver for fact in outcome.found}[GPU] == "vfio-pci"
@@ -311,9 +313,10 @@ class TestTheProof:
         class Fragile(Simulated):
             def write(self, path: str, value: str) -> None:
                 super().write(path, value)
-                if path == DRIVERS_PROBE and value == GPU:
+                if len(self.writes) == last:
                     self.tree.remove(f"{PCI_DEVICES}/{GPU}")
 
+        last = Machine(fast_folder / "y.db").writes
         work = Machine(fast_folder / "x.db", Fragile)
         error = work.fails(Stuck)
         assert f"{GPU} should be on vfio-pci, override vfio-pci and is on gone" in error.message
@@ -325,13 +328,16 @@ class TestTheProof:
             asked = 0
 
             def survey(
-                self, read_one: Callable[[str], T], subjects: Iterable[str]
+                self, read_one: Callable[[str], T], subjects: Iterable[str], **wishes: Any
             ) -> Iterator[tuple[str, T | Unanswered]]:
-                Slow.asked += 1
-                if Slow.asked == 6:
+                if len(self.writes) == last:
+                    Slow.asked += 1
+                if Slow.asked == 3:
                     Simulated.write(self, DRIVERS_PROBE, GPU)
-                return super().survey(read_one, subjects)
+                    Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
+                return super().survey(read_one, subjects, **wishes)
 
+        last = Machine(fast_folder / "y.db").writes
         work = Machine(fast_folder / "x.db", Slow)
         patient = Engine(work.kernel, Journal(Store(work.ledger)), settle=20.0, lock_wait=0.0)
         assert patient.apply(work.plan).result == Result.DONE
@@ -452,7 +458,7 @@ def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: Machine) -> None
     assert state(work.tree) == work.before
 
 
-@pytest.mark.parametrize("at", [1, 5, 11])
+@pytest.mark.parametrize("at", [5, 9, 13])
 def test_an_interrupt_after_which_going_back_fails_is_stuck(fast_folder: Path, at: int) -> None:
     kernel = type("At", (Interrupting,), {"moment": at, "late": True, "what": staticmethod(ctrl_c)})
     work = Machine(fast_folder / "x.db", kernel, (Fault(at + 1, "errno", errno.EIO),))
@@ -462,6 +468,19 @@ def test_an_interrupt_after_which_going_back_fails_is_stuck(fast_folder: Path, a
     assert work.host.history()[0].why.startswith("interrupted; then, going back: ")
     machine(work.tree, work.ledger).recover()
     assert state(work.tree) == work.before
+
+
+def test_a_setting_that_cannot_be_put_back_is_told_and_stops_nothing(fast_folder: Path) -> None:
+    kernel = type("At", (Interrupting,), {"moment": 4, "late": True, "what": staticmethod(ctrl_c)})
+    work = Machine(fast_folder / "x.db", kernel, (Fault(5, "errno", errno.EIO),))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work.host.apply(work.plan)
+    told = getattr(caught.value, "restored", "")
+    kept = f"{PCI_DEVICES}/0000:0b:00.0/d3cold_allowed"
+    assert " put back as before; but writing '1' to " in told
+    assert f"{kept} should be 1 again and is 0" in told
+    assert settings_that_differ(work.tree, original("workstation")) == {work.tree.resolve(kept)}
+    assert work.host.history()[0].state == JournalState.BACK
 
 
 # -- the way back ----------------------------------------------------------------------------------------
@@ -492,19 +511,27 @@ class TestTheWayBack:
             return tree, machine(tree, ledger, faults)
 
         tree, host = on_vfio(fast_folder / "x.db", ())
-        before = state(tree)
+        start, before = copy(tree), state(tree)
         plan = host.plan_unbind([GPU])
         assert any("no record" in note for note in plan.notes)
         host.apply(plan)
         after = state(tree)
-        assert after == state(original("workstation"))
-        for at in range(1, len(plan.steps) + 1):
+        card = tree.resolve(f"{PCI_DEVICES}/{GPU}").removesuffix("0")
+        assert settings_that_differ(tree, original("workstation")) == {
+            f"{card}{number}/d3cold_allowed" for number in range(4)
+        }, "what no record tells"
+        done = copy(tree)
+        assert {**after, "settings": ()} == {**state(original("workstation")), "settings": ()}
+        for at in range(1, len(effects_of(plan)) + 1):
             tree, host = on_vfio(fast_folder / f"{at}.db", (Fault(at, DIE),))
             with pytest.raises(SimulatedDeath):
                 host.apply(host.plan_unbind([GPU]))
             heir = machine(tree, fast_folder / f"{at}.db")
             (outcome,) = heir.recover()
-            assert state(tree) == (after if outcome.result == Result.DONE else before), at
+            expected, twin = (after, done) if outcome.result == Result.DONE else (before, start)
+            assert {**state(tree), "settings": ()} == {**expected, "settings": ()}, at
+            asleep = {f"{card}{number}/power/control" for number in range(4)}  # vfio-pci's doing, and not planned for
+            assert settings_that_differ(tree, twin) <= (set() if twin is done else asleep)
 
     def test_a_disk_that_fills_up_meanwhile_loses_nothing(self, work: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: object, **__: object) -> None:
@@ -534,14 +561,17 @@ class TestTheWayBack:
         assert work.host.history()[0].state == JournalState.BACK
 
     def test_progress_tells_the_steps_back_too(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
-        told: list[str] = []
+        fatal = Machine(fast_folder / "y.db").effects[10]
+        work = Machine(fast_folder / "x.db", faults=(Fault(11, "errno", errno.EIO),))
+        told: list[Step] = []
         with pytest.raises(KernelRefused):
-            work.host.apply(work.plan, progress=lambda step, *_: told.append(step.target))
-        forth = [step.target for step in work.plan.steps[:7]]
-        assert told[:7] == forth
-        assert len(told) > 7
-        assert {target.rpartition("/")[2] for target in told[7:]} <= {"driver_override", "unbind", "drivers_probe"}
+            work.host.apply(work.plan, progress=lambda step, *_: told.append(step))
+        forth = [*work.plan.steps[: work.plan.steps.index(fatal) + 1]]
+        assert told[: len(forth)] == forth
+        back = [step.target.rpartition("/")[2] for step in told[len(forth) :]]
+        assert [name for name, _ in groupby(back)] == [
+            "driver_override", "drivers_probe", "driver_override", "d3cold_allowed",
+        ]  # fmt: skip
 
 
 @contextmanager

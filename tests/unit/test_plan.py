@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.unit.machines import copy, machine, original, unhurried
+from tests.unit.machines import SCREEN, STOPPABLE, TRAINING, copy, in_use, machine, original, unhurried
 from vfioctl.errors import BadDocument, StalePlan
 from vfioctl.host import Host
 from vfioctl.kernel.seam import PCI_DEVICES
@@ -28,6 +28,7 @@ from vfioctl.model.change import (
     StepKind,
     Verb,
 )
+from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
 
 TEXT = st.text(max_size=12)
@@ -39,15 +40,39 @@ ADDRESSES = st.builds(
 BINDINGS = st.builds(Binding, driver=NAMES, driver_override=NAMES)
 INTENTS = st.builds(
     Intent, verb=st.sampled_from(Verb), devices=st.lists(ADDRESSES, max_size=3).map(tuple), driver=NAMES,
-    with_group=st.booleans(), allow_boot_vga=st.booleans(),
+    with_group=st.booleans(), allow_boot_vga=st.booleans(), stop_services=st.lists(TEXT, max_size=2).map(tuple),
+    force_holders=st.booleans(), method=NAMES,
 )  # fmt: skip
 FACTS = st.builds(Fact, address=ADDRESSES, identity=TEXT, iommu_group=st.none() | st.integers(0, 999), binding=BINDINGS)
+VALUES = st.text("abcz01_ -", max_size=8)
+SETTING_NAMES = {
+    SettingKind.POWER: "/sys/bus/pci/devices/0000:41:00.0/power/control",
+    SettingKind.D3COLD: "/sys/bus/pci/devices/0000:41:00.0/d3cold_allowed",
+    SettingKind.CONSOLE: "/sys/class/vtconsole/vtcon1/bind",
+    SettingKind.FRAMEBUFFER: "efi-framebuffer.0",
+    SettingKind.LOCK: "/proc/driver/nvidia/gpus/0000:41:00.0/unbindLock",
+    SettingKind.PERSISTENCE: "0000:41:00.0",
+    SettingKind.SERVICE: "nvidia-persistenced.service",
+    SettingKind.RESET_METHOD: "/sys/bus/pci/devices/0000:41:00.0/reset_method",
+}
+SETTINGS = st.sampled_from(SettingKind).flatmap(
+    lambda kind: st.builds(
+        Setting, kind=st.just(kind), name=st.just(SETTING_NAMES[kind]), address=ADDRESSES, before=VALUES, after=VALUES,
+        during=st.none() | VALUES,
+    )
+)  # fmt: skip
 CONTENT = {
     "intent": INTENTS,
     "facts": st.lists(FACTS, max_size=3).map(tuple),
     "changes": st.lists(st.builds(Change, address=ADDRESSES, before=BINDINGS, after=BINDINGS), max_size=3).map(tuple),
+    "settings": st.lists(SETTINGS, max_size=3).map(tuple),
+    "reset": NAMES,
     "steps": st.lists(
-        st.builds(Step, kind=st.sampled_from(StepKind), target=TEXT, value=TEXT, why=TEXT), max_size=3
+        st.builds(
+            Step, kind=st.sampled_from(StepKind), target=TEXT, value=TEXT, why=TEXT, address=st.none() | ADDRESSES,
+            may_fail=st.booleans(),
+        ),
+        max_size=3,
     ).map(tuple),
     "viable_groups": st.lists(st.integers(0, 99), max_size=3).map(tuple),
     "notes": st.lists(TEXT, max_size=2).map(tuple),
@@ -109,10 +134,32 @@ class TestMadeAgain:
 
     def test_it_is_the_same_while_nothing_has_changed(self, host: Host) -> None:
         plan = host.plan_bind(["05:00.0"], driver="vfio-pci", with_group=True)
+        assert plan.settings
         assert host.plan_again(plan) == plan
         host.apply(plan)
         back = host.plan_unbind(["05:00.0"])
+        assert back.settings
         assert host.plan_again(back) == back
+
+    def test_a_reset_is_the_same_however_often_it_is_done(self, host: Host) -> None:
+        plan = host.plan_reset("0a:00.0", method="flr")
+        assert plan.reset
+        for _ in range(2):
+            assert host.plan_again(plan) == plan
+            host.apply(plan)
+
+    def test_a_change_that_stops_services_and_takes_a_console_is_made_again_whole(self, fast_folder: Path) -> None:
+        host = machine(copy(in_use()), fast_folder / "x.db")
+        plans = [
+            host.plan_bind([gpu], stop_services=STOPPABLE, allow_boot_vga=True, force_holders=True)
+            for gpu in (TRAINING, SCREEN)
+        ]
+        assert {setting.kind for plan in plans for setting in plan.settings} == {*SettingKind} - {
+            SettingKind.RESET_METHOD
+        }  # fmt: skip
+        for plan in plans:
+            assert Plan.model_validate_json(plan.model_dump_json()) == plan
+            assert host.plan_again(plan) == plan
 
     def test_it_is_stale_when_a_fact_has_changed_or_it_was_done(self, host: Host) -> None:
         plan = host.plan_bind(["05:00.0"])
@@ -124,10 +171,16 @@ class TestMadeAgain:
         with pytest.raises(StalePlan):
             host.plan_again(plan)
 
-    @pytest.mark.parametrize("part", ["changes", "steps", "notes", "viable_groups"])
+    def test_it_is_stale_when_a_setting_has_changed(self, host: Host) -> None:
+        plan = host.plan_bind(["05:00.0"])
+        host.kernel.write(f"{PCI_DEVICES}/0000:05:00.0/d3cold_allowed", "0")
+        with pytest.raises(StalePlan, match="the host changed"):
+            host.plan_again(plan)
+
+    @pytest.mark.parametrize("part", ["changes", "steps", "notes", "viable_groups", "reset"])
     def test_it_is_refused_when_it_says_anything_else(self, host: Host, part: str) -> None:
         plan, other = host.plan_bind(["05:00.0"]), host.plan_bind(["0b:00.0"])
         parts = {name: getattr(plan, name) for name in CONTENT}
-        content = (*other.notes, "trust me") if part == "notes" else getattr(other, part)
+        content = {"notes": (*other.notes, "trust me"), "reset": f"{PCI_DEVICES}/0000:05:00.0/reset"}
         with pytest.raises(BadDocument, match="not what planning makes"):
-            host.plan_again(Plan.make(**parts | {part: content}))
+            host.plan_again(Plan.make(**parts | {part: content.get(part, getattr(other, part))}))

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.machines import HOSTS, copy, original, state, unhurried
-from vfioctl.errors import BadDocument, BadSpec, Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.bundled import bundled_hosts, reset_simulated, simulated_file
+from vfioctl.errors import BadDocument, BadSpec, Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.host import Host
 from vfioctl.kernel.recorded import read_tree
 from vfioctl.kernel.seam import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS

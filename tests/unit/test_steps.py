@@ -45,13 +45,16 @@ def changes(draw: st.DrawFn) -> tuple[dict[PciAddress, Binding], dict[PciAddress
 
 
 def kind_of(step: Step) -> str:
-    return step.kind if step.kind == StepKind.LOAD else step.target.rpartition("/")[2]
+    return step.target.rpartition("/")[2] if step.kind == StepKind.WRITE else step.kind
 
 
 def carried_out(now: Bindings, todo: tuple[Step, ...]) -> dict[PciAddress, Binding]:
     """What Linux makes of the writes, in the fewest words: an override decides, else the ids."""
     state = dict(now)
     for step in todo:
+        if step.kind == StepKind.CHECK:
+            assert all(state[PciAddress(a)].driver for a in step.target.split()), "nobody holds what has no driver"
+            continue
         if kind_of(step) == "driver_override":
             address = PciAddress(step.target.split("/")[-2])
             name = None if step.value == "\n" else step.value
@@ -92,18 +95,29 @@ def test_at_the_goal_there_is_nothing_to_do(change: tuple[Bindings, Bindings]) -
 
 @unhurried
 @given(changes())
-def test_the_order_is_overrides_then_unbinds_then_probes(change: tuple[Bindings, Bindings]) -> None:
+def test_the_order_is_a_check_overrides_unbinds_probes(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
     todo = " ".join(kind_of(step) for step in steps(now, goal, ("one", "two")))
-    order = r"load load( driver_override)*( unbind)*( drivers_probe)*( driver_override)*"
+    order = r"load load( check)?( driver_override)*( unbind)*( drivers_probe)*( driver_override)*"
     assert not todo or re.fullmatch(order, todo)
+
+
+@unhurried
+@given(changes())
+def test_all_that_lose_their_driver_are_asked_for_together(change: tuple[Bindings, Bindings]) -> None:
+    todo = steps(*change)
+    unbound = [step.value for step in todo if kind_of(step) == "unbind"]
+    asked = [step.target.split() for step in todo if step.kind == StepKind.CHECK]
+    assert asked == ([unbound] if unbound else [])
 
 
 @unhurried
 @given(changes())
 def test_what_is_as_it_should_be_is_left_alone(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
-    touched = {step.value for step in steps(now, goal)} | {step.target.split("/")[-2] for step in steps(now, goal)}
+    writes = [step for step in steps(now, goal) if step.kind == StepKind.WRITE]
+    touched = {step.value for step in writes} | {step.target.split("/")[-2] for step in writes}
+    assert {step.address for step in writes} == touched & set(goal)
     for address in goal:
         assert (address in touched) == (not now[address].settled(goal[address]))
 
@@ -113,7 +127,7 @@ def test_what_is_as_it_should_be_is_left_alone(change: tuple[Bindings, Bindings]
 def test_while_it_moves_nothing_else_can_take_it(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
     for address, wanted in goal.items():
-        mine = [s for s in steps(now, goal) if address in (s.value, s.target.split("/")[-2])]
+        mine = [s for s in steps(now, goal) if s.address == address]
         aim = now[address].driver_override
         for step in mine:
             if kind_of(step) == "driver_override":
@@ -149,7 +163,7 @@ def test_the_simulated_kernel_agrees(change: tuple[Bindings, Bindings]) -> None:
     for step in steps(now, goal, modules):
         if step.kind == StepKind.LOAD:
             kernel.load(step.target)
-        else:
+        elif step.kind == StepKind.WRITE:
             kernel.write(step.target, step.value)
     assert found_in(kernel, now) == carried_out(now, steps(now, goal))
 
@@ -189,9 +203,10 @@ def test_the_kernels_choice_is_anything_but_vfio(
 def test_each_step_says_what_it_is_for() -> None:
     now, goal = Binding(driver="nvidia", driver_override=None), Binding(driver="vfio-pci", driver_override="vfio-pci")
     assert [step.why for step in steps({GPU: now}, {GPU: goal}, ("vfio-pci",))] == [
-        "its driver is not registered yet", "so that no other driver can take it", "nvidia lets go of it",
-        "vfio-pci takes it",
+        "its driver is not registered yet", "what somebody holds is not taken",
+        "so that no other driver can take it", "nvidia lets go of it", "vfio-pci takes it",
     ]  # fmt: skip
     assert [step.why for step in steps({GPU: goal}, {GPU: Binding(driver=KERNEL_CHOICE, driver_override=None)})] == [
-        "no override any more", "vfio-pci lets go of it", "the kernel chooses a driver",
+        "what somebody holds is not taken", "no override any more", "vfio-pci lets go of it",
+        "the kernel chooses a driver",
     ]  # fmt: skip
