@@ -109,7 +109,7 @@ class Engine:
             left = walk.take(plan.steps, plan.intent, progress, heed=listen)
             known = [fact.address for fact in plan.facts]
             found = prove_bindings(self._kernel, _after(plan), settle=self._settle, also=known)
-            left += prove_settings(self._kernel, plan.settings)
+            left += prove_settings(self._kernel, plan.settings, _after(plan))
             prove_viable(self._kernel, plan.viable_groups)
             listen()
         except (VfioctlError, KeyboardInterrupt) as error:
@@ -195,7 +195,7 @@ class Engine:
         todo = steps(now, goals, modules_between(inventory, now, goals), settings=settings)
         left = self._walk(inventory).take(todo, plan.intent, progress, heed=_deaf)
         prove_bindings(self._kernel, goals, settle=self._settle)
-        return left + prove_settings(self._kernel, settings)
+        return left + prove_settings(self._kernel, settings, goals)
 
     # -- recovery ----------------------------------------------------------------------------------
 

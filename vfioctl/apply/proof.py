@@ -15,7 +15,7 @@ from vfioctl.model.change import Fact
 from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.settings import late
-from vfioctl.plan.steps import Bindings
+from vfioctl.plan.steps import Bindings, handed_over
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.settings import read_again
 
@@ -38,7 +38,7 @@ def prove_bindings(
         time.sleep(0.05)
 
 
-def prove_settings(kernel: Kernel, settings: Iterable[Setting]) -> list[str]:
+def prove_settings(kernel: Kernel, settings: Iterable[Setting], goals: Bindings) -> list[str]:
     """What of the things that may fail is not as it was to be. Raises VerifyError for the others.
 
     A file that has gone is no failure: a vtconsole goes with the last framebuffer, `unbindLock` with the binding.
@@ -48,11 +48,12 @@ def prove_settings(kernel: Kernel, settings: Iterable[Setting]) -> list[str]:
         return []
     found = read_again(kernel, wanted)
     wrong = [s for s in wanted if found[s.key] is not None and found[s.key] != s.after]
-    may_fail = {step.target for step in late(wrong) if step.may_fail}
-    firm = [f"{s.name} should be {s.after} and is {found[s.key]}" for s in wrong if s.name not in may_fail]
+    to_vfio = handed_over(goals)
+    firm = [s for s in wrong if not any(step.may_fail for step in late([s], to_vfio))]
     if firm:
-        raise VerifyError("; ".join(firm), hint="something else sets it too: a power daemon, a udev rule?")
-    return [f"{s.name} should be {s.after} again and is {found[s.key]}" for s in wrong]
+        told = "; ".join(f"{s.name} should be {s.after or 'off'} and is {found[s.key] or 'off'}" for s in firm)
+        raise VerifyError(told, hint="something else sets it too: a power daemon, a udev rule?")
+    return [f"{s.name} should be {s.after or 'off'} again and is {found[s.key] or 'off'}" for s in wrong]
 
 
 def prove_viable(kernel: Kernel, groups: Iterable[int]) -> None:

@@ -77,7 +77,7 @@ def _put_back(recorded: Iterable[Setting], now: Values) -> Iterator[Setting]:
         if setting.kind == SettingKind.PERSISTENCE:
             found = setting.after  # NVML does not see a GPU that is not its own
         if setting.kind == SettingKind.POWER:
-            if found is not None and setting.before != "on":  # on is how vfio-pci leaves it
+            if found is not None:  # each driver, and many a udev rule, sets it as it binds
                 yield setting.back_from(found)
         elif found == setting.after or (setting.during is not None and found == setting.during):
             yield setting.back_from(found)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from vfioctl.model.change import Step, StepKind
 from vfioctl.model.setting import Setting, SettingKind
+from vfioctl.model.values import PciAddress
 
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
 
@@ -54,13 +55,16 @@ def locks(settings: Iterable[Setting]) -> Iterator[Step]:
             yield _step(setting, setting.after, "granted only while nobody uses the GPU" if taken else "open again")
 
 
-def late(settings: Iterable[Setting]) -> Iterator[Step]:
-    """When everything is in its place. A console that does not come back must not take the GPU away again."""
+def late(settings: Iterable[Setting], to_vfio: Collection[PciAddress] = ()) -> Iterator[Step]:
+    """When everything is in its place. A console that does not come back must not take the GPU away again.
+
+    What goes to VFIO must be kept awake there, or has not gone.
+    """
     by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: -_ORDER.index(s.kind))
     for setting in by_kind:
         if setting.during is not None or _LETTING_GO.get(setting.kind) != setting.after:
             first, again = _WHY[setting.kind]
-            kept_awake = setting.kind == SettingKind.POWER and setting.after == "on"
+            kept_awake = setting.kind == SettingKind.POWER and setting.after == "on" and setting.address in to_vfio
             step = _step(setting, setting.after, first if kept_awake else again)
             yield step.model_copy(update={"may_fail": not kept_awake})
 

@@ -61,8 +61,13 @@ def steps(
             {a: wanted.driver_override for a, wanted in changing.items()},
             "as it was before",
         ),
-        *late(settings),
+        *late(settings, handed_over(goal)),
     )
+
+
+def handed_over(goal: Bindings) -> tuple[PciAddress, ...]:
+    """Those that are for a VFIO driver."""
+    return tuple(address for address, wanted in goal.items() if wanted.driver and is_vfio_driver(wanted.driver))
 
 
 def follows(plan: Plan) -> bool:
