@@ -11,24 +11,24 @@ from vfioctl.kernel.seam import PCI_DEVICES
 from vfioctl.kernel.simulated import rules, surroundings
 from vfioctl.kernel.tree import Tree
 
-UNDER_LOCK = ("driver_override", "config", "rom", "reset")
-"""What the kernel reads or writes with the device's lock in hand."""
+UNDER_LOCK = ("driver_override", "config", "rom", "reset", "bind", "unbindLock")
+"""What the kernel reads or writes with the device's lock in hand, or the console's, or NVIDIA's."""
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
-def address_in(path: str, value: str = "") -> str:
-    """The function that a write concerns; empty when it is none."""
+def subject_of(path: str, value: str = "") -> str:
+    """Whose lock a write takes: the function that it concerns, or else the file's own."""
     found = _ADDRESS.findall(value) or _ADDRESS.findall(path)
-    return str(found[-1]) if found else ""
+    return str(found[-1]) if found else path
 
 
-def blocked(tree: Tree, address: str) -> bool:
-    return "blocked" in tree.properties.get(f"sim:{address}", {})
+def blocked(tree: Tree, subject: str) -> bool:
+    return "blocked" in tree.properties.get(f"sim:{subject}", {})
 
 
 def never_returns(tree: Tree, path: str, value: str) -> bool:
     """Whether an unbinding waits for somebody: vfio for a guest, ALSA for whoever has the sound card open."""
-    address = address_in(path, value)
+    address = subject_of(path, value)
     if not path.endswith("/unbind") or address not in tree.directories.get(PCI_DEVICES, ()):
         return False
     device = tree.resolve(f"{PCI_DEVICES}/{address}")
@@ -43,7 +43,7 @@ def never_returns(tree: Tree, path: str, value: str) -> bool:
 
 def block(tree: Tree, path: str, value: str) -> Stuck:
     """Leaves the write in the kernel. An unbinding has lost the driver's link by then, as on a real one."""
-    address = address_in(path, value)
+    address = subject_of(path, value)
     if blocked(tree, address):
         return never_returned(path, value, address)
     if path.endswith("/unbind") and address in tree.directories.get(PCI_DEVICES, ()):
@@ -53,17 +53,23 @@ def block(tree: Tree, path: str, value: str) -> Stuck:
         pending = ""
     else:
         pending = path
-    if address:
-        tree.properties.setdefault(f"sim:{address}", {})["blocked"] = json.dumps([pending, value])
+    tree.properties.setdefault(f"sim:{address}", {})["blocked"] = json.dumps([pending, value])
     return never_returned(path, value, address)
 
 
-def let_go(tree: Tree, address: str) -> None:
+def let_go(tree: Tree, subject: str) -> None:
     """What held it has ended: the write returns after all."""
-    path, value = json.loads(tree.properties[f"sim:{address}"].pop("blocked"))
+    path, value = json.loads(tree.properties[f"sim:{subject}"].pop("blocked"))
     if path:
         with suppress(KernelRefused):
             rules.write(tree, path, value)
+
+
+def call_never_returned(what: str) -> Stuck:
+    """Of NVML or systemd: no lock of a device is held meanwhile, and nothing tells how it ends."""
+    error = Stuck(f"{what} did not return", hint="it may end yet", next_command="vfioctl recover")
+    error.kernel_said = "simulated: the call never returns"
+    return error
 
 
 def never_returned(path: str, value: str, address: str) -> Stuck:

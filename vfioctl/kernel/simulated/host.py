@@ -14,7 +14,15 @@ from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded, read_tree
 from vfioctl.kernel.seam import EVERY_LINK, Directory, Prefixes, Unanswered
 from vfioctl.kernel.simulated import rules, surroundings
-from vfioctl.kernel.simulated.blocking import UNDER_LOCK, address_in, block, blocked, let_go, never_returns
+from vfioctl.kernel.simulated.blocking import (
+    UNDER_LOCK,
+    block,
+    blocked,
+    call_never_returned,
+    let_go,
+    never_returns,
+    subject_of,
+)
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.refusal import WouldBlock
 from vfioctl.kernel.tree import Tree, form
@@ -93,7 +101,7 @@ class Simulated(Recorded):
         return super().rom(address)
 
     def _refuse_blocking(self, path: str) -> None:
-        if path.rpartition("/")[2] in UNDER_LOCK and blocked(self.tree, address_in(path)):
+        if path.rpartition("/")[2] in UNDER_LOCK and blocked(self.tree, subject_of(path)):
             raise WouldBlock(path)
 
     # -- changing ----------------------------------------------------------------------------------
@@ -119,10 +127,10 @@ class Simulated(Recorded):
     def write_ended(self, ticket: str) -> str | None:
         return None if blocked(self.tree, ticket.removeprefix("sim:")) else "returned"
 
-    def let_go(self, address: str) -> None:
-        """For tests: what held a blocked device has ended."""
+    def let_go(self, subject: str) -> None:
+        """For tests: what held a blocked device, or a file that is no device's, has ended."""
         with self._turn():
-            let_go(self.tree, address)
+            let_go(self.tree, subject)
 
     @contextmanager
     def _effect(self, path: str, value: str) -> Iterator[None]:
@@ -132,8 +140,8 @@ class Simulated(Recorded):
             fault = next((f for f in self._faults if f.at == len(self.writes)), None)
             if fault and fault.errno:
                 raise KernelRefused(path, fault.errno, value)
-            if (fault and fault.kind == HANG) or blocked(self.tree, address_in(path, value)):
-                raise block(self.tree, path, value)
+            if (fault and fault.kind == HANG) or blocked(self.tree, subject_of(path, value)):
+                raise block(self.tree, path, value) if path.startswith("/") else call_never_returned(path)
             yield
         if fault and fault.kind == DIE:
             self._end()

@@ -60,14 +60,14 @@ def store_bind(tree: Tree, path: str, value: str) -> None:
 
 def _draw(tree: Tree, console: str, *, bound: bool) -> None:
     for name in tree.directories.get(VTCONSOLES, ()):
-        own = name == console
-        if f"{VTCONSOLES}/{name}/bind" in tree.files:
-            tree.put(f"{VTCONSOLES}/{name}/bind", str(int(bound if own else not bound)))
+        own, file = name == console, tree.resolve(f"{VTCONSOLES}/{name}/bind")
+        if file in tree.files:
+            tree.put(file, str(int(bound if own else not bound)))
 
 
 def _framebuffer_console(tree: Tree) -> str | None:
     for name in sorted(tree.directories.get(VTCONSOLES, ())):
-        if "frame buffer" in tree.files.get(f"{VTCONSOLES}/{name}/name", ""):
+        if "frame buffer" in tree.files.get(tree.resolve(f"{VTCONSOLES}/{name}/name"), ""):
             return name
     return None
 
@@ -115,11 +115,11 @@ def class_devices_gone(tree: Tree, device: str) -> None:
 
 
 def class_devices_back(tree: Tree, device: str) -> None:
-    """The same again, under the same names."""
+    """The same again, under the same names; NVIDIA's lock is open again."""
     subject = f"sim:{posixpath.basename(device)}"
     kept: Mapping[str, Mapping[str, object]] = json.loads(tree.properties.get(subject, {}).pop("registered", "{}"))
     for path, fact in kept.items():
-        _put(tree, path, fact)
+        _put(tree, path, {"text": "0"} if path.endswith("/unbindLock") else fact)
     if any("/graphics/" in path for path in kept):
         fbcon_fb_registered(tree)
 
