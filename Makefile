@@ -13,7 +13,7 @@ RESULTS := .lab/logs
 
 # The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libxml2-utils \
-	pciutils udev kmod driverctl \
+	pciutils udev kmod driverctl e2fsprogs iproute2 \
 	qemu-system-x86 linux-image-amd64 squashfs-tools busybox-static cpio
 BENCH_PACKAGES := pciutils driverctl dpdk psmisc util-linux kmod linux-image-amd64
 

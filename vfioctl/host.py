@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.apply.walk import Progress
     from vfioctl.kernel.seam import Kernel
     from vfioctl.kernel.simulated.faults import Fault
-    from vfioctl.model.change import Intent, JournalEntry, Outcome, Plan
+    from vfioctl.model.change import JournalEntry, Outcome, Plan
     from vfioctl.model.holders import Holders
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
@@ -193,8 +193,8 @@ class Host:
         """
         from vfioctl.errors import StalePlan
 
-        self.inventory()
-        fresh = self._planned(saved.intent)
+        asked = saved.intent
+        fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
         if fresh == saved:
             return fresh
         changed = [fact.address for fact in saved.facts if fact not in fresh.facts]
@@ -225,19 +225,15 @@ class Host:
 
         Raises NoIommu, GroupNotViable, DeviceInUse, DeviceDead, BadSpec, and what `find` raises.
         """
-        from vfioctl.model.change import Intent, Verb
-
-        chosen = self.find(devices, every=every)
         return self._planned(
-            Intent(
-                verb=Verb.BIND,
-                devices=chosen,
-                driver=driver,
-                with_group=with_group,
-                allow_boot_vga=allow_boot_vga,
-                stop_services=tuple(stop_services),
-                force_holders=force_holders,
-            )
+            devices,
+            every=every,
+            verb="bind",
+            driver=driver,
+            with_group=with_group,
+            allow_boot_vga=allow_boot_vga,
+            stop_services=tuple(stop_services),
+            force_holders=force_holders,
         )
 
     def plan_unbind(
@@ -250,25 +246,25 @@ class Host:
         force_holders: bool = False,
     ) -> Plan:
         """What giving the devices back takes; they are named as for `find`. Raises DeviceInUse, BadSpec."""
-        from vfioctl.model.change import Intent, Verb
-
-        chosen = self.find(devices, every=every)
         return self._planned(
-            Intent(verb=Verb.UNBIND, devices=chosen, driver=to, with_group=with_group, force_holders=force_holders)
+            devices, every=every, verb="unbind", driver=to, with_group=with_group, force_holders=force_holders
         )
 
     def plan_reset(self, device: str, *, method: str | None = None, force_holders: bool = False) -> Plan:
         """What resetting one device takes. Raises BadSpec, DeviceInUse, HostError."""
-        from vfioctl.model.change import Intent, Verb
+        return self._planned([device], verb="reset", method=method, force_holders=force_holders)
 
-        chosen = self.find([device])
-        return self._planned(Intent(verb=Verb.RESET, devices=chosen, method=method, force_holders=force_holders))
+    def _planned(self, devices: Sequence[str], *, every: bool = False, **wishes: object) -> Plan:
+        from vfioctl.probe.processes import Processes
 
-    def _planned(self, intent: Intent) -> Plan:
+        processes = Processes(self.kernel)  # its children look while the inventory is read
+        chosen = self.find(devices, every=every)
+        from vfioctl.model.change import Intent
         from vfioctl.planning import planned
 
+        intent = Intent.model_validate({"devices": chosen, **wishes})
         inventory = self._seen or self.inventory()
-        return planned(self.kernel, inventory, intent, self._journal, boot_id=self._engine.boot_id)
+        return planned(self.kernel, inventory, intent, self._journal, boot_id=self._engine.boot_id, processes=processes)
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
         """Does the plan, or leaves the host as it was; see `Engine.apply` for what it raises."""

@@ -16,17 +16,20 @@ from vfioctl.plan.letting_go import to_put_back
 from vfioctl.plan.reset import plan_reset, reset_with
 from vfioctl.plan.scope import scope_of
 from vfioctl.probe.holders import read_holders
+from vfioctl.probe.processes import Processes
 from vfioctl.probe.settings import idle_devices_sleep, read_again, read_settings
 
 
-def planned(kernel: Kernel, inventory: Inventory, intent: Intent, journal: Journal, *, boot_id: str) -> Plan:
+def planned(
+    kernel: Kernel, inventory: Inventory, intent: Intent, journal: Journal, *, boot_id: str, processes: Processes
+) -> Plan:
     """The plan for the intent. Raises what `plan_bind`, `plan_unbind` and `plan_reset` raise."""
     if intent.verb == Verb.RESET:
         concerned = [inventory.by_address[address] for address in reset_with(inventory, intent.devices[0])]
-        holders = read_holders(kernel, concerned, inventory)
+        holders = read_holders(kernel, concerned, inventory, processes)
         return plan_reset(inventory, intent, Circumstances(holders=holders), _reset_files(kernel, concerned))
     concerned = functions_in_scope(inventory, intent.devices)
-    holders = read_holders(kernel, [function for function in concerned if function.driver], inventory)
+    holders = read_holders(kernel, [function for function in concerned if function.driver], inventory, processes)
     if intent.verb == Verb.BIND:
         return plan_bind(inventory, intent, _circumstances(kernel, concerned, holders, intent))
     identities = {function.address: function.identity for function in inventory.functions}

@@ -31,6 +31,8 @@ def refuse_held(inventory: Inventory, plan: Plan, circumstances: Circumstances) 
     notes = [f"{h.address} is held by {told(h)}: the kernel may never return (--force-holders)" for h in forced]
     if circumstances.holders.unread:
         notes.append(f"{circumstances.holders.unread} processes could not be read: they may hold the devices too")
+    if circumstances.holders.hidden:
+        notes.append(f"processes may be hidden: {circumstances.holders.hidden}")
     return plan.noting(*notes)
 
 
