@@ -6,6 +6,7 @@ Reads only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from vfioctl.kernel.seam import PCI_DRIVERS, Descendant, Kernel
 from vfioctl.model.holders import Holder, HolderKind
@@ -34,14 +35,19 @@ def console_holders(kernel: Kernel, function: Function, below: Sequence[Descenda
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
         own = [fb for fb in names_in(kernel, _FRAMEBUFFERS) if _is_of_firmware(kernel, fb)]
-    for console in names_in(kernel, _VTCONSOLES) if own else ():
-        home = f"{_VTCONSOLES}/{console}"
-        if "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1":
-            for framebuffer in own:
-                yield Holder(
-                    address=function.address, kind=HolderKind.CONSOLE, name=console, path=f"/dev/{framebuffer}",
-                    how="the text console", remedy=f"echo 0 > {home}/bind",
-                )  # fmt: skip
+    consoles = names_in(kernel, _VTCONSOLES) if own else []
+    for console, drawn in kernel.survey(partial(_is_drawn, kernel), consoles):
+        for framebuffer in own if drawn is True else ():
+            yield Holder(
+                address=function.address, kind=HolderKind.CONSOLE, name=console, path=f"/dev/{framebuffer}",
+                how="the text console", remedy=f"echo 0 > {_VTCONSOLES}/{console}/bind",
+            )  # fmt: skip
+
+
+def _is_drawn(kernel: Kernel, console: str) -> bool:
+    """Whether it is on framebuffers. Reading that takes the lock of all consoles (show_bind, drivers/tty/vt/vt.c)."""
+    home = f"{_VTCONSOLES}/{console}"
+    return "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1"
 
 
 def _is_of_firmware(kernel: Kernel, framebuffer: str) -> bool:
