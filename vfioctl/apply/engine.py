@@ -192,7 +192,8 @@ class Engine:
         values = read_again(self._kernel, plan.settings) if plan.settings else {}
         settings = to_finish(plan.settings, values) if forward else to_put_back(plan.settings, values)
         inventory = read_inventory(self._kernel, self.marks())
-        todo = steps(now, goals, modules_between(inventory, now, goals), settings=settings)
+        reset = plan.reset if forward else None
+        todo = steps(now, goals, modules_between(inventory, now, goals), settings=settings, reset=reset)
         left = self._walk(inventory).take(todo, plan.intent, progress, heed=_deaf)
         prove_bindings(self._kernel, goals, settle=self._settle)
         return left + prove_settings(self._kernel, settings, goals)

@@ -87,7 +87,7 @@ def to_finish(planned: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
     """From what is now to what was planned; the lock is only for a driver that still has the GPU."""
     known = ((setting, now.get(setting.key)) for setting in planned)
     return tuple(
-        setting.model_copy(update={"before": found if found is not None else setting.before, "during": None})
+        setting.model_copy(update={"before": found if found is not None else setting.before})
         for setting, found in known
         if found is not None or setting.kind == SettingKind.PERSISTENCE
     )
