@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hypothesis import settings
 
@@ -98,7 +99,7 @@ def effect(step: Step) -> tuple[str, str]:
     return f"{prefix}{step.target}", step.value
 
 
-def state(tree: Tree) -> Mapping[str, object]:
+def state(tree: Tree) -> Mapping[str, Any]:
     """All that a change may alter, but for loaded modules: these are left loaded."""
     devices = {a: tree.resolve(f"/sys/bus/pci/devices/{a}") for a in tree.directories["/sys/bus/pci/devices"]}
     platform = "/sys/bus/platform/drivers"
@@ -126,6 +127,19 @@ def state(tree: Tree) -> Mapping[str, object]:
             if subject.startswith(("nvml:", "unit:"))
         },
     }
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What is not the same in two states, for people."""
+    told = []
+    for part in one:
+        mine, theirs = one[part], other[part]
+        if isinstance(mine, dict):
+            keys = [key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)]
+            told += [f"{part} {key}: {mine.get(key)!r}, not {theirs.get(key)!r}" for key in keys]
+        else:
+            told += [f"{part}: {mine - theirs} more, {theirs - mine} less"] if mine != theirs else []
+    return sorted(told)
 
 
 def settings_that_differ(one: Tree, other: Tree) -> set[str]:

@@ -1,38 +1,64 @@
-"""Every bundled host, every GPU, bind and unbind: a fault or a death at each write leaves *before* or *after*."""
+"""Every bundled host, every GPU, each change: a fault, a death or a hang at each effect leaves *before* or *after*.
+
+Effects are writes, persistence modes and services. What may fail is left out of *after*, and told.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.unit.machines import NAMES, copy, machine, original, state
-from vfioctl.errors import KernelRefused, NoIommu, Stuck, Unfinished, VfioctlError
+from tests.unit.machines import (
+    NAMES,
+    STOPPABLE,
+    copy,
+    differing,
+    effect,
+    effects_of,
+    in_use,
+    machine,
+    original,
+    state,
+)
+from vfioctl.errors import DeviceInUse, KernelRefused, Stuck, Unfinished, VerifyError, VfioctlError
 from vfioctl.host import Host
+from vfioctl.kernel.seam import EVERY_LINK, PCI_DEVICES, Directory, Prefixes
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.tree import Tree
-from vfioctl.model.change import JournalState, Plan, Result, StepKind
+from vfioctl.model.change import JournalState, Plan, Result, Step, StepKind
+from vfioctl.model.inventory import Inventory, MarkKind
 from vfioctl.model.values import PciAddress
 
 ERRNOS = (errno.EACCES, errno.EBUSY, errno.EINVAL, errno.EIO, errno.ENODEV, errno.ENOMEM)
+IN_USE = "in-use"
+SCENES = (*NAMES, IN_USE)
 Make = Callable[[Host, PciAddress], Plan]
 
 
 def to_vfio(host: Host, gpu: PciAddress) -> Plan:
-    return host.plan_bind((gpu,), with_group=True, allow_boot_vga=True)
+    return host.plan_bind((gpu,), with_group=True, allow_boot_vga=True, stop_services=STOPPABLE)
 
 
 def and_back(host: Host, gpu: PciAddress) -> Plan:
     return host.plan_unbind((gpu,))
 
 
+def anew(host: Host, gpu: PciAddress) -> Plan:
+    """A reset, by another method than the kernel's first where there is one."""
+    return host.plan_reset(gpu, method=next(iter(host.inventory().by_address[gpu].reset_methods[::-1]), None))
+
+
 class Case:
     """One change of one GPU: how the host is before it, and the change."""
 
     def __init__(self, tree: Tree, gpu: PciAddress, ledger: Path, make: Make) -> None:
-        self.gpu, self.ledger, self.make = gpu, ledger, make
+        self.tree, self.gpu, self.ledger, self.make = tree, gpu, ledger, make
         self.start = copy(tree)
         if make is and_back:
             host = machine(self.start, ledger)
@@ -42,11 +68,27 @@ class Case:
         done = copy(self.start)
         host = machine(done, ledger)
         self.plan = make(host, gpu)
+        self.seen = host._seen
         result = host.apply(self.plan).result
         self.after = state(done)
-        self.writes = sum(step.kind == StepKind.WRITE for step in self.plan.steps)
+        self.effects = effects_of(self.plan)
+        assert isinstance(host.kernel, Simulated)
+        assert host.kernel.writes == [effect(step) for step in self.effects]
+        assert state(self.walked()) == self.after
         # a host may have been recorded with a GPU on VFIO already
-        assert (result, self.after != self.before) == ((Result.DONE, True) if self.writes else (Result.NOTHING, False))
+        assert result == (Result.DONE if self.effects else Result.NOTHING)
+        assert (self.after != self.before) == (bool(self.effects) and make is not anew)
+
+    @property
+    def name(self) -> str:
+        return f"{self.gpu} {self.make.__name__}"
+
+    @property
+    def bound_by(self) -> int:
+        """The number of the effect that the last function needs to be where it shall be."""
+        moving = re.compile(r"/sys/bus/pci/(drivers/.*/unbind|drivers_probe|devices/.*/driver_override)")
+        found = [number for number, step in enumerate(self.effects, start=1) if moving.fullmatch(step.target)]
+        return found[-1] if found else len(self.effects) + 1
 
     def fresh(self) -> Tree:
         """The host and the ledger as before the change."""
@@ -56,95 +98,271 @@ class Case:
             self.ledger.write_bytes(self.saved)
         return copy(self.start)
 
+    def host(self, tree: Tree, *faults: Fault) -> Host:
+        """A host that has seen what the plan was made from."""
+        host = machine(tree, self.ledger, faults)
+        host._seen = self.seen
+        return host
 
-def cases(name: str, folder: Path) -> Iterator[Case]:
-    tree = original(name)
+    def walked(self, without: Step | None = None) -> Tree:
+        """The host after its steps were taken by hand, all but one."""
+        kernel = Simulated(copy(self.start), "")
+        for step in self.plan.steps:
+            if step is without:
+                continue
+            if step.kind == StepKind.LOAD:
+                kernel.load(step.target)
+            elif step.kind == StepKind.PERSISTENCE:
+                kernel.persist(step.target, on=step.value == "1")
+            elif step.kind == StepKind.SERVICE:
+                kernel.set_unit(step.target, active=step.value == "active")
+            elif step.kind == StepKind.WRITE:
+                kernel.write(step.target, step.value)
+        return kernel.tree
+
+    def settled(self, at: int) -> Mapping[str, Any]:
+        """What recovery comes to when that effect was the last: all is bound, so it goes on; otherwise back."""
+        return self.after if at >= self.bound_by else self.before
+
+
+def same(tree: Tree, expected: Mapping[str, Any], where: str) -> None:
+    told = differing(state(tree), expected)
+    assert told == [], where
+
+
+def cases(name: str, folder: Path, makes: Sequence[Make] = (to_vfio, and_back, anew)) -> Iterator[Case]:
+    tree = in_use() if name == IN_USE else original(name)
     gpus = machine(tree, folder / "none.db").inventory().numbered_gpus
     for gpu_name, gpu in gpus.items():
-        for make in (to_vfio, and_back):
+        for make in makes:
             ledger = folder / f"{gpu_name}-{make.__name__}.db"
             try:
                 case = Case(tree, gpu, ledger, make)
-            except (NoIommu, VfioctlError) as error:
+            except VfioctlError as error:
                 assert error.exit_code in (3, 4), f"{name} {gpu}: {error}"  # noqa: PT017 - a refusal is a case as well
                 continue
-            if case.writes:
+            if case.effects:
                 yield case
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_errno_at_each_write_leaves_the_host_as_before(name: str, fast_folder: Path) -> None:
+# -- an errno --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_an_errno_at_each_effect_leaves_the_host_as_before_or_all_but_that_done(name: str, fast_folder: Path) -> None:
     tried = 0
     for case in cases(name, fast_folder):
-        for at in range(1, case.writes + 1):
+        for at, step in enumerate(case.effects, start=1):
             for number in ERRNOS:
                 tried += 1
-                tree = case.fresh()
-                host = machine(tree, case.ledger, [Fault(at, "errno", number)])
-                with pytest.raises(KernelRefused) as caught:
-                    host.apply(case.make(host, case.gpu))
-                assert caught.value.errno == number
-                assert caught.value.restored
-                assert state(tree) == case.before, f"{case.gpu} {case.make.__name__} write {at}"
-                assert host.history()[0].state == JournalState.BACK
-                assert host.recover() == ()
+                (_goes_on if step.may_fail else _goes_back)(case, at, number)
     assert tried or name.startswith("iommu-")
 
 
+def _goes_back(case: Case, at: int, number: int) -> None:
+    tree = case.fresh()
+    host = case.host(tree, Fault(at, "errno", number))
+    with pytest.raises(KernelRefused) as caught:
+        host.apply(case.plan)
+    assert caught.value.errno == number
+    assert caught.value.restored
+    same(tree, case.before, f"{case.name} effect {at}")
+    assert host.history()[0].state == JournalState.BACK
+    assert host.recover() == ()
+
+
+def _goes_on(case: Case, at: int, number: int) -> None:
+    tree, step = case.fresh(), case.effects[at - 1]
+    host = case.host(tree, Fault(at, "errno", number))
+    with pytest.raises(VerifyError, match="but not all is as it was") as caught:
+        host.apply(case.plan)
+    path, _ = effect(step)
+    assert path in caught.value.message
+    assert errno.errorcode[number] in caught.value.message
+    assert (caught.value.exit_code, caught.value.restored) == (6, "")
+    assert caught.value.hint
+    same(tree, state(case.walked(without=step)), f"{case.name} effect {at}")
+    entry = host.history()[0]
+    assert entry.state == JournalState.DONE
+    assert path in entry.why
+    assert host.recover() == ()
+
+
+# -- a death ---------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("forward", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_death_after_each_write_is_recovered(name: str, forward: bool, fast_folder: Path) -> None:  # noqa: FBT001 - pytest
+@pytest.mark.parametrize("name", SCENES)
+def test_death_after_each_effect_is_recovered(name: str, forward: bool, fast_folder: Path) -> None:  # noqa: FBT001 - pytest
     for case in cases(name, fast_folder):
-        for at in range(1, case.writes + 1):
+        for at in range(1, len(case.effects) + 1):
             tree = case.fresh()
             _die_in(case, tree, at)
             heir = machine(tree, case.ledger)
             _refuses_until_recovered(case, heir)
             (outcome,) = heir.recover(forward=forward)
-            expected = case.after if forward or at == case.writes else case.before
-            assert state(tree) == expected, f"{case.gpu} {case.make.__name__} death at {at}"
+            expected = case.after if forward else case.settled(at)
+            same(tree, expected, f"{case.name} death at {at}")
             assert outcome.result == (Result.DONE if expected is case.after else Result.BACK)
+            if case.plan.reset and forward:
+                assert tree.properties[f"sim:{case.gpu}"]["resets"] in ("1", "2"), "that it was done, no fact tells"
             assert heir.recover() == ()
 
 
-@pytest.mark.parametrize("name", ["workstation", "hgx8"])
+@pytest.mark.parametrize("name", ["workstation", "hgx8", IN_USE])
 def test_death_during_recovery_is_recovered_too(name: str, fast_folder: Path) -> None:
     for case in cases(name, fast_folder):
-        for at in range(1, case.writes):
-            for again in range(1, case.writes):
+        for at in range(1, len(case.effects)):
+            for again in range(1, len(case.effects)):
                 tree = case.fresh()
                 _die_in(case, tree, at)
                 try:
                     machine(tree, case.ledger, [Fault(again, DIE)]).recover()
                 except SimulatedDeath:
                     machine(tree, case.ledger).recover()
-                assert state(tree) == case.before, f"{case.gpu} {case.make.__name__} deaths at {at} and {again}"
+                same(tree, case.settled(at), f"{case.name} deaths at {at} and {again}")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCENES)
 def test_a_second_fault_on_the_way_back_is_stuck_and_recovered(name: str, fast_folder: Path) -> None:
+    """Or told, where it is a thing that may fail."""
     for case in cases(name, fast_folder):
-        for at in range(2, case.writes + 1):
+        for at in (at for at, step in enumerate(case.effects, start=1) if at > 1 and not step.may_fail):
             tree = case.fresh()
-            host = machine(tree, case.ledger, [Fault(at, "errno", errno.EIO), Fault(at + 1, "errno", errno.EBUSY)])
-            with pytest.raises(Stuck) as caught:
-                host.apply(case.make(host, case.gpu))
-            assert caught.value.exit_code == 7
-            assert host.history()[0].state == JournalState.STUCK
-            machine(tree, case.ledger).recover()
-            assert state(tree) == case.before
+            host = case.host(tree, Fault(at, "errno", errno.EIO), Fault(at + 1, "errno", errno.EBUSY))
+            with pytest.raises(VfioctlError) as caught:
+                host.apply(case.plan)
+            if isinstance(caught.value, Stuck):
+                assert host.history()[0].state == JournalState.STUCK
+                machine(tree, case.ledger).recover()
+                same(tree, case.settled(at - 1), f"{case.name} faults at {at}")
+            else:
+                assert "put back as before; but " in caught.value.restored
+                assert host.history()[0].state == JournalState.BACK
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_write_that_never_returns_is_stuck_and_stays_in_the_journal(name: str, fast_folder: Path) -> None:
+def _die_in(case: Case, tree: Tree, at: int) -> None:
+    host = case.host(tree, Fault(at, DIE))
+    with pytest.raises(SimulatedDeath):
+        host.apply(case.plan)
+    assert host.history()[0].state == JournalState.OPEN
+
+
+def _refuses_until_recovered(case: Case, host: Host) -> None:
+    try:
+        plan = case.make(host, case.gpu)
+    except VfioctlError:
+        return
+    if not plan.nothing_to_do:
+        with pytest.raises(Unfinished):
+            host.apply(plan)
+
+
+# -- a hang ----------------------------------------------------------------------------------------------
+
+
+class Watched(Simulated):
+    """A kernel that notes whose attributes are asked for that may block."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree, "watched")
+        self.asked: set[str] = set()
+
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        if "driver_override" in wanted:
+            self.asked.add(path.rpartition("/")[2])
+        return super().directory(path, wanted, links)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_hang_at_each_effect_is_told_marked_and_recovered(name: str, fast_folder: Path) -> None:
     for case in cases(name, fast_folder):
-        for at in range(1, case.writes + 1):
+        for at, step in enumerate(case.effects, start=1):
             tree = case.fresh()
-            host = machine(tree, case.ledger, [Fault(at, HANG)])
-            with pytest.raises(Stuck):
-                host.apply(case.make(host, case.gpu))
-            assert host.history()[0].state == JournalState.STUCK
-            _refuses_until_recovered(case, machine(tree, case.ledger))
+            ticket = _hangs(case, tree, at)
+            assert bool(ticket) == (step.kind == StepKind.WRITE)
+            if ticket:
+                _refuses_what_is_wedged(case, tree, step, ticket)
+                Simulated(tree, "").let_go(ticket.removeprefix("sim:"))
+            host = machine(tree, case.ledger)
+            (outcome,) = host.recover()
+            # a call that was given up may never have done anything; a write that returned has
+            expected = case.settled(at) if ticket else case.settled(at - 1)
+            same(tree, expected, f"{case.name} hang at {at}")
+            assert outcome.result == (Result.DONE if expected is case.after else Result.BACK)
+            assert not host._engine.marks()
+            assert host.recover() == ()
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_hang_ends_with_the_next_boot(name: str, fast_folder: Path) -> None:
+    for case in cases(name, fast_folder):
+        for at in range(1, len(case.effects) + 1):
+            _hangs(case, case.fresh(), at)
+            booted = copy(case.tree)
+            booted.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
+            host = machine(booted, case.ledger)
+            assert not host._engine.marks()
+            (outcome,) = host.recover()
+            assert outcome.result == Result.REBOOTED
+            assert host.history()[0].state == JournalState.REBOOTED
+            assert state(booted) == state(case.tree)
+            assert host.recover() == ()
+
+
+def _hangs(case: Case, tree: Tree, at: int) -> str:
+    """The change hangs there; gives the ticket of the write."""
+    host, step = case.host(tree, Fault(at, HANG)), case.effects[at - 1]
+    with pytest.raises(Stuck, match="did not return") as caught:
+        host.apply(case.plan)
+    assert caught.value.exit_code == 7
+    assert caught.value.next_command == "vfioctl recover"
+    assert not caught.value.restored
+    assert host.history()[0].state == JournalState.STUCK
+    assert isinstance(host.kernel, Simulated)
+    assert host.kernel.writes[-1] == effect(step), "nothing more was tried"
+    ticket = str(caught.value.facts.get("ticket", ""))
+    marks = host._engine.marks()
+    if ticket and step.address:
+        assert {address: (mark.kind, mark.ticket) for address, mark in marks.items()} == {
+            step.address: (MarkKind.WEDGED, ticket)
+        }  # fmt: skip
+    else:
+        assert not marks
+    return ticket
+
+
+def _refuses_what_is_wedged(case: Case, tree: Tree, step: Step, ticket: str) -> None:
+    kernel = Watched(tree)
+    host = Host(kernel, case.ledger, settle=0.0, lock_wait=0.0)
+    found = host.inventory()  # WouldBlock, if it asked what must not be asked
+    if step.address:
+        _is_shown_as_wedged(found, kernel, step.address)
+        for plan in (
+            lambda a: host.plan_bind([a], with_group=True, allow_boot_vga=True),
+            lambda a: host.plan_unbind([a]),
+            host.plan_reset,
+        ):
+            with pytest.raises(DeviceInUse, match="is wedged: writing") as caught:
+                plan(step.address)
+            assert caught.value.next_command == "vfioctl recover"
+    for forward in (False, True):
+        with pytest.raises(Stuck) as still:
+            host.recover(forward=forward)
+        if step.address:
+            assert still.value.message.startswith(f"{step.address} is still wedged: ")
+            assert still.value.next_command == f"vfioctl holders {step.address}"
+            assert still.value.facts == {"ticket": ticket}
+        assert host.history()[0].state == JournalState.STUCK
+
+
+def _is_shown_as_wedged(found: Inventory, kernel: Watched, address: PciAddress) -> None:
+    function = found.by_address[address]
+    assert function.mark is not None
+    assert function.mark.kind == MarkKind.WEDGED
+    assert "driver_override" in function.unknown
+    assert kernel.asked == {other.address for other in found.functions} - {address}
+    assert kernel.has(f"{PCI_DEVICES}/{address}")
 
 
 def test_a_reboot_undoes_by_itself(fast_folder: Path) -> None:
@@ -158,20 +376,3 @@ def test_a_reboot_undoes_by_itself(fast_folder: Path) -> None:
     assert outcome.result == Result.REBOOTED
     assert state(tree) == state(original("workstation"))
     assert host.history()[0].state == JournalState.REBOOTED
-
-
-def _die_in(case: Case, tree: Tree, at: int) -> None:
-    host = machine(tree, case.ledger, [Fault(at, DIE)])
-    with pytest.raises(SimulatedDeath):
-        host.apply(case.make(host, case.gpu))
-    assert host.history()[0].state == JournalState.OPEN
-
-
-def _refuses_until_recovered(case: Case, host: Host) -> None:
-    try:
-        plan = case.make(host, case.gpu)
-    except VfioctlError:
-        return
-    if not plan.nothing_to_do:
-        with pytest.raises(Unfinished):
-            host.apply(plan)
