@@ -60,7 +60,16 @@ class Machine:
 
 @pytest.fixture(params=["lab"] if IN_LAB else ["lab", "workstation"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    found = _in_lab() if IN_LAB else _simulated(request.param)
+    yield from _put_back_after(_in_lab() if IN_LAB else _simulated(request.param))
+
+
+@pytest.fixture
+def lab_machine() -> Iterator[Machine]:
+    """The lab's own, real or simulated, for what only its devices have."""
+    yield from _put_back_after(_in_lab() if IN_LAB else _simulated("lab"))
+
+
+def _put_back_after(found: Machine) -> Iterator[Machine]:
     yield found
     for address, driver in ((found.gpu, found.gpu_driver), (found.companion, found.companion_driver)):
         if found.driver_of(address) != driver:

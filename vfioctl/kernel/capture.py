@@ -8,11 +8,20 @@ from __future__ import annotations
 import errno as errnos
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS, Directory, Kernel, Unanswered
+from vfioctl.kernel.seam import (
+    FIRMWARE_FRAMEBUFFERS,
+    IOMMU_GROUPS,
+    PCI_DEVICES,
+    PCI_DRIVERS,
+    Directory,
+    Kernel,
+    Unanswered,
+)
 from vfioctl.kernel.tree import Node, Tree, unfit
 from vfioctl.modalias import NATIVE, VFIO, Aliases, ids_of
 
@@ -38,6 +47,7 @@ def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
     found.take_devices()
     found.take_drivers()
     found.take_iommu()
+    found.take_consoles()
     found.take_nodes()
     found.take_system()
     found.leave_out(unfit(found.tree))
@@ -85,6 +95,17 @@ class _Capture:
         for place in ("/dev/vfio", "/dev/vfio/devices"):
             for name in self._children(place):
                 self._take_device_node(f"{place}/{name}")
+
+    def take_consoles(self) -> None:
+        """The text console, and the framebuffers that it may be drawn on."""
+        for place in ("/sys/class/vtconsole", "/sys/class/graphics"):
+            for name in self._take_links(place).links:
+                home = self.tree.resolve(f"{place}/{name}")
+                with suppress(KernelRefused):
+                    self._put_directory(home, self._kernel.directory(home, ("name", "bind", "dev"), ("subsystem",)))
+        for driver in FIRMWARE_FRAMEBUFFERS:
+            if self._kernel.has(f"/sys/bus/platform/drivers/{driver}"):
+                self._take_links(f"/sys/bus/platform/drivers/{driver}")
 
     def take_nodes(self) -> None:
         for name in self._children("/sys/devices/system/node"):

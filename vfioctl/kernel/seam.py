@@ -15,6 +15,8 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
+FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
+"""Platform drivers of the framebuffers that the firmware leaves."""
 VFIO_DEVICE = "anon_inode:[vfio-device]"
 """What /proc calls a VFIO device that was opened through its group."""
 

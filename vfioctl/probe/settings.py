@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, Kernel, Unanswered
+from vfioctl.kernel.seam import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Kernel, Unanswered
 from vfioctl.model.inventory import Function
 from vfioctl.model.setting import Reading, Setting, SettingKind
 from vfioctl.model.values import PciAddress
 
 VTCONSOLES = "/sys/class/vtconsole"
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
-FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
 IDLE_D3 = "/sys/module/vfio_pci/parameters/disable_idle_d3"
 
 _Found = list[tuple[str, str, str | None]]
