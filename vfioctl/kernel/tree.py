@@ -65,8 +65,10 @@ class Tree:
         parent, _, name = path.rpartition("/")
         if parent not in self._resolved:
             self._resolved[parent] = resolve(parent, self.links.get)
-        there = self._resolved[parent]
-        return resolve(f"{there}/{name}", self.links.get, follow_last=follow_last)
+        there = f"{self._resolved[parent].rstrip('/')}/{name}"
+        if there not in self.links and name not in ("", ".", ".."):
+            return there
+        return resolve(there, self.links.get, follow_last=follow_last)
 
     def exists(self, path: str) -> bool:
         """Whether something is recorded at a resolved path."""
