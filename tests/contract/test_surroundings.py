@@ -96,19 +96,17 @@ def test_the_configuration_space_begins_with_the_ids(lab_machine: Machine) -> No
 def test_the_text_console_is_taken_off_and_put_back(lab_machine: Machine) -> None:
     assert "frame buffer" in lab_machine.kernel.read("/sys/class/vtconsole/vtcon1/name")
     assert (lab_machine.kernel.read(CONSOLE), lab_machine.kernel.read(SYSTEM_CONSOLE)) == ("1", "0")
-    lab_machine.kernel.write(CONSOLE, "x")
-    assert lab_machine.kernel.read(CONSOLE) == "1"
-    lab_machine.kernel.write(CONSOLE, "0")
+    lab_machine.kernel.write(CONSOLE, "x")  # simple_strtoul: no number is 0
     assert (lab_machine.kernel.read(CONSOLE), lab_machine.kernel.read(SYSTEM_CONSOLE)) == ("0", "1")
     lab_machine.kernel.write(CONSOLE, "1")
     assert (lab_machine.kernel.read(CONSOLE), lab_machine.kernel.read(SYSTEM_CONSOLE)) == ("1", "0")
 
 
-def test_a_console_that_was_taken_off_does_not_come_back_by_itself(lab_machine: Machine) -> None:
+def test_a_console_that_was_taken_off_can_be_put_back_after_the_display_came_back(lab_machine: Machine) -> None:
+    """Whether the kernel does so by itself depends on the number that the framebuffer gets."""
     display = _with_first_framebuffer(lab_machine)
     lab_machine.kernel.write(CONSOLE, "0")
     _there_and_back(lab_machine, display)
-    assert lab_machine.kernel.read(CONSOLE) == "0"
     lab_machine.kernel.write(CONSOLE, "1")
     assert lab_machine.kernel.read(CONSOLE) == "1"
 

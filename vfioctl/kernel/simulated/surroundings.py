@@ -52,10 +52,12 @@ def vfio_pci_core_runtime_pm(tree: Tree, device: str, *, registered: bool) -> No
 
 
 def store_bind(tree: Tree, path: str, value: str) -> None:
-    """A vtconsole taken off, or put back; the system's own one takes turns with it."""
-    if value[:1] in "01" and value:
-        _draw(tree, path.rsplit("/", 2)[-2], bound=value[0] == "1")
-        tree.properties.setdefault("sim:fbcon", {})["released"] = str(int(value[0] == "0"))
+    """A vtconsole taken off, or put back; the system's own one takes turns with it. No number is 0 (simple_strtoul)."""
+    number = re.match(r"[0-9]+", value, re.ASCII)
+    bound = number is not None and int(number[0]) != 0
+    if value:
+        _draw(tree, path.rsplit("/", 2)[-2], bound=bound)
+        tree.properties.setdefault("sim:fbcon", {})["released"] = str(int(not bound))
 
 
 def _draw(tree: Tree, console: str, *, bound: bool) -> None:
