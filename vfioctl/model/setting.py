@@ -35,16 +35,19 @@ class SettingKind(StrEnum):
 
 
 # What each kind may name: a plan from elsewhere cannot have anything else written.
-_NAMES: Mapping[SettingKind, str] = {
-    SettingKind.POWER: r"/sys/bus/pci/devices/[0-9a-f:.]+/power/control",
-    SettingKind.D3COLD: r"/sys/bus/pci/devices/[0-9a-f:.]+/d3cold_allowed",
-    SettingKind.CONSOLE: r"/sys/class/vtconsole/vtcon[0-9]{1,3}/bind",
-    SettingKind.FRAMEBUFFER: r"[a-z-]{1,32}\.[0-9]{1,3}",
-    SettingKind.LOCK: r"/proc/driver/nvidia/gpus/[0-9a-f:.]+/unbindLock",
-    SettingKind.PERSISTENCE: r"[0-9a-f:.]+",
-    SettingKind.SERVICE: r"[A-Za-z0-9][A-Za-z0-9_.@\\:-]{0,200}\.service",
-    SettingKind.RESET_METHOD: r"/sys/bus/pci/devices/[0-9a-f:.]+/reset_method",
+_OF_THE_FUNCTION: Mapping[SettingKind, str] = {
+    SettingKind.POWER: "/sys/bus/pci/devices/{}/power/control",
+    SettingKind.D3COLD: "/sys/bus/pci/devices/{}/d3cold_allowed",
+    SettingKind.LOCK: "/proc/driver/nvidia/gpus/{}/unbindLock",
+    SettingKind.PERSISTENCE: "{}",
+    SettingKind.RESET_METHOD: "/sys/bus/pci/devices/{}/reset_method",
 }
+_OF_THE_HOST: Mapping[SettingKind, str] = {
+    SettingKind.CONSOLE: r"/sys/class/vtconsole/vtcon[0-9]{1,3}/bind",
+    SettingKind.FRAMEBUFFER: r"[a-z][a-z0-9-]{0,31}\.[0-9]{1,3}",
+    SettingKind.SERVICE: r"[A-Za-z0-9][A-Za-z0-9_.@\\:-]{0,200}\.service",
+}
+_FRAMEBUFFER_DRIVERS = "|(efi|simple|vesa)-framebuffer|simpledrm|vga16fb"  # as kernel/seam.py has them
 
 
 class Reading(Value):
@@ -72,11 +75,18 @@ class Setting(Value):
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
-        if not re.fullmatch(_NAMES[self.kind], self.name, re.ASCII):
-            raise ValueError(f"not the name of a {self.kind}: {self.name[:80]!r}")
-        if not all(re.fullmatch(r"[a-z0-9_ -]{0,64}", text) for text in (self.before, self.after, self.during or "")):
+        if not self._is_named_rightly():
+            raise ValueError(f"not the name of a {self.kind} of {self.address}: {self.name[:80]!r}")
+        values = (self.before, self.after, self.during or "")
+        form = _FRAMEBUFFER_DRIVERS if self.kind == SettingKind.FRAMEBUFFER else r"[a-z0-9_ -]{0,64}"
+        if not all(re.fullmatch(form, text) for text in values):
             raise ValueError(f"not the value of a {self.kind}")
         return self
+
+    def _is_named_rightly(self) -> bool:
+        if self.kind in _OF_THE_FUNCTION:
+            return self.name == _OF_THE_FUNCTION[self.kind].format(self.address)
+        return re.fullmatch(_OF_THE_HOST[self.kind], self.name, re.ASCII) is not None
 
     @property
     def key(self) -> tuple[SettingKind, str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from vfioctl.model.change import KERNEL_CHOICE, Binding, Plan, Step, StepKind, same_driver
+from vfioctl.model.change import KERNEL_CHOICE, Binding, Intent, Plan, Step, StepKind, Verb, same_driver
 from vfioctl.model.inventory import is_vfio_driver
-from vfioctl.model.setting import Setting
+from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.settings import early, late, locks
 
@@ -20,7 +20,8 @@ DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
 PROBE = "/sys/bus/pci/drivers_probe"
 CLEAR = "\n"
-_RESET = re.compile(r"/sys/bus/pci/devices/[0-9a-f:.]+/reset(_subordinate)?", re.ASCII)
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_BUS_RESET = re.compile(rf"{DEVICES}/{_ADDRESS}/reset_subordinate", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 Bindings = Mapping[PciAddress, Binding]
@@ -71,7 +72,10 @@ def handed_over(goal: Bindings) -> tuple[PciAddress, ...]:
 
 
 def follows(plan: Plan) -> bool:
-    """Whether a plan's steps are those that its changes take, and the changes begin at its facts."""
+    """Whether a plan's steps are those that its changes take, and the changes begin at its facts.
+
+    It resets nothing unless that was asked for, stops no service but those named, sets nothing of other functions.
+    """
     before = {change.address: change.before for change in plan.changes}
     after = {change.address: change.after for change in plan.changes}
     known = {fact.address: fact.binding for fact in plan.facts}
@@ -80,9 +84,22 @@ def follows(plan: Plan) -> bool:
     return (
         all(known.get(address) == binding for address, binding in before.items())
         and all(_MODULE.fullmatch(module) for module in modules)
-        and (plan.reset is None or _RESET.fullmatch(plan.reset) is not None)
+        and _resets_what_was_asked(plan)
+        and all(setting.address in known and _is_granted(setting, plan.intent) for setting in plan.settings)
         and [_effect(step) for step in plan.steps] == [_effect(step) for step in made]
     )
+
+
+def _resets_what_was_asked(plan: Plan) -> bool:
+    if plan.intent.verb != Verb.RESET or plan.reset is None:
+        return plan.intent.verb != Verb.RESET and plan.reset is None
+    own = {f"{DEVICES}/{address}/reset" for address in plan.intent.devices}
+    return plan.reset in own or _BUS_RESET.fullmatch(plan.reset) is not None
+
+
+def _is_granted(setting: Setting, intent: Intent) -> bool:
+    stops = setting.kind == SettingKind.SERVICE and "inactive" in (setting.after, setting.during)
+    return not stops or setting.name in intent.stop_services
 
 
 def _effect(step: Step) -> tuple[str, str, str, bool]:

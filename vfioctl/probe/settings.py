@@ -86,7 +86,7 @@ def _firmware(kernel: Kernel, address: PciAddress) -> Iterator[Reading]:
     """The framebuffers that the firmware left: they are the boot display's."""
     for driver in FIRMWARE_FRAMEBUFFERS:
         for name in _children(kernel, f"{PLATFORM_DRIVERS}/{driver}"):
-            if re.fullmatch(r"[a-z-]+[0-9]{0,2}\.[0-9]{1,3}", name, re.ASCII):
+            if re.fullmatch(r"[a-z][a-z0-9-]{0,31}\.[0-9]{1,3}", name, re.ASCII):
                 yield Reading(kind=SettingKind.FRAMEBUFFER, name=name, address=address, value=driver)
 
 
