@@ -46,26 +46,32 @@ INTENTS = st.builds(
 FACTS = st.builds(Fact, address=ADDRESSES, identity=TEXT, iommu_group=st.none() | st.integers(0, 999), binding=BINDINGS)
 VALUES = st.text("abcz01_ -", max_size=8)
 SETTING_NAMES = {
-    SettingKind.POWER: "/sys/bus/pci/devices/0000:41:00.0/power/control",
-    SettingKind.D3COLD: "/sys/bus/pci/devices/0000:41:00.0/d3cold_allowed",
+    SettingKind.POWER: "/sys/bus/pci/devices/{}/power/control",
+    SettingKind.D3COLD: "/sys/bus/pci/devices/{}/d3cold_allowed",
     SettingKind.CONSOLE: "/sys/class/vtconsole/vtcon1/bind",
     SettingKind.FRAMEBUFFER: "efi-framebuffer.0",
-    SettingKind.LOCK: "/proc/driver/nvidia/gpus/0000:41:00.0/unbindLock",
-    SettingKind.PERSISTENCE: "0000:41:00.0",
+    SettingKind.LOCK: "/proc/driver/nvidia/gpus/{}/unbindLock",
+    SettingKind.PERSISTENCE: "{}",
     SettingKind.SERVICE: "nvidia-persistenced.service",
-    SettingKind.RESET_METHOD: "/sys/bus/pci/devices/0000:41:00.0/reset_method",
+    SettingKind.RESET_METHOD: "/sys/bus/pci/devices/{}/reset_method",
 }
-SETTINGS = st.sampled_from(SettingKind).flatmap(
-    lambda kind: st.builds(
-        Setting, kind=st.just(kind), name=st.just(SETTING_NAMES[kind]), address=ADDRESSES, before=VALUES, after=VALUES,
-        during=st.none() | VALUES,
-    )
-)  # fmt: skip
+
+
+@st.composite
+def any_settings(draw: st.DrawFn) -> Setting:
+    kind, address = draw(st.sampled_from(SettingKind)), draw(ADDRESSES)
+    values = st.sampled_from(["", "simpledrm"]) if kind == SettingKind.FRAMEBUFFER else VALUES
+    return Setting(
+        kind=kind, name=SETTING_NAMES[kind].format(address), address=address,
+        before=draw(values), after=draw(values), during=draw(st.none() | values),
+    )  # fmt: skip
+
+
 CONTENT = {
     "intent": INTENTS,
     "facts": st.lists(FACTS, max_size=3).map(tuple),
     "changes": st.lists(st.builds(Change, address=ADDRESSES, before=BINDINGS, after=BINDINGS), max_size=3).map(tuple),
-    "settings": st.lists(SETTINGS, max_size=3).map(tuple),
+    "settings": st.lists(any_settings(), max_size=3).map(tuple),
     "reset": NAMES,
     "steps": st.lists(
         st.builds(
