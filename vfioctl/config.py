@@ -48,5 +48,5 @@ def _deadlines(place: Path, given: object) -> Deadlines:
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
             raise BadSpec(f"{place}: deadlines.{name} must be seconds, more than 0 and {_LONGEST:g} at most")
     known = {name: float(seconds) for name, seconds in given.items()}
-    default = known.pop("default", Deadlines.default)
-    return Deadlines(default=default, load=known.pop("load", Deadlines.load), steps=known)
+    default = known.pop("default", Deadlines().default)
+    return Deadlines(default=default, load=known.pop("load", Deadlines().load), steps=known)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Deadlines:
+class Deadlines(NamedTuple):
     """Seconds. `steps` by the name of the file that is written: unbind, drivers_probe, driver_override, ..."""
 
     default: float = 30.0
     load: float = 60.0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    steps: Mapping[str, float] = {}
 
     def of(self, path: str) -> float:
         """For a write to `path`."""

@@ -1,6 +1,7 @@
 """This machine, or a captured root directory (read-only): files, one ioctl, modprobe, udev and NVML.
 
-Every errno becomes KernelRefused. What can block is done by `expendable`.
+Every errno becomes KernelRefused. What can block is done by `expendable`. What a listing does not need is imported when
+it is asked for: a listing is to be quick.
 """
 
 from __future__ import annotations
@@ -9,29 +10,28 @@ import errno as errnos
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel import devices, expendable, files, processes, services, survey, units
+from vfioctl.kernel import expendable, files, survey
 from vfioctl.kernel.deadlines import Deadlines
-from vfioctl.kernel.late import call_never_returned, write_never_returned
+from vfioctl.kernel.live_use import LiveUse, refused
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.paths import resolve
 from vfioctl.kernel.seam import (
     EVERY_LINK,
-    PCI_DEVICES,
-    Descendant,
     Directory,
     NvmlAnswer,
-    OpenNode,
     Prefixes,
     Unanswered,
 )
-from vfioctl.kernel.writer import Writer, write_ended
+
+if TYPE_CHECKING:
+    from vfioctl.kernel.writer import Writer
 
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
@@ -39,7 +39,7 @@ VFIO_GROUP_FLAGS_VIABLE = 1
 _FEW = 1000  # up to here a second child would cost more, in looking up names again, than it saves
 
 
-class Live:
+class Live(LiveUse):
     """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
 
     `patience`: seconds for a read to make progress.
@@ -77,19 +77,19 @@ class Live:
                 files.refuse_odd(there)
             return files.read_text(there)
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
 
     def link(self, path: str) -> str:
         try:
             return files.readable(os.readlink(self._at(path, follow_last=False)))
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
 
     def children(self, path: str) -> list[str]:
         try:
             return sorted(map(files.readable, os.listdir(self._at(path))))
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
 
     def has(self, path: str) -> bool:
         try:
@@ -101,7 +101,7 @@ class Live:
         try:
             status = os.stat(self._at(path))
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
         kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
         if kind is None:
             raise KernelRefused(path, errnos.ENODEV)
@@ -114,7 +114,7 @@ class Live:
         try:
             fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
         try:
             return files.read_directory(fd, wanted, links)
         finally:
@@ -159,47 +159,14 @@ class Live:
             return lambda: Unanswered("a captured directory has no NVML")
         return partial(_nvml_answer, expendable.begin(read_gpus, deadline=5.0))
 
-    # -- who uses it, and devices ------------------------------------------------------------------
-
-    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-        return self._asked(f"/proc/{pid}", processes.open_nodes, pid)
-
-    def below(self, path: str) -> Sequence[Descendant]:
-        return self._asked(path, processes.below, path)
-
-    def claimed(self, number: str) -> bool:
-        return self._asked(f"/dev/block/{number}", processes.claimed, number)
-
-    def user(self, uid: int) -> str:
-        return processes.user(uid)
-
-    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
-        return {} if self._root else units.states(names)
-
-    def config(self, address: str) -> bytes:
-        return self._read_device(f"{PCI_DEVICES}/{address}/config", devices.read_config)
-
-    def rom(self, address: str) -> bytes:
-        return self._read_device(f"{PCI_DEVICES}/{address}/rom", devices.read_rom)
-
-    def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:
-        if self._root:  # the processes and devices of this machine are not those of a captured one
-            raise KernelRefused(path, errnos.ENOENT)
-        try:
-            return ask(subject)
-        except OSError as error:
-            raise _refused(path, error) from None
-
-    def _read_device(self, path: str, read: Callable[[str], bytes]) -> bytes:
-        if self._root:
-            raise KernelRefused(path, errnos.ENOENT)
-        return services.read_device(path, read, deadline=self._deadlines.default)
-
     # -- changing ----------------------------------------------------------------------------------
 
     def write(self, path: str, value: str) -> None:
         if self._read_only:
             raise KernelRefused(path, errnos.EROFS, value)
+        from vfioctl.kernel.late import write_never_returned
+        from vfioctl.kernel.writer import Writer
+
         writer = self._writer or Writer(self._lock_fds, self._verdicts)
         if self._lock_fds:
             self._writer = writer  # for the whole of the change
@@ -219,6 +186,8 @@ class Live:
             raise KernelRefused(path, errno, value)
 
     def write_ended(self, ticket: str) -> str | None:
+        from vfioctl.kernel.writer import write_ended
+
         return write_ended(ticket, self._verdicts)
 
     def load(self, module: str) -> None:
@@ -228,6 +197,8 @@ class Live:
         try:
             code, said = expendable.call(lambda: files.run(command), deadline=self._deadlines.load, keep=self._lock_fds)
         except expendable.Unreturned as late:
+            from vfioctl.kernel.late import call_never_returned
+
             hint = "a driver is attaching to a device that does not answer: dmesg | tail"
             raise call_never_returned(f"modprobe {module}", hint, late) from None
         if code:
@@ -241,25 +212,29 @@ class Live:
     def persist(self, address: str, *, on: bool) -> None:
         if self._read_only:
             raise HostError(f"the persistence mode of {address} cannot be set: {self.read_only}")
-        services.persist(address, on=on, deadline=self._deadlines.default, keep=self._lock_fds)
+        from vfioctl.kernel.services import persist
+
+        persist(address, on=on, deadline=self._deadlines.default, keep=self._lock_fds)
 
     def set_unit(self, name: str, *, active: bool) -> None:
         if self._read_only:
             raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: {self.read_only}")
-        deadline = self._deadlines.steps.get("unit", services.UNIT_SECONDS)
-        services.set_unit(name, active=active, deadline=deadline, keep=self._lock_fds)
+        from vfioctl.kernel.services import UNIT_SECONDS, set_unit
+
+        deadline = self._deadlines.steps.get("unit", UNIT_SECONDS)
+        set_unit(name, active=active, deadline=deadline, keep=self._lock_fds)
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
         try:
             fd = os.open(self._at(path), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
         try:
             status = fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())
             return bool(int.from_bytes(status[4:8], "little") & VFIO_GROUP_FLAGS_VIABLE)
         except OSError as error:
-            raise _refused(path, error) from None
+            raise refused(path, error) from None
         finally:
             os.close(fd)
 
@@ -289,7 +264,3 @@ def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
 def _group_status() -> bytes:
     """struct vfio_group_status: argsz and flags, 32 bits each."""
     return (8).to_bytes(4, "little") + bytes(4)
-
-
-def _refused(path: str, error: OSError) -> KernelRefused:
-    return KernelRefused(path, error.errno or errnos.EIO)
