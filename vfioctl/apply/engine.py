@@ -36,6 +36,7 @@ from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.inventory import read_inventory
 from vfioctl.probe.settings import read_again
 
+_DEAD = "its configuration space reads as all ones: nothing answers on the bus"
 _DID = {Verb.BIND: "bound", Verb.UNBIND: "unbound", Verb.RESET: "reset"}
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -129,12 +130,10 @@ class Engine:
 
     def _tell_left(self, plan: Plan, left: list[str]) -> None:
         """The change is done and stays done; what it leaves behind is told with an exit code of its own."""
-        gone = dead(self._kernel, _after(plan)) if plan.intent.verb != Verb.BIND else ()
+        gone = self._mark_dead(plan)
         if gone:
-            why = "its configuration space reads as all ones: nothing answers on the bus"
-            self._mark(MarkKind.DEAD, gone, why)
             raise DeviceDead(
-                f"{listed(plan)} {_DID[plan.intent.verb]}, but {', '.join(gone)} is dead: {why}",
+                f"{listed(plan)} {_DID[plan.intent.verb]}, but {', '.join(gone)} is dead: {_DEAD}",
                 hint="a reboot, or power off and on, may bring it back; it is marked, and kept from guests until then",
             )
         if left:
@@ -142,6 +141,13 @@ class Engine:
                 f"{listed(plan)} {_DID[plan.intent.verb]}, but not all is as it was: {'; '.join(left)}",
                 hint="put it back by hand",
             )
+
+    def _mark_dead(self, plan: Plan) -> tuple[PciAddress, ...]:
+        """Those that a guest, or a reset, has left dead."""
+        gone = dead(self._kernel, _after(plan)) if plan.intent.verb != Verb.BIND else ()
+        if gone:
+            self._mark(MarkKind.DEAD, gone, _DEAD)
+        return gone
 
     # -- the way back ------------------------------------------------------------------------------
 
@@ -154,6 +160,10 @@ class Engine:
             self._note(entry, JournalState.STUCK, why)
             self._mark_wedged(error)
             return
+        if gone := self._mark_dead(plan):
+            why = f"{why}; {', '.join(gone)} is dead: {_DEAD}"
+            if isinstance(error, VfioctlError):
+                error.message = why
         try:
             left = self._go_to(plan, _before(plan), progress)
         except VfioctlError as second:
