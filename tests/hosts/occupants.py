@@ -93,4 +93,5 @@ def nvidia(host: HostBuilder, function: Function, minor: int) -> None:
     """What the NVIDIA driver says of one GPU, and its node."""
     lines = ["Model: \t\t NVIDIA GPU", f"Bus Location: \t {function.address}", f"Device Minor: \t {minor}"]
     host.lines(f"/proc/driver/nvidia/gpus/{function.address}/information", lines)
+    host.file(f"/proc/driver/nvidia/gpus/{function.address}/unbindLock", "0")
     host.node(f"/dev/nvidia{minor}", 195, minor)

@@ -27,10 +27,17 @@ def refuse_held(inventory: Inventory, plan: Plan, circumstances: Circumstances) 
     leaving = unbound_by(plan)
     against = holding(circumstances.holders.holders, leaving, plan.intent, plan.settings)
     refuse(against, [inventory.by_address[address] for address in leaving])
-    forced = [h for h in circumstances.holders.refusing if h.address in leaving and plan.intent.force_holders]
+    forced = [
+        holder
+        for holder in circumstances.holders.refusing
+        if plan.intent.force_holders
+        and holder.address in leaving
+        and not excused(holder, plan.settings, plan.intent)
+    ]
     notes = [f"{h.address} is held by {told(h)}: the kernel may never return (--force-holders)" for h in forced]
     if circumstances.holders.unread:
-        notes.append(f"{circumstances.holders.unread} processes could not be read: they may hold the devices too")
+        some = "1 process" if circumstances.holders.unread == 1 else f"{circumstances.holders.unread} processes"
+        notes.append(f"{some} could not be read, and may hold the devices too")
     if circumstances.holders.hidden:
         notes.append(f"processes may be hidden: {circumstances.holders.hidden}")
     return plan.noting(*notes)

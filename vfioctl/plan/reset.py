@@ -34,7 +34,7 @@ def reset_with(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, .
 def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstances, files: frozenset[str]) -> Plan:
     """The reset of one function; `files` are those of the kernel that reset something here.
 
-    Raises BadSpec, HostError, DeviceInUse.
+    Raises BadSpec, HostError, DeviceInUse, DeviceDead.
     """
     function = inventory.by_address[intent.devices[0]]
     if function.is_bridge:
@@ -43,6 +43,8 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     method = _method(function, intent.method)
     others = [inventory.by_address[a] for a in reset_with(inventory, function.address) if a != function.address]
     hit = others if method in WIDE else []
+    for other in hit:
+        refuse_marked(other)
     _refuse_hitting(function, hit)
     file = _file(function, hit, files)
     concerned = [function, *hit]
