@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
@@ -17,6 +18,7 @@ from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.holders import holding, refuse, told
 from vfioctl.probe.holders import read_holders
+from vfioctl.probe.lenient import text_of
 
 Progress = Callable[[Step, int, int], None]
 """Told of each step before it is taken: the step, its number from 1, and how many there are."""
@@ -105,7 +107,7 @@ class Walk:
         until = time.monotonic() + self._settle
         while True:
             self._kernel.write(step.target, step.value)
-            ((_, found),) = self._kernel.survey(self._kernel.read, [step.target])
+            ((_, found),) = self._kernel.survey(partial(text_of, self._kernel), [step.target])
             if found == "1":
                 return
             if time.monotonic() >= until:
