@@ -125,7 +125,8 @@ class Host:
 
         # asked first where there is a ledger: a wedged device is not to be read like the others
         marks = self._marks()
-        scan = Scan(self.kernel, self._catalogue, suspects=marks)  # its children read while the models are imported
+        wedged = [address for address, mark in marks.items() if mark.kind == "wedged"]
+        scan = Scan(self.kernel, self._catalogue, suspects=wedged)  # its children read while the models are imported
         from vfioctl.probe.inventory import assemble
 
         self._seen = assemble(self.kernel, scan, marks)
