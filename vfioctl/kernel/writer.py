@@ -88,17 +88,19 @@ def _leave_verdict(verdicts: Path | None, errno: int) -> None:
 
 
 def ticket_of(pid: int) -> str:
-    """A process by its number and the moment it began: numbers are used again."""
+    """A process by its number and the moment it began: numbers are used again. One that has ended began never."""
     fields = expendable.process_text(pid, "stat").rpartition(")")[2].split()
-    return f"{pid}:{fields[19]}" if len(fields) > 19 else f"{pid}:"
+    there = len(fields) > 19 and fields[0] not in ("Z", "X")
+    return f"{pid}:{fields[19]}" if there else f"{pid}:"
 
 
 def write_ended(ticket: str, verdicts: Path | None) -> str | None:
     """What a given-up write came to, as `Kernel.write_ended` tells it."""
     if said := _verdict(ticket, verdicts):
         return said
-    pid = ticket.partition(":")[0]
-    return None if pid.isascii() and pid.isdigit() and ticket_of(int(pid)) == ticket else "unknown"
+    pid, _, began = ticket.partition(":")
+    there = pid.isascii() and pid.isdigit() and began and ticket_of(int(pid)) == ticket
+    return None if there else "unknown"
 
 
 def _verdict(ticket: str, verdicts: Path | None) -> str:
