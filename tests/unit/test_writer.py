@@ -202,7 +202,9 @@ class TestTickets:
             assert eventually(lambda: write_ended(ticket, None) == "unknown")
             assert process_text(child.pid, "stat"), "it is a zombie"
 
-    @pytest.mark.parametrize("ticket", ["1:0", "99999999:", "", ":", "x:1", "-1:1", "99999999:1", "\u0661:1", "1/../1:1", "a/../b"])
+    @pytest.mark.parametrize(
+        "ticket", ["1:0", "99999999:", "", ":", "x:1", "-1:1", "99999999:1", "\u0661:1", "1/../1:1", "a/../b"]
+    )
     def test_of_no_process_are_unknown(self, ticket: str) -> None:
         assert write_ended(ticket, None) == "unknown"
 

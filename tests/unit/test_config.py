@@ -1,0 +1,128 @@
+"""The settings of a machine's vfioctl: what is understood, and what is refused with the place named."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.conftest import Run
+from tests.unit.machines import unhurried
+from vfioctl import config
+from vfioctl.config import read_deadlines
+from vfioctl.errors import BadSpec
+from vfioctl.host import Host
+from vfioctl.kernel.deadlines import Deadlines
+from vfioctl.kernel.live import Live
+
+DEFAULT = Deadlines()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def refused(file: Path, why: str) -> BadSpec:
+    with pytest.raises(BadSpec, match=why) as caught:
+        read_deadlines(file)
+    assert str(file) in caught.value.message
+    return caught.value
+
+
+class TestDeadlines:
+    def test_are_those_of_the_file(self, file: Path) -> None:
+        file.write_text("[deadlines]\ndefault = 5\nload = 7.5\nunbind = 90\nunit = 1\n")
+        found = read_deadlines(file)
+        assert found == Deadlines(default=5.0, load=7.5, steps={"unbind": 90.0, "unit": 1.0})
+        assert found.of("/sys/bus/pci/drivers/nvidia/unbind") == 90.0
+        assert found.of("/sys/bus/pci/drivers_probe") == 5.0
+
+    @pytest.mark.parametrize("text", ["", "[deadlines]\n", "# nothing\n"])
+    def test_are_as_by_default_where_it_is_silent(self, file: Path, text: str) -> None:
+        file.write_text(text)
+        assert read_deadlines(file) == DEFAULT
+
+    def test_of_one_step_leave_the_others(self, file: Path) -> None:
+        file.write_text("[deadlines]\nreset = 1\n")
+        assert read_deadlines(file) == DEFAULT._replace(steps={"reset": 1.0})
+
+    @pytest.mark.parametrize("seconds", ["0", "-1", "true", '"5"', "3600.1", "inf", "nan", "[1]", "{a = 1}", "1e999"])
+    @pytest.mark.parametrize("name", ["default", "load", "unbind"])
+    def test_that_are_no_seconds_are_refused(self, file: Path, name: str, seconds: str) -> None:
+        file.write_text(f"[deadlines]\n{name} = {seconds}\n")
+        assert f"deadlines.{name} must be seconds" in refused(file, "3600 at most").message
+
+    @pytest.mark.parametrize("seconds", ["3600", "0.001", "1"])
+    def test_may_be_an_hour(self, file: Path, seconds: str) -> None:
+        file.write_text(f"[deadlines]\ndefault = {seconds}\n")
+        assert read_deadlines(file).default == float(seconds)
+
+    @unhurried
+    @given(st.text(max_size=60))
+    def test_whatever_the_file_holds_it_is_read_or_refused(self, text: str) -> None:
+        with tempfile.NamedTemporaryFile() as place:
+            place.write(text.encode("utf-8", "surrogatepass"))
+            place.flush()
+            with suppress(BadSpec):
+                assert read_deadlines(Path(place.name)).default > 0
+
+
+class TestTheFile:
+    @pytest.mark.parametrize("text", ["[deadlines", "a = ", "default: 5"])
+    def test_that_is_no_toml_is_refused(self, file: Path, text: str) -> None:
+        file.write_text(text)
+        refused(file, "is not TOML")
+
+    def test_that_is_not_utf_8_is_refused(self, file: Path) -> None:
+        file.write_bytes(b"# \xff\n")
+        refused(file, "is not TOML")
+
+    def test_that_is_a_folder_is_refused(self, tmp_path: Path) -> None:
+        refused(tmp_path, "cannot be read")
+
+    def test_with_unknown_tables_is_refused_and_they_are_named(self, file: Path) -> None:
+        file.write_text("[deadline]\ndefault = 5\n[other]\n")
+        assert "there is [deadlines]" in refused(file, "unknown settings: deadline, other").hint
+
+    def test_whose_deadlines_are_no_table_is_refused(self, file: Path) -> None:
+        file.write_text("deadlines = 5\n")
+        refused(file, "is a table")
+
+    def test_that_was_asked_for_must_be_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        refused(file, "cannot be read: No such file")
+        monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
+        with pytest.raises(BadSpec, match="cannot be read"):
+            read_deadlines()
+
+    def test_in_etc_need_not_be_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "CONFIG", file)
+        monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
+        assert read_deadlines() == DEFAULT
+        file.write_text("[deadlines]\nload = 1\n")
+        assert read_deadlines().load == 1.0
+        monkeypatch.setenv("VFIOCTL_CONFIG", "")
+        assert read_deadlines().load == 1.0, "an empty variable names none"
+
+
+def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("[deadlines]\nunbind = 2\n")
+    monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
+    kernel = Host.live().kernel
+    assert isinstance(kernel, Live)
+    assert kernel._deadlines.of("/x/unbind") == 2.0
+
+
+def test_a_mistake_in_it_is_told_by_every_command_of_this_machine_and_of_no_other(
+    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[deadlines]\ndefault = 0\n")
+    monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
+    answer = run("inventory")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"vfioctl: {file}: deadlines.default must be seconds")
+    assert run("inventory --host laptop").code == 0
