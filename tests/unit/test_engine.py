@@ -37,8 +37,9 @@ from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.tree import Node, Tree
 from vfioctl.model.change import Binding, JournalState, Plan, Result, Step, StepKind
+from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
-from vfioctl.plan.steps import follows
+from vfioctl.plan.steps import follows, steps
 
 T = TypeVar("T")
 CONTENT = ("intent", "facts", "changes", "settings", "reset", "steps", "viable_groups", "notes")
@@ -228,12 +229,69 @@ class TestForgedPlans:
         self.refused(work, changes=(bent, *others))
         self.refused(work, facts=work.plan.facts[1:])
 
+    @pytest.mark.parametrize(
+        "change",
+        [{"after": "auto"}, {"before": "on"}, {"during": "auto"}],
+        ids=str,
+    )
+    def test_settings_that_the_steps_do_not_make_are_refused(self, work: Machine, change: dict[str, str]) -> None:
+        power, *others = work.plan.settings
+        assert power.kind == SettingKind.POWER
+        if getattr(power, next(iter(change))) != next(iter(change.values())):
+            self.refused(work, settings=(power.model_copy(update=change), *others))
+        self.refused(work, settings=())
+        self.refused(work, settings=work.plan.settings[1:])
+
+    def test_settings_of_functions_that_the_plan_does_not_know_are_refused(self, work: Machine) -> None:
+        stranger = PciAddress("0000:05:00.0")
+        file = f"{PCI_DEVICES}/{stranger}/d3cold_allowed"
+        more = Setting(kind=SettingKind.D3COLD, name=file, address=stranger, before="1", after="0")
+        self.refused_whole(work, more)
+
+    @pytest.mark.parametrize("unit", ["sshd.service", "display-manager.service"])
+    def test_services_that_nobody_allowed_to_stop_are_refused(self, work: Machine, unit: str) -> None:
+        more = Setting(kind=SettingKind.SERVICE, name=unit, address=GPU, before="active", after="inactive")
+        self.refused_whole(work, more)
+        later = Setting(
+            kind=SettingKind.SERVICE, name=unit, address=GPU, before="active", after="active", during="inactive"
+        )
+        self.refused_whole(work, later)
+
+    def refused_whole(self, work: Machine, more: Setting) -> None:
+        """Though the steps are those that the setting takes."""
+        settings = (*work.plan.settings, more)
+        self.refused(work, settings=settings, steps=steps_of(work.plan, settings))
+
+    @pytest.mark.parametrize(
+        "file",
+        [f"{PCI_DEVICES}/{GPU}/reset", f"{PCI_DEVICES}/{GPU}/reset_subordinate", "/etc/passwd", "/proc/sysrq-trigger"],
+    )
+    def test_a_reset_that_is_none_of_a_bind_is_refused(self, work: Machine, file: str) -> None:
+        self.refused(work, reset=file, steps=steps_of(work.plan, work.plan.settings, file))
+        self.refused(work, reset=file)
+
+    @pytest.mark.parametrize(
+        "file",
+        [f"{PCI_DEVICES}/0000:05:00.0/reset", f"{PCI_DEVICES}/../reset", f"{PCI_DEVICES}/{GPU}/remove", "/etc/passwd",
+         f"{PCI_DEVICES}/{GPU}/reset\n", f"{PCI_DEVICES}/../reset_subordinate", None],
+    )  # fmt: skip
+    def test_a_reset_of_something_else_is_refused(self, work: Machine, file: str | None) -> None:
+        work.plan = work.host.plan_reset("0a:00.0")
+        self.refused(work, reset=file, steps=steps_of(work.plan, (), file))
+
     def refused(self, work: Machine, **content: object) -> None:
         parts = {name: getattr(work.plan, name) for name in CONTENT}
         forged = Plan.model_validate_json(Plan.make(**parts | content).model_dump_json())
         with pytest.raises(BadDocument, match="do not follow"):
             work.host.apply(forged)
         assert work.untouched
+
+
+def steps_of(plan: Plan, settings: tuple[Setting, ...], reset: str | None = None) -> tuple[Step, ...]:
+    """The steps that the plan would have with those settings and that reset."""
+    before, after = ({c.address: getattr(c, when) for c in plan.changes} for when in ("before", "after"))
+    modules = tuple(step.target for step in plan.steps if step.kind == StepKind.LOAD)
+    return steps(before, after, modules, settings=settings, reset=reset)
 
 
 # -- the walk --------------------------------------------------------------------------------------------

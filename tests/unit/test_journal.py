@@ -15,6 +15,8 @@ from vfioctl.host import Host
 from vfioctl.kernel.seam import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.tree import Tree
 from vfioctl.model.change import Binding, Intent, JournalState, Plan, Verb
+from vfioctl.model.inventory import Mark, MarkKind
+from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.bind import plan_bind, plan_unbind
 
@@ -178,6 +180,75 @@ class TestRecords:
         done(journal, bind(GPU))
         done(journal, unbind(GPU), end)
         assert records(journal) == {GPU: NATIVE}
+
+
+def mark(address: PciAddress, kind: MarkKind = MarkKind.WEDGED, why: str = "w", ticket: str = "1:2") -> Mark:
+    return Mark(address=address, kind=kind, since=NOW, why=why, ticket=ticket)
+
+
+class TestMarks:
+    def test_without_a_ledger_there_are_none(self, journal: Journal) -> None:
+        assert journal.marks(boot_id=BOOT) == {}
+        assert not journal.store.file.exists()
+
+    def test_are_said_in_one_boot(self, journal: Journal) -> None:
+        journal.mark([mark(GPU), mark(OTHER, MarkKind.DEAD, ticket="")], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT) == {GPU: mark(GPU), OTHER: mark(OTHER, MarkKind.DEAD, ticket="")}
+        assert journal.marks(boot_id="boot-2") == {}
+
+    def test_the_last_word_on_each_counts(self, journal: Journal) -> None:
+        for why in ("one", "two"):
+            journal.mark([mark(GPU, why=why)], boot_id=BOOT)
+        journal.mark([mark(GPU, MarkKind.DEAD, why="three")], boot_id=BOOT)
+        assert [(m.kind, m.why) for m in journal.marks(boot_id=BOOT).values()] == [(MarkKind.DEAD, "three")]
+
+    def test_are_taken_back_one_by_one(self, journal: Journal) -> None:
+        journal.mark([mark(GPU), mark(OTHER)], boot_id=BOOT)
+        journal.unmark([GPU], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT).keys() == {OTHER}
+        journal.unmark([], boot_id="boot-2")
+        assert journal.marks(boot_id=BOOT) == {}, "of an earlier boot they are forgotten"
+
+    def test_of_no_kind_cannot_be_made(self, journal: Journal) -> None:
+        journal.mark([], boot_id=BOOT)
+        with pytest.raises(StoreDamaged), journal.store.transaction() as db:
+            db.execute("INSERT INTO mark VALUES ('0000:41:00.0', 'odd', 'b', 't', 'w', '')")
+
+
+class TestSettings:
+    """What was set for devices that are still with VFIO."""
+
+    D3COLD = Setting(
+        kind=SettingKind.D3COLD, name=f"{PCI_DEVICES}/{GPU}/d3cold_allowed", address=GPU, before="1", after="0"
+    )
+
+    def plan(self, plan: Plan) -> Plan:
+        return Plan.make(
+            intent=plan.intent, facts=plan.facts, changes=plan.changes, steps=plan.steps, settings=(self.D3COLD,)
+        )
+
+    def test_are_those_of_the_bind_that_took_them(self, journal: Journal) -> None:
+        assert journal.settings(boot_id=BOOT) == ()
+        done(journal, self.plan(bind(GPU, OTHER)))
+        assert journal.settings(boot_id=BOOT) == (self.D3COLD,)
+        assert journal.settings(boot_id="boot-2") == ()
+
+    def test_end_when_the_device_is_returned(self, journal: Journal) -> None:
+        done(journal, self.plan(bind(GPU)))
+        done(journal, unbind(GPU))
+        assert journal.settings(boot_id=BOOT) == ()
+
+    @pytest.mark.parametrize("end", [JournalState.BACK, JournalState.REBOOTED])
+    def test_of_a_bind_that_was_undone_are_none(self, journal: Journal, end: JournalState) -> None:
+        done(journal, self.plan(bind(GPU)), end)
+        assert journal.settings(boot_id=BOOT) == ()
+
+    def test_are_not_those_of_an_unbind(self, journal: Journal) -> None:
+        done(journal, bind(GPU))
+        entry = journal.begin(self.plan(unbind(GPU)), boot_id=BOOT, now=NOW)
+        assert journal.settings(boot_id=BOOT) == ()
+        journal.end(entry, JournalState.BACK, now=NOW)
+        assert journal.settings(boot_id=BOOT) == ()
 
 
 class TestOnAHost:

@@ -9,14 +9,18 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.unit.machines import HOSTS, copy, machine, original, state
 from vfioctl.apply import store
+from vfioctl.apply.journal import Journal
 from vfioctl.apply.store import Store
 from vfioctl.errors import StoreDamaged
+from vfioctl.model.inventory import Mark, MarkKind
+from vfioctl.model.values import PciAddress
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
 
@@ -179,6 +183,75 @@ def counted(ledger: Store) -> int | str:
     except StoreDamaged:
         return "damaged"
     return found
+
+
+class TestOlderVersions:
+    @pytest.fixture
+    def older(self, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+        """A ledger as the first version of vfioctl wrote it."""
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_MIGRATIONS", store._MIGRATIONS[:1])
+            add(ledger)
+        assert version(ledger) == 1
+        assert "mark" not in tables(ledger)
+        return ledger
+
+    def test_are_read_as_the_newer_would_have_them_and_stay_as_they_are(self, older: Store) -> None:
+        before, nothing = older.file.read_bytes(), set[str]()
+        assert count(older) == 1
+        assert Journal(older).marks(boot_id="b") == {}
+        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark"}
+        assert older.file.read_bytes() == before
+        assert version(older) == 1
+
+    def test_are_read_without_write_permission(self, older: Store) -> None:
+        older.file.chmod(0o444)
+        older.file.parent.chmod(0o555)
+        try:
+            assert count(older) == 1
+        finally:
+            older.file.parent.chmod(0o755)
+
+    def test_are_made_newer_when_they_are_written(self, older: Store) -> None:
+        Journal(older).mark([MARK], boot_id="b")
+        assert version(older) == len(store._MIGRATIONS)
+        assert count(older) == 1, "and nothing is lost"
+        assert Journal(older).marks(boot_id="b") == {MARK.address: MARK}
+
+    def test_are_made_newer_by_one_of_several(self, older: Store) -> None:
+        program = (
+            "import sys\nfrom pathlib import Path\nfrom vfioctl.apply.store import Store\n"
+            f"with Store(Path(sys.argv[1])).transaction() as db:\n    db.execute(\"{INSERT}\")\n"
+        )
+        command = [sys.executable, "-c", program, str(older.file)]
+        others = [subprocess.Popen(command, cwd=HOSTS.parents[1]) for _ in range(4)]
+        assert [other.wait() for other in others] == [0] * 4
+        assert (version(older), count(older)) == (len(store._MIGRATIONS), 5)
+
+    def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(store, "_MIGRATIONS", (*store._MIGRATIONS, "CREATE TABLE mark (x); nonsense;"))
+        with pytest.raises(StoreDamaged):
+            add(older)
+        monkeypatch.undo()
+        assert version(older) in (1, 2)
+        assert count(older) == 1
+
+
+MARK = Mark(address=PciAddress("0000:41:00.0"), kind=MarkKind.WEDGED, since="t", why="w", ticket="1:2")
+
+
+def version(ledger: Store) -> int:
+    with closing(sqlite3.connect(ledger.file)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def tables(ledger: Store) -> set[str]:
+    with closing(sqlite3.connect(ledger.file)) as db:
+        return tables_in(db)
+
+
+def tables_in(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
 class TestPlaces:
