@@ -19,6 +19,10 @@ from vfioctl.kernel.deadlines import Deadlines
 
 CONFIG = Path("/etc/vfioctl/config.toml")
 _LONGEST = 3600.0
+_STEPS = {
+    "default", "load", "unit", "bind", "control", "d3cold_allowed", "driver_override", "drivers_probe", "reset",
+    "reset_method", "reset_subordinate", "unbind", "unbindLock",
+}  # fmt: skip
 
 
 def read_deadlines(file: Path | None = None) -> Deadlines:
@@ -47,6 +51,9 @@ def _deadlines(place: Path, given: object) -> Deadlines:
     for name, seconds in given.items():
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
             raise BadSpec(f"{place}: deadlines.{name} must be seconds, more than 0 and {_LONGEST:g} at most")
+    if unknown := sorted(set(given) - _STEPS):
+        names = ", ".join(sorted(_STEPS))
+        raise BadSpec(f"{place}: no deadline is called {', '.join(unknown)}", hint=f"there are {names}")
     known = {name: float(seconds) for name, seconds in given.items()}
     default = known.pop("default", Deadlines().default)
     return Deadlines(default=default, load=known.pop("load", Deadlines().load), steps=known)

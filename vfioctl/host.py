@@ -173,13 +173,16 @@ class Host:
         return form(tree), tuple(unread)
 
     def rom(self, device: str) -> tuple[bytes, Rom]:
-        """One function's expansion ROM, and what it holds. Raises VerifyError when it does not answer."""
+        """One function's expansion ROM, and what it holds. Raises DeviceInUse, DeviceDead, VerifyError."""
         from vfioctl.model.selector import select
+        from vfioctl.plan.holders import refuse_marked
         from vfioctl.probe.rom import read_rom
 
         inventory = self.inventory()
         (address,) = select(inventory, [device], every=False)
-        return read_rom(self.kernel, inventory.by_address[address])
+        function = inventory.by_address[address]
+        refuse_marked(function)
+        return read_rom(self.kernel, function)
 
     def history(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
         """The changes in the journal, the newest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vfioctl.apply.journal import Journal
-from vfioctl.kernel.seam import Kernel
+from vfioctl.kernel.seam import PCI_DEVICES, Kernel
 from vfioctl.model.change import Intent, Plan, Verb
 from vfioctl.model.circumstances import Circumstances
 from vfioctl.model.holders import Holders
@@ -46,12 +46,12 @@ def functions_in_scope(inventory: Inventory, devices: Sequence[PciAddress]) -> l
 
 
 def _circumstances(kernel: Kernel, functions: Sequence[Function], holders: Holders, intent: Intent) -> Circumstances:
-    on_host = [function for function in functions if not function.on_vfio]
     may_stop = set(intent.stop_services)
     units = [(h.unit, h.address) for h in holders.refusing if h.unit is not None and h.unit in may_stop]
     return Circumstances(
         holders=holders,
-        readings=read_settings(kernel, on_host, units),
+        readings=read_settings(kernel, functions, units),
+        can_be_reset=frozenset(f.address for f in functions if kernel.has(f"{PCI_DEVICES}/{f.address}/reset")),
         idle_devices_sleep=idle_devices_sleep(kernel),
     )
 
@@ -59,5 +59,5 @@ def _circumstances(kernel: Kernel, functions: Sequence[Function], holders: Holde
 def _reset_files(kernel: Kernel, functions: Sequence[Function]) -> frozenset[str]:
     """Which of the files that reset something are there."""
     places = {function.address for function in functions} | {f.upstream for f in functions if f.upstream}
-    files = {f"/sys/bus/pci/devices/{place}/{name}" for place in places for name in ("reset", "reset_subordinate")}
+    files = {f"{PCI_DEVICES}/{place}/{name}" for place in places for name in ("reset", "reset_subordinate")}
     return frozenset(file for file in files if kernel.has(file))

@@ -74,16 +74,29 @@ class Engine:
     def recover(self, *, forward: bool, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Finishes what was cut short, the newest first: back to what was, or with `forward` to what was meant.
 
-        Raises Stuck for the first that cannot be finished.
+        Raises Stuck for the first that cannot be finished, when all others are.
         """
         if not self._journal.unfinished():
             return ()
         if self._kernel.read_only:
             raise NotPermitted(self._kernel.read_only)
         with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
-            return tuple(
-                self._finish(entry, forward=forward, progress=progress) for entry in self._journal.unfinished()
-            )
+            return self._finish_all(forward=forward, progress=progress)
+
+    def _finish_all(self, *, forward: bool, progress: Progress | None) -> tuple[Outcome, ...]:
+        """One that is stuck keeps no other from being finished."""
+        outcomes, stuck_ones = [], []
+        for entry in self._journal.unfinished():
+            try:
+                outcomes.append(self._finish(entry, forward=forward, progress=progress))
+            except Stuck as error:
+                stuck_ones.append(error)
+        if not stuck_ones:
+            return tuple(outcomes)
+        first = stuck_ones[0]
+        first.restored = "; ".join(f"{listed(outcome.plan)}: {outcome.result}" for outcome in outcomes)
+        first.facts["others"] = [error.message for error in stuck_ones[1:]]
+        raise first
 
     @property
     def boot_id(self) -> str:
@@ -231,6 +244,7 @@ class Engine:
             self._mark_wedged(error)
             raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
         self._journal.end(entry, state, now=_now(), why="; ".join(filter(None, (entry.why, *left))))
+        self._mark_dead(plan)
         self._journal.unmark(_after(plan), boot_id=self.boot_id)
         return self._outcome(plan, result, began)
 

@@ -18,7 +18,7 @@ _UNFINISHED = (
 )
 _MARKS = "SELECT address, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY address"
 _SETTINGS = """
-    SELECT DISTINCT journal.id, journal.plan FROM journal JOIN previous ON previous.journal = journal.id
+    SELECT journal.id, previous.address, journal.plan FROM journal JOIN previous ON previous.journal = journal.id
     WHERE previous.boot_id = ? ORDER BY journal.id
 """
 _RECORDS = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
@@ -88,15 +88,17 @@ class Journal:
         return {mark.address: mark for mark in found}
 
     def unmark(self, addresses: Iterable[PciAddress], *, boot_id: str) -> None:
-        """Takes it back, and forgets what was said before the last boot."""
+        """They are wedged no more; forgets what was said before the last boot."""
         with self.store.transaction() as db:
-            db.executemany("DELETE FROM mark WHERE address = ?", [(address,) for address in addresses])
+            db.executemany(
+                "DELETE FROM mark WHERE address = ? AND kind = ?", [(address, MarkKind.WEDGED) for address in addresses]
+            )
             db.execute("DELETE FROM mark WHERE boot_id != ?", (boot_id,))
 
     def settings(self, *, boot_id: str) -> tuple[Setting, ...]:
         """What was set when the devices that are recorded went to VFIO, in this boot."""
-        rows: list[tuple[int, str]] = self.store.read(lambda db: db.execute(_SETTINGS, (boot_id,)).fetchall(), [])
-        return tuple(setting for number, plan in rows for setting in _plan(number, plan).settings)
+        rows: list[tuple[int, str, str]] = self.store.read(lambda db: db.execute(_SETTINGS, (boot_id,)).fetchall(), [])
+        return tuple(s for number, address, plan in rows for s in _plan(number, plan).settings if s.address == address)
 
     def records(self, identities: Mapping[PciAddress, str], *, boot_id: str) -> Mapping[PciAddress, Binding]:
         """What those devices were before vfioctl took them, in this boot; another device there now has no record."""

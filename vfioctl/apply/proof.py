@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from vfioctl.apply.wording import verify_error
-from vfioctl.errors import KernelRefused, VerifyError, VfioctlError
+from vfioctl.errors import KernelRefused, VerifyError
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import Fact
 from vfioctl.model.setting import Setting, SettingKind
@@ -78,7 +78,8 @@ def dead(kernel: Kernel, addresses: Iterable[PciAddress]) -> tuple[PciAddress, .
 
 
 def _is_dead(kernel: Kernel, address: PciAddress) -> bool:
+    """Raises Stuck when it does not answer at all."""
     try:
         return set(kernel.config(address)) == {0xFF}  # all of it: a live VF's ids alone read as ones
-    except VfioctlError:
+    except KernelRefused:
         return False  # what cannot be read is not known to be dead

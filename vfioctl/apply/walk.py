@@ -19,10 +19,12 @@ from vfioctl.model.values import PciAddress
 from vfioctl.plan.holders import holding, refuse, told
 from vfioctl.probe.holders import read_holders
 from vfioctl.probe.lenient import text_of
+from vfioctl.probe.processes import Processes
 
 Progress = Callable[[Step, int, int], None]
 """Told of each step before it is taken: the step, its number from 1, and how many there are."""
 _PAUSE = 0.2
+_SHORT = 0.3
 
 
 class Walk:
@@ -77,9 +79,13 @@ class Walk:
                 refuse(against, self._functions(addresses))
             time.sleep(_PAUSE)
 
-    def _held(self, addresses: Sequence[PciAddress]) -> tuple[Holder, ...]:
-        self._last_seen = read_holders(self._kernel, self._functions(addresses), self._look()).holders
+    def _held(self, addresses: Sequence[PciAddress], patience: float | None = None) -> tuple[Holder, ...]:
+        processes = Processes(self._kernel, patience=patience)
+        self._last_seen = read_holders(self._kernel, self._functions(addresses), self._look(), processes).holders
         return self._last_seen
+
+    def _seen_on(self, address: PciAddress) -> list[Holder]:
+        return [holder for holder in self._last_seen if holder.refuses and holder.address == address]
 
     def _functions(self, addresses: Sequence[PciAddress]) -> list[Function]:
         known = self._look().by_address
@@ -87,15 +93,16 @@ class Walk:
 
     def _explain(self, error: Stuck, step: Step) -> None:
         """Adds who holds the function at that moment: it is they who must let go."""
-        if step.address is None:
+        if step.address is None or step.kind == StepKind.SERVICE:
             return
         error.facts["address"] = step.address
-        before, held = self._last_seen, self._last_seen
-        with suppress(VfioctlError):
-            held = self._held([step.address])
-        # Where the driver's device files have gone already, nothing leads to their holders but what was seen before.
-        seen = ([h for h in each if h.refuses and h.address == step.address] for each in (held, before))
-        found = next(filter(None, seen), [])
+        # They were looked for just before. Now their device files may be gone, and a holder that hangs itself would
+        # keep us waiting; only where nobody was seen is it worth a second look.
+        found = self._seen_on(step.address)
+        if not found:
+            with suppress(VfioctlError):
+                self._held([step.address], patience=_SHORT)
+            found = self._seen_on(step.address)
         error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
         if found:
             error.hint = f"{error.hint}; it is held by {'; '.join(told(holder) for holder in found)}"

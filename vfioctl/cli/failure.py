@@ -30,8 +30,8 @@ def lines(error: VfioctlError) -> str:
         ("hint", error.hint),
         ("next", error.next_command),
     )
-    rest = (f"  {name + ':':10}{_printable(text)}" for name, text in told if text)
-    return "\n".join((f"vfioctl: {_printable(error.message)}", *rest))
+    rest = (f"  {name + ':':10}{printable(text)}" for name, text in told if text)
+    return "\n".join((f"vfioctl: {printable(error.message)}", *rest))
 
 
 def document(error: VfioctlError) -> dict[str, object]:
@@ -50,7 +50,7 @@ def document(error: VfioctlError) -> dict[str, object]:
     }
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without control characters: a file from elsewhere may not drive the terminal."""
     safe = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return safe.replace("\n", "\n" + " " * 12)

@@ -16,8 +16,8 @@ app = typer.Typer(add_completion=False)
 @app.command(
     cls=HelpfulCommand,
     epilog="""[bold]Examples[/]
-  vfioctl reset gpu1 --dry-run --simulate hgx8
-  vfioctl reset gpu1 --method flr --yes --simulate hgx8""",
+  vfioctl reset 41:00.0 --dry-run --simulate lab
+  vfioctl reset 42:00.0 --method flr --yes --simulate lab""",
 )
 def reset(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
@@ -35,8 +35,8 @@ def reset(  # noqa: PLR0913 - one parameter for each option
     """Reset a device that nobody uses.
 
     By the kernel's first method, or the one named. A bus reset takes down all below the same bridge, and is refused
-    while any other of these is in use. Afterwards its configuration space is read: a device that does not answer is
-    said to be dead, marked, and kept from guests.
+    while any other of these is in use; so is the boot display, and a GPU that NVIDIA's driver keeps open. Afterwards
+    its configuration space is read: a device that does not answer is said to be dead, marked, and kept from guests.
     """
     host = chosen(ctx).open()
     plan = planned(lambda: host.plan_reset(device, method=method, force_holders=force_holders), wait=wait)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from vfioctl.cli.failure import printable
 from vfioctl.cli.output import say
 from vfioctl.errors import BadSpec, DeviceInUse
 
@@ -50,7 +51,8 @@ def _lines(holders: Iterable[Mapping[str, Any]]) -> Iterable[str]:
         pid = f"process {holder['pid']}" if holder.get("pid") is not None else str(holder.get("kind", ""))
         parts = (holder.get("user"), holder.get("guest") or holder.get("container") or holder.get("unit"))
         who = ", ".join(str(part) for part in (pid, *parts) if part)
-        yield f"{holder['address']} is held by {holder['name']} ({who}): {holder.get('path', '')}".rstrip(": ")
+        line = f"{holder['address']} is held by {holder['name']} ({who}): {holder.get('path', '')}".rstrip(": ")
+        yield printable(line).replace("\n", " ")  # anybody may call a process what they like
 
 
 class _Board:

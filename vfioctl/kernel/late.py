@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from vfioctl.errors import Stuck
 from vfioctl.kernel.expendable import Unreturned
 from vfioctl.kernel.writer import ticket_of
+
+_CALL = re.compile(r"^\[<0>\] (\w+)\+", re.M)
+_MOST_CALLS = 6
 
 
 def write_never_returned(path: str, value: str, late: Unreturned) -> Stuck:
@@ -15,7 +20,7 @@ def write_never_returned(path: str, value: str, late: Unreturned) -> Stuck:
         late,
     )
     error.next_command = "vfioctl recover"
-    error.facts |= {"path": path, "ticket": ticket_of(late.pid)}
+    error.facts["path"] = path
     return error
 
 
@@ -25,7 +30,9 @@ def call_never_returned(what: str, hint: str, late: Unreturned) -> Stuck:
 
 
 def _stuck(message: str, hint: str, late: Unreturned) -> Stuck:
-    error = Stuck(message, hint=hint, facts={"pid": late.pid, **late.state})
+    error = Stuck(message, hint=hint, facts={"pid": late.pid, "ticket": ticket_of(late.pid), **late.state})
     state, place = late.state.get("stat", "?"), late.state.get("wchan", "?")
-    error.kernel_said = f"process {late.pid} is in state {state}, in {place}"
+    calls = _CALL.findall(late.state.get("stack", ""))[:_MOST_CALLS]
+    called = f", called by {' <- '.join(calls)}" if calls else ""
+    error.kernel_said = f"process {late.pid} is in state {state}, in {place}{called}"
     return error

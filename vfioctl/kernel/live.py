@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 VFIO_GROUP_FLAGS_VIABLE = 1
+_FOR_A_GROUP = 5.0
 _FEW = 1000  # up to here a second child would cost more, in looking up names again, than it saves
 
 
@@ -227,16 +228,12 @@ class Live(LiveUse):
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
         try:
-            fd = os.open(self._at(path), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise refused(path, error) from None
-        try:
-            status = fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())
-            return bool(int.from_bytes(status[4:8], "little") & VFIO_GROUP_FLAGS_VIABLE)
-        except OSError as error:
-            raise refused(path, error) from None
-        finally:
-            os.close(fd)
+            errno, flags = expendable.call(lambda: _group_flags(self._at(path)), deadline=_FOR_A_GROUP)
+        except expendable.Unreturned:
+            errno, flags = errnos.EBUSY, 0  # somebody is in it, or leaves it just now
+        if errno:
+            raise KernelRefused(path, errno)
+        return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
     @contextmanager
     def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
@@ -259,6 +256,20 @@ def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
     except (expendable.Unreturned, ChildProcessError, RuntimeError) as error:
         return Unanswered(str(error).strip().splitlines()[-1])
     return Unanswered(answer) if isinstance(answer, str) else answer
+
+
+def _group_flags(path: str) -> tuple[int, int]:
+    """The errno or 0, and the flags. In a child: while a device leaves the group, its lock is held."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return error.errno or errnos.EIO, 0
+    try:
+        return 0, int.from_bytes(fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())[4:8], "little")
+    except OSError as error:
+        return error.errno or errnos.EIO, 0
+    finally:
+        os.close(fd)
 
 
 def _group_status() -> bytes:

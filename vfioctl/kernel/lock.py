@@ -50,9 +50,14 @@ def _acquire(fd: int, lock: Path, until: float) -> None:
         except BlockingIOError:
             if time.monotonic() > until:
                 holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+                ended = holder.isdecimal() and not os.path.exists(f"/proc/{holder}")
                 raise Busy(
-                    "another vfioctl is at work on this host" + (f" (process {holder})" if holder else ""),
-                    hint="wait for it to finish",
+                    f"a write that process {holder} left in the kernel is still under way"
+                    if ended
+                    else "another vfioctl is at work on this host" + (f" (process {holder})" if holder else ""),
+                    hint="when what holds the device has let go, or after a reboot, recover"
+                    if ended
+                    else "wait for it to finish",
                     facts={"lock": str(lock), "pid": holder},
                 ) from None
             time.sleep(0.02)

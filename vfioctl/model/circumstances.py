@@ -6,7 +6,7 @@ from pydantic import Field
 
 from vfioctl.model.holders import Holders
 from vfioctl.model.setting import Reading
-from vfioctl.model.values import Value
+from vfioctl.model.values import PciAddress, Value
 
 
 class Circumstances(Value):
@@ -14,6 +14,7 @@ class Circumstances(Value):
 
     holders: Holders = Holders(devices=())
     readings: tuple[Reading, ...] = ()
+    can_be_reset: frozenset[PciAddress] = Field(default=frozenset(), description="those that have a file `reset`")
     idle_devices_sleep: bool | None = Field(default=None, description="vfio-pci's disable_idle_d3, the other way round")
 
 

@@ -36,6 +36,7 @@ class Holder(Value):
     name: str = Field(description="the process's name, the mount point, the interface, ...")
     user: str | None = None
     unit: str | None = Field(default=None, description="systemd unit, as nvidia-persistenced.service")
+    in_session: bool = Field(default=False, description="part of somebody's login, graphical or not")
     container: str | None = Field(default=None, description="as docker/0123456789ab, cri-containerd/..., lxc/NAME")
     pod: str | None = Field(default=None, description="the pod's uid")
     guest: str | None = Field(default=None, description="the virtual machine's name")

@@ -12,7 +12,7 @@ from vfioctl.model.inventory import MANAGED_DMA_DRIVERS, Function, Inventory, is
 from vfioctl.model.setting import Setting
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.holders import refuse_held, refuse_marked
-from vfioctl.plan.letting_go import to_let_go, warnings
+from vfioctl.plan.letting_go import idle_services, to_let_go, warnings
 from vfioctl.plan.scope import Scope, binding_of, fact_of, in_order, named, scope_of
 from vfioctl.plan.steps import Bindings, steps
 
@@ -35,11 +35,14 @@ def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances
     _refuse_bind(inventory, intent, scope, moving)
     goals = {a: _vfio_goal(inventory.by_address[a], intent) for a in moving}
     going = [inventory.by_address[a] for a in moving if not inventory.by_address[a].on_vfio]
-    settings = to_let_go((function.address for function in going), circumstances)
+    changing = [inventory.by_address[a] for a in moving if goals[a] != binding_of(inventory.by_address[a])]
+    from_vfio = [function.address for function in changing if function.on_vfio]
+    settings = to_let_go((function.address for function in going), circumstances, from_vfio=from_vfio)
     notes = [
         *(f"{named(inventory.by_address[a])} shares the group and goes with it (--with-group)" for a in strangers),
         *_notes(inventory, scope, moving),
         *warnings(going, settings, circumstances),
+        *idle_services(intent, settings),
     ]
     draft = _plan(inventory, intent, scope, goals, notes, settings, viable_groups=scope.groups)
     return refuse_held(inventory, draft, circumstances)

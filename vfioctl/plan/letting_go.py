@@ -7,6 +7,7 @@ from D3cold some never come back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from vfioctl.model.change import Intent
@@ -35,28 +36,39 @@ _SET = {
     SettingKind.PERSISTENCE: "0",
     SettingKind.SERVICE: "inactive",
 }
-_PERSISTENCED = "nvidia-persistenced.service"
+_PERSISTENCED = GPU_SERVICES[0]
+_DISPLAY_MANAGER = re.compile(r"(display-manager|gdm|gdm3|sddm|lightdm|lxdm|xdm|slim|greetd|ly|emptty)(@.*)?\.service")
+"""With one of these end the sessions that it began."""
 
 Values = Mapping[tuple[SettingKind, str], str | None]
 
 
-def to_let_go(leaving: Iterable[PciAddress], circumstances: Circumstances) -> tuple[Setting, ...]:
-    """What to set before and while those functions go to VFIO. What cannot be read is left alone."""
-    moving = set(leaving)
+def to_let_go(
+    leaving: Iterable[PciAddress], circumstances: Circumstances, *, from_vfio: Iterable[PciAddress] = ()
+) -> tuple[Setting, ...]:
+    """What to set before and while those functions go to VFIO. What cannot be read is left alone.
+
+    Those that come from another VFIO driver are only kept awake once more.
+    """
+    moving, awake = set(leaving), set(from_vfio)
     return tuple(
         Setting(kind=r.kind, name=r.name, address=r.address, before=_before(r), after=_SET[r.kind])
         for r in circumstances.readings
-        if r.address in moving and r.kind in _SET and _concerns(r)
+        if r.kind in _SET and _concerns(r) and r.address in (moving | awake if r.kind == SettingKind.POWER else moving)
     )
 
 
 def _before(reading: Reading) -> str:
+    if reading.kind == SettingKind.LOCK:
+        return "0"
     return reading.value if reading.value is not None else "unknown"
 
 
 def _concerns(reading: Reading) -> bool:
     if reading.kind == SettingKind.PERSISTENCE:
         return reading.value != "0"  # unknown counts as on
+    if reading.kind == SettingKind.LOCK:
+        return reading.value != "1"
     if reading.kind == SettingKind.POWER:
         return reading.value is not None
     if reading.kind == SettingKind.SERVICE:
@@ -101,8 +113,7 @@ def excused(holder: Holder, settings: Iterable[Setting], intent: Intent) -> bool
     persistence = {setting.address for setting in settings if setting.kind == SettingKind.PERSISTENCE}
     if holder.unit == _PERSISTENCED and holder.address in persistence:
         return True  # it closes the GPU when its persistence mode goes off
-    of_session = (holder.unit or "").startswith(("session-", "user@"))
-    return of_session and any(unit not in GPU_SERVICES for unit in stopped & set(intent.stop_services))
+    return holder.in_session and any(_DISPLAY_MANAGER.match(unit) for unit in stopped & set(intent.stop_services))
 
 
 def warnings(going: Iterable[Function], settings: Iterable[Setting], circumstances: Circumstances) -> Iterator[str]:
@@ -114,14 +125,25 @@ def warnings(going: Iterable[Function], settings: Iterable[Setting], circumstanc
             boot = "the boot messages and " if function.boot_vga else ""
             with_what = f" ({', '.join(_short(name) for name in dark)})" if dark else ""
             yield f"{function.address} goes dark: it shows {boot}the text console{with_what}"
-        if function.is_gpu and not function.reset_methods and "reset_method" not in function.unknown:
+        named = function.reset_methods or "reset_method" in function.unknown
+        if function.is_gpu and not named and function.address not in circumstances.can_be_reset:
             yield f"{function.address} cannot be reset: what one guest leaves in it, the next one finds"
+        if any(s.before == "unknown" and s.address == function.address for s in settings):
+            yield f"the persistence mode of {function.address} is unknown: it goes off, and is not put back"
         asleep = function.power_state == "D3cold"
         if asleep and circumstances.idle_devices_sleep is not False:
             yield (
                 f"{function.address} is in D3cold now; vfio-pci would let it sleep again (disable_idle_d3=N), so "
                 "power/control is set to on"
             )
+
+
+def idle_services(intent: Intent, settings: Iterable[Setting]) -> Iterator[str]:
+    """Services that were named, and that hold nothing here."""
+    stopped = {setting.name for setting in settings if setting.kind == SettingKind.SERVICE}
+    for unit in intent.stop_services:
+        if unit not in stopped and unit not in GPU_SERVICES:
+            yield f"{unit} is not stopped: it holds none of these, does not run, or is no unit here"
 
 
 _SHOWING = (SettingKind.CONSOLE, SettingKind.FRAMEBUFFER)

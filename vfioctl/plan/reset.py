@@ -8,7 +8,7 @@ that is below the same bridge: the kernel itself refuses it (ENOTTY) for a funct
 from __future__ import annotations
 
 from vfioctl.errors import BadSpec, DeviceInUse, HostError
-from vfioctl.model.change import Change, Intent, Plan
+from vfioctl.model.change import KERNEL_CHOICE, Change, Intent, Plan
 from vfioctl.model.circumstances import Circumstances
 from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.setting import Setting, SettingKind
@@ -40,7 +40,8 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     if function.is_bridge:
         raise BadSpec(f"{named(function)} is a bridge", hint="name the device below it")
     refuse_marked(function)
-    method = _method(function, intent.method)
+    _refuse_under_its_driver(function, intent)
+    method = _method(function, intent.method, files)
     others = [inventory.by_address[a] for a in reset_with(inventory, function.address) if a != function.address]
     hit = others if method in WIDE else []
     for other in hit:
@@ -63,7 +64,21 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     return refuse_held(inventory, plan, circumstances)
 
 
-def _method(function: Function, wanted: str | None) -> str:
+def _refuse_under_its_driver(function: Function, intent: Intent) -> None:
+    """A display that shows something, or a GPU that NVIDIA's driver keeps open, does not survive a reset."""
+    if intent.force_holders or function.on_vfio or function.driver is None:
+        return
+    kept_open = function.driver == "nvidia" and not (function.nvml and function.nvml.persistence_mode is False)
+    if function.boot_vga or kept_open:
+        what = "is the boot display" if function.boot_vga else "is kept open by nvidia: its persistence mode is not off"
+        raise DeviceInUse(
+            f"{named(function)} {what}", hint=f"reset it on vfio-pci: vfioctl bind {function.address}",
+        )  # fmt: skip
+
+
+def _method(function: Function, wanted: str | None, files: frozenset[str]) -> str:
+    if not function.reset_methods and wanted is None and f"{DEVICES}/{function.address}/reset" in files:
+        return KERNEL_CHOICE  # a kernel before 5.15 names no methods
     if not function.reset_methods:
         raise HostError(
             f"{named(function)} has no reset method",
@@ -100,7 +115,7 @@ def _file(function: Function, others: list[Function], files: frozenset[str]) -> 
 
 
 def _settings(function: Function, method: str) -> tuple[Setting, ...]:
-    if method == function.reset_methods[0]:
+    if method == KERNEL_CHOICE or method == function.reset_methods[0]:
         return ()
     name, as_now = f"{DEVICES}/{function.address}/reset_method", " ".join(function.reset_methods)
     made = Setting(

@@ -8,7 +8,7 @@ override is aimed at the driver wanted, not cleared, until that driver has the d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.model.change import KERNEL_CHOICE, Binding, Intent, Plan, Step, StepKind, Verb, same_driver
 from vfioctl.model.inventory import is_vfio_driver
@@ -41,7 +41,7 @@ def steps(
     loses its driver, or is reset, it is asked once more who holds it.
     """
     changing = {a: goal[a] for a in goal if not now[a].settled(goal[a])}
-    settings = tuple(setting for setting in settings if not setting.idle)
+    settings = tuple(setting for setting in settings if not setting.idle and _can_be_made(setting, now, goal))
     if not changing and not settings and not reset:
         return ()
     moving = {a: wanted for a, wanted in changing.items() if _moves(now[a], wanted)}
@@ -55,7 +55,7 @@ def steps(
         *_overrides(now, aimed, "so that no other driver can take it"),
         *locks(settings),
         *(_unbind(a, now[a].driver or "") for a in leaving),
-        *((_reset(reset),) if reset else ()),
+        *((_reset(reset, touched or tuple(now)),) if reset else ()),
         *(_probe(a, wanted) for a, wanted in moving.items() if wanted.driver),
         *_overrides(
             {a: Binding(driver=None, driver_override=aimed.get(a, now[a].driver_override)) for a in changing},
@@ -64,6 +64,15 @@ def steps(
         ),
         *late(settings, handed_over(goal)),
     )
+
+
+def _can_be_made(setting: Setting, now: Bindings, goal: Bindings) -> bool:
+    """NVML knows only the GPUs that nvidia has: before they move, or when they are back."""
+    if setting.kind != SettingKind.PERSISTENCE or setting.address not in goal:
+        return True
+    if setting.after == "0":
+        return now[setting.address].driver == "nvidia"
+    return goal[setting.address].driver in ("nvidia", KERNEL_CHOICE)
 
 
 def handed_over(goal: Bindings) -> tuple[PciAddress, ...]:
@@ -110,8 +119,8 @@ def _check(addresses: Iterable[PciAddress]) -> Step:
     return Step(kind=StepKind.CHECK, target=" ".join(addresses), why="what somebody holds is not taken")
 
 
-def _reset(path: str) -> Step:
-    return Step(kind=StepKind.WRITE, target=path, value="1", why="the kernel resets it")
+def _reset(path: str, hit: Sequence[PciAddress]) -> Step:
+    return Step(kind=StepKind.WRITE, target=path, value="1", why="the kernel resets it", address=hit[0])
 
 
 def _moves(now: Binding, wanted: Binding) -> bool:

@@ -15,6 +15,7 @@ from vfioctl.probe.lenient import names_in, number_of, text_of
 
 _BLOCK = "/sys/class/block"
 _OCTAL = re.compile(r"\\([0-7]{3})")
+_NOTHING_THERE = ("ENXIO", "ENOMEDIUM")
 _DEEPEST = 8
 """How high block devices are stacked on one another: a partition, RAID, encryption, volumes, ..."""
 
@@ -38,8 +39,7 @@ class Disks:
         disks = [device for device in below if device.subsystem == "block" and device.number]
         uses = {disk.path: [*self._uses(disk.number, disk.path)] for disk in disks}
         idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
-        for path in self._claimed(idle):
-            why = "in use by the kernel: ZFS, another mount namespace, ..."
+        for path, why in self._claimed(idle).items():
             uses[path] = [Use(_name(path), why, f"find out with lsblk {_node(path)}, and take it out of use")]
         for path, found in uses.items():
             for use in found:
@@ -73,12 +73,16 @@ class Disks:
         if not found:
             yield Use(label, f"a part of {label}", undo)
 
-    def _claimed(self, disks: Sequence[Descendant]) -> Sequence[str]:
-        """The innermost of those that have an owner whom no file names; the kernel is asked in children."""
+    def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:
+        """The innermost that have an owner whom no file names, or may have one; the kernel is asked in children."""
         paths = {disk.number: disk.path for disk in disks}
-        answers = self._kernel.survey(partial(_is_claimed, self._kernel), list(paths))
-        claimed = [paths[number] for number, yes in answers if not isinstance(yes, Unanswered) and yes]
-        return [path for path in claimed if not any(o != path and _is_at_or_below(o, path) for o in claimed)]
+        answers = self._kernel.survey(partial(_why_claimed, self._kernel), list(paths))
+        found = {
+            paths[number]: f"in use perhaps: it does not answer, {why.reason}" if isinstance(why, Unanswered) else why
+            for number, why in answers
+            if why
+        }
+        return {p: why for p, why in found.items() if not any(o != p and _is_at_or_below(o, p) for o in found)}
 
     @cached_property
     def _mounts(self) -> Mapping[str, list[str]]:
@@ -110,11 +114,12 @@ def _mount_lines(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
             yield fields[2], _unescaped(fields[4]), _unescaped(source[1])
 
 
-def _is_claimed(kernel: Kernel, number: str) -> bool:
+def _why_claimed(kernel: Kernel, number: str) -> str:
+    """Empty for one that is free; what cannot be told is not taken for free."""
     try:
-        return kernel.claimed(number)
-    except KernelRefused:
-        return False
+        return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""
+    except KernelRefused as error:
+        return "" if error.symbol in _NOTHING_THERE else f"in use perhaps: the kernel does not tell ({error.symbol})"
 
 
 def _is_at_or_below(path: str, above: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, VFIO_DEVICE, Descendant, Kernel
+from vfioctl.kernel.seam import PCI_DEVICES, VFIO_DEVICE, Descendant, Kernel, Unanswered
 from vfioctl.model.holders import Holder, HolderKind, Holders
 from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress
@@ -13,7 +13,7 @@ from vfioctl.probe import attachments
 from vfioctl.probe.disks import Disks
 from vfioctl.probe.guests import device_at
 from vfioctl.probe.network import Network
-from vfioctl.probe.nodes import device_numbers, read_below
+from vfioctl.probe.nodes import device_numbers, own_numbers, read_below
 from vfioctl.probe.processes import Process, Processes, identities
 from vfioctl.probe.remedies import remedy
 
@@ -89,11 +89,16 @@ class _Ways:
     def __init__(self, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
         self._numbers: dict[str, list[PciAddress]] = {}
         self._names: dict[str, PciAddress] = {}
-        for function, below in looked_at:
-            self._names[function.address] = function.address
-            self._names |= {d.path.rpartition("/")[2]: function.address for d in below if d.subsystem == "mdev"}
-            for number in device_numbers(kernel, function, below):
-                self._numbers.setdefault(number, []).append(function.address)
+        known = {function.address: (function, below) for function, below in looked_at}
+        for address, (_, below) in known.items():
+            self._names[address] = address
+            self._names |= {d.path.rpartition("/")[2]: address for d in below if d.subsystem == "mdev"}
+        # in children that can be left behind: NVIDIA's files in /proc are read under the locks of its driver
+        answers = kernel.survey(lambda address: [*device_numbers(kernel, *known[PciAddress(address)])], known)
+        for text, numbers in answers:
+            found = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
+            for number in found:
+                self._numbers.setdefault(number, []).append(PciAddress(text))
 
     def of(self, process: Process) -> Mapping[tuple[PciAddress, str], Sequence[str]]:
         """By function and path, how the process holds it; without a path what only its command line tells."""
@@ -102,6 +107,8 @@ class _Ways:
             named = self._names.get(device_at(node.device))
             for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
                 found.setdefault((address, node.path), {})[node.how] = None
+        if process.readable:
+            return {key: [*hows] for key, hows in found.items()}  # a command line may tell of what was unplugged since
         open_ones = {address for address, _ in found}
         for name in process.given:
             if (address := self._names.get(name)) and address not in open_ones:
@@ -122,6 +129,7 @@ def _processes(kernel: Kernel, ways: _Ways, running: Iterable[Process]) -> Itera
                 name=process.name,
                 user=who.user,
                 unit=who.belongs.unit,
+                in_session=who.belongs.user_unit or (who.belongs.unit or "").startswith("session-"),
                 container=who.belongs.container,
                 pod=who.belongs.pod,
                 guest=who.belongs.guest or (who.guest if process.is_vmm else None),

@@ -34,8 +34,14 @@ def _multipath(kernel: Kernel, controller: str) -> Iterator[Descendant]:
 
 def device_numbers(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> frozenset[str]:
     """As `c 195:0` and `b 259:1`."""
-    own = {f"{'b' if device.subsystem == 'block' else 'c'} {device.number}" for device in below if device.number}
-    return frozenset({*own, *_vfio(kernel, function, below), *_nvidia(kernel, function), *_switches(kernel, function)})
+    more = (*_vfio(kernel, function, below), *_nvidia(kernel, function), *_switches(kernel, function))
+    return own_numbers(below).union(more)
+
+
+def own_numbers(below: Sequence[Descendant]) -> frozenset[str]:
+    """Of the devices below alone, which sysfs tells without asking any driver."""
+    kinds = (("b" if device.subsystem == "block" else "c", device.number) for device in below)
+    return frozenset(f"{kind} {number}" for kind, number in kinds if number)
 
 
 def _vfio(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> Iterator[str]:

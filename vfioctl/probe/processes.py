@@ -31,6 +31,8 @@ class Process(NamedTuple):
     given: tuple[str, ...]
     """PCI addresses and mdevs on its command line, for a VMM; that can be read where open files cannot."""
     is_vmm: bool
+    readable: bool
+    """Whether its open files could be read."""
 
 
 class Running(NamedTuple):
@@ -58,10 +60,10 @@ _UNKNOWN = Identity(None, Membership(), None)
 class Processes:
     """All processes, being looked at from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, patience: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
         self._hidden = _hidden(kernel, pids)
-        self._answers = kernel.survey(partial(_look, kernel), pids)
+        self._answers = kernel.survey(partial(_look, kernel), pids, patience=patience)
 
     def results(self) -> Running:
         """Those that are there. One that does not answer, for a file on a dead server say, is unread like any other."""
@@ -72,7 +74,7 @@ class Processes:
             elif seen is not None:
                 name, nodes, given, vmm, readable = seen
                 unread += not readable
-                found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm))
+                found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, readable))
         return Running(found, len(found) - unread, unread + silent, self._hidden)
 
 

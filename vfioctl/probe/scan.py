@@ -33,7 +33,10 @@ class Scan:
         self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
         self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
         # Starting NVML takes longer than reading a small host, so it is asked at once where its driver has a GPU.
-        self.nvml = kernel.nvml() if _has_nvidia_gpu(kernel) else None
+        asked = _has_nvidia_gpu(kernel)
+        if asked and suspects:
+            self.problems.append(("NVML", "not asked while a device is wedged: it may hang as well"))
+        self.nvml = kernel.nvml() if asked and not suspects else None
 
     def results(self) -> list[Facts]:
         """The facts by function, in address order."""

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from vfioctl.errors import KernelRefused
+from vfioctl.errors import DeviceInUse, KernelRefused
 from vfioctl.kernel.seam import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Kernel, Unanswered
 from vfioctl.model.inventory import Function
 from vfioctl.model.setting import Reading, Setting, SettingKind
 from vfioctl.model.values import PciAddress
 
 VTCONSOLES = "/sys/class/vtconsole"
+PLATFORM_DEVICES = "/sys/bus/platform/devices"
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
 IDLE_D3 = "/sys/module/vfio_pci/parameters/disable_idle_d3"
 
@@ -27,14 +28,18 @@ def read_settings(
     readings: list[Reading] = []
     # in children that can be left behind: unbindLock and the vtconsoles are read under locks of their drivers
     for subject, found in kernel.survey(partial(_of_function, kernel), by_address):
-        if not isinstance(found, Unanswered):
-            address = PciAddress(subject)
-            readings += (Reading(kind=SettingKind(k), name=n, address=address, value=v) for k, n, v in found)
+        if isinstance(found, Unanswered):
+            raise DeviceInUse(
+                f"what goes with {subject} cannot be read: {found.reason}",
+                hint="a change of it, or of the text console, is still under way in the kernel",
+            )
+        address = PciAddress(subject)
+        readings += (Reading(kind=SettingKind(k), name=n, address=address, value=v) for k, n, v in found)
     readings += _persistence(functions)
     readings += (r for function in functions if function.boot_vga for r in _firmware(kernel, function.address))
     states = kernel.unit_states(sorted({unit for unit, _ in units}))
     readings += (
-        Reading(kind=SettingKind.SERVICE, name=unit, address=address, value=states[unit])
+        Reading(kind=SettingKind.SERVICE, name=unit, address=address, value=_service(states[unit]))
         for unit, address in units
         if unit in states
     )
@@ -65,7 +70,14 @@ def _of_function(kernel: Kernel, address: str) -> _Found:
         found.append((str(SettingKind.LOCK), lock, _text(kernel, lock)))
     if _carries_console(kernel, home):
         found += ((str(SettingKind.CONSOLE), path, _text(kernel, path)) for path in _consoles(kernel))
-    return [(kind, path, value) for kind, path, value in found if value is not None or kind == SettingKind.LOCK]
+    return [(kind, path, value) for kind, path, value in found if _is_known(kind, value)]
+
+
+def _is_known(kind: str, value: str | None) -> bool:
+    """A lock that cannot be read is counted as open; anything else is left alone, as is what no kernel says."""
+    if value is None:
+        return kind == SettingKind.LOCK
+    return re.fullmatch(r"on|auto|[0-9]", value, re.ASCII) is not None
 
 
 def _carries_console(kernel: Kernel, home: str) -> bool:
@@ -100,11 +112,19 @@ def _persistence(functions: Iterable[Function]) -> Iterator[Reading]:
             )
 
 
+def _service(state: str) -> str:
+    """systemd has many words; one that failed as it was stopped does not run either."""
+    return "active" if state in ("active", "activating", "reloading") else "inactive"
+
+
 def _again(kernel: Kernel, subject: str) -> str | None:
     kind, name, driver = subject.split("\n")
     if kind == SettingKind.SERVICE:
-        return kernel.unit_states([name]).get(name)
+        state = kernel.unit_states([name]).get(name)
+        return None if state is None else _service(state)
     if kind == SettingKind.FRAMEBUFFER:
+        if kernel.has(PLATFORM_DEVICES) and not kernel.has(f"{PLATFORM_DEVICES}/{name}"):
+            return None  # vfio-pci takes it off the machine altogether (aperture_remove_conflicting_pci_devices)
         bound = any(kernel.has(f"{PLATFORM_DRIVERS}/{each}/{name}") for each in (driver, *FIRMWARE_FRAMEBUFFERS))
         return driver if bound else ""
     return None if kind == SettingKind.PERSISTENCE else _text(kernel, name)

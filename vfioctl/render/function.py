@@ -107,7 +107,7 @@ def _link_and_power(function: Function) -> _Facts:
         yield "link at most", words.link_pair(function.link.max_speed, function.link.max_width)
     yield "power state", function.power_state
     yield "D3cold", None if function.d3cold_allowed is None else "allowed" if function.d3cold_allowed else "not allowed"
-    yield "reset by", ", ".join(function.reset_methods) or words.NONE
+    yield "reset by", ", ".join(function.reset_methods) or (words.UNKNOWN if function.mark else words.NONE)
 
 
 def _virtual(function: Function) -> _Facts:

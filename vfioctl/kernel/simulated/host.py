@@ -12,7 +12,7 @@ from typing import TypeVar
 from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded, read_tree
-from vfioctl.kernel.seam import EVERY_LINK, Directory, Prefixes, Unanswered
+from vfioctl.kernel.seam import EVERY_LINK, PCI_DEVICES, Directory, Prefixes, Unanswered
 from vfioctl.kernel.simulated import rules, surroundings
 from vfioctl.kernel.simulated.blocking import (
     UNDER_LOCK,
@@ -114,7 +114,8 @@ class Simulated(Recorded):
 
     def persist(self, address: str, *, on: bool) -> None:
         with self._effect(f"nvml:{address}", str(int(on))):
-            if f"nvml:{address}" not in self.tree.properties:
+            device = self.tree.resolve(f"{PCI_DEVICES}/{address}")
+            if f"nvml:{address}" not in self.tree.properties or rules.driver_of(self.tree, device) != "nvidia":
                 raise HostError(f"the persistence mode of {address} cannot be set: NVML does not know the GPU")
             surroundings.set_persistence(self.tree, address, on=on)
 
