@@ -51,6 +51,11 @@ class Machine(Tree):
         for file, text in texts.items():
             self.put(f"/proc/{pid}/{file}", text)
 
+    def unreadable(self, pid: int) -> None:
+        """Its open files are not for our eyes; its name and command line are."""
+        self.remove(f"/proc/{pid}/fd")
+        self.put_refused(f"/proc/{pid}/fd", errno.EACCES)
+
     def held(self, *functions: Function, others: Sequence[Function] = ()) -> Holders:
         kernel = Recorded(self, "a small host")
         functions = functions or (GPU,)
@@ -209,6 +214,9 @@ class TestGuests:
         machine.process(7, "/dev/vfio/40", name="kvm")
         command = f"qemu\0-device\0vfio-pci,sysfsdev=/sys/bus/mdev/devices/{MDEV}\0"
         machine.process(8, name="qemu-system-x86", cmdline=command)
+        found = machine.held().holders
+        assert [(holder.kind, holder.pid) for holder in found] == [(HolderKind.GUEST, 7), (HolderKind.MDEV, None)]
+        machine.unreadable(8)
         found = machine.held().holders
         assert [(holder.kind, holder.pid) for holder in found] == [
             (HolderKind.GUEST, 7), (HolderKind.GUEST, 8), (HolderKind.MDEV, None),

@@ -92,9 +92,13 @@ class TestWhatIsSet:
     def test_power_even_when_it_is_on_for_vfio_sets_it_anew(self) -> None:
         assert let_go(reading(SettingKind.POWER, "on")) == (setting(SettingKind.POWER, before="on", after="on"),)
 
-    @pytest.mark.parametrize("kind", [kind for kind in THERE if kind != SettingKind.PERSISTENCE])
+    @pytest.mark.parametrize("kind", [k for k in THERE if k not in (SettingKind.PERSISTENCE, SettingKind.LOCK)])
     def test_nothing_that_cannot_be_read(self, kind: SettingKind) -> None:
         assert let_go(reading(kind, None)) == ()
+
+    def test_a_lock_that_cannot_be_read_counts_as_open(self) -> None:
+        (found,) = let_go(reading(SettingKind.LOCK, None))
+        assert (found.before, found.after) == ("0", "1")
 
     def test_persistence_that_is_unknown_counts_as_on(self) -> None:
         (found,) = let_go(reading(SettingKind.PERSISTENCE, None))
@@ -208,11 +212,14 @@ class TestWhoLetsGo:
         assert not excused(holder(DCGM), off, intent())
         assert not excused(holder(DAEMON), [], intent())
 
-    @pytest.mark.parametrize("unit", ["session-2.scope", "session-c1.scope", "user@1000.service"])
+    @pytest.mark.parametrize("unit", ["session-2.scope", "org.gnome.Shell@wayland.service", "pipewire.service"])
     def test_a_session_when_what_shows_it_is_stopped(self, unit: str) -> None:
-        assert excused(holder(unit), stopping("gdm.service"), intent("gdm.service"))
-        assert not excused(holder(unit), stopping(DCGM), intent(DCGM)), "no session ends with that"
-        assert not excused(holder(unit), [], intent("gdm.service"))
+        inside = holder(unit).model_copy(update={"in_session": True})
+        assert excused(inside, stopping("gdm.service"), intent("gdm.service"))
+        assert not excused(inside, stopping(DCGM), intent(DCGM)), "no session ends with that"
+        assert not excused(inside, stopping("ollama.service"), intent("ollama.service")), "nor with any other"
+        assert not excused(inside, [], intent("gdm.service"))
+        assert not excused(holder(unit), stopping("gdm.service"), intent("gdm.service")), "it is in no session"
 
     @pytest.mark.parametrize("unit", [None, "docker-0123.scope", "init.scope", "sessions.service"])
     def test_nobody_else(self, unit: str | None) -> None:

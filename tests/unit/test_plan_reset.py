@@ -16,7 +16,7 @@ from vfioctl.kernel.tree import Tree
 from vfioctl.model.change import Intent, JournalState, Plan, Result, StepKind, Verb
 from vfioctl.model.circumstances import Circumstances
 from vfioctl.model.holders import Holder, HolderKind, Holders
-from vfioctl.model.inventory import Function, Mark, MarkKind
+from vfioctl.model.inventory import Function, Mark, MarkKind, Nvml
 from vfioctl.model.setting import SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.reset import plan_reset, reset_with
@@ -84,7 +84,12 @@ class TestMethods:
         assert error.hint == "it has flr, bus"
 
     def test_without_any_only_the_power_can_reset_it(self) -> None:
-        assert "power" in refused(HostError, with_methods()).hint
+        assert "power" in refused(HostError, with_methods(), files=frozenset()).hint
+
+    def test_a_kernel_that_names_none_chooses_by_itself(self) -> None:
+        plan = planned(with_methods())
+        assert writes(plan) == [("0000:41:00.0/reset", "1")]
+        assert plan.settings == ()
 
     def test_without_a_file_there_is_none(self) -> None:
         assert "has no reset file" in refused(HostError, GPU, files=frozenset()).message
@@ -93,8 +98,22 @@ class TestMethods:
         assert "is a bridge" in refused(BadSpec, GPU, devices=(PORT,)).message
 
     def test_its_native_driver_is_not_told(self) -> None:
-        native = GPU.model_copy(update={"driver": "nvidia", "driver_override": None})
-        assert "nvidia is not told of it, and may lose 0000:41:00.0 until it is bound again" in planned(native).notes
+        native = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None})
+        assert "amdgpu is not told of it, and may lose 0000:41:00.0 until it is bound again" in planned(native).notes
+
+    def test_the_boot_display_is_refused(self) -> None:
+        shown = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None, "boot_vga": True})
+        assert "boot display" in refused(DeviceInUse, shown).message
+        assert planned(shown, force_holders=True).reset
+
+    @pytest.mark.parametrize(("mode", "refuses"), [(None, True), (True, True), (False, False)])
+    def test_a_gpu_that_nvidia_keeps_open_is_refused(self, mode: bool | None, refuses: bool) -> None:  # noqa: FBT001 - pytest
+        said = Nvml(persistence_mode=mode)
+        native = GPU.model_copy(update={"driver": "nvidia", "driver_override": None, "nvml": said})
+        if refuses:
+            assert "persistence mode" in refused(DeviceInUse, native).message
+        else:
+            assert planned(native).reset
 
 
 class TestTheBus:

@@ -175,7 +175,7 @@ class TestDeadDevices:
         host = machine(tree, fast_folder / "x.db")
         tree.properties.setdefault(f"sim:{HGX}", {})["dies_on_reset"] = "1"
         with pytest.raises(DeviceDead, match=f"{HGX} reset, but {HGX} is dead"):
-            host.apply(host.plan_reset(HGX))
+            host.apply(host.plan_reset(HGX, force_holders=True))
         assert host.history()[0].state == JournalState.DONE
         self.is_kept_from_guests(host)
 
