@@ -161,7 +161,8 @@ class Host:
         inventory = self._seen or self.inventory()
         scope = scope_of(inventory, chosen)
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
-        return read_holders(self.kernel, concerned, inventory, processes)
+        found = read_holders(self.kernel, concerned, inventory, processes)
+        return found.model_copy(update={"marks": tuple(each.mark for each in concerned if each.mark)})
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""

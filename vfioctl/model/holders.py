@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from vfioctl.model.inventory import Mark
 from vfioctl.model.values import PciAddress, Value
 
 
@@ -62,6 +63,7 @@ class Holders(Value):
     holders: tuple[Holder, ...] = ()
     read: int = Field(default=0, description="processes whose open files were read; 0 where none are recorded")
     unread: int = Field(default=0, description="processes whose open files could not be read")
+    marks: tuple[Mark, ...] = Field(default=(), description="what the ledger says against these devices")
     hidden: str = Field(default="", description="why there may be processes that nobody here can see")
 
     @property

@@ -99,7 +99,7 @@ def _facts(facts: Sequence[Fact]) -> Iterator[Text]:
         (fact.address, fact.identity[:9], f"group {words.group_name(fact.iommu_group)}", _binding(fact.binding))
         for fact in facts
     ]
-    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+    return Layout((Column(""),) * 4, rows, _WIDE).flowing(rows)
 
 
 def _steps(steps: Sequence[Step]) -> Iterator[RenderableType]:
@@ -126,7 +126,7 @@ def _effect(step: Step) -> str:
 
 def _changes(changes: Sequence[Change]) -> Iterator[Text]:
     rows = [(change.address, _binding(change.before), "->", _binding(change.after)) for change in changes]
-    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+    return Layout((Column(""),) * 4, rows, _WIDE).flowing(rows)
 
 
 def _settings(plan: Plan) -> Iterator[Text]:
@@ -135,7 +135,7 @@ def _settings(plan: Plan) -> Iterator[Text]:
         for setting in plan.settings
         if setting.before != setting.after
     ]
-    return Layout((Column(""),) * 4, rows, _WIDE).lines(rows)
+    return Layout((Column(""),) * 4, rows, _WIDE).flowing(rows)
 
 
 def _after(setting: Setting) -> str:

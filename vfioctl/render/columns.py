@@ -45,6 +45,12 @@ class Layout:
     def header(self) -> Text:
         return Text(self._line([column.title for column in self._columns]).plain, style="bold")
 
+    def flowing(self, rows: Sequence[Sequence[Cell]]) -> Iterator[Text]:
+        """Lines that go on in the next where the page is narrower: nothing in them may be lost."""
+        for line in self.lines(rows):
+            line.no_wrap, line.overflow = False, "fold"
+            yield line
+
     def lines(self, rows: Sequence[Sequence[Cell]]) -> Iterator[Text]:
         return (self._line(row) for row in rows)
 

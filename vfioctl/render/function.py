@@ -33,7 +33,7 @@ def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> R
         ("Could not be read", function.unknown.items()),
     )
     drawn = [part for name, facts in sections for part in _section(name, facts)]
-    marked = [Text(words.mark_line(function), style="bold red")] if function.mark else []
+    marked = [Text(words.mark_line(function.mark), style="bold red")] if function.mark else []
     return Stack(_title(inventory, function), *marked, *drawn, *travel_lines(inventory, function, width))
 
 

@@ -78,6 +78,7 @@ def _how(alike: Sequence[Holder]) -> str:
 
 
 def _notes(found: Holders) -> Iterator[str]:
+    yield from map(words.mark_line, found.marks)
     for holder in found.holders:
         if holder.kind == HolderKind.CONSOLE:
             yield f"{holder.address} has the text console on it ({words.plain(holder.name)}, {holder.path})."

@@ -12,7 +12,7 @@ from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress, format_cpu_list
 from vfioctl.render import words
 from vfioctl.render.columns import Cell, Column, Layout, table
-from vfioctl.render.notes import gpu_notes, note_lines, warning_notes
+from vfioctl.render.notes import gpu_notes, mark_notes, note_lines, warning_notes
 
 _GPU_COLUMNS = (
     Column("GROUP", right=True),
@@ -45,7 +45,7 @@ _Row = tuple[Cell, ...]
 def inventory_table(inventory: Inventory, *, width: int, everything: bool) -> RenderableType:
     """The GPUs, or every function, made for `width` columns."""
     body = _all_lines(inventory, width) if everything else _gpu_lines(inventory, width)
-    notes = warning_notes(inventory) if everything else (*gpu_notes(inventory), *warning_notes(inventory))
+    notes = (*(mark_notes if everything else gpu_notes)(inventory), *warning_notes(inventory))
     return Stack(*_heading(inventory), *body, *note_lines(notes))
 
 
@@ -72,7 +72,7 @@ def _function_row(function: Function) -> _Row:
         function.address,
         words.group_name(function.iommu_group),
         words.node_name(function.numa_node),
-        words.function_driver(function),
+        words.driver_or_mark(function),
         f"{function.vendor_id}:{function.device_id}",
         words.plain(function.class_name or function.class_code),
         words.link_now(function.link),

@@ -28,7 +28,7 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
     for card in inventory.cards:
         if len(card.groups) > 1:
             yield f"The card {card.slot} lies in groups {words.listed(card.groups)}; they are bound together."
-    yield from (words.mark_line(function) for function in inventory.functions if function.mark)
+    yield from mark_notes(inventory)
     for gpu in inventory.gpus:
         if gpu.boot_vga:
             yield f"{gpu.address} shows the boot messages and the console: to bind it takes --allow-boot-vga."
@@ -41,6 +41,11 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
             yield f"Group {group.id} is shared with {named}: to bind it takes --with-group."
         if not group.viable and any(inventory.by_address[a].on_vfio for a in group.members):
             yield f"Group {group.id} is kept from a guest by {words.blockers(group)}."
+
+
+def mark_notes(inventory: Inventory) -> Iterator[str]:
+    """What the ledger says against devices."""
+    yield from (words.mark_line(function.mark) for function in inventory.functions if function.mark)
 
 
 def warning_notes(inventory: Inventory) -> Iterator[str]:

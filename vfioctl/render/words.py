@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from vfioctl.model.inventory import Function, Group, Inventory, Link, MarkKind, NumaNode
+from vfioctl.model.inventory import Function, Group, Inventory, Link, Mark, MarkKind, NumaNode
 from vfioctl.model.values import PciAddress, format_cpu_list
 
 NONE = "none"
@@ -56,6 +56,11 @@ def function_driver(function: Function) -> Text:
     return driver_text(function.driver, on_vfio=function.on_vfio)
 
 
+def driver_or_mark(function: Function) -> Text:
+    """Where there is no column for what the ledger says against a device."""
+    return Text(function.mark.kind, style="bold red") if function.mark else function_driver(function)
+
+
 def group_name(number: int | None) -> str:
     return NONE if number is None else str(number)
 
@@ -86,13 +91,10 @@ def guest_state(function: Function, group: Group | None) -> Text:
     return Text("ready", style="green") if group.viable else Text("blocked", style="red")
 
 
-def mark_line(function: Function) -> str:
-    """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`; empty for a function that nothing is said against."""
-    mark = function.mark
-    if mark is None:
-        return ""
+def mark_line(mark: Mark) -> str:
+    """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`."""
     then = "recover settles it" if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
-    return f"{function.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
+    return f"{mark.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
 
 
 def gpu_names(inventory: Inventory) -> dict[PciAddress, str]:

@@ -17,8 +17,8 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 def subject_of(path: str, value: str = "") -> str:
-    """Whose lock a write takes: the function that it concerns, or else the file's own."""
-    found = _ADDRESS.findall(value) or _ADDRESS.findall(path)
+    """Whose lock a write takes: the function that it concerns, else the file's own; NVML and systemd have theirs."""
+    found = (_ADDRESS.findall(value) or _ADDRESS.findall(path)) if path.startswith("/") else []
     return str(found[-1]) if found else path
 
 
@@ -46,6 +46,9 @@ def block(tree: Tree, path: str, value: str) -> Stuck:
     address = subject_of(path, value)
     if blocked(tree, address):
         return never_returned(path, value, address)
+    if not path.startswith("/"):
+        tree.properties.setdefault(f"sim:{path}", {})["blocked"] = json.dumps(["", ""])
+        return never_returned(path, value, path)
     if path.endswith("/unbind") and address in tree.directories.get(PCI_DEVICES, ()):
         device = tree.resolve(f"{PCI_DEVICES}/{address}")
         if rules.driver_of(tree, device):
@@ -63,13 +66,6 @@ def let_go(tree: Tree, subject: str) -> None:
     if path:
         with suppress(KernelRefused):
             rules.write(tree, path, value)
-
-
-def call_never_returned(what: str) -> Stuck:
-    """Of NVML or systemd: no lock of a device is held meanwhile, and nothing tells how it ends."""
-    error = Stuck(f"{what} did not return", hint="it may end yet", next_command="vfioctl recover")
-    error.kernel_said = "simulated: the call never returns"
-    return error
 
 
 def never_returned(path: str, value: str, address: str) -> Stuck:

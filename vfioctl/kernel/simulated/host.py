@@ -14,15 +14,7 @@ from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded, read_tree
 from vfioctl.kernel.seam import EVERY_LINK, PCI_DEVICES, Directory, Prefixes, Unanswered
 from vfioctl.kernel.simulated import rules, surroundings
-from vfioctl.kernel.simulated.blocking import (
-    UNDER_LOCK,
-    block,
-    blocked,
-    call_never_returned,
-    let_go,
-    never_returns,
-    subject_of,
-)
+from vfioctl.kernel.simulated.blocking import UNDER_LOCK, block, blocked, let_go, never_returns, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.refusal import WouldBlock
 from vfioctl.kernel.tree import Tree, form
@@ -142,7 +134,7 @@ class Simulated(Recorded):
             if fault and fault.errno:
                 raise KernelRefused(path, fault.errno, value)
             if (fault and fault.kind == HANG) or blocked(self.tree, subject_of(path, value)):
-                raise block(self.tree, path, value) if path.startswith("/") else call_never_returned(path)
+                raise block(self.tree, path, value)
             yield
         if fault and fault.kind == DIE:
             self._end()
