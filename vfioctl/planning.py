@@ -12,6 +12,7 @@ from vfioctl.model.holders import Holders
 from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.bind import plan_bind, plan_unbind
+from vfioctl.plan.holders import refuse_marked
 from vfioctl.plan.letting_go import to_put_back
 from vfioctl.plan.reset import plan_reset, reset_with
 from vfioctl.plan.scope import scope_of
@@ -24,6 +25,8 @@ def planned(
     kernel: Kernel, inventory: Inventory, intent: Intent, journal: Journal, *, boot_id: str, processes: Processes
 ) -> Plan:
     """The plan for the intent. Raises what `plan_bind`, `plan_unbind` and `plan_reset` raise."""
+    for address in intent.devices if intent.verb == Verb.RESET else scope_of(inventory, intent.devices).own:
+        refuse_marked(inventory.by_address[address])  # before anything is asked about it that may hang as well
     if intent.verb == Verb.RESET:
         concerned = [inventory.by_address[address] for address in reset_with(inventory, intent.devices[0])]
         holders = read_holders(kernel, concerned, inventory, processes)
