@@ -40,8 +40,8 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     if function.is_bridge:
         raise BadSpec(f"{named(function)} is a bridge", hint="name the device below it")
     refuse_marked(function)
-    _refuse_under_its_driver(function, intent)
     method = _method(function, intent.method, files)
+    _refuse_under_its_driver(function, intent)
     others = [inventory.by_address[a] for a in reset_with(inventory, function.address) if a != function.address]
     hit = others if method in WIDE else []
     for other in hit:
