@@ -89,6 +89,10 @@ class TestTheFile:
         file.write_text("[deadline]\ndefault = 5\n[other]\n")
         assert "there is [deadlines]" in refused(file, "unknown settings: deadline, other").hint
 
+    def test_with_a_deadline_of_nothing_is_refused_and_those_there_are_named(self, file: Path) -> None:
+        file.write_text("[deadlines]\nunbnd = 5\n")
+        assert "unbind, unbindLock" in refused(file, "no deadline is called unbnd").hint
+
     def test_whose_deadlines_are_no_table_is_refused(self, file: Path) -> None:
         file.write_text("deadlines = 5\n")
         refused(file, "is a table")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -386,14 +386,14 @@ class TestTheProof:
             asked = 0
 
             def survey(
-                self, read_one: Callable[[str], T], subjects: Iterable[str], **wishes: Any
+                self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
             ) -> Iterator[tuple[str, T | Unanswered]]:
                 if len(self.writes) == last:
                     Slow.asked += 1
                 if Slow.asked == 3:
                     Simulated.write(self, DRIVERS_PROBE, GPU)
                     Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
-                return super().survey(read_one, subjects, **wishes)
+                return super().survey(read_one, subjects, patience=patience)
 
         last = Machine(fast_folder / "y.db").writes
         work = Machine(fast_folder / "x.db", Slow)
@@ -708,6 +708,34 @@ class TestRecovery:
             first, other = work.host.recover()
         assert [outcome.plan.intent.devices[0] for outcome in (first, other)] == ["0000:05:00.0", GPU]
         assert state(work.tree) == work.before
+
+    def test_of_several_changes_finishes_all_but_those_that_are_stuck(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            second = machine(work.tree, work.ledger, (Fault(1, HANG),))
+            with pytest.raises(Stuck):
+                second.apply(second.plan_bind(["05:00.0"]))
+            with pytest.raises(Stuck, match=r"0000:05:00\.0 is still wedged") as caught:
+                work.host.recover()
+        assert caught.value.restored == "0000:0b:00.0, 0000:0b:00.1, 0000:0b:00.2, 0000:0b:00.3: put back"
+        assert caught.value.facts["others"] == []
+        states = [(entry.plan.intent.devices[0], entry.state) for entry in work.host.history()]
+        assert states == [("0000:05:00.0", JournalState.STUCK), (GPU, JournalState.BACK)]
+        work.kernel.let_go("0000:05:00.0")
+        assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
+        assert state(work.tree) == work.before
+
+    def test_of_changes_that_are_all_stuck_names_the_others(self, fast_folder: Path) -> None:
+        work = Machine(fast_folder / "x.db", faults=(Fault(1, HANG),))
+        work.fails(Stuck)
+        second = machine(work.tree, work.ledger, (Fault(1, HANG),))
+        with pytest.raises(Stuck):
+            second.apply(second.plan_bind(["05:00.0"]))
+        with pytest.raises(Stuck, match=r"0000:05:00\.0 is still wedged") as caught:
+            work.host.recover()
+        others = caught.value.facts["others"]
+        assert isinstance(others, list)
+        assert [text.partition(":00.0 ")[2][:15] for text in others] == ["is still wedged"]
+        assert caught.value.restored == ""
 
     def test_interrupted_can_be_done_again(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", 9) as work:

@@ -206,6 +206,9 @@ class TestMarks:
         journal.mark([mark(GPU), mark(OTHER)], boot_id=BOOT)
         journal.unmark([GPU], boot_id=BOOT)
         assert journal.marks(boot_id=BOOT).keys() == {OTHER}
+        journal.mark([mark(GPU, MarkKind.DEAD)], boot_id=BOOT)
+        journal.unmark([GPU, OTHER], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT).keys() == {GPU}, "what is dead does not live again by that"
         journal.unmark([], boot_id="boot-2")
         assert journal.marks(boot_id=BOOT) == {}, "of an earlier boot they are forgotten"
 
@@ -232,6 +235,8 @@ class TestSettings:
         done(journal, self.plan(bind(GPU, OTHER)))
         assert journal.settings(boot_id=BOOT) == (self.D3COLD,)
         assert journal.settings(boot_id="boot-2") == ()
+        done(journal, unbind(GPU))
+        assert journal.settings(boot_id=BOOT) == (), "the other one's were never set"
 
     def test_end_when_the_device_is_returned(self, journal: Journal) -> None:
         done(journal, self.plan(bind(GPU)))

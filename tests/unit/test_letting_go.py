@@ -36,7 +36,15 @@ from vfioctl.model.holders import Holder, HolderKind
 from vfioctl.model.inventory import Function
 from vfioctl.model.setting import Reading, Setting, SettingKind
 from vfioctl.model.values import PciAddress
-from vfioctl.plan.letting_go import GPU_SERVICES, excused, to_finish, to_let_go, to_put_back, warnings
+from vfioctl.plan.letting_go import (
+    GPU_SERVICES,
+    excused,
+    idle_services,
+    to_finish,
+    to_let_go,
+    to_put_back,
+    warnings,
+)
 from vfioctl.plan.steps import steps
 
 OTHER = PciAddress("0000:42:00.0")
@@ -103,6 +111,11 @@ class TestWhatIsSet:
     def test_persistence_that_is_unknown_counts_as_on(self) -> None:
         (found,) = let_go(reading(SettingKind.PERSISTENCE, None))
         assert (found.before, found.after) == ("unknown", "0")
+
+    def test_only_power_of_what_comes_from_another_vfio_driver(self) -> None:
+        readings = tuple(reading(kind, THERE[kind]) for kind in THERE)
+        found = to_let_go([], Circumstances(readings=readings), from_vfio=[GPU])
+        assert [each.kind for each in found] == [SettingKind.POWER]
 
     @pytest.mark.parametrize("state", ["inactive", "failed", "activating", "deactivating", "unknown"])
     def test_no_service_that_is_not_active(self, state: str) -> None:
@@ -221,6 +234,15 @@ class TestWhoLetsGo:
         assert not excused(inside, [], intent("gdm.service"))
         assert not excused(holder(unit), stopping("gdm.service"), intent("gdm.service")), "it is in no session"
 
+    @pytest.mark.parametrize(
+        "unit", ["gdm3.service", "sddm.service", "display-manager.service", "ly@tty2.service", "lightdm.service"]
+    )
+    def test_a_session_with_any_display_manager(self, unit: str) -> None:
+        inside = holder("session-2.scope").model_copy(update={"in_session": True})
+        assert excused(inside, stopping(unit), intent(unit))
+        for other in (f"x{unit}", unit.replace("@tty2", "").replace(".service", "-helper.service")):
+            assert not excused(inside, stopping(other), intent(other))
+
     @pytest.mark.parametrize("unit", [None, "docker-0123.scope", "init.scope", "sessions.service"])
     def test_nobody_else(self, unit: str | None) -> None:
         assert not excused(holder(unit), stopping(*STOPPABLE), intent(*STOPPABLE))
@@ -256,6 +278,22 @@ class TestWarnings:
         assert told(stubborn) == ["0000:41:00.0 cannot be reset: what one guest leaves in it, the next one finds"]
         assert told(stubborn.model_copy(update={"class_code": "040300"})) == []
         assert told(stubborn.model_copy(update={"unknown": {"reset_method": "EIO"}})) == []
+
+    def test_a_kernel_that_names_no_methods_may_reset_it_all_the_same(self) -> None:
+        older = Circumstances(can_be_reset=frozenset({GPU}))
+        assert list(warnings([self.FINE.model_copy(update={"reset_methods": ()})], (), older)) == []
+
+    def test_a_mode_that_was_unknown_is_not_put_back(self) -> None:
+        unknown = setting(SettingKind.PERSISTENCE, before="unknown", after="0")
+        assert told(self.FINE, unknown) == [
+            "the persistence mode of 0000:41:00.0 is unknown: it goes off, and is not put back"
+        ]
+
+    def test_a_service_that_holds_nothing_is_not_stopped_and_that_is_said(self) -> None:
+        named = intent("gdm.service", "a.service", DCGM)
+        assert list(idle_services(named, stopping("gdm.service"))) == [
+            "a.service is not stopped: it holds none of these, does not run, or is no unit here"
+        ]
 
     @pytest.mark.parametrize("asleep", [True, False, None])
     def test_what_sleeps_deeply_is_kept_awake(self, asleep: bool | None) -> None:  # noqa: FBT001 - pytest

@@ -346,8 +346,10 @@ class Mute(Recorded):
         super().__init__(tree, "")
         self._times = times
 
-    def survey(self, read_one: Callable[[str], T], subjects: Iterable[str]) -> Iterator[tuple[str, T | Unanswered]]:
-        for subject, answer in super().survey(read_one, subjects):
+    def survey(
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+    ) -> Iterator[tuple[str, T | Unanswered]]:
+        for subject, answer in super().survey(read_one, subjects, patience=patience):
             if subject == GPU and self._times:
                 self._times -= 1
                 yield subject, Unanswered("no answer after 1 s")
