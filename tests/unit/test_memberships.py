@@ -198,10 +198,10 @@ def test_which_programs_are_vmms() -> None:
     ],
 )
 def test_what_ends_a_process(belongs: Membership, expected: str) -> None:
-    process = Process("7", "x", (OpenNode("open", "/dev/x", "c 1:7", ""),), (), is_vmm=False)
+    process = Process("7", "x", (OpenNode("open", "/dev/x", "c 1:7", ""),), (), readable=True, is_vmm=False)
     assert remedy(process, Identity("root", belongs, None)) == expected
 
 
 def test_what_ends_a_guest_that_nobody_manages() -> None:
-    process = Process("7", "qemu-system-x86", (), ("0000:01:00.0",), is_vmm=True)
+    process = Process("7", "qemu-system-x86", (), ("0000:01:00.0",), readable=True, is_vmm=True)
     assert remedy(process, Identity("root", Membership(unit="session-1.scope"), "x")) == "shut the guest down"
