@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,14 @@ def interrupts_are_heard() -> Iterator[None]:
 @pytest.fixture
 def fast_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder in memory where there is one: the store syncs each transaction, thousands of times in some tests."""
+    with memory(tmp_path) as folder:
+        yield folder
+
+
+@contextmanager
+def memory(otherwise: Path | None = None) -> Iterator[Path]:
+    """A new folder that is gone in the end, in memory where that can be."""
     shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shared, prefix="vfioctl-test-") as folder:
+    place = shared if os.access(shared, os.W_OK) else otherwise
+    with tempfile.TemporaryDirectory(dir=place, prefix="vfioctl-test-") as folder:
         yield Path(folder)
