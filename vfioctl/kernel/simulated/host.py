@@ -80,8 +80,9 @@ class Simulated(Recorded):
         return super().read(path)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        for name in wanted:
-            self._refuse_blocking(f"{path}/{name}")
+        for name in UNDER_LOCK:
+            if name in wanted:
+                self._refuse_blocking(f"{path}/{name}")
         return super().directory(path, wanted, links)
 
     def config(self, address: str) -> bytes:
