@@ -86,11 +86,11 @@ class Simulated(Recorded):
         return super().directory(path, wanted, links)
 
     def config(self, address: str) -> bytes:
-        self._refuse_blocking(f"{address}/config")
+        self._refuse_blocking(f"/{address}/config")
         return super().config(address)
 
     def rom(self, address: str) -> bytes:
-        self._refuse_blocking(f"{address}/rom")
+        self._refuse_blocking(f"/{address}/rom")
         return super().rom(address)
 
     def _refuse_blocking(self, path: str) -> None:
