@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.machines import copy, original, unhurried
 from vfioctl.errors import HostError, KernelRefused, Stuck
-from vfioctl.kernel import devices, live
+from vfioctl.kernel import devices, live_use
 from vfioctl.kernel.deadlines import Deadlines
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.recorded import Recorded
@@ -88,7 +88,7 @@ class TestThisMachine:
 
     @pytest.fixture
     def device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(live, "PCI_DEVICES", str(tmp_path))
+        monkeypatch.setattr(live_use, "PCI_DEVICES", str(tmp_path))
         (tmp_path / GPU).mkdir()
         return tmp_path / GPU
 
