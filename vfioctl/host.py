@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress
+    from vfioctl.model.vgpu import Vgpus
     from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
@@ -163,6 +164,16 @@ class Host:
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         found = read_holders(self.kernel, concerned, inventory, processes)
         return found.model_copy(update={"marks": tuple(each.mark for each in concerned if each.mark)})
+
+    def vgpus(self) -> Vgpus:
+        """What can be sliced here, and all slices; those that vfioctl did not make are foreign."""
+        from vfioctl.probe.vgpu.scan import VgpuScan
+
+        # its children read while the models are imported; of a wedged device nothing is asked
+        scan = VgpuScan(self.kernel, suspects=self._marks())
+        from vfioctl.probe.vgpu.inventory import assemble
+
+        return assemble(self.kernel, scan)
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""

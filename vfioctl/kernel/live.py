@@ -121,11 +121,21 @@ class Live(LiveUse):
         finally:
             os.close(fd)
 
+    def texts_below(self, path: str, name: str) -> Directory:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise refused(path, error) from None
+        try:
+            return files.read_texts_below(fd, name, strictly=bool(self._root))
+        finally:
+            os.close(fd)
+
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None, weight: int = 1
     ) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
-        children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
+        children = min(4, len(os.sched_getaffinity(0))) if len(todo) * weight > _FEW else 1
         answers = survey.each(read_one, todo, patience=patience or self._patience, children=children)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 

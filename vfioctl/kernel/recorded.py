@@ -97,10 +97,20 @@ class Recorded:
         chosen = {name: target for name, target in targets.items() if name.startswith(links)}
         return Directory(frozenset(names), texts, chosen, refused)
 
+    def texts_below(self, path: str, name: str) -> Directory:
+        names, texts, refused = self.children(path), {}, {}
+        for folder in names:
+            try:
+                texts[folder] = self.read(f"{path}/{folder}/{name}")
+            except KernelRefused as error:
+                if error.symbol != "ENOTDIR" and f"{self.tree.resolve(path)}/{folder}" in self.tree.directories:
+                    refused[folder] = error.symbol
+        return Directory(frozenset(names), texts, {}, refused)
+
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None, weight: int = 1
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del patience  # nothing blocks here
+        del patience, weight  # nothing blocks here
         for subject in subjects:
             yield subject, read_one(subject)
 

@@ -21,7 +21,7 @@ END = "#end"
 MOST_BYTES = 64 << 20
 LONGEST_LINE = 65_536
 DEEPEST = 64
-ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/")
+ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/", "/etc/mdevctl.d/")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)

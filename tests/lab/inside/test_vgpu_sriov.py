@@ -6,20 +6,14 @@ import pytest
 
 from tests.lab.inside import mdev, pci
 from tests.lab.inside.conftest import Hold, Load, WriteApart
-from tests.lab.inside.in_use import within_seconds
 from tests.lab.inside.refusal import refused
 from tests.lab.inside.topology import Topology
 
 BLOCKED_SECONDS = 2.0
 ENDS_SECONDS = 10.0
-BIND_SECONDS = 10.0
 
 
 class TestTurningThemOn:
-    def test_with_autoprobe_the_kernel_binds_them(self, lab: Topology) -> None:
-        functions = mdev.enable_vfs(lab.nvme, 2, autoprobe=True)
-        within_seconds(BIND_SECONDS, lambda: all(pci.driver_of(one) == "nvme" for one in functions))
-
     def test_without_autoprobe_they_have_no_driver(self, lab: Topology) -> None:
         functions = mdev.enable_vfs(lab.nvme, 4, autoprobe=False)
         assert [pci.driver_of(one) for one in functions] == [None] * 4
@@ -106,7 +100,10 @@ class TestThePhysicalFunction:
         mdev.set_parameter("vfio_pci", "enable_sriov", "Y")
         try:
             (function,) = mdev.enable_vfs(lab.nvme, 1, autoprobe=True)
-            assert pci.attribute(function, "driver_override") == "vfio-pci"
+            assert pci.attribute(function, "driver_override") == pci.driver_of(function) == "vfio-pci"
+            mdev.set_vf_count(lab.nvme, 0)
+            (function,) = mdev.enable_vfs(lab.nvme, 1, autoprobe=False)
+            assert (pci.attribute(function, "driver_override"), pci.driver_of(function)) == ("vfio-pci", None)
             mdev.set_vf_count(lab.nvme, 0)
         finally:
             mdev.set_parameter("vfio_pci", "enable_sriov", "N")

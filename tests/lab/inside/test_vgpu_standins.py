@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import mdev, pci
+from tests.lab.inside import l2, mdev, pci
 from tests.lab.inside.conftest import Hold, Load, WriteApart
 from tests.lab.inside.refusal import refused
 from tests.lab.inside.topology import Topology
@@ -89,6 +89,9 @@ class TestAnOlderCard:
         assert "mdev_unregister_parent" in writer.stack()
         # hidden at once, as a removal hides it, and the parent with it
         assert mdev.instances() == mdev.parents() == set()
+        kind = pci.DEVICES / lab.far_display / "mdev_supported_types" / A2_4C
+        assert (kind / "available_instances").read_text() == "3\n"
+        assert refused(lambda: pci.write(kind / "create", mdev.new_uuid())) == "ENODEV"
         holder.kill()
         assert writer.status(ENDS_SECONDS) == 0
         assert pci.driver_of(lab.far_display) is None
@@ -200,3 +203,18 @@ class TestTheVendorsFolder:
         assert listed.startswith("1145  : NVIDIA L40S-1B\n")
         mdev.set_current(function, L40S_2Q)
         assert mdev.current(function) == mdev.NONE
+
+
+def test_a_guest_takes_an_instance_of_either_kind(lab: Topology, load: Load) -> None:
+    load("standin_vendor")
+    load("standin_mdev", driver="nvidia-mdev")
+    pci.bind_to(lab.far_display, "nvidia-mdev")
+    instance = mdev.create(lab.far_display, f"nvidia-mdev-{A2_4C.removeprefix('nvidia-')}")
+    (function,) = mdev.enable_vfs(lab.nvme, 1, autoprobe=False)
+    pci.bind_to(function, "nvidia")
+    mdev.set_current(function, L40S_16Q)
+    with l2.running([instance, function]) as (_, seen):
+        assert {("10de:25b6", "030200"), ("10de:26b9", "030200")} <= {(one.ids, one.kind) for one in seen}
+        assert refused(lambda: mdev.set_current(function, mdev.NONE)) == "EBUSY"
+    mdev.set_current(function, mdev.NONE)
+    mdev.remove(instance)
