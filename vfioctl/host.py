@@ -12,7 +12,7 @@ Every method may raise any class of the error tree in `vfioctl.errors`; a method
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress
-    from vfioctl.model.vgpu import Vgpus
+    from vfioctl.model.vgpu import VgpuCard, Vgpus
     from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
@@ -174,6 +174,12 @@ class Host:
         from vfioctl.probe.vgpu.inventory import assemble
 
         return assemble(self.kernel, scan)
+
+    def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
+        """What those cards are, by their address; nothing for those that no database knows."""
+        from vfioctl.probe.vgpu.inventory import titles
+
+        return titles(self.kernel, cards)
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""

@@ -58,7 +58,8 @@ T4_TYPES = _types(
     | {252: "1B4", 319: "4C", 320: "8C", 321: "16C"},
 )  # fmt: skip
 L40S_TYPES = {
-    **{1145: "1B", 1146: "2B"},
+    1145: "1B",
+    1146: "2B",
     **dict(enumerate((f"{size}Q" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)), 1147)),
     **dict(enumerate((f"{size}A" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)), 1157)),
     2164: "3B",

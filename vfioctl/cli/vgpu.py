@@ -23,7 +23,7 @@ app = typer.Typer(
 def complete_parent(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
     """The cards that can be sliced."""
     found = _found_or_nothing(ctx)
-    return [(card.id, card.title) for card in found.cards] if found else []
+    return [(card.id, card.dialect) for card in found.cards] if found else []
 
 
 def complete_type(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
@@ -117,7 +117,7 @@ def types(
         return
     from vfioctl import render
 
-    draw(render.vgpu_types_page(cards, forecasts, found.warnings, width=width()))
+    draw(render.vgpu_types_page(cards, host.titles(cards), forecasts, found.warnings, width=width()))
 
 
 @app.command(
@@ -171,14 +171,16 @@ def show(
     """Show everything about one slice."""
     from vfioctl.model.slices import instance_called
 
-    found = chosen(ctx).open().vgpus()
+    host = chosen(ctx).open()
+    found = host.vgpus()
     vgpu = instance_called(found, instance)
     if as_json:
         _emit_document(vgpu)
         return
     from vfioctl import render
 
-    draw(render.vgpu_page(vgpu, found.cards))
+    titles = host.titles(card for card in found.cards if card.id == vgpu.card)
+    draw(render.vgpu_page(vgpu, titles.get(vgpu.card, "")))
 
 
 def _emit_document(document: object) -> None:

@@ -57,16 +57,17 @@ def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directo
 
 def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
     """The attribute `name` of each directory in a directory. `strictly`: through no link, and of no odd file."""
-    texts, refused = {}, {}
-    for folder in (names := os.listdir(fd)):
+    texts, refused, names = {}, {}, os.listdir(fd)
+    plain = "".join(names).isascii()
+    for folder in names:
         path = f"{folder}/{name}"
         try:
             if strictly:
                 _refuse_elsewhere(fd, folder, path)
-            texts[readable(folder)] = read_attribute(path, fd)
+            texts[folder if plain else readable(folder)] = read_attribute(path, fd)
         except OSError as error:
             if error.errno != errnos.ENOTDIR:
-                refused[readable(folder)] = errnos.errorcode.get(error.errno or 0, "EIO")
+                refused[readable(folder)] = symbol(error.errno or errnos.EIO)
     return Directory(frozenset(map(readable, names)), texts, {}, refused)
 
 

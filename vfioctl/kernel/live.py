@@ -132,10 +132,10 @@ class Live(LiveUse):
             os.close(fd)
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None, weight: int = 1
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
-        children = min(4, len(os.sched_getaffinity(0))) if len(todo) * weight > _FEW else 1
+        children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
         answers = survey.each(read_one, todo, patience=patience or self._patience, children=children)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 

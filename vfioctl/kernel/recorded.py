@@ -108,9 +108,9 @@ class Recorded:
         return Directory(frozenset(names), texts, {}, refused)
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None, weight: int = 1
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del patience, weight  # nothing blocks here
+        del patience  # nothing blocks here
         for subject in subjects:
             yield subject, read_one(subject)
 

@@ -104,12 +104,11 @@ class Kernel(Protocol):
         """The file `name` of each of the directory's own directories: `texts` and `refused` are by directory."""
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None, weight: int = 1
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
         """`read_one` for each subject, in order, where a read that blocks costs only its subject.
 
         `patience`: seconds without progress until a subject is passed over, where the host's own are too few.
-        `weight`: how much more there is to read of one than of a function; many are shared among several children.
         On a live host it runs in forked children, so what it returns must be plain data (marshal).
         """
 

@@ -131,7 +131,6 @@ class VgpuCard:
     id: str
     """The PF's address, or the name of a device that is no PCI function."""
     dialect: Dialect
-    title: str = ""
     sharing: Sharing = Sharing.UNKNOWN
     size_mode: SizeMode = SizeMode.UNKNOWN
     numa_node: int | None = None

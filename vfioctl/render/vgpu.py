@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group as Stack
 from rich.console import RenderableType
@@ -46,11 +46,19 @@ _INSTANCE_COLUMNS = (
 
 
 def vgpu_types_page(
-    cards: Sequence[VgpuCard], forecasts: Sequence[Forecast], warnings: Iterable[VgpuWarning], *, width: int
+    cards: Sequence[VgpuCard],
+    titles: Mapping[str, str],
+    forecasts: Sequence[Forecast],
+    warnings: Iterable[VgpuWarning],
+    *,
+    width: int,
 ) -> RenderableType:
-    """The types by card, made for `width` columns."""
+    """The types by card, made for `width` columns; `titles` are what the cards are, by their address."""
     by_card = {forecast.card: forecast for forecast in forecasts}
-    parts = [part for card in cards for part in (Text(), *_card(card, by_card.get(card.id), width))][1:]
+    parts: list[RenderableType] = []
+    for card in cards:
+        parts += [Text()] if parts else []
+        parts += _card(card, titles.get(card.id, ""), by_card.get(card.id), width)
     return Stack(*(parts or [Text("Nothing here can be sliced.")]), *note_lines(_warnings(warnings)))
 
 
@@ -61,12 +69,12 @@ def vgpu_table(instances: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, wi
     return Stack(*lines, *note_lines([*_states(instances), *_warnings(warnings)]))
 
 
-def vgpu_page(vgpu: Vgpu, cards: Iterable[VgpuCard]) -> RenderableType:
+def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
     """One slice, with all that is known of it."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=18)
     grid.add_column(overflow="fold")
-    for label, fact in _facts(vgpu, next((card.title for card in cards if card.id == vgpu.card), "")):
+    for label, fact in _facts(vgpu, card_title):
         if fact:
             grid.add_row(Text(words.plain(label)), Text(words.plain(fact)))
     title = "  ".join(filter(None, (vgpu.id, words.plain(vgpu.profile or vgpu.type))))
@@ -76,9 +84,9 @@ def vgpu_page(vgpu: Vgpu, cards: Iterable[VgpuCard]) -> RenderableType:
 # -- a card ------------------------------------------------------------------------------------------------
 
 
-def _card(card: VgpuCard, forecast: Forecast | None, width: int) -> Iterator[RenderableType]:
+def _card(card: VgpuCard, title: str, forecast: Forecast | None, width: int) -> Iterator[RenderableType]:
     node = "" if card.numa_node is None else f"NUMA node {card.numa_node}"
-    yield Text("  ".join(filter(None, (card.id, words.plain(card.title), node))), style="bold")
+    yield Text("  ".join(filter(None, (card.id, words.plain(title), node))), style="bold")
     yield Text(", ".join(filter(None, (_INTERFACES[card.dialect], _places(card), _made(card), _mode(card)))))
     columns = (
         Column("PROFILE"),

@@ -96,8 +96,8 @@ def put_back(before: dict[str, str | None]) -> None:
 
 
 def _turn_vfs_off(physical: str, before: dict[str, str | None]) -> None:
-    if driver_of(physical) is None:
-        # only a driver can
+    if driver_of(physical) != before[physical]:
+        # without a driver nobody can, and not every driver does
         bind_back(physical, before[physical])
     write(DEVICES / physical / "sriov_numvfs", "0")
 

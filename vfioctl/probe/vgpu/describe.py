@@ -13,7 +13,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 _PAIR = re.compile(r"([a-z_]{1,32})=([0-9a-zA-Z]{1,32})", re.ASCII)
 _PROFILE = re.compile(
-    r".*[A-Za-z0-9]-(?:(?P<slices>[1-9])-)?(?P<memory>[0-9]{1,3})[ABCQ][0-9]?(?:ME|NOME|MEALL|GFX)*", re.ASCII
+    r".*?[A-Za-z0-9]-(?:(?P<slices>[1-9])-)?(?P<memory>[0-9]{1,3})[ABCQ][0-9]?(?:ME|NOME|MEALL|GFX)*", re.ASCII
 )
 _SIZE = re.compile(r"([0-9]{1,9})M", re.ASCII)
 _VIDEO_MEMORY = re.compile(r"\b([1-9][0-9]{0,6}) MB video memory\b", re.ASCII)

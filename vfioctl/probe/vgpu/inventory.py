@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vfioctl.kernel.seam import Kernel
+from vfioctl.kernel.seam import PCI_DEVICES, Kernel
 from vfioctl.model.capacity import counted
 from vfioctl.model.vgpu import (
     UNKNOWN,
@@ -22,8 +22,9 @@ from vfioctl.model.vgpu import (
     VgpuType,
     VgpuWarning,
 )
+from vfioctl.probe.lenient import text_of
 from vfioctl.probe.vgpu.definitions import read_definitions
-from vfioctl.probe.vgpu.dialect import Facts
+from vfioctl.probe.vgpu.dialect import ADDRESS, Facts
 from vfioctl.probe.vgpu.scan import VgpuScan
 
 _TYPE_FIELDS = (
@@ -40,17 +41,26 @@ def read_vgpus(kernel: Kernel) -> Vgpus:
 
 def assemble(kernel: Kernel, scan: VgpuScan) -> Vgpus:
     """The slices of a scan that was begun already."""
-    titles = scan.titles()
     gathered: dict[str, _Gathered] = {}
     for dialect, parent, facts in scan.results():
         gathered.setdefault(facts["card"], _Gathered(facts["card"], Dialect(dialect))).add(parent, facts)
     memory = scan.memory()
     definitions, problems = read_definitions(kernel)
-    found = [each.card(titles.get(each.id, ""), memory.get(each.id)) for each in gathered.values()]
+    found = [each.card(memory.get(each.id)) for each in gathered.values()]
     cards = tuple(sorted(found, key=_order))
     instances = _with_definitions([v for each in gathered.values() for v in each.instances(cards)], definitions, cards)
     warnings = (VgpuWarning(subject, text) for subject, text in (*scan.problems, *problems))
     return Vgpus(cards, tuple(sorted(instances, key=_instance_order)), tuple(warnings))
+
+
+def titles(kernel: Kernel, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
+    """What the cards are, by the hardware database. Apart from the rest: to open that takes a fifth of a listing."""
+    found = {}
+    for card in cards:
+        modalias = text_of(kernel, f"{PCI_DEVICES}/{card.id}/modalias") if ADDRESS.fullmatch(card.id) else ""
+        if modalias:
+            found[card.id] = kernel.properties(modalias).get("ID_MODEL_FROM_DATABASE", "")
+    return found
 
 
 class _Gathered:
@@ -74,13 +84,12 @@ class _Gathered:
         here = VgpuParent(parent, facts["offers"], len(facts["instances"]), facts.get("unknown", {}))
         self._parents.append(here)
 
-    def card(self, title: str, memory_bytes: int | None) -> VgpuCard:
+    def card(self, memory_bytes: int | None) -> VgpuCard:
         there = [instance.get("type", "") for _, instance in self._instances if _counts(instance)]
         types = {name: self._types.get(name, {}) for name in {*filter(None, there), *self._types}}
         return counted(VgpuCard(
             id=self.id,
             dialect=self._dialect,
-            title=title,
             sharing=Sharing(self._of_card.get("sharing", Sharing.UNKNOWN)),
             numa_node=self._of_card.get("numa_node"),
             driver=self._of_card.get("driver"),

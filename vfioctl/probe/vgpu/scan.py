@@ -5,11 +5,11 @@ Imports no model: its children read while the caller still imports one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, Kernel, NvmlAnswer, Unanswered
-from vfioctl.probe.lenient import text_of
+from vfioctl.kernel.seam import Kernel, NvmlAnswer, Unanswered
 from vfioctl.probe.vgpu.dialect import ADDRESS, Facts, Reader, physical
 from vfioctl.probe.vgpu.mdev import MdevReader
 from vfioctl.probe.vgpu.sriov import SriovReader
@@ -20,12 +20,12 @@ READERS: tuple[type[Reader], ...] = (MdevReader, VendorReader, XeReader, SriovRe
 """In this order: a card that an earlier dialect slices is none of a later one's."""
 
 
-_WEIGHT = 4
-"""A parent has a score of types: several children are worth their while sooner."""
+_MANY = 100
+"""A parent has a score of types: for more than these, a second child is worth its while."""
 
 
 class VgpuScan:
-    """The parents of a host, being read from the moment it is made; `results` waits for them."""
+    """The places of a host that slices are made on, being read from the moment it is made; `results` waits for them."""
 
     def __init__(self, kernel: Kernel, *, suspects: Collection[str] = ()) -> None:
         """`suspects`: functions whose attributes may block; neither they nor their VFs are asked."""
@@ -33,21 +33,35 @@ class VgpuScan:
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
         self._readers = {reader.dialect: reader(kernel) for reader in READERS}
-        self._sliced: dict[str, str] = {}
-        subjects = list(self._subjects(suspects))
-        self._answers = kernel.survey(self._attempt, subjects, weight=_WEIGHT)
-        by_nvml = any(subject.startswith(f"{VendorReader.dialect} ") for subject in subjects)
-        self._nvml = kernel.nvml() if by_nvml else None
-
-    def _subjects(self, suspects: Collection[str]) -> Iterator[str]:
-        sliced = self._sliced
+        self._answers: list[Iterator[tuple[str, Facts | Unanswered]]] = []
+        self._cards: dict[str, str] = {}
         for dialect, reader in self._readers.items():
-            for parent in reader.parents():
-                card = physical(self._kernel, parent) if ADDRESS.fullmatch(parent) else parent
-                if parent in suspects or card in suspects:
-                    self.problems.append((parent, "it is wedged, and was not asked"))
-                elif sliced.setdefault(card, dialect) == dialect:
-                    yield f"{dialect} {parent}"
+            self._begin(dialect, list(reader.parents()), suspects)
+        self._nvml = kernel.nvml() if VendorReader.dialect in self._cards.values() else None
+
+    def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
+        """Has the places of one dialect read, as long as no earlier one slices their card.
+
+        The first dialect's children begin before the others' places are looked for: it has by far the most to read.
+        """
+        if suspects or self._cards:
+            parents = [parent for parent in parents if self._may_ask(dialect, parent, suspects)]
+        half = len(parents) // 2 if len(parents) > _MANY else 0
+        for share in (parents[:half], parents[half:]):
+            if share:
+                self._answers.append(self._kernel.survey(self._attempt, [f"{dialect} {parent}" for parent in share]))
+        for parent in parents:
+            self._cards.setdefault(self._card_of(parent), dialect)
+
+    def _may_ask(self, dialect: str, parent: str, suspects: Collection[str]) -> bool:
+        card = self._card_of(parent)
+        if parent in suspects or card in suspects:
+            self.problems.append((parent, "it is wedged, and was not asked"))
+            return False
+        return self._cards.get(card, dialect) == dialect
+
+    def _card_of(self, parent: str) -> str:
+        return physical(self._kernel, parent) if ADDRESS.fullmatch(parent) else parent
 
     def _attempt(self, subject: str) -> Facts:
         dialect, _, parent = subject.partition(" ")
@@ -58,7 +72,7 @@ class VgpuScan:
 
     def results(self) -> Iterator[tuple[str, str, Facts]]:
         """Dialect, parent and facts of each parent that answered; those of one dialect follow one another."""
-        for subject, facts in self._answers:
+        for subject, facts in chain.from_iterable(self._answers):
             dialect, _, parent = subject.partition(" ")
             if isinstance(facts, Unanswered):
                 self.problems.append((parent, f"reading it did not return: {facts.reason}"))
@@ -66,15 +80,6 @@ class VgpuScan:
                 self.problems.append((parent, facts["failed"]))
             else:
                 yield dialect, parent, facts
-
-    def titles(self) -> dict[str, str]:
-        """What each card is, by the hardware database; to be asked while the children are at work."""
-        found = {}
-        for card in self._sliced:
-            modalias = text_of(self._kernel, f"{PCI_DEVICES}/{card}/modalias") if ADDRESS.fullmatch(card) else ""
-            if modalias:
-                found[card] = self._kernel.properties(modalias).get("ID_MODEL_FROM_DATABASE", "")
-        return found
 
     def memory(self) -> dict[str, int]:
         """By address, what NVML says of memory, in bytes; asked only where a card gives no numbers of its own."""
