@@ -116,11 +116,11 @@ class Nvidia:
             number += 1
         return number
 
-    def card(self, names: Iterable[str]) -> VgpuCard:
+    def card(self, names: Iterable[str], memory: int | None = None) -> VgpuCard:
         free = {name: min(1, self.room(name)) for name in names}
         types = [nvidia(self.size(name), name[-1], self.there.count(name)) for name in names]
         places: list[Mapping[str, int]] = [{}] * len(self.there) + [free] * (self.vfs - len(self.there))
-        return card_of(types, *places)
+        return card_of(types, *places, memory=memory)
 
 
 NAMES = tuple(f"{size}{series}" for size in SIZES for series in "QA")
@@ -179,13 +179,24 @@ class TestSizes:
         )  # fmt: skip
         assert [count.at_most for count in counts(counted(l40s)).values()] == [32, 4, 1]
 
-    @given(THERE, st.booleans(), st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), max_size=3))
+    @given(
+        THERE,
+        st.booleans(),
+        st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), max_size=3),
+        st.sampled_from([None, 15 * GIB, 16 * GIB]),
+    )
     @unhurried
-    def test_holds_the_truth(self, there: list[str], mixed: bool, request: dict[str, int]) -> None:  # noqa: FBT001 - drawn
+    def test_holds_the_truth(
+        self,
+        there: list[str],
+        mixed: bool,  # noqa: FBT001 - drawn
+        request: dict[str, int],
+        memory: int | None,
+    ) -> None:
         now = Nvidia(there, mixed=mixed)
         then = Nvidia([*there, *(name for name, number in request.items() for _ in range(number))], mixed=mixed)
         assume(now.is_possible)
-        card = now.card(NAMES)
+        card = now.card(NAMES, memory)
         hold(counts(card), {name: now.room(name) for name in NAMES})
         assert card.size_mode is not (SizeMode.SAME if mixed else SizeMode.MIXED)
         if then.is_possible:

@@ -96,7 +96,7 @@ def _available(card: VgpuCard, kind: VgpuType) -> Count:
     if card.sharing is Sharing.VFS:
         return kind.available
     at_least = max((parent.offers.get(kind.id, 0) for parent in card.parents), default=0)
-    room = _room(card, kind, 0)
+    room = _room(card, kind, {})
     if _unread(card, kind):
         return Count(at_least, None if room is None else max(room, at_least))
     offers = _offers(card, kind)
@@ -105,14 +105,16 @@ def _available(card: VgpuCard, kind: VgpuType) -> Count:
     return Count(at_most if known else at_least, at_most)
 
 
-def _room(card: VgpuCard, kind: VgpuType, more: int) -> int | None:
-    """For how many of its size there is room at most, when `more` of that size are made. None where nothing tells."""
+def _room(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
+    """For how many of a type there is room at most beside what is there and asked for. None where nothing tells."""
     if card.sharing is not Sharing.SIZES:
         return None
-    alike = sum(other.existing for other in card.types if other.size == kind.size) + more
+    taken = [(other, other.existing + request.get(other.id, 0)) for other in card.types]
+    alike = sum(number for other, number in taken if other.size == kind.size)
     bounds = [] if kind.max_instances is None else [kind.max_instances - alike]
     if card.memory_bytes and kind.framebuffer_bytes:
-        bounds.append(_nominal(card.memory_bytes) // kind.framebuffer_bytes - alike)
+        used = sum((other.framebuffer_bytes or 0) * number for other, number in taken)
+        bounds.append((_nominal(card.memory_bytes) - used) // kind.framebuffer_bytes)
     return max(0, min(bounds)) if bounds else None
 
 
@@ -137,7 +139,7 @@ def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
         return Count(max(0, now.at_least - own), None if now.at_most is None else max(0, now.at_most - own))
     alike = {other.id for other in card.types if other.size == kind.size}
     same = sum(number for other, number in request.items() if other in alike)
-    bounds = (None if now.at_most is None else now.at_most - own, _places(card, kind, request), _room(card, kind, same))
+    bounds = (None if now.at_most is None else now.at_most - own, _places(card, kind, request), _room(card, kind, request))
     at_most = max(0, min(known)) if (known := [bound for bound in bounds if bound is not None]) else None
     if card.size_mode is SizeMode.SAME and same < sum(request.values()):
         return NONE
