@@ -170,7 +170,8 @@ class Host:
         from vfioctl.probe.vgpu.scan import VgpuScan
 
         # its children read while the models are imported; of a wedged device nothing is asked
-        scan = VgpuScan(self.kernel, suspects=self._marks())
+        wedged = [address for address, mark in self._marks().items() if mark.kind == "wedged"]
+        scan = VgpuScan(self.kernel, suspects=wedged)
         from vfioctl.probe.vgpu.inventory import assemble
 
         return assemble(self.kernel, scan)

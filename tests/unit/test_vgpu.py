@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 
 from tests.unit.conftest import Run
 from tests.unit.machines import NAMES, copy, original, unhurried, written
+from vfioctl.cli.choice import Choice
 from vfioctl.errors import BadSpec, KernelRefused, UnknownDevice
 from vfioctl.host import Host
 from vfioctl.kernel.capture import capture
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.recorded import Recorded
-from vfioctl.kernel.seam import PCI_DEVICES, Directory, Unanswered
+from vfioctl.kernel.seam import PCI_DEVICES, Directory, Kernel, Unanswered
 from vfioctl.kernel.tree import Tree, form, parse
 from vfioctl.model.slices import cards_called, instance_called, requested
 from vfioctl.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState
@@ -317,6 +319,41 @@ class TestWhatGoesWrong:
             assert read(spoilt).cards or path.endswith("/sriov_totalvfs")
 
 
+class TestTextsBelow:
+    """The verb of the seam that reads one file of each directory in a directory."""
+
+    def tree(self) -> Tree:
+        tree = Tree()
+        tree.put("/sys/x/one/number", "1")
+        tree.put("/sys/x/two/other", "2")
+        tree.put("/sys/x/file", "no directory")
+        tree.put_link("/sys/x/away", "../secret")
+        tree.put("/sys/secret/number", "42")
+        return tree
+
+    def test_of_a_tree_and_of_a_captured_directory_it_is_the_same(self, tmp_path: Path) -> None:
+        recorded = Recorded(self.tree(), "").texts_below("/sys/x", "number")
+        captured = Live(str(written(self.tree(), tmp_path))).texts_below("/sys/x", "number")
+        assert recorded.names == captured.names == {"one", "two", "file", "away"}
+        assert recorded.texts == captured.texts == {"one": "1"}
+        assert recorded.refused == captured.refused == {"two": "ENOENT"}
+
+    def test_no_fifo_of_a_captured_directory_is_opened(self, tmp_path: Path) -> None:
+        root = written(self.tree(), tmp_path)
+        os.mkfifo(root / "sys/x/two/number")
+        assert Live(str(root)).texts_below("/sys/x", "number").refused == {"two": "ENXIO"}
+
+    def test_on_a_machine_itself(self, tmp_path: Path) -> None:
+        root = written(self.tree(), tmp_path)
+        found = Live().texts_below(str(root / "sys/x"), "number")
+        assert (found.texts, found.refused) == ({"one": "1", "away": "42"}, {"two": "ENOENT"})
+
+    @pytest.mark.parametrize("kernel", [Recorded(Tree(), ""), Live()])
+    def test_a_directory_that_has_gone(self, kernel: Kernel) -> None:
+        with pytest.raises(KernelRefused):
+            kernel.texts_below("/sys/nothing/here", "number")
+
+
 TEXT = st.text(max_size=200) | st.binary(max_size=100).map(lambda data: data.decode("utf-8", "replace"))
 
 
@@ -460,6 +497,26 @@ class TestCommands:
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "set()"
+
+    def test_completion(self) -> None:
+        from vfioctl.cli import vgpu
+
+        class Context:
+            def __init__(self, name: str) -> None:
+                self.choice = Choice()
+                self.choice.given["host"] = name
+
+            def find_root(self) -> Context:
+                return self
+
+            def ensure_object(self, _kind: type) -> Choice:
+                return self.choice
+
+        there: Any = Context("a2")
+        assert vgpu.complete_parent(there, "") == [("0000:08:00.0", "mdev")]
+        assert ("A2-4C", "0000:08:00.0") in vgpu.complete_type(there, "")
+        assert vgpu.complete_instance(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
+        assert vgpu.complete_type(cast("Any", Context("no-such-host")), "") == []
 
     def test_the_library_says_what_a_card_is(self) -> None:
         found = Host.recorded("l40s")

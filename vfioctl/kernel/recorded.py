@@ -99,12 +99,12 @@ class Recorded:
 
     def texts_below(self, path: str, name: str) -> Directory:
         names, texts, refused = self.children(path), {}, {}
-        for folder in names:
+        home = self.tree.resolve(path)
+        for folder in (folder for folder in names if f"{home}/{folder}" in self.tree.directories):
             try:
                 texts[folder] = self.read(f"{path}/{folder}/{name}")
             except KernelRefused as error:
-                if error.symbol != "ENOTDIR" and f"{self.tree.resolve(path)}/{folder}" in self.tree.directories:
-                    refused[folder] = error.symbol
+                refused[folder] = error.symbol
         return Directory(frozenset(names), texts, {}, refused)
 
     def survey(

@@ -139,8 +139,9 @@ def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
         return Count(max(0, now.at_least - own), None if now.at_most is None else max(0, now.at_most - own))
     alike = {other.id for other in card.types if other.size == kind.size}
     same = sum(number for other, number in request.items() if other in alike)
-    bounds = (None if now.at_most is None else now.at_most - own, _places(card, kind, request), _room(card, kind, request))
-    at_most = max(0, min(known)) if (known := [bound for bound in bounds if bound is not None]) else None
+    left = None if now.at_most is None else now.at_most - own
+    bounds = [b for b in (left, _places(card, kind, request), _room(card, kind, request)) if b is not None]
+    at_most = max(0, min(bounds)) if bounds else None
     if card.size_mode is SizeMode.SAME and same < sum(request.values()):
         return NONE
     exact = card.size_mode is SizeMode.SAME and len(card.parents) > 1 and kind.max_instances is not None
