@@ -14,8 +14,8 @@ RESULTS := .lab/logs
 # The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libxml2-utils \
 	pciutils udev kmod driverctl e2fsprogs iproute2 \
-	qemu-system-x86 linux-image-amd64 squashfs-tools busybox-static cpio
-BENCH_PACKAGES := pciutils driverctl dpdk psmisc util-linux kmod linux-image-amd64
+	qemu-system-x86 linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl squashfs-tools busybox-static cpio
+BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod linux-image-amd64
 
 # the direct requirements of each lock file
 define REQUIREMENTS
@@ -77,11 +77,12 @@ lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated mac
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
 
-bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind and fuser
+bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind, fuser and mdevctl
 	@$(MAKE) system PACKAGES="$(BENCH_PACKAGES)"
 	@mkdir -p .lab
 	missed=0; $(BIN)/python -m bench.inventory --json .lab/bench.json || missed=$$?; \
 	$(BIN)/python -m bench.holders --json .lab/bench-holders.json || missed=$$?; \
+	$(BIN)/python -m bench.vgpu --json .lab/bench-vgpu.json || missed=$$?; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py; exit $$missed
 
 documents: $(VENV)/for-tests ## renews the schemas, and what the examples show

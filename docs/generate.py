@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import is_dataclass
 from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter
 
 from vfioctl import errors
 from vfioctl.errors import VfioctlError
+from vfioctl.model import vgpu
 from vfioctl.model.change import Plan
 from vfioctl.model.holders import Holders
 from vfioctl.model.inventory import InventoryDocument
+from vfioctl.model.vgpu import Vgpu, VgpuListDocument, VgpuTypesDocument
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
@@ -21,6 +26,14 @@ _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 def schema(model: type[InventoryDocument | Plan | Holders]) -> str:
     """The schema of what is printed: every field with a default is there too."""
     return json.dumps(model.model_json_schema(mode="serialization", by_alias=True), indent=2) + "\n"
+
+
+def schema_of_dataclass(kind: type[Vgpu | VgpuListDocument | VgpuTypesDocument]) -> str:
+    """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
+    for each in vars(vgpu).values():
+        if isinstance(each, type) and is_dataclass(each):
+            setattr(each, "__pydantic_config__", ConfigDict(use_attribute_docstrings=True))  # noqa: B010 - it has none yet
+    return json.dumps(TypeAdapter(kind).json_schema(mode="serialization"), indent=2) + "\n"
 
 
 def exit_codes(page: str) -> str:
@@ -58,6 +71,9 @@ def generated() -> dict[Path, str]:
         REFERENCE / "inventory.schema.json": schema(InventoryDocument),
         REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "plan.schema.json": schema(Plan),
+        REFERENCE / "vgpu.schema.json": schema_of_dataclass(Vgpu),
+        REFERENCE / "vgpu-list.schema.json": schema_of_dataclass(VgpuListDocument),
+        REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),
         page: exit_codes(page.read_text()),
     }
 

@@ -16,6 +16,7 @@
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
     |  |- DeviceInUse                a holder, a boot display, live VFs
+    |  |- NoCapacity                 a card has no room for the slices asked for
     |  |- Busy                       another vfioctl works on this host
     |  |- StalePlan                  the facts that the plan relies on have changed
     |  `- Unfinished                 an earlier change was cut short; `vfioctl recover`
@@ -108,6 +109,10 @@ class ConflictError(VfioctlError):
 
 
 class DeviceInUse(ConflictError):
+    pass
+
+
+class NoCapacity(ConflictError):
     pass
 
 

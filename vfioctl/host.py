@@ -12,7 +12,7 @@ Every method may raise any class of the error tree in `vfioctl.errors`; a method
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress
+    from vfioctl.model.vgpu import VgpuCard, Vgpus
     from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
@@ -163,6 +164,23 @@ class Host:
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         found = read_holders(self.kernel, concerned, inventory, processes)
         return found.model_copy(update={"marks": tuple(each.mark for each in concerned if each.mark)})
+
+    def vgpus(self) -> Vgpus:
+        """What can be sliced here, and all slices; those that vfioctl did not make are foreign."""
+        from vfioctl.probe.vgpu.scan import VgpuScan
+
+        # its children read while the models are imported; of a wedged device nothing is asked
+        wedged = [address for address, mark in self._marks().items() if mark.kind == "wedged"]
+        scan = VgpuScan(self.kernel, suspects=wedged)
+        from vfioctl.probe.vgpu.inventory import assemble
+
+        return assemble(self.kernel, scan)
+
+    def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
+        """What those cards are, by their address; nothing for those that no database knows."""
+        from vfioctl.probe.vgpu.inventory import titles
+
+        return titles(self.kernel, cards)
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""

@@ -151,6 +151,10 @@ class HostBuilder:
     def lines(self, path: str, lines: Sequence[str]) -> None:
         self._put(path, *(f"{path} | {_escaped(line)}" for line in lines))
 
+    def content(self, path: str, lines: Sequence[str]) -> None:
+        """A file of any number of lines, of one in the shorter form."""
+        self.lines(path, lines) if len(lines) > 1 else self.file(path, *lines)
+
     def link(self, path: str, target: str) -> None:
         """A link to the absolute path `target`, stored as sysfs does: relative to the link's directory."""
         self._put(path, f"{path} -> {relpath(target, path.rpartition('/')[0])}")
@@ -160,7 +164,10 @@ class HostBuilder:
 
     def unreadable(self, *paths: str) -> None:
         for path in paths:
-            self._put(path, f"{path} ! EACCES")
+            self.refused(path, "EACCES")
+
+    def refused(self, path: str, errno: str) -> None:
+        self._put(path, f"{path} ! {errno}")
 
     def node(self, path: str, major: int, minor: int, kind: str = "c") -> None:
         self._put(path, f"{path} % {kind} {major} {minor}")

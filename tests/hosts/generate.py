@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.hosts import catalogue as parts  # noqa: E402 -- the line above lets this run as a script
-from tests.hosts import occupants  # noqa: E402
+from tests.hosts import occupants, slicing  # noqa: E402
 from tests.hosts.builder import Function, HostBuilder, Root  # noqa: E402
 
 VFIO = ("vfio_pci", "vfio_iommu_type1")
@@ -494,6 +494,110 @@ def _ada(host: HostBuilder, root: Root, number: int) -> tuple[Function, Function
     return gpu, sound
 
 
+def a2() -> HostBuilder:
+    host = _server(
+        "a server with an A2: mdev types on each of its 16 VFs, two slices of one size, one more only defined",
+        release="5.14.0-427.el9.x86_64",
+        boot=11,
+    )
+    host.modules((*NVIDIA, "ast", "pcieportdrv"), VFIO)
+    port = _bmc(host)
+    gpu = host.add(parts.A2, "0000:08:00.0", port, "nvidia")
+    places = [f"00.{n}" for n in range(4, 8)] + [f"01.{n}" for n in range(8)] + [f"02.{n}" for n in range(4)]
+    vfs = [host.add_vf(parts.A2_VF, f"0000:08:{place}", gpu) for place in places]
+    kind = next(each for each in slicing.A2_TYPES if each.name.endswith("-4C"))
+    free = {each.id: 1 for each in slicing.A2_TYPES if each.size == kind.size}
+    for number, vf in enumerate(vfs):
+        vf.driver = "nvidia"
+        slicing.mdev_parent(host, vf, slicing.A2_TYPES, {} if number < 2 else free)
+    uuids = [f"{number}d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d" for number in (6, 8, 9)]
+    for number, uuid in enumerate(uuids[:2]):
+        slicing.mdev(host, vfs[number], uuid, kind, 240 + number)
+    host.node("/dev/vfio/vfio", 10, 196)
+    slicing.definition(host, vfs[0].address, uuids[0], kind, start="auto")
+    slicing.definition(host, vfs[2].address, uuids[2], kind, start="manual")
+    host.nvml(gpu, "NVIDIA A2", 15356, persistence_mode="1")
+    return host
+
+
+def l40s() -> HostBuilder:
+    host = _server(
+        "a server with an L40S: NVIDIA's vendor-specific VFIO on each of its 32 VFs, two of them sliced",
+        release="6.8.0-58-generic",
+        boot=12,
+    )
+    host.modules((*NVIDIA, "ast", "pcieportdrv"), VFIO)
+    port = _bmc(host)
+    gpu = host.add(parts.L40S, "0000:41:00.0", port, "nvidia")
+    for number, place in enumerate(range(4, 36)):
+        vf = host.add_vf(parts.L40S_VF, f"0000:41:{place // 8:02x}.{place % 8}", gpu)
+        current = {0: 1153, 1: 1163}.get(number, 0)
+        same = {kind: profile for kind, profile in slicing.L40S_TYPES.items() if profile.rstrip("QA") == "12"}
+        slicing.vendor_vf(host, vf, number, {} if current else same, current)
+    host.nvml(gpu, "NVIDIA L40S", 46068, persistence_mode="1")
+    return host
+
+
+def t4() -> HostBuilder:
+    host = _server("a server with a T4, which has no VFs: mdev types on the card itself", release="6.1.0-28-amd64",
+                   boot=13)  # fmt: skip
+    host.modules((*NVIDIA, "ast", "pcieportdrv"), VFIO)
+    gpu = host.add(parts.T4, "0000:3b:00.0", _bmc(host), "nvidia")
+    slicing.mdev_parent(host, gpu, slicing.T4_TYPES, {kind.id: kind.most for kind in slicing.T4_TYPES})
+    host.directory(f"{slicing.MDEV}/devices")
+    host.nvml(gpu, "Tesla T4", 15360, persistence_mode="1")
+    return host
+
+
+def mi300x_vf() -> HostBuilder:
+    host = _server(
+        "a server with one MI300X on gim in CPX mode: its eight VFs are fixed, and all on vfio-pci",
+        release="6.8.0-58-generic",
+        boot=14,
+    )
+    host.modules(("gim", *VFIO, "ast", "pcieportdrv"), ("amdgpu",))
+    host.node("/dev/vfio/vfio", 10, 196)
+    gpu = host.add(parts.MI300X, "0000:05:00.0", _bmc(host), "gim")
+    for vf in [host.add_vf(parts.MI300X_VF, f"0000:05:02.{number}", gpu) for number in range(8)]:
+        host.take_over(vf)
+    return host
+
+
+def xe() -> HostBuilder:
+    host = _server(
+        "a server with an Arc Pro B50 on xe: profiles for the PF and each VF, two VFs, one of them on vfio-pci",
+        release="7.0.4-1-generic",
+        boot=15,
+    )
+    host.modules(("xe", *VFIO, "ast", "pcieportdrv"), ())
+    host.node("/dev/vfio/vfio", 10, 196)
+    gpu = host.add(parts.ARC_B50, "0000:03:00.0", _bmc(host), "xe")
+    vfs = [host.add_vf(parts.ARC_B50_VF, f"0000:03:00.{number}", gpu) for number in (1, 2)]
+    host.take_over(vfs[0])
+    slicing.xe_profiles(host, gpu, [(0, 0), (20, 40000), (20, 40000), (0, 0), (0, 0)])
+    return host
+
+
+def _server(depicts: str, *, release: str, boot: int) -> HostBuilder:
+    """A small server of one socket."""
+    cmdline = f"BOOT_IMAGE=/boot/vmlinuz-{release} root=/dev/sda2 ro intel_iommu=on iommu=pt"
+    host = HostBuilder(depicts, release=release, cmdline=cmdline, boot=boot)
+    host.processors(_cpuinfo("GenuineIntel", "Intel(R) Xeon(R) Silver 4310", "vmx"), [("0-23", 128)])
+    _acpi(host, "DMAR")
+    return host
+
+
+def _bmc(host: HostBuilder) -> Function:
+    """The display of its management controller; gives the port that the GPU goes below."""
+    root = host.root("0000:00", node=0, iommu=_dmar(host, 0))
+    port = host.add(parts.PCH_PORT, "0000:00:1c.0", root, "pcieport")
+    bridge = host.add(parts.AST1150, "0000:01:00.0", port)
+    screen = host.add(parts.AST2600, "0000:02:00.0", bridge, "ast")
+    screen.boot_vga = True
+    host.share_group(bridge, screen)
+    return host.add(parts.XEON_PORT, "0000:00:02.0", host.root("0000:00", node=0, iommu=_dmar(host, 1)), "pcieport")
+
+
 def _render_nodes(host: HostBuilder, cards: int) -> None:
     for number in range(cards):
         host.node(f"/dev/dri/card{number}", 226, number)
@@ -511,6 +615,11 @@ HOSTS: dict[str, Callable[[], HostBuilder]] = {
     "vmd-domain": vmd_domain,
     "gh200": gh200,
     "busy": busy,
+    "a2": a2,
+    "l40s": l40s,
+    "t4": t4,
+    "mi300x-vf": mi300x_vf,
+    "xe": xe,
 }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 # of a script, Python puts only the folder there
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.lab.outside import disks, machine, requirements, second_level, topology, vmlinux
+from tests.lab.outside import disks, machine, modules, requirements, second_level, topology, vmlinux
 from tests.lab.outside.say import say
 
 REPO = Path(__file__).resolve().parents[2]
@@ -61,7 +61,8 @@ def _run(found: requirements.Found, results: Path, deadline: float, pytest: list
     began = time.monotonic()
     kernel = vmlinux.unpacked(found.kernel, CACHE)
     environment, made = disks.environment_disk(CACHE, kernel)
-    sources = disks.sources_disk(CACHE, REPO, second_level.initramfs(CACHE, found.busybox))
+    extras = [second_level.initramfs(CACHE, found.busybox), *modules.built(CACHE, found)]
+    sources = disks.sources_disk(CACHE, REPO, extras)
     say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
     _start_script(results, kernel, deadline, pytest)
     booted = time.time()

@@ -14,6 +14,7 @@ from vfioctl.bundled import bundled_hosts
 from vfioctl.host import Host
 
 HOSTS = sorted(bundled_hosts())
+SLICED = ("a2", "l40s", "t4", "mi300x-vf", "xe", "mi300x")
 LISTINGS = {
     "inventory.txt": "inventory",
     "inventory.json": "inventory --json",
@@ -95,6 +96,39 @@ def test_holders(run: Run, golden: Golden) -> None:
 
 def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
     assert "No processes are recorded of this host" in run("holders gpu0 --host hgx8").out
+
+
+@pytest.mark.parametrize("host", SLICED)
+def test_slices(run: Run, golden: Golden, host: str) -> None:
+    golden(f"{host}/vgpu-types.txt", run(f"vgpu types --host {host}").out)
+    golden(f"{host}/vgpu-types.json", json.dumps(run(f"vgpu types --host {host} --json").document, indent=1) + "\n")
+    golden(f"{host}/vgpu-list.txt", run(f"vgpu list --host {host}").out)
+    golden(f"{host}/vgpu-list.json", json.dumps(run(f"vgpu list --host {host} --json").document, indent=1) + "\n")
+
+
+def test_a_slice(run: Run, golden: Golden) -> None:
+    told = ""
+    for host, slice_ in (("a2", "6d3f2c1a"), ("a2", "9d3f2c1a"), ("l40s", "41:00.5"), ("xe", "03:00.1")):
+        answer = run(f"vgpu show {slice_} --host {host}")
+        assert (answer.code, answer.err) == (0, "")
+        told += f"$ vfioctl vgpu show {slice_} --host {host}\n{answer.out}"
+    golden("vgpu-show.txt", told)
+    golden("vgpu-show.json", json.dumps(run("vgpu show 6d3f2c1a --host a2 --json").document, indent=1) + "\n")
+
+
+def test_what_would_remain(run: Run, golden: Golden) -> None:
+    told = ""
+    for line in ("--host t4 --after T4-4C=2", "--host a2 --after A2-4Q", "--host laptop --after VF=4"):
+        told += f"$ vfioctl vgpu types {line}\n{run(f'vgpu types {line}').out}"
+    golden("vgpu-after.txt", told)
+    document = run("vgpu types --host t4 --after T4-4C=2 --json").document
+    golden("vgpu-after.json", json.dumps(document["after"], indent=1) + "\n")
+
+
+@pytest.mark.parametrize("host", SLICED)
+def test_no_line_about_slices_is_wider_than_the_terminal(run: Run, host: str) -> None:
+    told = [run(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
+    assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
 
 
 def test_hosts(run: Run, golden: Golden) -> None:

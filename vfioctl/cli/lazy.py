@@ -4,6 +4,7 @@ May not import a command's module, rich or the models: --version and --help pay 
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from typer.core import TyperCommand, TyperGroup
@@ -18,7 +19,9 @@ _LOOK, _CHANGE = "Look", "Change"
 try:
     from typer._coercion import PassThroughRuntimeParam
 
-    _AS_TYPED = {kind: PassThroughRuntimeParam(annotation=kind, parameter_info=OptionInfo()) for kind in (str, bool)}
+    _KINDS: dict[Any, type] = {str: str, bool: bool, list[str]: Sequence}
+    _AS_TYPED = {kind: PassThroughRuntimeParam(annotation=form, parameter_info=OptionInfo())
+                 for kind, form in _KINDS.items()}  # fmt: skip
 except ImportError:  # another typer: it checks text and flags in its own way, only slower
     _AS_TYPED = {}
 
@@ -35,6 +38,7 @@ COMMANDS = {
     "inventory": Entry(_LOOK, "List the GPUs and what must travel with them."),
     "show": Entry(_LOOK, "Show everything about one device."),
     "holders": Entry(_LOOK, "List who uses a device."),
+    "vgpu": Entry(_LOOK, "List the slices that GPUs can be cut into, and those that are there."),
     "history": Entry(_LOOK, "List the changes that were made here."),
     "snapshot": Entry(_LOOK, "Write this host down as one text file."),
     "rom": Entry(_LOOK, "Save a device's expansion ROM and check it."),
@@ -63,11 +67,19 @@ class LazyGroup(TyperGroup):
         return name, command and self.load(str(command.name)), rest
 
     def load(self, name: str) -> TyperCommand:
-        """The command itself, which also understands the host options of the group."""
+        """The command itself, and those of a group: they also understand the host options of this group."""
         command = cast("TyperCommand", get_command(importlib.import_module(f"vfioctl.cli.{name}").app))
-        command.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
-        command.help = _flowing(command.help or "")
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
+            each.help = _flowing(each.help or "")
         return command
+
+
+class HelpfulGroup(TyperGroup):
+    """A command of several verbs."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _suited(super().get_params(ctx))
 
 
 class HelpfulCommand(TyperCommand):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno as errnos
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from vfioctl.kernel.seam import (
     Kernel,
     Unanswered,
 )
+from vfioctl.kernel.slices import SILENT, Place, places
 from vfioctl.kernel.tree import Node, Tree, unfit
 from vfioctl.modalias import NATIVE, VFIO, Aliases, ids_of
 
@@ -47,6 +48,7 @@ def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
     found.take_devices()
     found.take_drivers()
     found.take_iommu()
+    found.take_slices()
     found.take_consoles()
     found.take_nodes()
     found.take_system()
@@ -96,6 +98,15 @@ class _Capture:
             for name in self._children(place):
                 self._take_device_node(f"{place}/{name}")
 
+    def take_slices(self) -> None:
+        """Types, instances and profiles. An instance's UUID has the same stand-in wherever it is named."""
+        wanted = {place.path: place for place in places(self._kernel)}
+        for path, found in self._kernel.survey(partial(_read_place, self._kernel, wanted), wanted):
+            if isinstance(found, Unanswered):
+                self.unread.append(path)
+            elif found is not None:
+                self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*found))
+
     def take_consoles(self) -> None:
         """The text console, and the framebuffers that it may be drawn on."""
         for place in ("/sys/class/vtconsole", "/sys/class/graphics"):
@@ -141,12 +152,12 @@ class _Capture:
     def _put_directory(self, path: str, found: Directory) -> None:
         self.tree.put_directory(path)
         for name, text in sorted(found.texts.items()):
-            self.tree.put(f"{path}/{name}", self._redacted(text))
-        for name, target in found.links.items():
-            self.tree.put_link(f"{path}/{name}", target)
+            self.tree.put(f"{path}/{self._redacted(name)}", self._redacted(text))
+        for name, target in sorted(found.links.items()):
+            self.tree.put_link(f"{path}/{self._redacted(name)}", self._redacted(target))
         for name in found.refused:
             self.tree.put_refused(f"{path}/{name}", _errno_of(found.refused[name]))
-            self.unread.append(f"{path}/{name}")
+            self.unread += [f"{path}/{name}"] if name not in SILENT or found.refused[name] != "ENXIO" else []
         for name in found.names & {"reset", "reset_subordinate"}:
             self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # only ever written: that it is there is the fact
         if "power" in found.names and ids_of(found.texts.get("modalias", "")):
@@ -238,6 +249,13 @@ def _read_device(kernel: Kernel, address: str) -> tuple[str, tuple[Any, ...]] | 
     try:
         found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
         return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
+    except KernelRefused:
+        return None
+
+
+def _read_place(kernel: Kernel, wanted: Mapping[str, Place], path: str) -> tuple[Any, ...] | None:
+    try:
+        return tuple(kernel.directory(path, wanted[path].files, wanted[path].links))
     except KernelRefused:
         return None
 

@@ -55,6 +55,30 @@ def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directo
     return Directory(frozenset(names if plain else map(readable, names)), texts, targets, refused)
 
 
+def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
+    """The attribute `name` of each directory in a directory. `strictly`: through no link, and of no odd file."""
+    texts, refused, names = {}, {}, os.listdir(fd)
+    plain = "".join(names).isascii()
+    for folder in names:
+        path = f"{folder}/{name}"
+        try:
+            if strictly:
+                _refuse_elsewhere(fd, folder, path)
+            texts[folder if plain else readable(folder)] = read_attribute(path, fd)
+        except OSError as error:
+            if error.errno != errnos.ENOTDIR:
+                refused[readable(folder)] = symbol(error.errno or errnos.EIO)
+    return Directory(frozenset(map(readable, names)), texts, {}, refused)
+
+
+def _refuse_elsewhere(fd: int, folder: str, path: str) -> None:
+    modes = (os.stat(each, dir_fd=fd, follow_symlinks=False).st_mode for each in (folder, path))
+    if not stat.S_ISDIR(next(modes)):
+        raise OSError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
+    if not stat.S_ISREG(next(modes)):
+        raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
+
+
 def read_attribute(name: str, directory: int) -> str:
     """One read(2): an attribute of sysfs is no longer than a page."""
     fd = os.open(name, READ, dir_fd=directory)

@@ -121,6 +121,16 @@ class Live(LiveUse):
         finally:
             os.close(fd)
 
+    def texts_below(self, path: str, name: str) -> Directory:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise refused(path, error) from None
+        try:
+            return files.read_texts_below(fd, name, strictly=bool(self._root))
+        finally:
+            os.close(fd)
+
     def survey(
         self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:

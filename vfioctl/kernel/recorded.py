@@ -97,6 +97,16 @@ class Recorded:
         chosen = {name: target for name, target in targets.items() if name.startswith(links)}
         return Directory(frozenset(names), texts, chosen, refused)
 
+    def texts_below(self, path: str, name: str) -> Directory:
+        names, texts, refused = self.children(path), {}, {}
+        home = self.tree.resolve(path)
+        for folder in (folder for folder in names if f"{home}/{folder}" in self.tree.directories):
+            try:
+                texts[folder] = self.read(f"{path}/{folder}/{name}")
+            except KernelRefused as error:
+                refused[folder] = error.symbol
+        return Directory(frozenset(names), texts, {}, refused)
+
     def survey(
         self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:

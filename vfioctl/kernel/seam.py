@@ -100,6 +100,9 @@ class Kernel(Protocol):
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         """The directory, with the text of the `wanted` files and the links whose names begin so."""
 
+    def texts_below(self, path: str, name: str) -> Directory:
+        """The file `name` of each of the directory's own directories: `texts` and `refused` are by directory."""
+
     def survey(
         self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:

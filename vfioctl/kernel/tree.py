@@ -21,7 +21,8 @@ END = "#end"
 MOST_BYTES = 64 << 20
 LONGEST_LINE = 65_536
 DEEPEST = 64
-ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/")
+ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/", "/etc/mdevctl.d/")
+_ABOVE_ROOTS = ("/", "/etc")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
@@ -226,7 +227,7 @@ def form(tree: Tree) -> str:
 def unfit(tree: Tree) -> list[str]:
     """The paths that a host file cannot hold: with a control character in a name, say, or a line that is too long."""
     kinds = (tree.files, tree.links, tree.refused, tree.nodes, tree.directories)
-    return [path for kind in kinds for path in kind if path != "/" and not _fits(tree, path)]
+    return [path for kind in kinds for path in kind if _is_below(path) and not _fits(tree, path)]
 
 
 def _fits(tree: Tree, path: str) -> bool:
@@ -244,7 +245,7 @@ def _facts(tree: Tree) -> Iterator[str]:
         *((path, [f"{_quoted(path)} -> {_escape(target)}"]) for path, target in tree.links.items()),
         *((path, [f"{_quoted(path)} ! {errnos.errorcode.get(n, 'EIO')}"]) for path, n in tree.refused.items()),
         *((path, [f"{_quoted(path)} % {node.kind} {node.major} {node.minor}"]) for path, node in tree.nodes.items()),
-        *((path, [f"{_quoted(path)}/"]) for path, names in tree.directories.items() if not names and path != "/"),
+        *((path, [f"{_quoted(path)}/"]) for path, names in tree.directories.items() if not names and _is_below(path)),
         *(
             (subject, [f"{subject} {key} = {_escape(value)}" for key, value in sorted(facts.items())])
             for subject, facts in tree.properties.items()
@@ -252,6 +253,11 @@ def _facts(tree: Tree) -> Iterator[str]:
     ]
     for _, facts in sorted(lines):
         yield from facts
+
+
+def _is_below(path: str) -> bool:
+    """Whether a path is one of those that a host file is about, and not only on the way there."""
+    return path not in _ABOVE_ROOTS
 
 
 def _file_lines(path: str, text: str) -> list[str]:

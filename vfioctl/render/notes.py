@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vfioctl.model.inventory import Group, Inventory
-from vfioctl.model.values import PciAddress
 from vfioctl.render import words
+
+if TYPE_CHECKING:  # the notes on slices need none of these
+    from vfioctl.model.inventory import Group, Inventory
+    from vfioctl.model.values import PciAddress
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[RenderableType]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from vfioctl.model.inventory import Function, Group, Inventory, Link, Mark, MarkKind, NumaNode
-from vfioctl.model.values import PciAddress, format_cpu_list
+if TYPE_CHECKING:  # the words for slices need none of these
+    from vfioctl.model.inventory import Function, Group, Inventory, Link, Mark, NumaNode
+    from vfioctl.model.values import PciAddress
 
 NONE = "none"
 UNKNOWN = "unknown"
@@ -74,6 +76,8 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
     """`NUMA node 0   CPUs 0-55   503 GiB`."""
     if number is None:
         return "NUMA node unknown   the firmware does not say"
+    from vfioctl.model.values import format_cpu_list
+
     cpus = f"CPUs {format_cpu_list(node.cpus)}" if node and node.cpus else ""
     memory = size(node.memory_bytes) if node and node.memory_bytes is not None else ""
     return "   ".join(filter(None, (f"NUMA node {number}", cpus, memory)))
@@ -93,6 +97,8 @@ def guest_state(function: Function, group: Group | None) -> Text:
 
 def mark_line(mark: Mark) -> str:
     """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`."""
+    from vfioctl.model.inventory import MarkKind
+
     then = "recover settles it" if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
     return f"{mark.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import holder, pci, topology
+from tests.lab.inside import holder, mdev, pci, topology
 
 IN_LAB = Path("/run/lab/sources").is_mount() and "VFIOCTL_LAB_RESULTS" in os.environ
 # elsewhere these tests would take real devices from a real machine
@@ -16,6 +16,8 @@ collect_ignore_glob = [] if IN_LAB else ["*"]
 
 PUT_BACK_SECONDS = 30
 Hold = Callable[[str], "subprocess.Popen[str]"]
+Load = Callable[..., None]
+WriteApart = Callable[[Path, str], mdev.Writer]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,12 +53,45 @@ def drivers_put_back(original_drivers: dict[str, str | None]) -> Iterator[None]:
 
 
 @pytest.fixture
-def hold(drivers_put_back: None) -> Iterator[Hold]:
-    """Starts a process that holds an address open through vfio; returns once it holds. All are ended with the test."""
+def load(drivers_put_back: None) -> Iterator[Load]:
+    """Inserts one of the lab's own modules, `load("mbochs", count=100)`; all of it goes with the test."""
+    loaded: list[str] = []
+
+    def insert(module: str, **parameters: object) -> None:
+        mdev.load(module, **parameters)
+        loaded.append(module)
+
+    yield insert
+    for module in reversed(loaded):
+        if mdev.is_loaded(module):
+            mdev.unload(module)
+
+
+@pytest.fixture
+def write_apart(load: Load) -> Iterator[WriteApart]:
+    """Starts a sysfs write that may block. All have ended when the test has, after those that they wait for."""
+    started: list[mdev.Writer] = []
+
+    def start(path: Path, text: str) -> mdev.Writer:
+        started.append(mdev.Writer(path, text))
+        return started[-1]
+
+    yield start
+    for writer in started:
+        writer.kill()
+        assert writer.status(PUT_BACK_SECONDS) is not None, f"still blocked in:\n{writer.stack()}"
+
+
+@pytest.fixture
+def hold(write_apart: WriteApart) -> Iterator[Hold]:
+    """Starts a process that holds an address or a UUID open through vfio; returns once it holds.
+
+    All are ended with the test, before a module goes that they hold.
+    """
     started: list[subprocess.Popen[str]] = []
 
-    def start(address: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-S", "-E", holder.__file__, address]
+    def start(name: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-S", "-E", holder.__file__, name]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout

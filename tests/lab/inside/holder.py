@@ -1,6 +1,6 @@
-"""Holds a function open through vfio until it is killed, as a VM would that answers no device request.
+"""Holds a function or a mediated device open through vfio until it is killed, as a VM would that answers no request.
 
-`python holder.py ADDRESS` prints "ready" when it holds. Standard library only: it is started as a bare script.
+`python holder.py ADDRESS_OR_UUID` prints "ready" when it holds. Standard library only: it is started as a bare script.
 """
 
 import array
@@ -31,15 +31,16 @@ def group_is_viable(group: str) -> bool:
     return bool(status[1] & VFIO_GROUP_FLAGS_VIABLE)
 
 
-def hold(address: str) -> tuple[int, int, int]:
-    """Opens the function; the descriptors of container, group and device."""
-    group_number = Path(f"/sys/bus/pci/devices/{address}/iommu_group").readlink().name
+def hold(name: str) -> tuple[int, int, int]:
+    """Opens the function, by address, or mediated device, by UUID; the descriptors of container, group and device."""
+    (link,) = Path("/sys/bus").glob(f"*/devices/{name}/iommu_group")
+    group_number = link.readlink().name
     container = os.open("/dev/vfio/vfio", os.O_RDWR)
     group = os.open(f"/dev/vfio/{group_number}", os.O_RDWR)
     fcntl.ioctl(group, VFIO_GROUP_SET_CONTAINER, array.array("i", [container]))
     fcntl.ioctl(container, VFIO_SET_IOMMU, VFIO_TYPE1_IOMMU)
     # a mutable argument, or the call returns it and not the descriptor
-    device = fcntl.ioctl(group, VFIO_GROUP_GET_DEVICE_FD, bytearray(address.encode() + b"\0"))
+    device = fcntl.ioctl(group, VFIO_GROUP_GET_DEVICE_FD, bytearray(name.encode() + b"\0"))
     return container, group, device
 
 

@@ -1,4 +1,4 @@
-"""A second-level guest: boots this same kernel in QEMU inside the lab, with host functions passed through by vfio.
+"""A second-level guest: this same kernel in QEMU inside the lab, given host functions and mediated devices by vfio.
 
 Its init prints every PCI function it sees and powers off, or stays until ended: a VM that really uses a device.
 """
@@ -27,9 +27,12 @@ class Seen(NamedTuple):
     kind: str
 
 
-def functions_seen(addresses: list[str], seconds: float = SECONDS) -> list[Seen]:
-    """Boots a guest with these functions to its end; raises TimeoutError, or AssertionError with what QEMU said."""
-    with _started(addresses, stay=False) as (guest, log):
+def functions_seen(devices: list[str], seconds: float = SECONDS) -> list[Seen]:
+    """Boots a guest with these to its end, functions by address and mediated devices by UUID.
+
+    Raises TimeoutError, or AssertionError with what QEMU said.
+    """
+    with _started(devices, stay=False) as (guest, log):
         try:
             guest.wait(timeout=seconds)
         except subprocess.TimeoutExpired as expired:
@@ -38,9 +41,9 @@ def functions_seen(addresses: list[str], seconds: float = SECONDS) -> list[Seen]
 
 
 @contextmanager
-def running(addresses: list[str], seconds: float = SECONDS) -> "Iterator[tuple[subprocess.Popen[bytes], list[Seen]]]":
+def running(devices: list[str], seconds: float = SECONDS) -> "Iterator[tuple[subprocess.Popen[bytes], list[Seen]]]":
     """A guest that has booted and stays until the block ends: QEMU's process, and what the guest saw."""
-    with _started(addresses, stay=True) as (guest, log):
+    with _started(devices, stay=True) as (guest, log):
         deadline = time.monotonic() + seconds
         while "L2 end" not in log.read_text():
             assert guest.poll() is None, log.read_text()
@@ -59,11 +62,11 @@ def accelerator() -> str:
 
 
 @contextmanager
-def _started(addresses: list[str], *, stay: bool) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+def _started(devices: list[str], *, stay: bool) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
     log = Path(os.environ["VFIOCTL_LAB_RESULTS"]) / f"second-level-{time.monotonic_ns()}.log"
     with log.open("wb") as out:
         guest = subprocess.Popen(
-            _command(addresses, stay=stay), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            _command(devices, stay=stay), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
         )
     try:
         yield guest, log
@@ -72,13 +75,14 @@ def _started(addresses: list[str], *, stay: bool) -> "Iterator[tuple[subprocess.
         guest.wait()
 
 
-def _command(addresses: list[str], *, stay: bool) -> list[str]:
+def _command(devices: list[str], *, stay: bool) -> list[str]:
     command = ["qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", "max", "-m", MEGABYTES]
     command += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]
     command += ["-kernel", os.environ["VFIOCTL_LAB_KERNEL"], "-initrd", str(INITRAMFS)]
     command += ["-append", "console=ttyS0 quiet panic=-1" + (" lab.stay" if stay else "")]
-    for address in addresses:
-        command += ["-device", f"vfio-pci,host={address}"]
+    for name in devices:
+        place = f"host={name}" if ":" in name else f"sysfsdev=/sys/bus/mdev/devices/{name}"
+        command += ["-device", f"vfio-pci,{place}"]
     return command
 
 

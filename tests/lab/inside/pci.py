@@ -38,6 +38,13 @@ def drivers() -> dict[str, str | None]:
     return {path.name: driver_of(path.name) for path in sorted(DEVICES.iterdir())}
 
 
+def write(path: Path, text: str) -> None:
+    """One write to a sysfs file; raises OSError as the kernel refuses."""
+    # unbuffered: the kernel's answer must be this call's, not that of a later close
+    with path.open("wb", buffering=0) as file:
+        file.write(text.encode())
+
+
 def load_vfio() -> None:
     """Loads vfio-pci; its driver folder appears."""
     subprocess.run(["modprobe", "vfio-pci"], check=True, timeout=60)
@@ -46,39 +53,53 @@ def load_vfio() -> None:
 def bind_to_vfio(address: str) -> None:
     """Override, unbind, probe; raises OSError as the kernel refuses, AssertionError when nothing bound."""
     load_vfio()
-    _write(DEVICES / address / "driver_override", "vfio-pci")
+    bind_to(address, "vfio-pci")
+
+
+def bind_to(address: str, driver: str) -> None:
+    """The same for any driver that is loaded."""
+    write(DEVICES / address / "driver_override", driver)
     unbind(address)
-    _write(DRIVERS.parent / "drivers_probe", address)
-    assert driver_of(address) == "vfio-pci", f"{address} is on {driver_of(address)}"
+    write(DRIVERS.parent / "drivers_probe", address)
+    assert driver_of(address) == driver, f"{address} is on {driver_of(address)}"
 
 
 def unbind(address: str) -> None:
     """Takes the function off whatever driver it is on; blocks while someone holds it open through vfio."""
     driver = driver_of(address)
     if driver is not None:
-        _write(DRIVERS / driver / "unbind", address)
+        write(DRIVERS / driver / "unbind", address)
 
 
 def bind_back(address: str, driver: str | None) -> None:
     """No override, and the driver it had."""
-    _write(DEVICES / address / "driver_override", "\n")
+    write(DEVICES / address / "driver_override", "\n")
     if driver_of(address) not in (None, driver):
         unbind(address)
     if driver is not None and driver_of(address) is None:
-        _write(DRIVERS / driver / "bind", address)
+        write(DRIVERS / driver / "bind", address)
 
 
 def put_back(before: dict[str, str | None]) -> None:
     """All functions as they were in `before`, VFs and mdevs gone; raises AssertionError when they are not."""
     for mdev in Path("/sys/bus/mdev/devices").glob("*"):
-        _write(mdev / "remove", "1")
+        write(mdev / "remove", "1")
     for count in DEVICES.glob("*/sriov_numvfs"):
         if count.read_text().strip() != "0":
-            _write(count, "0")
+            _turn_vfs_off(count.parent.name, before)
+    for autoprobe in DEVICES.glob("*/sriov_drivers_autoprobe"):
+        write(autoprobe, "1")
     for address, driver in before.items():
         if driver_of(address) != driver or attribute(address, "driver_override") != NO_OVERRIDE:
             bind_back(address, driver)
     assert drivers() == before
+
+
+def _turn_vfs_off(physical: str, before: dict[str, str | None]) -> None:
+    if driver_of(physical) != before[physical]:
+        # without a driver nobody can, and not every driver does
+        bind_back(physical, before[physical])
+    write(DEVICES / physical / "sriov_numvfs", "0")
 
 
 def within(seconds: float, work: Callable[[], None]) -> None:
@@ -110,9 +131,3 @@ def _end_with(work: Callable[[], None]) -> None:
             os.write(2, traceback.format_exc().encode())
             raise
     os._exit(status)
-
-
-def _write(path: Path, text: str) -> None:
-    # unbuffered: the kernel's answer must be this call's, not that of a later close
-    with path.open("wb", buffering=0) as file:
-        file.write(text.encode())

@@ -48,8 +48,8 @@ def environment_disk(cache: Path, extra: Path) -> tuple[Path, bool]:
     return disk, True
 
 
-def sources_disk(cache: Path, repo: Path, extra: Path) -> Path:
-    """The project's tree with byte code for it, in the folder `repo`, and `extra` beside that."""
+def sources_disk(cache: Path, repo: Path, extras: list[Path]) -> Path:
+    """The project's tree with byte code for it, in the folder `repo`, and the files `extras` beside that."""
     stage, disk = cache / "sources", cache / "sources.squashfs"
     shutil.rmtree(stage, ignore_errors=True)
     tree = stage / "repo"
@@ -61,7 +61,8 @@ def sources_disk(cache: Path, repo: Path, extra: Path) -> Path:
         prependdir=str(repo),
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
-    shutil.copy(extra, stage / extra.name)
+    for extra in extras:
+        shutil.copy(extra, stage / extra.name)
     _squash([stage], disk)
     shutil.rmtree(stage)
     return disk

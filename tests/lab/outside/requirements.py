@@ -18,6 +18,9 @@ TOOLS = {
     "modprobe": "kmod",
     "mke2fs": "e2fsprogs",
     "ip": "iproute2",
+    "make": "make",
+    "gcc": "gcc",
+    "mdevctl": "mdevctl",
 }
 KERNEL_PACKAGE = "linux-image-amd64"
 # PT_INTERP of elf(5): a program that has one needs shared libraries
@@ -42,19 +45,34 @@ class Found:
         """The kernel's release, as `uname -r` will say in the lab."""
         return self.kernel.name.removeprefix("vmlinuz-")
 
+    @property
+    def kernel_headers(self) -> Path:
+        """What modules for this kernel are built against."""
+        return Path("/lib/modules", self.release, "build")
+
+    @property
+    def kernel_source(self) -> Path:
+        """Debian's archive of the source of this kernel's series, such as 6.1."""
+        return Path(f"/usr/src/linux-source-{'.'.join(self.release.split('.')[:2])}.tar.xz")
+
 
 def look() -> Found:
     """Everything the lab needs; raises LabError naming what to install."""
     kernel = newest_kernel()
     missing = sorted({package for tool, package in TOOLS.items() if not _which(tool)})
     if kernel is None:
-        missing.append(KERNEL_PACKAGE)
-    if missing or kernel is None:
-        raise LabError(f"missing Debian packages: apt-get install {' '.join(missing)}")
+        raise LabError(_to_install([*missing, KERNEL_PACKAGE]))
     busybox = Path(_which("busybox") or "")
+    found = Found(vng=_vng(), kernel=kernel, busybox=busybox, kvm=kvm_works())
+    if not found.kernel_headers.exists():
+        missing.append(f"linux-headers-{found.release}")
+    if not found.kernel_source.exists():
+        missing.append(found.kernel_source.name.removesuffix(".tar.xz"))
+    if missing:
+        raise LabError(_to_install(missing))
     if not _is_static(busybox):
         raise LabError("busybox is not static: apt-get install busybox-static")
-    return Found(vng=_vng(), kernel=kernel, busybox=busybox, kvm=kvm_works())
+    return found
 
 
 def newest_kernel() -> Path | None:
@@ -76,6 +94,10 @@ def kvm_works() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+def _to_install(packages: list[str]) -> str:
+    return f"missing Debian packages: apt-get install {' '.join(packages)}"
 
 
 def _vng() -> Path:

@@ -1,0 +1,89 @@
+"""All that can be sliced on a host, as plain facts.
+
+Imports no model: its children read while the caller still imports one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.seam import Kernel, NvmlAnswer, Unanswered
+from vfioctl.probe.vgpu.dialect import ADDRESS, Facts, Reader, physical
+from vfioctl.probe.vgpu.mdev import MdevReader
+from vfioctl.probe.vgpu.sriov import SriovReader
+from vfioctl.probe.vgpu.vendor import VendorReader
+from vfioctl.probe.vgpu.xe import XeReader
+
+READERS: tuple[type[Reader], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
+"""In this order: a card that an earlier dialect slices is none of a later one's."""
+
+
+_MANY = 100
+"""A parent has a score of types: for more than these, a second child is worth its while."""
+
+
+class VgpuScan:
+    """The places of a host that slices are made on, being read from the moment it is made; `results` waits for them."""
+
+    def __init__(self, kernel: Kernel, *, suspects: Collection[str] = ()) -> None:
+        """`suspects`: functions whose attributes may block; neither they nor their VFs are asked."""
+        self._kernel = kernel
+        self.problems: list[tuple[str, str]] = []
+        """Subject and text of what could not be had."""
+        self._readers = {reader.dialect: reader(kernel) for reader in READERS}
+        self._answers: list[Iterator[tuple[str, Facts | Unanswered]]] = []
+        self._cards: dict[str, str] = {}
+        for dialect, reader in self._readers.items():
+            self._begin(dialect, list(reader.parents()), suspects)
+        self._nvml = kernel.nvml() if VendorReader.dialect in self._cards.values() else None
+
+    def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
+        """Has the places of one dialect read, as long as no earlier one slices their card.
+
+        The first dialect's children begin before the others' places are looked for: it has by far the most to read.
+        """
+        if suspects or self._cards:
+            parents = [parent for parent in parents if self._may_ask(dialect, parent, suspects)]
+        half = len(parents) // 2 if len(parents) > _MANY else 0
+        for share in (parents[:half], parents[half:]):
+            if share:
+                self._answers.append(self._kernel.survey(self._attempt, [f"{dialect} {parent}" for parent in share]))
+        for parent in parents:
+            self._cards.setdefault(self._card_of(parent), dialect)
+
+    def _may_ask(self, dialect: str, parent: str, suspects: Collection[str]) -> bool:
+        card = self._card_of(parent)
+        if parent in suspects or card in suspects:
+            self.problems.append((parent, "it is wedged, and was not asked"))
+            return False
+        return self._cards.get(card, dialect) == dialect
+
+    def _card_of(self, parent: str) -> str:
+        return physical(self._kernel, parent) if ADDRESS.fullmatch(parent) else parent
+
+    def _attempt(self, subject: str) -> Facts:
+        dialect, _, parent = subject.partition(" ")
+        try:
+            return self._readers[dialect].read(parent)
+        except KernelRefused as error:
+            return {"failed": f"it could not be read: {error.symbol}"}
+
+    def results(self) -> Iterator[tuple[str, str, Facts]]:
+        """Dialect, parent and facts of each parent that answered; those of one dialect follow one another."""
+        for subject, facts in chain.from_iterable(self._answers):
+            dialect, _, parent = subject.partition(" ")
+            if isinstance(facts, Unanswered):
+                self.problems.append((parent, f"reading it did not return: {facts.reason}"))
+            elif "failed" in facts:
+                self.problems.append((parent, facts["failed"]))
+            else:
+                yield dialect, parent, facts
+
+    def memory(self) -> dict[str, int]:
+        """By address, what NVML says of memory, in bytes; asked only where a card gives no numbers of its own."""
+        answer: NvmlAnswer = self._nvml() if self._nvml else {}
+        if isinstance(answer, Unanswered):
+            return {}
+        return {a: int(f["memory_bytes"]) for a, f in answer.items() if f.get("memory_bytes", "")[:18].isdecimal()}
