@@ -481,10 +481,16 @@ class TestWrite:
         (tmp_path / "file").touch()
         assert files.write_once(str(tmp_path / "file"), "x") == 0
 
-    def test_that_never_returns_is_stuck(self, tmp_path: Path) -> None:
+    @pytest.fixture
+    def fifo(self, tmp_path: Path) -> Iterator[Path]:
+        """A file whose writing blocks until the test has ended; the child that does it is left to its fate."""
         os.mkfifo(tmp_path / "fifo")
+        yield tmp_path / "fifo"
+        os.close(os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK))
+
+    def test_that_never_returns_is_stuck(self, fifo: Path) -> None:
         with at_once(20), pytest.raises(Stuck, match=r"did not return in 0\.3 s") as caught:
-            Live(deadlines=Deadlines(default=0.3)).write(str(tmp_path / "fifo"), "x")
+            Live(deadlines=Deadlines(default=0.3)).write(str(fifo), "x")
         assert caught.value.next_command == "vfioctl recover"
         assert caught.value.facts["pid"]
         assert "is in state S" in caught.value.kernel_said
@@ -497,13 +503,12 @@ class TestWrite:
             Live().write(str(tmp_path / "file"), "x")
         assert not isinstance(caught.value, Stuck)
 
-    def test_keeps_the_lock_of_its_parent_and_nothing_else(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "fifo")
+    def test_keeps_the_lock_of_its_parent_and_nothing_else(self, fifo: Path, tmp_path: Path) -> None:
         kernel = Live(deadlines=Deadlines(default=0.3))
         with kernel.exclusive(tmp_path / "lock", wait=0):
             assert len(kernel._lock_fds) == 1
             with pytest.raises(Stuck):
-                kernel.write(str(tmp_path / "fifo"), "x")
+                kernel.write(str(fifo), "x")
         assert kernel._lock_fds == []
         with kernel.exclusive(tmp_path / "lock", wait=0):
             pass
