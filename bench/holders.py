@@ -10,18 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import measure, stage
 from bench.crowd import crowd
-from bench.inventory import Figure
+from bench.figures import Figure, keep, show, status
 from vfioctl.kernel.live import Live
 from vfioctl.model.holders import Holders
 from vfioctl.model.inventory import Function, Inventory
@@ -119,14 +118,9 @@ def _report(options: Options, samples: dict[str, list[float]]) -> int:
         Figure(f"{crowded}: search / fuser", medians["search"], medians["fuser"], "s", 1.0),
         Figure(f"{crowded}: process / fuser", medians["vfioctl holders"], medians["fuser"], "s", 1.0),
     ]
-    print(f"{'':<44} {'vfioctl':>9} {'measure':>9} {'':<4} {'ratio':>7} {'limit':>7}")
-    print(*figures, sep="\n")
-    if options.json:
-        machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-        rows = [{**asdict(figure), "ratio": figure.ratio, "kept": figure.kept} for figure in figures]
-        document = {"machine": machine, "runs": options.runs, "figures": rows, "samples": samples}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0 if all(figure.kept for figure in figures) else 1
+    show(figures)
+    keep(options.json, figures, samples, runs=options.runs)
+    return status(figures)
 
 
 if __name__ == "__main__":

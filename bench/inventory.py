@@ -11,15 +11,15 @@ import argparse
 import json
 import math
 import os
-import platform
 import shutil
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import measure, stage
+from bench.figures import Figure, keep, show, status
 from bench.measure import Command
 
 LSPCI = ("lspci", "-Dnnk")
@@ -27,30 +27,6 @@ DRIVERCTL = ("driverctl", "list-devices")
 DPDK = ("dpdk-devbind.py", "--status")
 SMALL = 256
 """The size at which all peers are asked; driverctl would take minutes for 10,000 functions."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One line of the table: ours against a measure, and the limit of their ratio."""
-
-    name: str
-    ours: float
-    theirs: float
-    unit: str
-    limit: float
-
-    @property
-    def ratio(self) -> float:
-        return self.ours / self.theirs
-
-    @property
-    def kept(self) -> bool:
-        return self.ratio <= self.limit
-
-    def __str__(self) -> str:
-        verdict = "kept" if self.kept else "MISSED"
-        values = f"{self.ours:9.3f} {self.theirs:9.3f} {self.unit:<4} {self.ratio:7.2f} {self.limit:7.2f}"
-        return f"{self.name:<44} {values}  {verdict}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             figures += _at(size, options, samples)
     figures += _growth(samples)
     _report(figures, samples, options)
-    return 0 if all(figure.kept for figure in figures) else 1
+    return status(figures)
 
 
 def _options(arguments: Sequence[str]) -> Options:
@@ -138,18 +114,13 @@ def _growth(samples: dict[str, dict[str, list[float]]]) -> list[Figure]:
 
 
 def _report(figures: list[Figure], samples: dict[str, dict[str, list[float]]], options: Options) -> None:
-    print(f"{'':<44} {'vfioctl':>9} {'measure':>9} {'':<4} {'ratio':>7} {'limit':>7}")
-    print(*figures, sep="\n")
+    show(figures)
     print(f"\nmedians of {options.runs} runs, in seconds:")
     for size in options.sizes:
         times = {name: times for name, times in samples[str(size)].items() if "MiB" not in name}
         medians = "  ".join(f"{name} {value:.3f}" for name, value in measure.medians(times).items())
         print(f"{size:>7} functions: {medians}")
-    if options.json:
-        machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-        rows = [{**asdict(figure), "ratio": figure.ratio, "kept": figure.kept} for figure in figures]
-        document = {"machine": machine, "runs": options.runs, "figures": rows, "samples": samples}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    keep(options.json, figures, samples, runs=options.runs)
 
 
 if __name__ == "__main__":

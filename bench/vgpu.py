@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import measure, stage
-from bench.inventory import Figure
+from bench.figures import Figure, keep, show, status
 from bench.slices import TYPES, VFS, add_slices
 
 LONGEST = 1.5
@@ -68,14 +67,9 @@ def _compare(options: Options) -> int:
         Figure(f"{folders}: process / mdevctl", medians["vfioctl"], medians["mdevctl"], "s", 0.5),
         Figure(f"{folders}: as text / {LONGEST} s", medians["vfioctl, as text"], LONGEST, "s", 1.0),
     ]
-    print(f"{'':<44} {'vfioctl':>9} {'measure':>9} {'':<4} {'ratio':>7} {'limit':>7}")
-    print(*figures, sep="\n")
-    if options.json:
-        machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-        rows = [{**asdict(figure), "ratio": figure.ratio, "kept": figure.kept} for figure in figures]
-        document = {"machine": machine, "runs": options.runs, "figures": rows, "samples": samples}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0 if all(figure.kept for figure in figures) else 1
+    show(figures)
+    keep(options.json, figures, samples, runs=options.runs)
+    return status(figures)
 
 
 def _check_both_agree(ours: Sequence[str], theirs: Sequence[str]) -> None:
