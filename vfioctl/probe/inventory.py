@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter
 
-from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
 from vfioctl.model.inventory import Function, Inventory, Mark, MarkKind, ProbeWarning, card_members
 from vfioctl.model.values import PciAddress
 from vfioctl.probe.drivers import Registered
 from vfioctl.probe.iommu import read_groups, read_iommu
+from vfioctl.probe.lenient import names_in
 from vfioctl.probe.numa import read_nodes
 from vfioctl.probe.pci import Facts
 from vfioctl.probe.scan import Scan
@@ -54,7 +54,7 @@ def assemble(kernel: Kernel, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
         groups=read_groups(kernel, functions, types),
         numa_nodes=tuple(nodes),
         iommu=read_iommu(kernel),
-        drivers=tuple(sorted(_names_in(kernel, PCI_DRIVERS))),
+        drivers=tuple(names_in(kernel, PCI_DRIVERS)),
         warnings=(*warnings, *more),
     )
 
@@ -71,7 +71,7 @@ def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
 
 
 def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:
-    nodes = _names_in(kernel, "/dev/vfio")
+    nodes = frozenset(names_in(kernel, "/dev/vfio"))
     for each in facts:
         if str(each.get("iommu_group")) in nodes:
             each["vfio_group"] = f"/dev/vfio/{each['iommu_group']}"
@@ -84,13 +84,6 @@ def _share_with_vfs(facts: list[Facts]) -> None:
     for each in facts:
         if "physfn" in each:
             each.update(shared.get(each["physfn"], {}))
-
-
-def _names_in(kernel: Kernel, path: str) -> set[str]:
-    try:
-        return set(kernel.children(path))
-    except KernelRefused:
-        return set()
 
 
 def _add_nvml(facts: list[Facts], answer: NvmlAnswer, warnings: list[ProbeWarning]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import TypeAdapter
 
-from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import IOMMU_GROUPS, Kernel
 from vfioctl.model.inventory import MANAGED_DMA_DRIVERS, Function, Group, Iommu, is_vfio_driver
+from vfioctl.probe.lenient import names_in, text_of
 
 CLASS_IOMMU = "/sys/class/iommu"
 ACPI_TABLES = "/sys/firmware/acpi/tables"
@@ -22,18 +22,18 @@ _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 def read_iommu(kernel: Kernel) -> Iommu:
     """The IOMMU's kind; translating when the kernel has made groups."""
-    units = _children(kernel, CLASS_IOMMU)
+    units = names_in(kernel, CLASS_IOMMU)
     kind = next((name for unit in units for prefix, name in _KINDS.items() if unit.startswith(prefix)), None)
-    if _children(kernel, IOMMU_GROUPS):
+    if names_in(kernel, IOMMU_GROUPS):
         return Iommu(kind=kind or (units[0] if units else None), translating=True)
     return Iommu(kind=kind, translating=False, reason=_why_not(kernel))
 
 
 def _why_not(kernel: Kernel) -> str:
-    command_line = set(_text(kernel, "/proc/cmdline").split())
+    command_line = set(text_of(kernel, "/proc/cmdline").split())
     off = sorted(command_line & _OFF)
     table = next((name for name in _TABLES if kernel.has(f"{ACPI_TABLES}/{name}")), None)
-    flags = _text(kernel, "/proc/cpuinfo")
+    flags = text_of(kernel, "/proc/cpuinfo")
     if off:
         return f"switched off on the kernel command line ({' '.join(off)})"
     if table == "DMAR":
@@ -53,7 +53,7 @@ def read_groups(
     for function in functions:
         if function.iommu_group is not None:
             members.setdefault(function.iommu_group, []).append(function)
-    nodes = frozenset(_children(kernel, "/dev/vfio"))
+    nodes = frozenset(names_in(kernel, "/dev/vfio"))
     # all at once: ten thousand single validations cost twice as much
     return _GROUPS.validate_python(
         [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
@@ -74,17 +74,3 @@ def _group(number: int, kind: str | None, members: list[Function], nodes: frozen
         "blockers": blockers,
         "node": f"/dev/vfio/{number}" if str(number) in nodes else None,
     }
-
-
-def _children(kernel: Kernel, path: str) -> list[str]:
-    try:
-        return kernel.children(path)
-    except KernelRefused:
-        return []
-
-
-def _text(kernel: Kernel, path: str) -> str:
-    try:
-        return kernel.read(path)
-    except KernelRefused:
-        return ""

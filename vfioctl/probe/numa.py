@@ -8,6 +8,7 @@ from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.inventory import NumaNode, ProbeWarning
 from vfioctl.model.values import parse_cpu_list
+from vfioctl.probe.lenient import names_in, text_of
 
 NODES = "/sys/devices/system/node"
 
@@ -15,20 +16,13 @@ NODES = "/sys/devices/system/node"
 def read_nodes(kernel: Kernel) -> tuple[list[NumaNode], list[ProbeWarning]]:
     """All nodes by number; none on a kernel without NUMA."""
     nodes, warnings = [], []
-    ids = sorted(int(name[4:]) for name in _names(kernel) if re.fullmatch(r"node[0-9]{1,4}", name, re.ASCII))
+    ids = sorted(int(name[4:]) for name in names_in(kernel, NODES) if re.fullmatch(r"node[0-9]{1,4}", name, re.ASCII))
     for number in ids:
         try:
             nodes.append(_node(kernel, number, ids))
         except (KernelRefused, BadSpec, ValueError) as error:
             warnings.append(ProbeWarning(subject=f"NUMA node {number}", text=str(error)))
     return nodes, warnings
-
-
-def _names(kernel: Kernel) -> list[str]:
-    try:
-        return kernel.children(NODES)
-    except KernelRefused:
-        return []
 
 
 def _node(kernel: Kernel, number: int, ids: list[int]) -> NumaNode:
@@ -42,10 +36,7 @@ def _node(kernel: Kernel, number: int, ids: list[int]) -> NumaNode:
 
 
 def _memory(kernel: Kernel, home: str) -> int | None:
-    try:
-        match = re.search(r"MemTotal:\s+([0-9]+) kB", kernel.read(f"{home}/meminfo"))
-    except KernelRefused:
-        return None
+    match = re.search(r"MemTotal:\s+([0-9]+) kB", text_of(kernel, f"{home}/meminfo"))
     return int(match[1]) * 1024 if match else None
 
 

@@ -11,6 +11,7 @@ from vfioctl.kernel.seam import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Kernel, Unan
 from vfioctl.model.inventory import Function
 from vfioctl.model.setting import Reading, Setting, SettingKind
 from vfioctl.model.values import PciAddress
+from vfioctl.probe.lenient import names_in, text_of
 
 VTCONSOLES = "/sys/class/vtconsole"
 PLATFORM_DEVICES = "/sys/bus/platform/devices"
@@ -82,22 +83,22 @@ def _is_known(kind: str, value: str | None) -> bool:
 
 def _carries_console(kernel: Kernel, home: str) -> bool:
     """Whether the text console may be drawn on it: it stands on the first framebuffer, unless fbcon=map says else."""
-    own = _children(kernel, f"{home}/graphics")
-    all_of_them = [name for name in _children(kernel, "/sys/class/graphics") if re.fullmatch(r"fb[0-9]+", name)]
+    own = names_in(kernel, f"{home}/graphics")
+    all_of_them = [name for name in names_in(kernel, "/sys/class/graphics") if re.fullmatch(r"fb[0-9]+", name)]
     first = min(all_of_them or own, key=lambda name: (len(name), name), default="")
-    return bool(own) and (first in own or "fbcon=map" in (_text(kernel, "/proc/cmdline") or ""))
+    return bool(own) and (first in own or "fbcon=map" in text_of(kernel, "/proc/cmdline"))
 
 
 def _consoles(kernel: Kernel) -> Iterator[str]:
-    for name in _children(kernel, VTCONSOLES):
-        if "frame buffer" in (_text(kernel, f"{VTCONSOLES}/{name}/name") or ""):
+    for name in names_in(kernel, VTCONSOLES):
+        if "frame buffer" in text_of(kernel, f"{VTCONSOLES}/{name}/name"):
             yield f"{VTCONSOLES}/{name}/bind"
 
 
 def _firmware(kernel: Kernel, address: PciAddress) -> Iterator[Reading]:
     """The framebuffers that the firmware left: they are the boot display's."""
     for driver in FIRMWARE_FRAMEBUFFERS:
-        for name in _children(kernel, f"{PLATFORM_DRIVERS}/{driver}"):
+        for name in names_in(kernel, f"{PLATFORM_DRIVERS}/{driver}"):
             if re.fullmatch(r"[a-z][a-z0-9-]{0,31}\.[0-9]{1,3}", name, re.ASCII):
                 yield Reading(kind=SettingKind.FRAMEBUFFER, name=name, address=address, value=driver)
 
@@ -135,10 +136,3 @@ def _text(kernel: Kernel, path: str) -> str | None:
         return kernel.read(path)
     except KernelRefused:
         return None
-
-
-def _children(kernel: Kernel, path: str) -> list[str]:
-    try:
-        return kernel.children(path)
-    except KernelRefused:
-        return []
