@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,11 +15,10 @@ from functools import cache
 
 from vfioctl.kernel.files import READ, readable
 from vfioctl.kernel.mappings import file_mappings, read_all
-from vfioctl.kernel.seam import VFIO_DEVICE, Descendant, OpenNode
+from vfioctl.kernel.seam import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNode
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
-FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 # Directories of sysfs that hold no devices of their own, and a lot of files.
 _BARREN = frozenset({
     "holders", "integrity", "mq", "msi_irqs", "power", "queue", "queues", "slaves", "statistics", "trace"
@@ -124,7 +122,7 @@ def _below(path: str, found: list[Descendant]) -> None:
 def _directories(path: str) -> list[str]:
     with os.scandir(path) as entries:
         names = [e.name for e in entries if e.name not in _BARREN and e.is_dir(follow_symlinks=False)]
-    return [f"{path}/{name}" for name in sorted(names) if not FUNCTION.fullmatch(name)]
+    return [f"{path}/{name}" for name in sorted(names) if not PCI_ADDRESS.fullmatch(name)]
 
 
 def _dev(path: str) -> str:

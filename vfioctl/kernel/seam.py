@@ -6,6 +6,7 @@ Reading verbs raise KernelRefused with the errno that Linux would give.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,8 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+"""A function as the kernel names it: in lower case, with its domain."""
 FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
 """Platform drivers of the framebuffers that the firmware leaves."""
 VFIO_DEVICE = "anon_inode:[vfio-device]"

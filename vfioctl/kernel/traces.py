@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.mappings import in_text
-from vfioctl.kernel.processes import DELETED, FUNCTION, SYSPATH
-from vfioctl.kernel.seam import VFIO_DEVICE, Descendant, OpenNode
+from vfioctl.kernel.processes import DELETED, SYSPATH
+from vfioctl.kernel.seam import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNode
 from vfioctl.kernel.tree import Tree
 
 
@@ -54,7 +54,7 @@ def below(tree: Tree, path: str) -> Iterator[Descendant]:
     """The devices below a directory, but for those below another PCI function."""
     for name in sorted(tree.directories.get(path, ())):
         here = f"{path}/{name}"
-        if here not in tree.directories or FUNCTION.fullmatch(name):
+        if here not in tree.directories or PCI_ADDRESS.fullmatch(name):
             continue
         if f"{here}/subsystem" in tree.links:
             subsystem = tree.links[f"{here}/subsystem"].rpartition("/")[2]

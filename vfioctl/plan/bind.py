@@ -16,8 +16,6 @@ from vfioctl.plan.letting_go import idle_services, to_let_go, warnings
 from vfioctl.plan.scope import Scope, binding_of, fact_of, in_order, named, scope_of
 from vfioctl.plan.steps import Bindings, steps
 
-Goals = dict[PciAddress, Binding]
-
 
 def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances = NOTHING_KNOWN) -> Plan:
     """Cards and groups of the devices, to vfio-pci or the variant driver of each function.

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel
+from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Kernel
 from vfioctl.modalias import ids_of
 
 Facts = dict[str, Any]
@@ -23,7 +23,6 @@ ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override"
 LINKS = ("driver", "iommu_group", "physfn", "virtfn", "supplier:pci:", "consumer:pci:")
 LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _EMPTY_BAR = "0x0000000000000000 0x0000000000000000"
 _IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
@@ -59,7 +58,7 @@ def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts
 def _upstream(kernel: Kernel, address: str) -> str | None:
     """The bridge above: the directory that the function's own directory lies in."""
     above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
-    return above[0] if above and _ADDRESS.fullmatch(above[0]) else None
+    return above[0] if above and PCI_ADDRESS.fullmatch(above[0]) else None
 
 
 def _cdev(kernel: Kernel, address: str) -> str | None:
@@ -90,13 +89,13 @@ def _links(found: Directory, unknown: dict[str, str]) -> Facts:
     several: dict[str, list[str]] = {"virtfns": [], "suppliers": [], "consumers": []}
     for name, target in found.links.items():
         last = target.rpartition("/")[2]
-        if name == "driver" or (name == "physfn" and _ADDRESS.fullmatch(last)):
+        if name == "driver" or (name == "physfn" and PCI_ADDRESS.fullmatch(last)):
             facts[name] = last
         elif name == "iommu_group" and _NUMBER.fullmatch(last):
             facts[name] = int(last)
-        elif name.startswith("virtfn") and _ADDRESS.fullmatch(last):
+        elif name.startswith("virtfn") and PCI_ADDRESS.fullmatch(last):
             several["virtfns"].append(last)
-        elif name.startswith(("supplier:pci:", "consumer:pci:")) and _ADDRESS.fullmatch(name[13:]):
+        elif name.startswith(("supplier:pci:", "consumer:pci:")) and PCI_ADDRESS.fullmatch(name[13:]):
             several[name[:8] + "s"].append(name[13:])
         elif name.startswith(("physfn", "virtfn", "iommu_group", "supplier:pci:", "consumer:pci:")):
             unknown[name] = f"unexpected target {target[:40]!r}"

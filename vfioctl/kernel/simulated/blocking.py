@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 
 from vfioctl.errors import KernelRefused, Stuck
-from vfioctl.kernel.seam import PCI_DEVICES
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.kernel.simulated import rules, surroundings
 from vfioctl.kernel.tree import Tree
 
 UNDER_LOCK = ("driver_override", "config", "rom", "reset", "bind", "unbindLock")
 """What the kernel reads or writes with the device's lock in hand, or the console's, or NVIDIA's."""
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 def subject_of(path: str, value: str = "") -> str:
     """Whose lock a write takes: the function that it concerns, else the file's own; NVML and systemd have theirs."""
-    found = (_ADDRESS.findall(value) or _ADDRESS.findall(path)) if path.startswith("/") else []
+    found = (PCI_ADDRESS.findall(value) or PCI_ADDRESS.findall(path)) if path.startswith("/") else []
     return str(found[-1]) if found else path
 
 
@@ -46,16 +44,12 @@ def block(tree: Tree, path: str, value: str) -> Stuck:
     address = subject_of(path, value)
     if blocked(tree, address):
         return never_returned(path, value, address)
-    if not path.startswith("/"):
-        tree.properties.setdefault(f"sim:{path}", {})["blocked"] = json.dumps(["", ""])
-        return never_returned(path, value, path)
+    pending = path if path.startswith("/") else ""  # what NVML or systemd does is not done by a later write
     if path.endswith("/unbind") and address in tree.directories.get(PCI_DEVICES, ()):
         device = tree.resolve(f"{PCI_DEVICES}/{address}")
         if rules.driver_of(tree, device):
             rules.device_driver_detach(tree, device)
         pending = ""
-    else:
-        pending = path
     tree.properties.setdefault(f"sim:{address}", {})["blocked"] = json.dumps([pending, value])
     return never_returned(path, value, address)
 

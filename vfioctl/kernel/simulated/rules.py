@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.simulated import surroundings
 from vfioctl.kernel.simulated.refusal import Refusal
 from vfioctl.kernel.tree import Node, Tree
@@ -20,7 +20,6 @@ from vfioctl.modalias import NATIVE, VFIO, Aliases
 
 PAGE_SIZE = 4096
 VFIO_MAJOR = 243
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _MANAGED_DMA = ("pcieport", "pci-stub")
 # Where a driver is not called as its module is: struct pci_driver.name in the sources.
 _DRIVER_OF_MODULE = {"vfio_pci": "vfio-pci", "xhci_pci": "xhci_hcd", "bochs": "bochs-drm", "pci_stub": "pci-stub"}
@@ -220,7 +219,7 @@ def _devices(tree: Tree) -> Iterator[str]:
 
 def _device(tree: Tree, value: str) -> str:
     address = value.removesuffix("\n")
-    if not _ADDRESS.fullmatch(address) or address not in tree.directories.get(PCI_DEVICES, ()):
+    if not PCI_ADDRESS.fullmatch(address) or address not in tree.directories.get(PCI_DEVICES, ()):
         raise Refusal(errnos.ENODEV)
     return tree.resolve(f"{PCI_DEVICES}/{address}")
 

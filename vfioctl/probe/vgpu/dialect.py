@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, Directory, Kernel
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Directory, Kernel
 from vfioctl.probe.lenient import names_in
 
 Facts = dict[str, Any]
@@ -18,7 +18,6 @@ Facts = dict[str, Any]
 
 _FEW_DIGITS = 10
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 LINKS = ("driver", "iommu_group", "physfn", "mdev_type")
 
 
@@ -119,4 +118,4 @@ def physical(kernel: Kernel, address: str) -> str:
         name = kernel.link(f"{PCI_DEVICES}/{address}/physfn").rpartition("/")[2]
     except KernelRefused:
         return address
-    return name if ADDRESS.fullmatch(name) else address
+    return name if PCI_ADDRESS.fullmatch(name) else address

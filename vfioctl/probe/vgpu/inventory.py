@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vfioctl.kernel.seam import PCI_DEVICES, Kernel
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
 from vfioctl.model.capacity import counted
 from vfioctl.model.vgpu import (
     UNKNOWN,
@@ -24,7 +24,7 @@ from vfioctl.model.vgpu import (
 )
 from vfioctl.probe.lenient import text_of
 from vfioctl.probe.vgpu.definitions import read_definitions
-from vfioctl.probe.vgpu.dialect import ADDRESS, Facts
+from vfioctl.probe.vgpu.dialect import Facts
 from vfioctl.probe.vgpu.scan import VgpuScan
 
 _TYPE_FIELDS = (
@@ -57,7 +57,7 @@ def titles(kernel: Kernel, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
     """What the cards are, by the hardware database. Apart from the rest: to open that takes a fifth of a listing."""
     found = {}
     for card in cards:
-        modalias = text_of(kernel, f"{PCI_DEVICES}/{card.id}/modalias") if ADDRESS.fullmatch(card.id) else ""
+        modalias = text_of(kernel, f"{PCI_DEVICES}/{card.id}/modalias") if PCI_ADDRESS.fullmatch(card.id) else ""
         if modalias:
             found[card.id] = kernel.properties(modalias).get("ID_MODEL_FROM_DATABASE", "")
     return found

@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import Kernel
+from vfioctl.kernel.seam import PCI_ADDRESS, Kernel
 from vfioctl.probe.lenient import names_in
 from vfioctl.probe.vgpu.describe import described
 from vfioctl.probe.vgpu.dialect import (
-    ADDRESS,
     Facts,
     Seen,
     card_facts,
@@ -44,7 +43,7 @@ class MdevReader:
 
     def read(self, parent: str) -> Facts:
         home = f"{PARENTS}/{parent}"
-        card = physical(self._kernel, parent) if ADDRESS.fullmatch(parent) else parent
+        card = physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
         facts: Facts = {"card": card, "offers": {}, "unknown": {}, "types": {}, "instances": []}
         self._types(home, card, facts)
         for name in names_in(self._kernel, home):

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import Kernel, NvmlAnswer, Unanswered
-from vfioctl.probe.vgpu.dialect import ADDRESS, Facts, Reader, physical
+from vfioctl.kernel.seam import PCI_ADDRESS, Kernel, NvmlAnswer, Unanswered
+from vfioctl.probe.vgpu.dialect import Facts, Reader, physical
 from vfioctl.probe.vgpu.mdev import MdevReader
 from vfioctl.probe.vgpu.sriov import SriovReader
 from vfioctl.probe.vgpu.vendor import VendorReader
@@ -61,7 +61,7 @@ class VgpuScan:
         return self._cards.get(card, dialect) == dialect
 
     def _card_of(self, parent: str) -> str:
-        return physical(self._kernel, parent) if ADDRESS.fullmatch(parent) else parent
+        return physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
 
     def _attempt(self, subject: str) -> Facts:
         dialect, _, parent = subject.partition(" ")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, Kernel
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
 from vfioctl.probe.lenient import names_in, text_of
-from vfioctl.probe.vgpu.dialect import ADDRESS, Facts, card_facts, instance_facts
+from vfioctl.probe.vgpu.dialect import Facts, card_facts, instance_facts
 
 TYPE = "vf"
 GPU_CLASSES = ("0x03", "0x1200")
@@ -32,7 +32,7 @@ class SriovReader:
         for address in names_in(self._kernel, PCI_DEVICES):
             home = f"{PCI_DEVICES}/{address}"
             if (
-                ADDRESS.fullmatch(address)
+                PCI_ADDRESS.fullmatch(address)
                 and self._kernel.has(f"{home}/sriov_totalvfs")
                 and text_of(self._kernel, f"{home}/class").startswith(GPU_CLASSES)
             ):
@@ -43,7 +43,7 @@ class SriovReader:
         of_card = card_facts(self._kernel, home) | {"sharing": "vfs"}
         links = self._kernel.directory(home, (), ("virtfn",)).links
         numbered = sorted(links.items(), key=lambda link: (len(link[0]), link[0]))
-        vfs = [name for _, target in numbered if ADDRESS.fullmatch(name := target.rpartition("/")[2])]
+        vfs = [name for _, target in numbered if PCI_ADDRESS.fullmatch(name := target.rpartition("/")[2])]
         total = of_card.get("total_vfs", 0)
         kind = {
             "name": "virtual function", "profile": "VF", "max_instances": total, "device_api": "vfio-pci",

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Kernel
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Kernel
 from vfioctl.probe.lenient import names_in
 from vfioctl.probe.vgpu.describe import creatable, described
 from vfioctl.probe.vgpu.dialect import (
-    ADDRESS,
     Facts,
     Seen,
     card_facts,
@@ -24,7 +23,6 @@ from vfioctl.probe.vgpu.dialect import (
 )
 
 OWN_FILES = frozenset({"vgpu_params", "gpu_instance_id", "placement_id", "warm_update"})
-FILES = OWN_FILES | {"creatable_vgpu_types", "current_vgpu_type"}
 
 
 class VendorReader:
@@ -39,7 +37,7 @@ class VendorReader:
         for name in names_in(self._kernel, f"{PCI_DRIVERS}/nvidia"):
             home = f"{PCI_DEVICES}/{name}"
             if (
-                ADDRESS.fullmatch(name)
+                PCI_ADDRESS.fullmatch(name)
                 and self._kernel.has(f"{home}/nvidia")
                 and not self._kernel.has(f"{home}/mdev_supported_types")
             ):
