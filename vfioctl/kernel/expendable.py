@@ -72,6 +72,21 @@ class Child:
         self._received += chunk
         return list(self._complete())
 
+    def answer(self, until: float, deadline: float) -> Any:
+        """The next result. Raises Unreturned at the moment `until`, `deadline` seconds after it was asked for.
+
+        ChildProcessError when the child has died, RuntimeError when its work failed.
+        """
+        left = deadline
+        while left > 0:
+            left = until - time.monotonic()
+            results = self.receive(max(left, 0))  # asked for late, an answer may have come in time
+            if results:
+                return results[0]
+            if results is None:
+                raise ChildProcessError("the child that did the work died")
+        raise Unreturned(self, deadline)
+
     def _complete(self) -> Iterator[Any]:
         start = 0
         while len(self._received) - start >= SIZE_BYTES:
@@ -187,20 +202,13 @@ def begin(work: Callable[[], object], *, deadline: float, keep: Collection[int] 
 
 
 def _await(child: Child, until: float, deadline: float) -> Any:
-    left = deadline
-    while left > 0:
-        left = until - time.monotonic()
-        try:
-            results = child.receive(max(left, 0))  # asked for late, an answer may have come in time
-        except RuntimeError:
-            child.close()
-            raise
-        if results:
-            child.close()
-            return results[0]
-        if results is None:
-            child.close()
-            raise ChildProcessError("the child that did the work died")
-    late = Unreturned(child, deadline)
-    child.abandon()
-    raise late
+    try:
+        result = child.answer(until, deadline)
+    except Unreturned:
+        child.abandon()
+        raise
+    except (ChildProcessError, RuntimeError):
+        child.close()
+        raise
+    child.close()
+    return result

@@ -204,21 +204,9 @@ class Live(LiveUse):
     def load(self, module: str) -> None:
         if self._read_only:
             raise HostError(f"cannot load {module}: {self.read_only}")
-        command = ["modprobe", "--", module]
-        try:
-            code, said = expendable.call(lambda: files.run(command), deadline=self._deadlines.load, keep=self._lock_fds)
-        except expendable.Unreturned as late:
-            from vfioctl.kernel.late import call_never_returned
+        from vfioctl.kernel.services import load_module
 
-            hint = "a driver is attaching to a device that does not answer: dmesg | tail"
-            raise call_never_returned(f"modprobe {module}", hint, late) from None
-        if code:
-            error = HostError(
-                f"module {module} could not be loaded",
-                hint="if the kernel was upgraded since the last boot, its modules are gone: reboot",
-            )
-            error.kernel_said = said
-            raise error
+        load_module(module, deadline=self._deadlines.load, keep=self._lock_fds)
 
     def persist(self, address: str, *, on: bool) -> None:
         if self._read_only:

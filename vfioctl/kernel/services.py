@@ -1,4 +1,7 @@
-"""What this machine is asked or told beside its files, each in a child that can be outlived: ROMs, NVML, systemd."""
+"""What this machine is asked or told beside its files, each in a child that can be outlived.
+
+Modules, ROMs, NVML, systemd.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel import expendable, units
+from vfioctl.kernel import expendable, files, units
 from vfioctl.kernel.late import call_never_returned
 
 UNIT_SECONDS = 120.0
@@ -28,6 +31,20 @@ def read_device(path: str, read: Callable[[str], bytes], *, deadline: float) -> 
     if isinstance(answer, int):
         raise KernelRefused(path, answer)
     return bytes(answer)
+
+
+def load_module(module: str, *, deadline: float, keep: Collection[int] = ()) -> None:
+    """Loads a module with what it depends on. Raises HostError, Stuck."""
+    hint = "a driver is attaching to a device that does not answer: dmesg | tail"
+    work = partial(files.run, ["modprobe", "--", module])
+    code, said = _outlived(f"modprobe {module}", work, deadline=deadline, keep=keep, hint=hint)
+    if code:
+        error = HostError(
+            f"module {module} could not be loaded",
+            hint="if the kernel was upgraded since the last boot, its modules are gone: reboot",
+        )
+        error.kernel_said = said
+        raise error
 
 
 def persist(address: str, *, on: bool, deadline: float, keep: Collection[int] = ()) -> None:

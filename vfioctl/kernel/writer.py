@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from vfioctl.interrupts import held_back
 from vfioctl.kernel import expendable, files
-from vfioctl.kernel.expendable import SIZE_BYTES, Child, Unreturned
+from vfioctl.kernel.expendable import SIZE_BYTES, Child
 
 RETURNED = "returned"
 _MOST_VERDICTS = 1 << 20
@@ -45,18 +44,7 @@ class Writer:
                 os.write(self._requests, len(body).to_bytes(SIZE_BYTES, "little") + body)
             except BrokenPipeError:
                 raise ChildProcessError("the child that writes died") from None
-            return int(self._answer(deadline))
-
-    def _answer(self, deadline: float) -> Any:
-        left, until = deadline, time.monotonic() + deadline
-        while left > 0:
-            left = until - time.monotonic()
-            answers = self._child.receive(max(left, 0))
-            if answers:
-                return answers[0]
-            if answers is None:
-                raise ChildProcessError("the child that writes died")
-        raise Unreturned(self._child, deadline)
+            return int(self._child.answer(time.monotonic() + deadline, deadline))
 
     def close(self) -> None:
         """Lets it end, at once or when its write returns."""
