@@ -13,6 +13,7 @@ from vfioctl.cli.output import draw, emit, width
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
+    from vfioctl.host import Host
     from vfioctl.model.vgpu import Vgpus
 
 app = typer.Typer(
@@ -107,8 +108,7 @@ def types(
     from vfioctl.model.slices import cards_called, requested
     from vfioctl.model.vgpu import VgpuTypesDocument
 
-    if parent is not None and parent.startswith("gpu") and parent[3:].isdecimal():
-        (parent,) = host.find([parent])
+    parent = _unnumbered(host, parent)
     cards = cards_called(found, parent)
     asked = requested(cards, after or ())
     forecasts = tuple(remaining(card, asked[card.id]) for card in cards if card.id in asked)
@@ -137,8 +137,7 @@ def list_instances(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson
     from vfioctl.model.slices import cards_called
     from vfioctl.model.vgpu import VgpuListDocument
 
-    if parent is not None and parent.startswith("gpu") and parent[3:].isdecimal():
-        (parent,) = host.find([parent])
+    parent = _unnumbered(host, parent)
     cards = {card.id for card in cards_called(found, parent)}
     instances = tuple(vgpu for vgpu in found.instances if parent is None or vgpu.card in cards)
     if as_json:
@@ -181,6 +180,13 @@ def show(
 
     titles = host.titles(card for card in found.cards if card.id == vgpu.card)
     draw(render.vgpu_page(vgpu, titles.get(vgpu.card, "")))
+
+
+def _unnumbered(host: "Host", parent: str | None) -> str | None:
+    """The address that `gpu0` means; the inventory that counts the GPUs is read only for that."""
+    if parent is not None and parent.startswith("gpu") and parent[3:].isdecimal():
+        (parent,) = host.find([parent])
+    return parent
 
 
 def _emit_document(document: object) -> None:

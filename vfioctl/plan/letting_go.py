@@ -16,6 +16,7 @@ from vfioctl.model.holders import Holder
 from vfioctl.model.inventory import Function
 from vfioctl.model.setting import Reading, Setting, SettingKind
 from vfioctl.model.values import PciAddress
+from vfioctl.plan.settings import LET_GO
 
 GPU_SERVICES = (
     "nvidia-persistenced.service",
@@ -27,15 +28,6 @@ GPU_SERVICES = (
 )
 """Services that hold GPUs only to look after them: what `--stop-services` may stop. Display managers never are."""
 
-_SET = {
-    SettingKind.POWER: "on",
-    SettingKind.D3COLD: "0",
-    SettingKind.CONSOLE: "0",
-    SettingKind.FRAMEBUFFER: "",
-    SettingKind.LOCK: "1",
-    SettingKind.PERSISTENCE: "0",
-    SettingKind.SERVICE: "inactive",
-}
 _PERSISTENCED = GPU_SERVICES[0]
 _DISPLAY_MANAGER = re.compile(r"(display-manager|gdm|gdm3|sddm|lightdm|lxdm|xdm|slim|greetd|ly|emptty)(@.*)?\.service")
 """With one of these end the sessions that it began."""
@@ -52,9 +44,11 @@ def to_let_go(
     """
     moving, awake = set(leaving), set(from_vfio)
     return tuple(
-        Setting(kind=r.kind, name=r.name, address=r.address, before=_before(r), after=_SET[r.kind])
+        Setting(kind=r.kind, name=r.name, address=r.address, before=_before(r), after=LET_GO[r.kind])
         for r in circumstances.readings
-        if r.kind in _SET and _concerns(r) and r.address in (moving | awake if r.kind == SettingKind.POWER else moving)
+        if r.kind in LET_GO
+        and _concerns(r)
+        and r.address in (moving | awake if r.kind == SettingKind.POWER else moving)
     )
 
 
@@ -73,7 +67,7 @@ def _concerns(reading: Reading) -> bool:
         return reading.value is not None
     if reading.kind == SettingKind.SERVICE:
         return reading.value == "active"
-    return reading.value not in (None, _SET[reading.kind])
+    return reading.value not in (None, LET_GO[reading.kind])
 
 
 def to_put_back(recorded: Iterable[Setting], now: Values) -> tuple[Setting, ...]:

@@ -20,13 +20,16 @@ _ORDER = (
     SettingKind.D3COLD,
     SettingKind.POWER,
 )
-_LETTING_GO = {
-    SettingKind.SERVICE: "inactive",
-    SettingKind.PERSISTENCE: "0",
+LET_GO = {
+    SettingKind.POWER: "on",
+    SettingKind.D3COLD: "0",
     SettingKind.CONSOLE: "0",
     SettingKind.FRAMEBUFFER: "",
-    SettingKind.D3COLD: "0",
+    SettingKind.LOCK: "1",
+    SettingKind.PERSISTENCE: "0",
+    SettingKind.SERVICE: "inactive",
 }
+"""What each kind is set to for a device that goes to VFIO."""
 _WHY = {
     SettingKind.SERVICE: ("it holds the GPU", "as it was before"),
     SettingKind.PERSISTENCE: ("persistence mode would keep the GPU open", "persistence mode as it was before"),
@@ -43,7 +46,7 @@ def early(settings: Iterable[Setting]) -> Iterator[Step]:
     by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: _ORDER.index(s.kind))
     for setting in by_kind:
         value = setting.during if setting.during is not None else setting.after
-        if setting.during is not None or _LETTING_GO.get(setting.kind) == setting.after:
+        if setting.during is not None or _lets_go(setting):
             yield _step(setting, value, _WHY[setting.kind][0])
 
 
@@ -62,11 +65,16 @@ def late(settings: Iterable[Setting], to_vfio: Collection[PciAddress] = ()) -> I
     """
     by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: -_ORDER.index(s.kind))
     for setting in by_kind:
-        if setting.during is not None or _LETTING_GO.get(setting.kind) != setting.after:
+        if setting.during is not None or not _lets_go(setting):
             first, again = _WHY[setting.kind]
             kept_awake = setting.kind == SettingKind.POWER and setting.after == "on" and setting.address in to_vfio
             step = _step(setting, setting.after, first if kept_awake else again)
             yield step.model_copy(update={"may_fail": not kept_awake})
+
+
+def _lets_go(setting: Setting) -> bool:
+    """Whether it comes before anything moves; `power/control` is only kept once vfio-pci is there."""
+    return setting.kind != SettingKind.POWER and LET_GO.get(setting.kind) == setting.after
 
 
 def _step(setting: Setting, value: str, why: str) -> Step:
