@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from vfioctl.model.values import PciAddress
 DEADLINE = 3.0
 AFTER_THE_DEADLINE = 1.0
 MORE_FOR_AN_INVENTORY = 2.0
+SETTLE = 20.0
 
 
 @pytest.fixture
@@ -52,11 +53,18 @@ def holders_of(host: Host, address: str) -> list[Holder]:
     return [each for each in found.holders if each.refuses and each.address == address]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.2)
+@contextmanager
+def _ready(*lines: str) -> "Iterator[subprocess.Popen[str]]":
+    """A Python process that has run these lines, and waits until the block ends."""
+    program = "\n".join([*lines, "print('ready', flush=True)", "signal.pause()"])
+    process = subprocess.Popen([sys.executable, "-S", "-E", "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 # -- who holds it ----------------------------------------------------------------------------------------
@@ -93,10 +101,9 @@ def test_vfio_without_an_open_group_is_found_by_asking_the_kernel(
     host.apply(host.plan_unbind([lab.far_display]))
 
 
-@contextmanager
-def _keeping(address: str, kept: str) -> Iterator[None]:
+def _keeping(address: str, kept: str) -> "AbstractContextManager[subprocess.Popen[str]]":
     """A process that has opened the device through its group, and closed all but the device, or a mapping of it."""
-    lines = [
+    return _ready(
         "import sys, mmap, os, signal",
         f"sys.path.insert(0, {str(Path(holder.__file__).parent)!r})",
         "import holder",
@@ -104,17 +111,7 @@ def _keeping(address: str, kept: str) -> Iterator[None]:
         *(["page = mmap.mmap(device, 4096, offset=0)", "os.close(device)"] if kept == "mapping" else []),
         "os.close(group)",
         "os.close(container)",
-        "print('ready', flush=True)",
-        "signal.pause()",
-    ]
-    process = subprocess.Popen([sys.executable, "-S", "-E", "-c", "\n".join(lines)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        yield
-    finally:
-        process.kill()
-        process.communicate()
+    )
 
 
 def test_a_guest_is_known_by_its_command_line(host: Host, ledger: Path, lab: Topology) -> None:
@@ -138,20 +135,10 @@ def test_a_sound_card_that_somebody_listens_to_is_refused(host: Host, lab: Topol
         assert error.facts["holders"][0]["address"] == lab.audio  # type: ignore[index] # a list of objects
 
 
-@contextmanager
-def _opened(pattern: str, folder: str) -> "Iterator[subprocess.Popen[str]]":
+def _opened(pattern: str, folder: str) -> "AbstractContextManager[subprocess.Popen[str]]":
     """A process with a device file open: the one whose directory in sysfs the pattern finds."""
     (place,) = Path("/").glob(pattern.lstrip("/"))
-    opening = f"os.open('{folder}/{place.name}', os.O_RDWR)"
-    program = f"import os, signal; {opening}; print('ready', flush=True); signal.pause()"
-    process = subprocess.Popen([sys.executable, "-S", "-E", "-c", program], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    return _ready("import os, signal", f"os.open('{folder}/{place.name}', os.O_RDWR)")
 
 
 def test_a_mounted_disk_and_the_default_route_are_never_taken_along(
@@ -222,7 +209,7 @@ def test_a_forced_unbind_blocks_in_the_kernel_and_wedges_nothing_but_its_device(
 
     process.kill()
     process.wait()
-    wait_for(lambda: not Path(f"/proc/{writer}").exists())  # a zombie would still be there
+    in_use.within_seconds(SETTLE, lambda: not Path(f"/proc/{writer}").exists())  # a zombie would still be there
     verdict = json.loads(ledger.with_name(f"{ledger.name}.verdicts").read_text())
     assert verdict == {"ticket": error.facts["ticket"], "said": "returned"}
     assert vfioctl(ledger, "recover").returncode == 0
@@ -246,7 +233,7 @@ def test_the_whole_command_ends_in_time_with_its_exit_code(
     assert failure["facts"]["holders"][0]["pid"] == process.pid
     process.kill()
     process.wait()
-    wait_for(lambda: vfioctl(ledger, "recover").returncode == 0)
+    in_use.within_seconds(SETTLE, lambda: vfioctl(ledger, "recover").returncode == 0)
 
 
 def test_a_native_driver_can_hang_as_well(host: Host, lab: Topology) -> None:
@@ -258,7 +245,7 @@ def test_a_native_driver_can_hang_as_well(host: Host, lab: Topology) -> None:
         assert "snd" in str(caught.value.facts["wchan"])
         assert f"process {process.pid}" in caught.value.hint
         assert host.inventory().by_address[PciAddress(lab.audio)].mark
-    wait_for(lambda: _recovers(host))
+    in_use.within_seconds(SETTLE, lambda: _recovers(host))
     assert pci.driver_of(lab.audio) == "snd_hda_intel"
     assert pci.driver_of(lab.display) == "bochs-drm"
 
