@@ -6,12 +6,14 @@ Its init prints every PCI function it sees and powers off, or stays until ended:
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 INITRAMFS = Path("/run/lab/sources/second-level.cpio")
+KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1"
+STAY = "lab.stay"
 SECONDS = 180.0
 # vfio pins all of it, which means filling it with zeros under emulation
 MEGABYTES = "192"
@@ -37,20 +39,28 @@ def functions_seen(devices: list[str], seconds: float = SECONDS) -> list[Seen]:
             guest.wait(timeout=seconds)
         except subprocess.TimeoutExpired as expired:
             raise TimeoutError(f"the guest did not power off in {seconds} s:\n{log.read_text()}") from expired
-        return _parsed(log.read_text())
+        return seen_in(log.read_text())
 
 
 @contextmanager
 def running(devices: list[str], seconds: float = SECONDS) -> "Iterator[tuple[subprocess.Popen[bytes], list[Seen]]]":
     """A guest that has booted and stays until the block ends: QEMU's process, and what the guest saw."""
     with _started(devices, stay=True) as (guest, log):
-        deadline = time.monotonic() + seconds
-        while "L2 end" not in log.read_text():
-            assert guest.poll() is None, log.read_text()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the guest did not boot in {seconds} s:\n{log.read_text()}")
-            time.sleep(0.2)
-        yield guest, _parsed(log.read_text())
+        yield guest, booted(log, lambda: guest.poll() is None, seconds)
+
+
+def booted(console: Path, is_alive: Callable[[], bool], seconds: float = SECONDS) -> list[Seen]:
+    """Waits until a guest has written to its console what it sees.
+
+    Raises TimeoutError, or AssertionError with the console's text when the guest ends before.
+    """
+    deadline = time.monotonic() + seconds
+    while "L2 end" not in console.read_text():
+        assert is_alive(), console.read_text()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the guest did not boot in {seconds} s:\n{console.read_text()}")
+        time.sleep(0.2)
+    return seen_in(console.read_text())
 
 
 def accelerator() -> str:
@@ -79,14 +89,15 @@ def _command(devices: list[str], *, stay: bool) -> list[str]:
     command = ["qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", "max", "-m", MEGABYTES]
     command += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]
     command += ["-kernel", os.environ["VFIOCTL_LAB_KERNEL"], "-initrd", str(INITRAMFS)]
-    command += ["-append", "console=ttyS0 quiet panic=-1" + (" lab.stay" if stay else "")]
+    command += ["-append", f"{KERNEL_ARGUMENTS} {STAY}" if stay else KERNEL_ARGUMENTS]
     for name in devices:
         place = f"host={name}" if ":" in name else f"sysfsdev=/sys/bus/mdev/devices/{name}"
         command += ["-device", f"vfio-pci,{place}"]
     return command
 
 
-def _parsed(log: str) -> list[Seen]:
+def seen_in(log: str) -> list[Seen]:
+    """What a guest printed of itself; raises AssertionError when that is not whole."""
     assert "L2 end" in log, f"the guest did not come to its end:\n{log}"
     lines = [line.split() for line in log.splitlines()]
     return [Seen(*line[2:5]) for line in lines if line[:2] == ["L2", "pci"]]

@@ -21,6 +21,9 @@ TOOLS = {
     "make": "make",
     "gcc": "gcc",
     "mdevctl": "mdevctl",
+    # without libvirt-daemon-system, which would make a service of it
+    "libvirtd": "libvirt-daemon",
+    "virsh": "libvirt-clients",
 }
 KERNEL_PACKAGE = "linux-image-amd64"
 # PT_INTERP of elf(5): a program that has one needs shared libraries

@@ -1,0 +1,167 @@
+"""libvirt in the lab: Debian's daemon started by hand, and domains with mediated devices.
+
+A domain here is the second-level guest of `l2`. The daemon keeps its files on file systems of its own, which go with
+it, and needs of Debian's packages only `libvirt-daemon` and `libvirt-clients`: no service, no settings, no message bus.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.lab.inside import l2, pci
+from tests.lab.inside.in_use import within_seconds
+
+URI = "qemu:///system"
+RUN, LOGS = Path("/run/libvirt"), Path("/var/log/libvirt")
+PLACES = (Path("/etc/libvirt"), Path("/var/lib/libvirt"), Path("/var/cache/libvirt"), LOGS, RUN)
+START_SECONDS = 60.0
+END_SECONDS = 20.0
+# as root, since devices in /dev are root's here; and no second daemon only to keep the guest's log
+SETTINGS = 'user = "root"\ngroup = "root"\ndynamic_ownership = 0\nsecurity_driver = "none"\nstdio_handler = "file"\n'
+# the daemon looks them up even where it is told to use others
+ACCOUNTS = {
+    Path("/etc/passwd"): "libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n",
+    Path("/etc/group"): "libvirt-qemu:x:64055:\n",
+}
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+DOMAIN = """
+<domain type='{kind}'>
+  <name>{name}</name>
+  <memory unit='MiB'>{megabytes}</memory>
+  <vcpu>1</vcpu>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>{kernel}</kernel>
+    <initrd>{initramfs}</initrd>
+    <cmdline>{arguments}</cmdline>
+  </os>
+  <features><acpi/></features>
+  <cpu mode='maximum'/>
+  <devices>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+    <serial type='file'><source path='{console}'/></serial>{devices}
+  </devices>
+</domain>
+"""
+HOSTDEV = """
+    <hostdev mode='subsystem' type='mdev' model='vfio-pci'>
+      <source><address uuid='{uuid}'/></source>
+    </hostdev>"""
+
+
+class Domain(NamedTuple):
+    """A running domain: its name, the id of its QEMU process, and what its guest saw."""
+
+    name: str
+    pid: int
+    seen: list[l2.Seen]
+
+
+@contextmanager
+def daemon() -> Iterator[None]:
+    """libvirtd until the block ends, and nothing of it left on the machine then but its logs, in the results."""
+    # asked for first: what the daemon can offer it finds out once
+    l2.accelerator()
+    _make_accounts()
+    with _own_places(), _control_groups_put_back(), (LOGS / "libvirtd.log").open("wb") as log:
+        Path("/etc/libvirt/qemu.conf").write_text(SETTINGS)
+        process = subprocess.Popen(["libvirtd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            within_seconds(START_SECONDS, lambda: _answers(process))
+            yield
+        finally:
+            process.terminate()
+            process.wait(END_SECONDS)
+
+
+def virsh(*commands: str) -> str:
+    """Runs commands in one process, and returns what they print; raises AssertionError with the words of a failure."""
+    command = ["virsh", "--quiet", "--connect", URI, "; ".join(commands)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=l2.SECONDS, check=False
+    )
+    # the status is that of the last one only
+    assert done.returncode == 0, f"{commands}: {done.stderr}"
+    assert "error:" not in done.stderr, f"{commands}: {done.stderr}"
+    return done.stdout.strip()
+
+
+@contextmanager
+def running_domain(*instances: str, name: str = "lab") -> Iterator[Domain]:
+    """A domain with these mediated devices, by UUID, that has booted and stays until the block ends.
+
+    It needs `daemon`. When the block has ended, the instances are let go and the definition is gone.
+    """
+    # not in the results: QEMU's appending came out of that shared folder with bytes missing
+    definition, console = RUN / f"{name}.xml", LOGS / f"{name}.log"
+    pid_file = RUN / "qemu" / f"{name}.pid"
+    definition.write_text(_definition(name, instances, console))
+    try:
+        virsh(f"define --validate {definition}", f"start {name}")
+        pid = int(pid_file.read_text())
+        yield Domain(name, pid, l2.booted(console, Path(f"/proc/{pid}").exists))
+    finally:
+        ends = [f"destroy {name}"] if pid_file.exists() else []
+        virsh(*ends, f"undefine {name}")
+
+
+def _definition(name: str, instances: tuple[str, ...], console: Path) -> str:
+    return DOMAIN.format(
+        kind="kvm" if l2.accelerator() == "kvm" else "qemu",
+        name=name,
+        megabytes=l2.MEGABYTES,
+        kernel=os.environ["VFIOCTL_LAB_KERNEL"],
+        initramfs=l2.INITRAMFS,
+        arguments=f"{l2.KERNEL_ARGUMENTS} {l2.STAY}",
+        console=console,
+        devices="".join(HOSTDEV.format(uuid=uuid) for uuid in instances),
+    )
+
+
+def _answers(process: "subprocess.Popen[bytes]") -> bool:
+    assert process.poll() is None, (LOGS / "libvirtd.log").read_text()
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as end:
+        end.connect(str(RUN / "libvirt-sock"))
+        return True
+    return False
+
+
+def _make_accounts() -> None:
+    for file, line in ACCOUNTS.items():
+        known = file.read_text()
+        if f"\n{line.partition(':')[0]}:" not in known:
+            file.write_text(known + line)
+
+
+@contextmanager
+def _own_places() -> Iterator[None]:
+    with ExitStack() as mounted:
+        for place in PLACES:
+            place.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["mount", "-t", "tmpfs", "libvirt", str(place)], check=True, timeout=60)
+            mounted.callback(subprocess.run, ["umount", str(place)], check=True, timeout=60)
+        mounted.callback(_keep_logs)
+        yield
+
+
+def _keep_logs() -> None:
+    shutil.copytree(LOGS, Path(os.environ["VFIOCTL_LAB_RESULTS"], "libvirt"), dirs_exist_ok=True)
+
+
+@contextmanager
+def _control_groups_put_back() -> Iterator[None]:
+    """The daemon makes a group for its guests, and has the controllers handed down to it."""
+    control, own = CONTROL_GROUPS / "cgroup.subtree_control", CONTROL_GROUPS / "machine"
+    before = set(control.read_text().split())
+    yield
+    if own.exists():
+        own.rmdir()
+    for controller in set(control.read_text().split()) - before:
+        pci.write(control, f"-{controller}")
