@@ -7,9 +7,10 @@ Does no input or output.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from os.path import relpath
 
 from tests.hosts.catalogue import CLASSES, INTERFACES, MODULES, VENDORS, Bar, Model, Module
@@ -200,6 +201,10 @@ class HostBuilder:
         }
         self._say(f"nvml:{function.address}", known)
 
+    def vendor_types(self, function: Function, names: Mapping[int, str]) -> None:
+        """All types that the card has, also those that no list shows just now."""
+        self._say(f"sim:{function.address}", {"types": json.dumps({str(kind): names[kind] for kind in sorted(names)})})
+
     def rom(self, function: Function) -> None:
         """What the function's ROM holds."""
         content = option_rom(function.model.ids, function.model.class_code)
@@ -388,6 +393,10 @@ class HostBuilder:
             self.file(f"{home}/sriov_drivers_autoprobe", "1")
             self.file(f"{home}/sriov_numvfs", str(len(function.vfs)))
             self.file(f"{home}/sriov_totalvfs", str(model.total_vfs))
+            offset, stride = _placing(function)
+            self.file(f"{home}/sriov_offset", str(offset))
+            self.file(f"{home}/sriov_stride", str(stride))
+            self.file(f"{home}/sriov_vf_device", (function.vfs[0].model if function.vfs else model).ids[-4:])
         for number, vf in enumerate(function.vfs):
             self.link(f"{home}/virtfn{number}", vf.path)
             self.link(f"{vf.path}/physfn", home)
@@ -419,6 +428,18 @@ class HostBuilder:
         self.link(f"{home}/supplier", supplier.path)
         self.link(f"{supplier.path}/consumer:pci:{consumer.address}", home)
         self.link(f"{consumer.path}/supplier:pci:{supplier.address}", home)
+
+
+def _placing(physical: Function) -> tuple[int, int]:
+    """How far from the physical function its first VF is, and each from the one before; of most devices 1 and 1."""
+    at = [_routing_id(function.address) for function in (physical, *physical.vfs)]
+    apart = [later - earlier for earlier, later in pairwise(at)]
+    return (apart or [1])[0], (apart[1:] or [1])[0]
+
+
+def _routing_id(address: str) -> int:
+    bus, device, number = address.replace(".", ":").split(":")[1:]
+    return int(bus, 16) << 8 | int(device, 16) << 3 | int(number)
 
 
 def _with_needs(names: Sequence[str]) -> dict[str, None]:

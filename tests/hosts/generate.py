@@ -534,6 +534,7 @@ def l40s() -> HostBuilder:
         current = {0: 1153, 1: 1163}.get(number, 0)
         same = {kind: profile for kind, profile in slicing.L40S_TYPES.items() if profile.rstrip("QA") == "12"}
         slicing.vendor_vf(host, vf, number, {} if current else same, current)
+    host.vendor_types(gpu, {kind: f"NVIDIA L40S-{profile}" for kind, profile in slicing.L40S_TYPES.items()})
     host.nvml(gpu, "NVIDIA L40S", 46068, persistence_mode="1")
     return host
 

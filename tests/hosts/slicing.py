@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tests.hosts.builder import VFIO_MAJOR, Function, HostBuilder
+from tests.hosts.builder import VFIO_CDEV_MAJOR, VFIO_MAJOR, Function, HostBuilder
 
 MDEV = "/sys/bus/mdev"
 
@@ -90,7 +90,9 @@ def mdev(host: HostBuilder, parent: Function, uuid: str, kind: MdevType, group: 
     host.file(f"{home}/nvidia/vm_name", "")
     host.link(f"{home}/iommu_group", f"/sys/kernel/iommu_groups/{group}")
     host.link(f"/sys/kernel/iommu_groups/{group}/devices/{uuid}", home)
+    host.file(f"/sys/kernel/iommu_groups/{group}/name", "vfio-noiommu")
     host.file(f"/sys/kernel/iommu_groups/{group}/type", "unknown")
+    host.unreadable(f"{home}/remove")
     host.node(f"/dev/vfio/{group}", VFIO_MAJOR, group)
 
 
@@ -111,8 +113,10 @@ def vendor_vf(host: HostBuilder, vf: Function, number: int, creatable: Mapping[i
     host.file(f"{home}/vgpu_params", "")
     host.refused(f"{home}/gpu_instance_id", "ENXIO")
     host.refused(f"{home}/placement_id", "ENXIO")
-    host.directory(f"{vf.path}/vfio-dev/vfio{number}")
-    host.node(f"/dev/vfio/devices/vfio{number}", 511, number)
+    host.device(
+        f"{vf.path}/vfio-dev/vfio{number}", "vfio-dev", f"{VFIO_CDEV_MAJOR}:{number}",
+        f"/dev/vfio/devices/vfio{number}",
+    )  # fmt: skip
 
 
 def xe_profiles(host: HostBuilder, physical: Function, quanta: Sequence[tuple[int, int]]) -> None:

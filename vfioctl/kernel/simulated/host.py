@@ -12,14 +12,15 @@ from typing import TypeVar
 from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.recorded import Recorded, read_tree
-from vfioctl.kernel.seam import EVERY_LINK, PCI_DEVICES, Directory, Prefixes, Unanswered
-from vfioctl.kernel.simulated import rules, surroundings
-from vfioctl.kernel.simulated.blocking import UNDER_LOCK, block, blocked, let_go, never_returns, subject_of
+from vfioctl.kernel.seam import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
+from vfioctl.kernel.simulated import blocking, rules, surroundings
+from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, let_go, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.refusal import WouldBlock
-from vfioctl.kernel.tree import Tree, form
+from vfioctl.kernel.tree import ROOTS, Tree, form
 
 T = TypeVar("T")
+_KEPT = tuple(root for root in ROOTS if root.startswith("/etc/"))
 
 
 class Simulated(Recorded):
@@ -86,11 +87,11 @@ class Simulated(Recorded):
         return super().directory(path, wanted, links)
 
     def config(self, address: str) -> bytes:
-        self._refuse_blocking(f"/{address}/config")
+        self._refuse_blocking(f"{PCI_DEVICES}/{address}/config")
         return super().config(address)
 
     def rom(self, address: str) -> bytes:
-        self._refuse_blocking(f"/{address}/rom")
+        self._refuse_blocking(f"{PCI_DEVICES}/{address}/rom")
         return super().rom(address)
 
     def _refuse_blocking(self, path: str) -> None:
@@ -101,9 +102,7 @@ class Simulated(Recorded):
 
     def write(self, path: str, value: str) -> None:
         with self._effect(path, value):
-            if never_returns(self.tree, path, value):
-                raise block(self.tree, path, value)
-            rules.write(self.tree, path, value)
+            blocking.write(self.tree, path, value)
 
     def persist(self, address: str, *, on: bool) -> None:
         with self._effect(f"nvml:{address}", str(int(on))):
@@ -117,6 +116,21 @@ class Simulated(Recorded):
             if f"unit:{name}" not in self.tree.properties:
                 raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: no such unit")
             surroundings.set_unit(self.tree, name, active=active)
+
+    def keep(self, path: str, text: str | None) -> None:
+        with self._effect(path, text or ""):
+            if not path.startswith(_KEPT):
+                raise HostError(f"{path} could not be written: a simulated host has no such place")
+            there = self.tree.resolve(path, follow_last=False)
+            self.tree.remove(there)
+            if text is not None:
+                self.tree.put(there, text.rstrip("\n"))
+
+    def manage_vfs(self, address: str, *, on: bool) -> str:
+        with self._effect(f"{MANAGING}{address}", str(int(on))):
+            if f"{PCI_DRIVERS}/nvidia" not in self.tree.directories:
+                raise HostError("sriov-manage cannot be run", hint="it comes with NVIDIA's vGPU host driver")
+            return blocking.manage_vfs(self.tree, address, on=on)
 
     def write_ended(self, ticket: str) -> str | None:
         return None if blocked(self.tree, ticket.removeprefix("sim:")) else "returned"

@@ -1,8 +1,9 @@
-"""How a rule says no, or never answers."""
+"""How a rule says no, or never answers; and how the kernel reads the numbers that are written to it."""
 
 from __future__ import annotations
 
 import errno as errnos
+import re
 
 
 class Refusal(Exception):
@@ -14,4 +15,25 @@ class Refusal(Exception):
 
 
 class WouldBlock(Exception):
-    """The kernel would not come back from this. Nothing outside a survey may ever ask for it."""
+    """The kernel does not come back from this.
+
+    A read's only a survey may ask for. A write has done by then what the kernel does before it waits.
+    """
+
+
+def kstrtoul(value: str, *, bits: int = 64, base: int = 0) -> int:
+    """A number as lib/kstrtox.c reads it: one newline may follow. Raises Refusal (EINVAL, ERANGE).
+
+    In base 0 0x10 and 010 are numbers as well.
+    """
+    text = value.removesuffix("\n")
+    decimal, any_base = r"\+?([0-9]+)", r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"
+    match = re.fullmatch(any_base if base == 0 else decimal, text, re.ASCII)
+    if match is None:
+        raise Refusal(errnos.EINVAL)
+    digits = match[1]
+    octal = base == 0 and digits.startswith("0") and digits.isdecimal()
+    number = int(digits, 8 if octal else base or 0)
+    if number >> bits:
+        raise Refusal(errnos.ERANGE)
+    return number

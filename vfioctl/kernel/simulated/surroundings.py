@@ -109,7 +109,7 @@ def class_devices_gone(tree: Tree, device: str) -> None:
     first = _is_first_framebuffer(tree, device)
     kept: dict[str, dict[str, object]] = {}
     for home in _of_driver(tree, device):
-        kept.update(_taken(tree, home))
+        kept.update(taken(tree, home))
     if kept:
         tree.properties.setdefault(f"sim:{address}", {})["registered"] = json.dumps(kept, sort_keys=True)
     if any("/graphics/" in path for path in kept):
@@ -121,7 +121,7 @@ def class_devices_back(tree: Tree, device: str) -> None:
     subject = f"sim:{posixpath.basename(device)}"
     kept: Mapping[str, Mapping[str, object]] = json.loads(tree.properties.get(subject, {}).pop("registered", "{}"))
     for path, fact in kept.items():
-        _put(tree, path, {"text": "0"} if path.endswith("/unbindLock") else fact)
+        put_back(tree, path, {"text": "0"} if path.endswith("/unbindLock") else fact)
     if any("/graphics/" in path for path in kept):
         fbcon_fb_registered(tree)
 
@@ -144,9 +144,10 @@ def _is_first_framebuffer(tree: Tree, device: str) -> bool:
     return min((*own, *named), key=lambda name: (len(name), name), default="") in own
 
 
-def _taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
+def taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
+    """Takes a path and all below it away; what was there, by path, as `put_back` takes it."""
     found: dict[str, dict[str, object]] = {}
-    for path in (home, *_below(tree, home)):
+    for path in (home, *below(tree, home)):
         if path in tree.files:
             found[path] = {"text": tree.files[path]}
         elif path in tree.links:
@@ -161,13 +162,15 @@ def _taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
     return found
 
 
-def _below(tree: Tree, home: str) -> Iterator[str]:
+def below(tree: Tree, home: str) -> Iterator[str]:
+    """All paths below one, each before those that lie in it."""
     for name in sorted(tree.directories.get(home, ())):
         yield f"{home}/{name}"
-        yield from _below(tree, f"{home}/{name}")
+        yield from below(tree, f"{home}/{name}")
 
 
-def _put(tree: Tree, path: str, fact: Mapping[str, object]) -> None:
+def put_back(tree: Tree, path: str, fact: Mapping[str, object]) -> None:
+    """One fact that was `taken`, again."""
     match fact:
         case {"text": str(text)}:
             tree.put(path, text)
@@ -224,7 +227,7 @@ def open_by(tree: Tree, node: str) -> tuple[str, ...]:
 
 def nodes_below(tree: Tree, home: str) -> Iterator[str]:
     """The nodes in /dev of the class devices there, by their numbers."""
-    numbers = {tree.files[path] for path in _below(tree, home) if path.endswith("/dev") and path in tree.files}
+    numbers = {tree.files[path] for path in below(tree, home) if path.endswith("/dev") and path in tree.files}
     return (path for path, node in tree.nodes.items() if f"{node.major}:{node.minor}" in numbers)
 
 
@@ -234,10 +237,10 @@ def set_unit(tree: Tree, name: str, *, active: bool) -> None:
     facts["state"] = "active" if active else "inactive"
     if active:
         for path, fact in json.loads(facts.pop("processes", "{}")).items():
-            _put(tree, path, fact)
+            put_back(tree, path, fact)
         return
     own = [p.rpartition("/")[0] for p, text in tree.files.items() if _CGROUP.match(p) and f"/{name}" in text]
-    kept = {path: fact for process in own for path, fact in _taken(tree, process).items()}
+    kept = {path: fact for process in own for path, fact in taken(tree, process).items()}
     if kept:
         facts["processes"] = json.dumps(kept, sort_keys=True)
 

@@ -1,0 +1,173 @@
+"""How a simulated driver gets a PCI device and leaves it. Each rule is named after the kernel function it mirrors.
+
+Sources: drivers/base/bus.c, drivers/base/dd.c, drivers/base/driver.c, drivers/pci/pci-driver.c of Linux 6.1, and what
+the contract suite saw of a real one.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import posixpath
+from collections.abc import Iterator
+
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.simulated import groups, mediated, slicing, surroundings
+from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
+from vfioctl.kernel.simulated.refusal import Refusal
+from vfioctl.kernel.tree import Tree
+from vfioctl.modalias import NATIVE, Aliases
+
+PAGE_SIZE = 4096
+NO_OVERRIDE = "(null)"
+
+
+def driver_set_override(tree: Tree, device: str, name: str) -> None:
+    tree.put(f"{device}/driver_override", name or NO_OVERRIDE)
+
+
+def driver_override_store(tree: Tree, device: str, value: str) -> None:
+    if len(value) >= PAGE_SIZE - 1:
+        raise Refusal(errnos.EINVAL)
+    # strlen() of what came, then up to the newline: NUL bytes or a lone newline clear it.
+    driver_set_override(tree, device, value.split("\0", 1)[0].split("\n", 1)[0])
+
+
+def unbind_store(tree: Tree, driver: str, value: str) -> str:
+    """The device that was unbound."""
+    device = device_called(tree, value)
+    if driver_of(tree, device) != driver:
+        raise Refusal(errnos.ENODEV)
+    device_driver_detach(tree, device)
+    return device
+
+
+def bind_store(tree: Tree, driver: str, value: str) -> None:
+    device = device_called(tree, value)
+    if not pci_match_device(tree, device, driver):
+        raise Refusal(errnos.ENODEV)
+    if driver_of(tree, device):
+        raise Refusal(errnos.EBUSY)
+    really_probe(tree, device, driver)
+
+
+def drivers_probe_store(tree: Tree, value: str) -> None:
+    device = device_called(tree, value)
+    if driver_of(tree, device) is None:
+        device_attach(tree, device)
+
+
+def device_attach(tree: Tree, device: str) -> None:
+    """The first registered driver that matches; success too when none does."""
+    for driver in sorted(tree.directories.get(PCI_DRIVERS, ())):
+        if pci_match_device(tree, device, driver):
+            try:
+                really_probe(tree, device, driver)
+            except Refusal:
+                raise Refusal(errnos.EINVAL) from None  # bus_rescan_devices_helper's caller hides the reason
+            return
+
+
+def driver_attach(tree: Tree, driver: str) -> None:
+    for device in tuple(devices(tree)):
+        if driver_of(tree, device) is None and pci_match_device(tree, device, driver):
+            try:
+                really_probe(tree, device, driver)
+            except Refusal:
+                continue  # __driver_attach goes on with the next device
+
+
+def pci_match_device(tree: Tree, device: str, driver: str) -> bool:
+    """With an override only the driver that it names; otherwise the drivers whose ids fit."""
+    override = tree.files.get(f"{device}/driver_override", NO_OVERRIDE)
+    if override != NO_OVERRIDE:
+        return override == driver
+    if not pci_device_can_probe(tree, device):
+        return False
+    if tree.properties.get(f"sim:{posixpath.basename(device)}", {}).get("native") == driver:
+        return True
+    return driver in native_drivers(tree, device)
+
+
+def pci_device_can_probe(tree: Tree, device: str) -> bool:
+    """Without an override a VF gets a driver only where its PF allows it, even when it is asked for by name."""
+    if f"{device}/physfn" not in tree.links:
+        return True
+    return tree.files.get(tree.resolve(f"{device}/physfn/sriov_drivers_autoprobe"), "1") != "0"
+
+
+def really_probe(tree: Tree, device: str, driver: str) -> None:
+    if is_vfio(driver):
+        vfio_pci_core_register_device(tree, device)
+    address = posixpath.basename(device)
+    home = f"{PCI_DRIVERS}/{driver}"
+    groups.link(tree, f"{device}/driver", home)
+    groups.link(tree, f"{home}/{address}", device)
+    if is_vfio(driver):
+        groups.vfio_group_create(tree, group_of(tree, device))
+        surroundings.vfio_pci_core_runtime_pm(tree, device, registered=True)
+    else:
+        surroundings.class_devices_back(tree, device)
+        slicing.folders_back(tree, device, driver)
+
+
+def device_driver_detach(tree: Tree, device: str) -> None:
+    """Raises WouldBlock where its removal waits for a mediated device; what is then left is `device_remove`'s."""
+    driver, group = driver_of(tree, device), group_of(tree, device)
+    tree.remove(f"{device}/driver")
+    tree.remove(f"{PCI_DRIVERS}/{driver}/{posixpath.basename(device)}")
+    if driver and is_vfio(driver):
+        groups.vfio_device_del(tree, device)
+        groups.vfio_group_release(tree, group)
+        surroundings.vfio_pci_core_runtime_pm(tree, device, registered=False)
+    else:
+        surroundings.class_devices_gone(tree, device)
+    device_remove(tree, device, driver or "")
+
+
+def device_remove(tree: Tree, device: str, driver: str) -> None:
+    """What of a driver's leaving may wait: it goes on here when it was let go."""
+    mediated.mdev_unregister_parent(tree, device)
+    slicing.folders_gone(tree, device, driver)
+
+
+def vfio_pci_core_register_device(tree: Tree, device: str) -> None:
+    if group_of(tree, device) is None:
+        raise Refusal(errnos.EINVAL)
+    if any(name.startswith("virtfn") for name in tree.directories[device]):
+        raise Refusal(errnos.EBUSY)  # "Cannot bind to PF with SR-IOV enabled"
+    groups.vfio_device_add(tree, device)
+
+
+# -- looking around --------------------------------------------------------------------------------
+
+
+def devices(tree: Tree) -> Iterator[str]:
+    """All functions, in address order."""
+    for address in sorted(tree.directories.get(PCI_DEVICES, ())):
+        yield tree.resolve(f"{PCI_DEVICES}/{address}")
+
+
+def device_called(tree: Tree, value: str) -> str:
+    """The function whose address was written (bus_find_device_by_name). Raises Refusal (ENODEV)."""
+    address = value.removesuffix("\n")
+    if not PCI_ADDRESS.fullmatch(address) or address not in tree.directories.get(PCI_DEVICES, ()):
+        raise Refusal(errnos.ENODEV)
+    return tree.resolve(f"{PCI_DEVICES}/{address}")
+
+
+def native_drivers(tree: Tree, device: str) -> set[str]:
+    """Those that the modules' aliases name."""
+    modalias = tree.files.get(f"{device}/modalias", "")
+    modules = Aliases(modules_alias(tree)).modules(modalias, NATIVE)
+    return {driver for module in modules for driver in _drivers_of_module(tree, module)}
+
+
+def modules_alias(tree: Tree) -> str:
+    """The text of modules.alias."""
+    release = tree.files.get("/proc/sys/kernel/osrelease", "")
+    return tree.files.get(f"/lib/modules/{release}/modules.alias", "")
+
+
+def _drivers_of_module(tree: Tree, module: str) -> set[str]:
+    names = tree.directories.get(f"/sys/module/{module}/drivers", ())
+    return {name.removeprefix("pci:") for name in names}

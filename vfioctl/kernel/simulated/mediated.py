@@ -1,0 +1,148 @@
+"""Mediated devices of a simulated host: made, removed, taken along by their parent's driver. Changes only the tree.
+
+Each rule is named after the kernel function it mirrors. Sources: drivers/vfio/mdev/mdev_core.c, mdev_sysfs.c and
+mdev_driver.c of Linux 6.1; what waits for whom was seen of a real kernel in the lab.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import posixpath
+import re
+from collections.abc import Callable
+
+from vfioctl.kernel.simulated import groups, room
+from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
+from vfioctl.kernel.simulated.slicing import MDEV_PARENTS
+from vfioctl.kernel.tree import Tree
+
+BUS = "/sys/bus/mdev"
+_UUID_LENGTH = 36
+_CREATE = re.compile(rf"/sys/devices/.+/{room.TYPES}/[^/]+/create")
+_REMOVE = re.compile(rf"/sys/devices/.+/{room.UUID.pattern}/remove")
+_DRIVER = re.compile(rf"{BUS}/drivers/[^/]+/(bind|unbind)")
+
+
+def store_of(tree: Tree, path: str) -> Callable[[Tree, str, str], None] | None:
+    """The store function of a file, where it is one of these. Some are only ever written, and in no recorded tree."""
+    home = path.rpartition("/")[0]
+    if home not in tree.directories:
+        return None
+    if _CREATE.fullmatch(path):
+        return create_store
+    if _REMOVE.fullmatch(path) and (f"{home}/mdev_type" in tree.links or _is_removed(tree, home)):
+        return remove_store
+    return driver_store if _DRIVER.fullmatch(path) else None
+
+
+def create_store(tree: Tree, path: str, value: str) -> None:
+    """One UUID and one character more at most, which nobody looks at (guid_parse)."""
+    name = value[:_UUID_LENGTH].lower()
+    if len(value) not in (_UUID_LENGTH, _UUID_LENGTH + 1) or not room.UUID.fullmatch(name):
+        raise Refusal(errnos.EINVAL)
+    home = path.rpartition("/")[0]
+    parent, kind = home.rsplit("/", 2)[0], posixpath.basename(home)
+    if any(posixpath.basename(each) == name for each in tree.directories):
+        raise Refusal(errnos.EEXIST)
+    if not _is_registered(tree, parent):
+        raise Refusal(errnos.ENODEV)
+    account = room.Account(tree, room.card_of(tree, parent))
+    if not account.available(parent, kind):
+        raise Refusal(account.refusal(kind))
+    mdev_device_create(tree, f"{parent}/{name}", home)
+
+
+def mdev_device_create(tree: Tree, device: str, kind: str) -> None:
+    """The device, its driver and its group are there when the write returns; the group's node, too (devtmpfs)."""
+    name, parent = posixpath.basename(device), posixpath.dirname(device)
+    driver = groups.driver_of(tree, parent) or posixpath.basename(parent)
+    groups.link(tree, f"{device}/mdev_type", kind)
+    groups.link(tree, f"{device}/subsystem", BUS)
+    groups.link(tree, f"{device}/driver", f"{BUS}/drivers/{driver}")
+    for home in (f"{BUS}/drivers/{driver}", f"{BUS}/devices", f"{kind}/devices"):
+        groups.link(tree, f"{home}/{name}", device)
+    tree.put_refused(f"{device}/remove", errnos.EACCES)  # only ever written
+    groups.iommu_group_alloc(tree, device, kind="unknown", name="vfio-noiommu")
+    groups.vfio_device_add(tree, device)
+    groups.vfio_group_create(tree, groups.group_of(tree, device))
+    if posixpath.basename(kind).startswith("nvidia-"):
+        tree.put(f"{device}/nvidia/vgpu_params", "")
+        tree.put(f"{device}/nvidia/vm_name", "")
+    room.recount(tree, room.card_of(tree, parent))
+
+
+def remove_store(tree: Tree, path: str, value: str) -> None:
+    if kstrtoul(value):
+        mdev_device_remove(tree, path.rpartition("/")[0])
+
+
+def mdev_device_remove(tree: Tree, device: str) -> None:
+    """Hides it at once, then waits for whoever has it open, and only then gives its share back. Raises WouldBlock."""
+    parent = posixpath.dirname(device)
+    if not _is_removed(tree, device):
+        hide(tree, device)
+        if groups.opened(tree, device):
+            raise WouldBlock(device)
+    _unregister(tree, device)
+    tree.remove(device)
+    del tree.properties[f"sim:{posixpath.basename(device)}"]["removed"]
+    room.recount(tree, room.card_of(tree, parent))
+
+
+def _is_removed(tree: Tree, device: str) -> bool:
+    return "removed" in tree.properties.get(f"sim:{posixpath.basename(device)}", {})
+
+
+def hide(tree: Tree, device: str) -> None:
+    """mdev_remove_sysfs_files, and device_del up to the driver's remove function."""
+    room.Account(tree, room.card_of(tree, posixpath.dirname(device)))  # notes the stock while the numbers tell it
+    name, kind = posixpath.basename(device), tree.resolve(f"{device}/mdev_type")
+    is_orphan = groups.driver_of(tree, device) is None
+    room.facts_of(tree, device)["removed"] = "" if is_orphan else posixpath.basename(kind)
+    tree.remove(f"{kind}/devices/{name}")
+    tree.remove(f"{BUS}/devices/{name}")
+    tree.remove(f"{BUS}/drivers/{groups.driver_of(tree, device)}/{name}")
+    for gone in ("mdev_type", "remove", "subsystem", "driver", "nvidia"):
+        tree.remove(f"{device}/{gone}")
+
+
+def _unregister(tree: Tree, device: str) -> None:
+    """vfio_unregister_group_dev: node and group go."""
+    group = groups.group_of(tree, device)
+    groups.vfio_device_del(tree, device)
+    groups.iommu_group_remove_device(tree, device)
+    if group:
+        tree.remove(f"/dev/vfio/{group}")
+
+
+def driver_store(tree: Tree, path: str, value: str) -> None:
+    """Unbound from its driver, an instance is an orphan: it gives its share back, and no driver takes it again."""
+    home, _, verb = path.rpartition("/")
+    name = value.removesuffix("\n")
+    if verb == "bind" or f"{home}/{name}" not in tree.links:
+        raise Refusal(errnos.ENODEV)
+    device = tree.resolve(f"{home}/{name}")
+    card = room.card_of(tree, posixpath.dirname(device))
+    room.Account(tree, card)
+    if groups.opened(tree, device):
+        raise Refusal(errnos.EBUSY)  # the kernel waits here; nobody in this project takes this door to one in use
+    for gone in (f"{home}/{name}", f"{device}/driver", f"{device}/nvidia"):
+        tree.remove(gone)
+    _unregister(tree, device)
+    room.recount(tree, card)
+
+
+def mdev_unregister_parent(tree: Tree, parent: str) -> None:
+    """The parent is hidden first; then its instances go one by one, and each waits as a removal does."""
+    if f"{parent}/{room.TYPES}" not in tree.directories:
+        return
+    if _is_registered(tree, parent):
+        tree.remove(f"{MDEV_PARENTS}/{posixpath.basename(parent)}")
+    for name in sorted(tree.directories[parent]):
+        if room.UUID.fullmatch(name):
+            mdev_device_remove(tree, f"{parent}/{name}")
+
+
+def _is_registered(tree: Tree, parent: str) -> bool:
+    link = f"{MDEV_PARENTS}/{posixpath.basename(parent)}"
+    return link in tree.links and tree.resolve(link) == parent
