@@ -22,6 +22,7 @@ _LONGEST = 3600.0
 _STEPS = {
     "default", "load", "unit", "bind", "control", "d3cold_allowed", "driver_override", "drivers_probe", "reset",
     "reset_method", "reset_subordinate", "unbind", "unbindLock",
+    "create", "current_vgpu_type", "remove", "sriov-manage", "sriov_drivers_autoprobe", "sriov_numvfs", "vgpu_params",
 }  # fmt: skip
 
 

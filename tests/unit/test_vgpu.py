@@ -499,7 +499,7 @@ class TestCommands:
         assert done.stdout.splitlines()[-1] == "set()"
 
     def test_completion(self) -> None:
-        from vfioctl.cli import vgpu
+        from vfioctl.cli import slices
 
         class Context:
             def __init__(self, name: str) -> None:
@@ -513,10 +513,10 @@ class TestCommands:
                 return self.choice
 
         there: Any = Context("a2")
-        assert vgpu.complete_parent(there, "") == [("0000:08:00.0", "mdev")]
-        assert ("A2-4C", "0000:08:00.0") in vgpu.complete_type(there, "")
-        assert vgpu.complete_instance(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
-        assert vgpu.complete_type(cast("Any", Context("no-such-host")), "") == []
+        assert slices.complete_parent(there, "") == [("0000:08:00.0", "mdev")]
+        assert ("A2-4C", "0000:08:00.0") in slices.complete_type(there, "")
+        assert slices.complete_instance(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
+        assert slices.complete_type(cast("Any", Context("no-such-host")), "") == []
 
     def test_the_library_says_what_a_card_is(self) -> None:
         found = Host.recorded("l40s")

@@ -29,8 +29,8 @@ from vfioctl.modalias import NATIVE, VFIO, Aliases, ids_of
 DEVICE_FILES = frozenset({
     "boot_vga", "class", "current_link_speed", "current_link_width", "d3cold_allowed", "device", "driver_override",
     "enable", "local_cpulist", "max_link_speed", "max_link_width", "modalias", "numa_node", "power_state",
-    "reset_method", "resource", "revision", "sriov_drivers_autoprobe", "sriov_numvfs", "sriov_totalvfs",
-    "subsystem_device", "subsystem_vendor", "vendor",
+    "reset_method", "resource", "revision", "sriov_drivers_autoprobe", "sriov_numvfs", "sriov_offset", "sriov_stride",
+    "sriov_totalvfs", "sriov_vf_device", "subsystem_device", "subsystem_vendor", "vendor",
 })  # fmt: skip
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)

@@ -104,6 +104,38 @@ def symbol(errno: int) -> str:
     return errnos.errorcode.get(errno, str(errno))
 
 
+def keep(path: str, text: str | None) -> None:
+    """Replaces a file whole, on disk when it returns, or removes it. Raises OSError."""
+    folder, name = os.path.split(path)
+    if text is None:
+        if os.path.lexists(path):
+            os.unlink(path)
+            _sync_directory(folder)
+        return
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    beside = f"{folder}/.{name}.{os.getpid()}"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        with open(fd, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fchmod(fd, 0o644)  # whatever the umask
+            os.fsync(fd)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+    _sync_directory(folder)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_once(path: str, value: str) -> int:
     """0, or the errno. One write(2): sysfs takes each write as a command of its own."""
     try:

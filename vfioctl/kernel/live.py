@@ -196,6 +196,23 @@ class Live(LiveUse):
         if errno:
             raise KernelRefused(path, errno, value)
 
+    def keep(self, path: str, text: str | None) -> None:
+        if self._read_only:
+            raise HostError(f"{path} cannot be written: {self.read_only}")
+        try:
+            files.keep(path, text)
+        except OSError as error:
+            failure = HostError(f"{path} could not be {'removed' if text is None else 'written'}")
+            failure.kernel_said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"
+            raise failure from None
+
+    def manage_vfs(self, address: str, *, on: bool) -> str:
+        if self._read_only:
+            raise HostError(f"the VFs of {address} cannot be changed: {self.read_only}")
+        from vfioctl.kernel.services import manage_vfs
+
+        return manage_vfs(address, on=on, deadline=self._deadlines.of("sriov-manage"), keep=self._lock_fds)
+
     def write_ended(self, ticket: str) -> str | None:
         from vfioctl.kernel.writer import write_ended
 

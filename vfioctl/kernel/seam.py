@@ -160,6 +160,15 @@ class Kernel(Protocol):
     def set_unit(self, name: str, *, active: bool) -> None:
         """Starts a systemd unit (its failures forgotten first) or stops it. Raises HostError, Stuck."""
 
+    def keep(self, path: str, text: str | None) -> None:
+        """Replaces a file below /etc whole, with the folders that it needs; removes it for None. Raises HostError."""
+
+    def manage_vfs(self, address: str, *, on: bool) -> str:
+        """Has NVIDIA's sriov-manage turn all VFs of a GPU on or off; what it said. What it did, only a look tells.
+
+        Raises HostError where there is none, Stuck.
+        """
+
     def write_ended(self, ticket: str) -> str | None:
         """What became of a write that was given up (`Stuck.facts["ticket"]`); None while it is still under way.
 

@@ -14,6 +14,8 @@ from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import expendable, files, units
 from vfioctl.kernel.late import call_never_returned
 
+SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
+_NOT_THERE = 127  # as files.run has it
 UNIT_SECONDS = 120.0
 """For a unit to start or stop: systemd itself kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
 
@@ -65,6 +67,21 @@ def set_unit(name: str, *, active: bool, deadline: float = UNIT_SECONDS, keep: C
     code, said = _outlived(what, work, deadline=deadline, keep=keep, hint=hint)
     if code:
         raise _failed(what, said or f"systemctl ended with {code}")
+
+
+def manage_vfs(address: str, *, on: bool, deadline: float, keep: Collection[int] = ()) -> str:
+    """Runs NVIDIA's sriov-manage; its words. Its exit code says nothing: it can be 0 when nothing was done.
+
+    Raises HostError, Stuck.
+    """
+    what = f"{SRIOV_MANAGE} {'-e' if on else '-d'} {address}"
+    work = partial(files.run, what.split())
+    code, said = _outlived(what, work, deadline=deadline, keep=keep, hint="the NVIDIA driver does not answer: dmesg")
+    if code == _NOT_THERE:
+        error = HostError(f"{SRIOV_MANAGE} cannot be run", hint="it comes with NVIDIA's vGPU host driver")
+        error.kernel_said = said
+        raise error
+    return str(said)
 
 
 def _outlived(

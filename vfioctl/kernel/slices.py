@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES, Kernel
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
 
 MDEV_PARENTS, MDEV_DEVICES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
-DEFINITIONS = "/etc/mdevctl.d"
+DEFINITIONS, KEPT_HERE = "/etc/mdevctl.d", "/etc/vfioctl/vgpu.d"
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _TYPE = frozenset({"available_instances", "description", "device_api", "name"})
@@ -51,6 +51,9 @@ def places(kernel: Kernel) -> Iterator[Place]:
         defined = frozenset(name for name in _names(kernel, f"{DEFINITIONS}/{parent}") if _UUID.fullmatch(name))
         if defined:
             yield Place(f"{DEFINITIONS}/{parent}", defined, ())
+    names = _names(kernel, KEPT_HERE)
+    if kept := frozenset(name for name in names if PCI_ADDRESS.fullmatch(name.removesuffix(".json"))):
+        yield Place(KEPT_HERE, kept, ())
 
 
 def _mdev_parent(kernel: Kernel, home: str) -> Iterator[Place]:
