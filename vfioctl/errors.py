@@ -17,6 +17,7 @@
     |- ConflictError             4   someone else has it
     |  |- DeviceInUse                a holder, a boot display, live VFs
     |  |- NoCapacity                 a card has no room for the slices asked for
+    |  |- Foreign                    vfioctl did not make the slice
     |  |- Busy                       another vfioctl works on this host
     |  |- StalePlan                  the facts that the plan relies on have changed
     |  `- Unfinished                 an earlier change was cut short; `vfioctl recover`
@@ -120,6 +121,10 @@ class Busy(ConflictError):
     pass
 
 
+class Foreign(ConflictError):
+    pass
+
+
 class StalePlan(ConflictError):
     pass
 
@@ -137,6 +142,15 @@ _HINTS: Mapping[tuple[str, int], str] = {
     ("bind", errnos.EINVAL): "the driver refused it: no IOMMU group, or its owner is another driver",
     ("driver_override", errnos.EINVAL): "the kernel takes no such driver name",
     ("drivers_probe", errnos.ENODEV): "the device has vanished from the PCI bus",
+    ("create", errnos.EEXIST): "that UUID is taken, on this parent or another",
+    ("create", errnos.ENODEV): "the parent's driver is about to leave it",
+    ("current_vgpu_type", errnos.EIO): "the driver has no room for that type: the kernel log says more",
+    ("current_vgpu_type", errnos.EBUSY): "a guest has it, or it has another type",
+    ("current_vgpu_type", errnos.EPERM): "a guest has it",
+    ("sriov_numvfs", errnos.EBUSY): "there are VFs already: another count goes by way of 0",
+    ("sriov_numvfs", errnos.ENOENT): "the PF's driver makes no VFs, or it has no driver",
+    ("sriov_numvfs", errnos.ENOMEM): "too little address space for the VFs: look for above-4G decoding in the firmware",
+    ("sriov_numvfs", errnos.ERANGE): "the device has not that many VFs",
     ("drivers_probe", errnos.EINVAL): "a driver matched the device and refused it: the kernel log says why",
 }
 _GENERAL_HINTS: Mapping[int, str] = {

@@ -12,14 +12,15 @@ Every method may raise any class of the error tree in `vfioctl.errors`; a method
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfioctl.bundled import beside, file_of, simulated_file
-from vfioctl.errors import BadDocument, StoreDamaged
+from vfioctl.errors import BadDocument, StoreDamaged, UnknownDevice
+from vfioctl.host_vgpu import HostVgpus
 
 if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
     from vfioctl.apply.engine import Engine
@@ -31,11 +32,12 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.model.holders import Holders
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
-    from vfioctl.model.values import PciAddress
-    from vfioctl.model.vgpu import VgpuCard, Vgpus
+    from vfioctl.model.values import PciAddress, Subject
+    from vfioctl.probe.processes import Processes
     from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
+_DASHES = 4  # of a UUID
 
 
 def gpu_services() -> tuple[str, ...]:
@@ -45,7 +47,7 @@ def gpu_services() -> tuple[str, ...]:
     return GPU_SERVICES
 
 
-class Host:
+class Host(HostVgpus):
     """A host: this machine, a captured directory, a recorded file, or a simulation."""
 
     def __init__(self, kernel: Kernel, ledger: Path, *, settle: float = 10.0, lock_wait: float = 10.0) -> None:
@@ -133,7 +135,7 @@ class Host:
         self._seen = assemble(self.kernel, scan, marks)
         return self._seen
 
-    def _marks(self) -> Mapping[PciAddress, Mark]:
+    def _marks(self) -> Mapping[Subject, Mark]:
         """None where the ledger cannot be used: a listing is wanted then more than ever."""
         if not self.ledger.exists():
             return {}
@@ -151,11 +153,18 @@ class Host:
         return select(self.inventory(), selectors, every=every)
 
     def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
-        """Who uses the functions, the rest of their cards and what shares their groups; named as for `find`."""
+        """Who uses the functions, the rest of their cards and what shares their groups; named as for `find`.
+
+        A mediated device is named by its UUID. Raises UnknownDevice.
+        """
         from vfioctl.probe.processes import Processes
 
         processes = Processes(self.kernel)  # its children look while the inventory is read
-        chosen = self.find(selectors, every=every)
+        words = [word for word in selectors if word.count("-") != _DASHES]
+        of_mdevs = self._mdev_holders([word for word in selectors if word not in words], processes)
+        if of_mdevs and not words:
+            return of_mdevs
+        chosen = self.find(words, every=every)
         from vfioctl.plan.scope import scope_of
         from vfioctl.probe.holders import read_holders
 
@@ -163,24 +172,25 @@ class Host:
         scope = scope_of(inventory, chosen)
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         found = read_holders(self.kernel, concerned, inventory, processes)
-        return found.model_copy(update={"marks": tuple(each.mark for each in concerned if each.mark)})
+        return found.model_copy(update={
+            "devices": (*found.devices, *(of_mdevs.devices if of_mdevs else ())),
+            "holders": (*found.holders, *(of_mdevs.holders if of_mdevs else ())),
+            "marks": tuple(each.mark for each in concerned if each.mark),
+        })  # fmt: skip
 
-    def vgpus(self) -> Vgpus:
-        """What can be sliced here, and all slices; those that vfioctl did not make are foreign."""
-        from vfioctl.probe.vgpu.scan import VgpuScan
+    def _mdev_holders(self, words: Sequence[str], processes: Processes) -> Holders | None:
+        if not words:
+            return None
+        from vfioctl.model.values import Uuid
+        from vfioctl.probe.holders import read_mdev_holders
 
-        # its children read while the models are imported; of a wedged device nothing is asked
-        wedged = [address for address, mark in self._marks().items() if mark.kind == "wedged"]
-        scan = VgpuScan(self.kernel, suspects=wedged)
-        from vfioctl.probe.vgpu.inventory import assemble
-
-        return assemble(self.kernel, scan)
-
-    def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
-        """What those cards are, by their address; nothing for those that no database knows."""
-        from vfioctl.probe.vgpu.inventory import titles
-
-        return titles(self.kernel, cards)
+        mdevs = [Uuid(word) for word in words]
+        known = {vgpu.id: vgpu.iommu_group for vgpu in self.vgpus().instances if vgpu.state != "defined"}
+        if missing := [mdev for mdev in mdevs if mdev not in known]:
+            raise UnknownDevice(f"there is no slice {missing[0]} here", hint="vfioctl vgpu list shows those that are")
+        marks = self._marks()
+        found = read_mdev_holders(self.kernel, mdevs, processes, known)
+        return found.model_copy(update={"marks": tuple(marks[mdev] for mdev in mdevs if mdev in marks)})
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""
@@ -217,7 +227,10 @@ class Host:
         from vfioctl.errors import StalePlan
 
         asked = saved.intent
-        fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
+        if asked.slicing is not None:
+            fresh = self._sliced(asked)
+        else:
+            fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
         if fresh == saved:
             return fresh
         changed = [fact.address for fact in saved.facts if fact not in fresh.facts]
@@ -291,7 +304,7 @@ class Host:
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
         """Does the plan, or leaves the host as it was; see `Engine.apply` for what it raises."""
-        return self._engine.apply(plan, progress, seen=self._seen)
+        return self._engine.apply(plan, progress, seen=self._seen, names=self._type_names)
 
     def recover(self, *, forward: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Finishes what a crash left; see `Engine.recover`."""

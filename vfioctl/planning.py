@@ -50,7 +50,8 @@ def functions_in_scope(inventory: Inventory, devices: Sequence[PciAddress]) -> l
 
 def _circumstances(kernel: Kernel, functions: Sequence[Function], holders: Holders, intent: Intent) -> Circumstances:
     may_stop = set(intent.stop_services)
-    units = [(h.unit, h.address) for h in holders.refusing if h.unit is not None and h.unit in may_stop]
+    refusing = ((h.unit, h.address) for h in holders.refusing if isinstance(h.address, PciAddress))
+    units = [(unit, address) for unit, address in refusing if unit is not None and unit in may_stop]
     return Circumstances(
         holders=holders,
         readings=read_settings(kernel, functions, units),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from vfioctl.apply.glance import Names
 from vfioctl.apply.store import Store
 from vfioctl.errors import Unfinished
-from vfioctl.model.change import Binding, Change, Fact, JournalEntry, JournalState, Plan, Verb
+from vfioctl.model.change import Binding, Fact, JournalEntry, JournalState, Plan, Verb
 from vfioctl.model.inventory import Mark, MarkKind, is_vfio_driver
-from vfioctl.model.setting import Setting
-from vfioctl.model.values import PciAddress
+from vfioctl.model.setting import NO_SLICE, Setting, SettingKind
+from vfioctl.model.values import PciAddress, Subject, subject
 
 _NEWEST = "SELECT id, plan, state, boot_id, began, ended, why FROM journal ORDER BY id DESC LIMIT ?"
 _UNFINISHED = (
@@ -30,6 +31,14 @@ _REMEMBER = """
         driver_override = excluded.driver_override, journal = excluded.journal
     WHERE excluded.driver IS NOT NULL OR identity != excluded.identity OR boot_id != excluded.boot_id
 """
+# Beside what was there before, which counts again if this one is undone. A definition stays whoever makes the slice.
+_OWN = """
+    INSERT INTO slice (id, card, place, kept, boot_id, since, journal)
+    VALUES (?1, ?2, ?3, max(?4, EXISTS (SELECT 1 FROM slice WHERE id = ?1 AND kept)), ?5, ?6, ?7)
+"""
+_REPLACED = "DELETE FROM slice WHERE journal < ?1 AND id IN (SELECT id FROM slice WHERE journal = ?1)"
+NO_NAMES: Names = {}
+_COUNTS = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS)
 _Record = tuple[str, str, str | None, str | None]
 
 
@@ -39,17 +48,24 @@ class Journal:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def begin(self, plan: Plan, *, boot_id: str, now: str) -> int:
-        """Promises a change before the first write, with what it was before. Raises Unfinished."""
+    def begin(self, plan: Plan, *, boot_id: str, now: str, names: Names = NO_NAMES) -> int:
+        """Promises a change before the first write, with what it was before. Raises Unfinished.
+
+        `names`: what the types of its cards are called, for when the kernel does not list them any more.
+        """
         with self.store.transaction() as db:
             entry = db.execute(
                 "INSERT INTO journal (plan, state, boot_id, began) VALUES (?, 'open', ?, ?)",
                 (plan.model_dump_json(), boot_id, now),
             ).lastrowid
             assert entry is not None
-            _take(db, entry, plan.changes)
+            _take(db, entry, plan.subjects)
             if plan.intent.verb == Verb.BIND:
                 _record(db, entry, plan, boot_id)
+            db.execute("DELETE FROM slice WHERE boot_id != ? AND NOT kept", (boot_id,))
+            called = ((card, kind, name, boot_id) for card, of_it in names.items() for kind, name in of_it.items())
+            db.executemany("INSERT OR REPLACE INTO type_name VALUES (?, ?, ?, ?)", called)
+            db.executemany(_OWN, [(*made, boot_id, now, entry) for made in _to_be_made(plan)])
             return entry
 
     def end(self, entry: JournalEntry | int, state: JournalState, *, now: str, why: str = "") -> None:
@@ -61,6 +77,11 @@ class Journal:
                 return
             taken = db.execute("DELETE FROM under_change WHERE journal = ? RETURNING address", (number,)).fetchall()
             _forget(db, number, taken, state)
+            if state == JournalState.DONE:
+                db.execute(_REPLACED, (number,))
+                db.executemany("DELETE FROM slice WHERE id = ?", [(gone,) for gone in _removed(_plan_of(db, number))])
+            else:
+                db.execute("DELETE FROM slice WHERE journal = ?", (number,))
 
     def entries(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
         """The newest first."""
@@ -78,16 +99,16 @@ class Journal:
                 [(m.address, m.kind, boot_id, m.since, m.why, m.ticket) for m in marks],
             )
 
-    def marks(self, *, boot_id: str) -> Mapping[PciAddress, Mark]:
+    def marks(self, *, boot_id: str) -> Mapping[Subject, Mark]:
         """What is said against devices, by address."""
         rows: list[tuple[str, ...]] = self.store.read(lambda db: db.execute(_MARKS, (boot_id,)).fetchall(), [])
         found = (
-            Mark(address=PciAddress(address), kind=MarkKind(kind), since=since, why=why, ticket=ticket)
+            Mark(address=subject(address), kind=MarkKind(kind), since=since, why=why, ticket=ticket)
             for address, kind, since, why, ticket in rows
         )
         return {mark.address: mark for mark in found}
 
-    def unmark(self, addresses: Iterable[PciAddress], *, boot_id: str) -> None:
+    def unmark(self, addresses: Iterable[Subject], *, boot_id: str) -> None:
         """They are wedged no more; forgets what was said before the last boot."""
         with self.store.transaction() as db:
             db.executemany(
@@ -110,13 +131,13 @@ class Journal:
         }
 
 
-def _take(db: sqlite3.Connection, entry: int, changes: Iterable[Change]) -> None:
-    for change in changes:
+def _take(db: sqlite3.Connection, entry: int, subjects: Iterable[Subject]) -> None:
+    for each in subjects:
         try:
-            db.execute("INSERT INTO under_change VALUES (?, ?)", (change.address, entry))
+            db.execute("INSERT INTO under_change VALUES (?, ?)", (each, entry))
         except sqlite3.IntegrityError:
             raise Unfinished(
-                f"an earlier change of {change.address} was cut short",
+                f"an earlier change of {each} was cut short",
                 hint="finish it first: back to what it was, or forward with --forward",
                 next_command="vfioctl recover",
             ) from None
@@ -139,12 +160,33 @@ def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> Non
 
 def _forget(db: sqlite3.Connection, entry: int, addresses: Sequence[tuple[str]], state: JournalState) -> None:
     """A bind that was undone needs no record of its own, nor does a device that has been returned."""
-    (plan,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
-    returned = _plan(entry, plan).intent.verb == Verb.UNBIND and state == JournalState.DONE
+    returned = _plan_of(db, entry).intent.verb == Verb.UNBIND and state == JournalState.DONE
     if returned:
         db.executemany("DELETE FROM previous WHERE address = ?", addresses)
     if state in (JournalState.BACK, JournalState.REBOOTED):
         db.execute("DELETE FROM previous WHERE journal = ?", (entry,))
+
+
+def _to_be_made(plan: Plan) -> Iterator[tuple[str, str, str, bool]]:
+    """Id, card, place, and whether it is kept, of each slice and of VFs that the plan makes."""
+    kept = {setting.address for setting in plan.settings if setting.kind == SettingKind.KEPT and setting.after}
+    (card, *_) = plan.cards or ("",)
+    for setting in plan.settings:
+        made = (setting.is_slice or setting.kind in _COUNTS) and setting.before != setting.after
+        if made and setting.after not in NO_SLICE:
+            place = f"{setting.address}/{setting.after}" if setting.kind == SettingKind.VGPU_TYPE else setting.after
+            yield setting.address, card, place, setting.address in kept
+
+
+def _removed(plan: Plan) -> Iterator[str]:
+    for setting in plan.settings:
+        if setting.removes or (setting.kind in _COUNTS and setting.after == "0"):
+            yield setting.address
+
+
+def _plan_of(db: sqlite3.Connection, entry: int) -> Plan:
+    (text,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
+    return _plan(entry, text)
 
 
 def _entry(row: tuple[int, str, str, str, str, str | None, str]) -> JournalEntry:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
+from vfioctl.apply.glance import Names
 from vfioctl.apply.wording import verify_error
 from vfioctl.errors import KernelRefused, VerifyError
 from vfioctl.kernel.seam import Kernel
-from vfioctl.model.change import Fact
+from vfioctl.model.change import Fact, Left, Plan
 from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
+from vfioctl.model.vgpu import Vgpu, Vgpus
 from vfioctl.plan.settings import late
 from vfioctl.plan.steps import Bindings, handed_over
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.settings import read_again
+from vfioctl.probe.vgpu.inventory import read_vgpus
 
 _LEFT_TO_OTHERS = (SettingKind.LOCK, SettingKind.PERSISTENCE)
 
@@ -43,17 +46,72 @@ def prove_settings(kernel: Kernel, settings: Iterable[Setting], goals: Bindings)
 
     A file that has gone is no failure: a vtconsole goes with the last framebuffer, `unbindLock` with the binding.
     """
-    wanted = [setting for setting in settings if setting.kind not in _LEFT_TO_OTHERS]
+    going = {setting.address for setting in settings if setting.removes}
+    wanted = [s for s in settings if s.kind not in _LEFT_TO_OTHERS and (s.is_slice or s.address not in going)]
     if not wanted:
         return []
     found = read_again(kernel, wanted)
-    wrong = [s for s in wanted if found[s.key] is not None and found[s.key] != s.after]
+    wrong = [s for s in wanted if not _is_as_meant(s, found[s.key])]
     to_vfio = handed_over(goals)
     firm = [s for s in wrong if not any(step.may_fail for step in late([s], to_vfio))]
     if firm:
         told = "; ".join(f"{s.name} should be {s.after or 'off'} and is {found[s.key] or 'off'}" for s in firm)
         raise VerifyError(told, hint="something else sets it too: a power daemon, a udev rule?")
     return [f"{s.name} should be {s.after or 'off'} again and is {found[s.key] or 'off'}" for s in wrong]
+
+
+def _is_as_meant(setting: Setting, found: str | None) -> bool:
+    if found is None:
+        is_asked_for = setting.makes or (setting.kind == SettingKind.PARAMETER and setting.after != "")
+        return not is_asked_for and setting.kind not in (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS)
+    if setting.kind == SettingKind.PARAMETER:  # a list of `name=value`, which the driver may space as it likes
+        return _items(found) == _items(setting.after)
+    return found == setting.after
+
+
+def _items(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (item.strip() for item in text.split(","))))
+
+
+def prove_slices(
+    kernel: Kernel, plan: Plan, *, settle: float, names: Names
+) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
+    """The slices that were made, each with a node for a guest to open, and what there is room for now.
+
+    `names`: what types are called that the kernel may list no more.
+    Raises VerifyError when a node does not come in `settle` seconds.
+    """
+    until = time.monotonic() + settle
+    made = {str(setting.address) for setting in plan.settings if setting.makes}
+    while True:
+        found = read_vgpus(kernel, plan.cards, names=names)
+        there = {vgpu.id: vgpu for vgpu in found.instances if vgpu.id in made}
+        bare = [each for each in made if each not in there or not (there[each].vfio_group or there[each].vfio_cdev)]
+        if not bare:
+            return _of_interest(plan, found, there), _left(plan, found)
+        if time.monotonic() >= until:
+            raise VerifyError(
+                f"{', '.join(sorted(bare))} has no node below /dev/vfio that a guest could open",
+                hint="udev makes it, and the module vfio must be loaded: dmesg | tail",
+            )
+        time.sleep(0.05)
+
+
+def _of_interest(plan: Plan, found: Vgpus, made: Mapping[str, Vgpu]) -> tuple[Vgpu, ...]:
+    """What was made; the VFs themselves where their count was changed."""
+    counted = any(setting.kind in (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS) for setting in plan.settings)
+    return tuple(vgpu for vgpu in found.instances if vgpu.id in made or (counted and vgpu.card in plan.cards))
+
+
+def _left(plan: Plan, found: Vgpus) -> tuple[Left, ...]:
+    kinds = {s.after if s.makes else s.before for s in plan.settings if s.is_slice}
+    types = {kind.rpartition("/")[2] for kind in kinds}
+    return tuple(
+        Left(card=card.id, type=kind.id, profile=kind.profile, available=kind.available)
+        for card in found.cards
+        for kind in card.types
+        if kind.id in types
+    )
 
 
 def prove_viable(kernel: Kernel, groups: Iterable[int]) -> None:

@@ -6,8 +6,12 @@ from vfioctl.apply.journal import Journal
 from vfioctl.errors import BadDocument, NotPermitted, StalePlan, Unfinished
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import Plan, StepKind
+from vfioctl.model.setting import SettingKind
 from vfioctl.plan.steps import follows
 from vfioctl.probe.bindings import read_facts
+from vfioctl.probe.settings import read_again
+
+_SEEN_BEFORE = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS, SettingKind.KEPT)
 
 
 def refuse_forged(plan: Plan) -> None:
@@ -18,9 +22,9 @@ def refuse_forged(plan: Plan) -> None:
 
 def refuse_unfinished(plan: Plan, journal: Journal) -> None:
     """Raises Unfinished when an earlier change of one of its functions was cut short."""
-    concerned = {fact.address for fact in plan.facts}
+    concerned = {*(fact.address for fact in plan.facts), *plan.subjects}
     for entry in journal.unfinished():
-        if cut_short := [c.address for c in entry.plan.changes if c.address in concerned]:
+        if cut_short := [each for each in entry.plan.subjects if each in concerned]:
             raise Unfinished(
                 f"an earlier change of {', '.join(cut_short)} was cut short",
                 hint="finish it first: back to what it was, or forward with --forward",
@@ -44,7 +48,8 @@ def refuse_unwritable(plan: Plan, kernel: Kernel) -> None:
 
 def refuse_stale(plan: Plan, kernel: Kernel) -> None:
     """Raises StalePlan when a fact that the plan relies on does not hold any more."""
-    now = read_facts(kernel, [fact.address for fact in plan.facts])
+    _refuse_other_slices(plan, kernel)
+    now = read_facts(kernel, [fact.address for fact in plan.facts]) if plan.facts else {}
     changed = [fact for fact in plan.facts if now.get(fact.address) != fact]
     if changed:
         raise StalePlan(
@@ -55,3 +60,11 @@ def refuse_stale(plan: Plan, kernel: Kernel) -> None:
                 "found": [now[f.address].model_dump() if f.address in now else None for f in changed],
             },
         )
+
+
+def _refuse_other_slices(plan: Plan, kernel: Kernel) -> None:
+    """Raises StalePlan when a slice, or the VFs of a card, are not what the plan takes them for."""
+    wanted = [setting for setting in plan.settings if setting.is_slice or setting.kind in _SEEN_BEFORE]
+    now = read_again(kernel, wanted) if wanted else {}
+    if changed := [setting.address for setting in wanted if now[setting.key] != setting.before]:
+        raise StalePlan(f"{', '.join(changed)} changed after the plan was made", hint="make a new plan")

@@ -15,9 +15,10 @@ from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.model.change import Intent, Step, StepKind
 from vfioctl.model.holders import Holder
 from vfioctl.model.inventory import Function, Inventory
-from vfioctl.model.values import PciAddress
+from vfioctl.model.values import PciAddress, Subject, Uuid, subject
 from vfioctl.plan.holders import holding, refuse, told
-from vfioctl.probe.holders import read_holders
+from vfioctl.plan.slices import VFS
+from vfioctl.probe.holders import read_holders, read_mdev_holders
 from vfioctl.probe.lenient import text_of
 from vfioctl.probe.processes import Processes
 
@@ -33,6 +34,8 @@ class Walk:
     def __init__(self, kernel: Kernel, look: Callable[[], Inventory], *, settle: float) -> None:
         self._kernel, self._look, self._settle = kernel, look, settle
         self._last_seen: tuple[Holder, ...] = ()
+        self.reached = 0
+        """How many of the steps were taken, or at least begun and not refused."""
 
     def take(
         self, todo: Sequence[Step], intent: Intent, progress: Progress | None, *, heed: Callable[[], None]
@@ -43,6 +46,7 @@ class Walk:
             heed()
             if progress:
                 progress(step, number, len(todo))
+            self.reached = number
             try:
                 self._take(step, todo, intent)
             except Stuck as error:
@@ -50,6 +54,7 @@ class Walk:
                 raise
             except VfioctlError as error:
                 if not step.may_fail:
+                    self.reached = number - 1
                     raise
                 failures.append(f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message)
         return failures
@@ -59,11 +64,15 @@ class Walk:
             self._kernel.load(step.target)
         elif step.kind == StepKind.CHECK:
             waits = any(other.kind in (StepKind.SERVICE, StepKind.PERSISTENCE) for other in todo)
-            self._check([PciAddress(a) for a in step.target.split()], intent, self._settle if waits else 0.0)
+            self._check(self._concerned(step), intent, self._settle if waits else 0.0)
         elif step.kind == StepKind.PERSISTENCE:
             self._kernel.persist(step.target, on=step.value == "1")
         elif step.kind == StepKind.SERVICE:
             self._kernel.set_unit(step.target, active=step.value == "active")
+        elif step.kind == StepKind.KEEP:
+            self._kernel.keep(step.target, step.value or None)
+        elif step.kind == StepKind.NVIDIA_VFS:
+            self._kernel.manage_vfs(step.target, on=step.value == "1")
         elif step.target.endswith("/unbindLock") and step.value == "1":
             self._lock(step)
         else:
@@ -71,7 +80,15 @@ class Walk:
 
     # -- who holds it ------------------------------------------------------------------------------
 
-    def _check(self, addresses: list[PciAddress], intent: Intent, patience: float) -> None:
+    def _concerned(self, step: Step) -> list[Subject]:
+        """What a check is about."""
+        named = [subject(word) for word in step.target.split()]
+        if step.value != VFS:
+            return named
+        known = self._look().by_address
+        return [vf for each in named if isinstance(each, PciAddress) and each in known for vf in known[each].virtfns]
+
+    def _check(self, addresses: Sequence[Subject], intent: Intent, patience: float) -> None:
         """What was just stopped may take a moment to close the device."""
         until = time.monotonic() + patience
         while against := holding(self._held(addresses), addresses, intent):
@@ -79,17 +96,23 @@ class Walk:
                 refuse(against, self._functions(addresses))
             time.sleep(_PAUSE)
 
-    def _held(self, addresses: Sequence[PciAddress], patience: float | None = None) -> tuple[Holder, ...]:
+    def _held(self, addresses: Sequence[Subject], patience: float | None = None) -> tuple[Holder, ...]:
         processes = Processes(self._kernel, patience=patience)
-        self._last_seen = read_holders(self._kernel, self._functions(addresses), self._look(), processes).holders
-        return self._last_seen
+        found: tuple[Holder, ...] = ()
+        if mdevs := [address for address in addresses if isinstance(address, Uuid)]:
+            found += read_mdev_holders(self._kernel, mdevs, processes).holders
+        if len(mdevs) < len(addresses):
+            found += read_holders(self._kernel, self._functions(addresses), self._look(), processes).holders
+        self._last_seen = found
+        return found
 
-    def _seen_on(self, address: PciAddress) -> list[Holder]:
+    def _seen_on(self, address: Subject) -> list[Holder]:
         return [holder for holder in self._last_seen if holder.refuses and holder.address == address]
 
-    def _functions(self, addresses: Sequence[PciAddress]) -> list[Function]:
-        known = self._look().by_address
-        return [known[address] for address in addresses if address in known]
+    def _functions(self, addresses: Sequence[Subject]) -> list[Function]:
+        wanted = [address for address in addresses if isinstance(address, PciAddress)]
+        known = self._look().by_address if wanted else {}
+        return [known[address] for address in wanted if address in known]
 
     def _explain(self, error: Stuck, step: Step) -> None:
         """Adds who holds the function at that moment: it is they who must let go."""

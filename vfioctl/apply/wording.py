@@ -11,7 +11,7 @@ from vfioctl.plan.steps import Bindings
 
 
 def listed(plan: Plan) -> str:
-    return ", ".join(change.address for change in plan.changes)
+    return ", ".join(plan.subjects)
 
 
 def verify_error(wrong: Bindings, found: Mapping[PciAddress, Fact]) -> VerifyError:

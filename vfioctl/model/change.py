@@ -12,8 +12,10 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from vfioctl.model.inventory import is_vfio_driver
-from vfioctl.model.setting import Setting
-from vfioctl.model.values import PciAddress, Value
+from vfioctl.model.placement import Strategy
+from vfioctl.model.setting import SLICING, Setting
+from vfioctl.model.values import PciAddress, Subject, Uuid, Value
+from vfioctl.model.vgpu import Count, Vgpu
 
 KERNEL_CHOICE = "(kernel's choice)"
 """A goal driver: whatever the kernel binds by itself, or nothing."""
@@ -67,16 +69,20 @@ class StepKind(StrEnum):
     """That nobody holds the devices, asked of the host once more."""
     PERSISTENCE = "persistence"
     SERVICE = "service"
+    KEEP = "keep"
+    """A file below /etc, replaced whole; removed where there is no value."""
+    NVIDIA_VFS = "NVIDIA VFs"
+    """All VFs of a GPU on nvidia on, or off, by NVIDIA's sriov-manage."""
 
 
 class Step(Value):
     """One effect: a module to load, a value to write to a file of the kernel, a service to stop, ..."""
 
     kind: StepKind
-    target: str = Field(description="the file, the module, the unit, the GPU; for a check the functions")
+    target: str = Field(description="the file, the module, the unit, the GPU; for a check what nobody may hold")
     value: str = Field(default="", description="what is written; a lone newline clears driver_override")
     why: str
-    address: PciAddress | None = Field(default=None, description="the function that it concerns, where it is one")
+    address: Subject | None = Field(default=None, description="the function or mediated device that it concerns")
     may_fail: bool = Field(default=False, description="the rest is done all the same, and the failure told at the end")
 
 
@@ -84,6 +90,32 @@ class Verb(StrEnum):
     BIND = "bind"
     UNBIND = "unbind"
     RESET = "reset"
+    CREATE = "vgpu create"
+    REMOVE = "vgpu remove"
+    SRIOV = "sriov set"
+    PROFILE = "sriov profile"
+
+
+class Slicing(Value):
+    """What was asked for of slices: which to make, which to remove, how many VFs."""
+
+    type: str | None = Field(default=None, description="by id, name or profile, as it was asked")
+    parent: str | None = Field(default=None, description="the only card or place to make them on")
+    numa: int | None = Field(default=None, description="the only NUMA node to make them on")
+    count: int = Field(default=1, ge=1, le=65_535)
+    placement: Strategy = Strategy.BINPACK
+    uuids: tuple[Uuid, ...] = Field(default=(), description="one for each mediated device, should they become such")
+    parameters: tuple[tuple[str, str], ...] = ()
+    persistent: bool = Field(default=False, description="made again at boot")
+    shun: tuple[str, ...] = Field(default=(), description="places that have just refused one")
+    instances: tuple[Subject, ...] = Field(default=(), description="those to remove")
+    vfs: int | None = Field(default=None, ge=0, le=65_535)
+    foreign: bool = Field(default=False, description="also what vfioctl did not make")
+
+
+def _is_nothing(value: object) -> bool:
+    """What a change of drivers has no use for is not in its documents: their ids stay as they were."""
+    return not value
 
 
 class Intent(Value):
@@ -91,6 +123,7 @@ class Intent(Value):
 
     verb: Verb
     devices: tuple[PciAddress, ...]
+    slicing: Slicing | None = Field(default=None, exclude_if=_is_nothing)
     driver: str | None = Field(default=None, description="--driver, or --to")
     with_group: bool = False
     allow_boot_vga: bool = False
@@ -111,6 +144,7 @@ class Plan(Value):
     reset: str | None = Field(default=None, description="the file whose writing resets the device")
     steps: tuple[Step, ...]
     viable_groups: tuple[int, ...] = Field((), description="groups that the kernel is asked to call viable")
+    cards: tuple[str, ...] = Field(default=(), exclude_if=_is_nothing, description="the cards whose slices change")
     notes: tuple[str, ...] = Field((), description="what a reader should know before saying yes")
 
     @classmethod
@@ -124,12 +158,13 @@ class Plan(Value):
         settings: tuple[Setting, ...] = (),
         reset: str | None = None,
         viable_groups: tuple[int, ...] = (),
+        cards: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Self:
         """A plan with its id."""
         draft = cls.model_construct(
             version=1, id="", intent=intent, facts=facts, changes=changes, settings=settings, reset=reset, steps=steps,
-            viable_groups=viable_groups, notes=notes,
+            viable_groups=viable_groups, cards=cards, notes=notes,
         )
         return draft.model_copy(update={"id": draft.digest()})
 
@@ -152,6 +187,12 @@ class Plan(Value):
     def nothing_to_do(self) -> bool:
         return not self.steps
 
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What it changes: functions, slices, the PFs of VFs. No second change of one may be under way."""
+        of_settings = (setting.address for setting in self.settings if setting.kind in SLICING)
+        return tuple(dict.fromkeys((*(change.address for change in self.changes), *of_settings)))
+
 
 class Result(StrEnum):
     DONE = "done"
@@ -160,13 +201,24 @@ class Result(StrEnum):
     REBOOTED = "undone by a reboot"
 
 
+class Left(Value):
+    """How many more of a type there is room for on a card, afterwards."""
+
+    card: str
+    type: str
+    profile: str
+    available: Count
+
+
 class Outcome(Value):
-    """What became of a plan: the bindings found afterwards are in `found`."""
+    """What became of a plan: bindings found afterwards are in `found`, slices in `slices`."""
 
     plan: Plan
     result: Result
     found: tuple[Fact, ...]
-    seconds: float = Field(0.0, description="from the lock to the last word in the journal")
+    slices: tuple[Vgpu, ...] = Field(default=(), exclude_if=_is_nothing, description="those made, as found afterwards")
+    left: tuple[Left, ...] = Field(default=(), exclude_if=_is_nothing, description="of the types concerned")
+    seconds: float = Field(default=0.0, description="from the lock to the last word in the journal")
 
 
 class JournalState(StrEnum):

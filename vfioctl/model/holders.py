@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from vfioctl.model.inventory import Mark
-from vfioctl.model.values import PciAddress, Value
+from vfioctl.model.values import Subject, Value
 
 
 class HolderKind(StrEnum):
@@ -21,6 +21,8 @@ class HolderKind(StrEnum):
     VFIO_GROUP = "vfio group"
     """The kernel says that the group is open; no process could be found that has it."""
     MDEV = "mdev"
+    VGPU = "vgpu"
+    """A type of NVIDIA's vendor-specific VFIO that the VF has."""
     VF = "vf"
     CONSOLE = "console"
     """A framebuffer with the text console on it; released and put back, so it refuses nothing."""
@@ -29,9 +31,9 @@ class HolderKind(StrEnum):
 
 
 class Holder(Value):
-    """One user of one function."""
+    """One user of one function, or of one mediated device."""
 
-    address: PciAddress
+    address: Subject
     kind: HolderKind
     pid: int | None = None
     name: str = Field(description="the process's name, the mount point, the interface, ...")
@@ -59,7 +61,7 @@ class Holder(Value):
 class Holders(Value):
     """What a look at some functions found. Processes that could not be read may hold them too."""
 
-    devices: tuple[PciAddress, ...]
+    devices: tuple[Subject, ...]
     holders: tuple[Holder, ...] = ()
     read: int = Field(default=0, description="processes whose open files were read; 0 where none are recorded")
     unread: int = Field(default=0, description="processes whose open files could not be read")

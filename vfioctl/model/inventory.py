@@ -11,7 +11,7 @@ from functools import cached_property
 
 from pydantic import Field
 
-from vfioctl.model.values import CpuSet, PciAddress, Value
+from vfioctl.model.values import CpuSet, PciAddress, Subject, Value
 
 MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
 """Drivers that leave DMA to a guest (`driver_managed_dma`, Linux 5.19), besides VFIO variant drivers."""
@@ -56,7 +56,7 @@ class MarkKind(StrEnum):
 class Mark(Value):
     """What the ledger says against a device, in this boot."""
 
-    address: PciAddress
+    address: Subject
     kind: MarkKind
     since: str = Field(description="ISO 8601, UTC")
     why: str

@@ -1,14 +1,18 @@
-"""Which card, which instance, which types a person means. May not do input or output."""
+"""Which card, which instance, which types a person means, and whose a slice is. May not do input or output."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from vfioctl.errors import BadSpec, UnknownDevice
-from vfioctl.model.vgpu import Vgpu, VgpuCard, Vgpus, VgpuType
+from vfioctl.model.vgpu import OURS, Dialect, Made, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 
 _SHORT = re.compile(r"[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]", re.ASCII)
+_WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_REMOVING = "/remove "  # of the file that makes a mediated device go
+NOTHING: Mapping[str, str] = {}
 _MOST = 65_535
 
 
@@ -38,6 +42,11 @@ def instance_called(found: Vgpus, word: str) -> Vgpu:
     return chosen[0]
 
 
+def is_whole(word: str) -> bool:
+    """Whether it names one slice whatever there is: a UUID, or an address with its domain."""
+    return _WHOLE.fullmatch(word.lower()) is not None
+
+
 def long_address(word: str) -> str:
     """`0000:08:00.0` for `8:00.0` too; any other word as it is."""
     if not _SHORT.fullmatch(word):
@@ -45,6 +54,47 @@ def long_address(word: str) -> str:
     bus, _, rest = word.lower().partition(":")
     device, _, function = rest.partition(".")
     return f"0000:{bus:0>2}:{device:0>2}.{function}"
+
+
+def with_owners(found: Vgpus, made: Mapping[str, Made], wedged: Mapping[str, str] = NOTHING) -> Vgpus:
+    """The slices with whose they are: vfioctl's are those that its ledger has as they are there.
+
+    `wedged`: those that a write never returned from, and which. Of a slice that the kernel hides, the ledger tells the
+    type; where it does not even show that it is there, the slice is added: it may still take its share.
+    """
+    types = {(card.id, kind.id): kind for card in found.cards for kind in card.types}
+    instances = [_owned(vgpu, made, types) for vgpu in found.instances]
+    seen = {vgpu.id for vgpu in instances}
+    hidden = ((made[name], why) for name, why in wedged.items() if name in made and name not in seen)
+    instances += (_hidden(each, types, _ended_as(why)) for each, why in hidden)
+    return replace(found, instances=tuple(instances))
+
+
+def _ended_as(why: str) -> VgpuState:
+    return VgpuState.ZOMBIE if _REMOVING in why else VgpuState.WEDGED
+
+
+Types = Mapping[tuple[str, str], VgpuType]
+
+
+def _owned(vgpu: Vgpu, made: Mapping[str, Made], types: Types) -> Vgpu:
+    known = made.get(vgpu.id) or made.get(vgpu.card)  # of plain VFs their PF is known
+    if known is None:
+        return vgpu
+    if vgpu.state is VgpuState.ZOMBIE and not vgpu.type:
+        return replace(_hidden(known, types, VgpuState.ZOMBIE), iommu_group=vgpu.iommu_group, unknown=vgpu.unknown)
+    plain = vgpu.dialect in (Dialect.SRIOV, Dialect.XE)
+    ours = known.id == vgpu.card if plain else known.place == f"{vgpu.parent}/{vgpu.type}"
+    return replace(vgpu, owner=OURS) if ours else vgpu
+
+
+def _hidden(made: Made, types: Types, state: VgpuState) -> Vgpu:
+    parent, _, kind = made.place.partition("/")
+    known = types.get((made.card, kind), VgpuType(id=kind))
+    return Vgpu(
+        id=made.id, dialect=Dialect.MDEV, card=made.card, parent=parent, state=state,
+        type=kind, type_name=known.name, profile=known.profile, owner=OURS,
+    )  # fmt: skip
 
 
 def requested(cards: Sequence[VgpuCard], words: Iterable[str]) -> Mapping[str, Mapping[str, int]]:

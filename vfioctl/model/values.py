@@ -1,4 +1,4 @@
-"""The small values everything is made of: PCI addresses, CPU lists, and the base of all documents.
+"""The small values everything is made of: PCI addresses, UUIDs, CPU lists, and the base of all documents.
 
 May not do input or output.
 """
@@ -17,6 +17,9 @@ from vfioctl.errors import BadAddress, BadSpec
 
 # The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 class PciAddress(str):
@@ -49,6 +52,42 @@ class PciAddress(str):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(_as_address, core_schema.str_schema())
+
+
+class Uuid(str):
+    """The UUID of a mediated device as the kernel names it, in lower case. Raises BadSpec."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        if not _UUID.fullmatch(text):
+            raise BadSpec(f"not a UUID: {text[:40]!r}", hint="write it with its dashes, as uuidgen does")
+        return super().__new__(cls, text.lower())
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The sort key: after all addresses."""
+        return len(self), self
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_as_uuid, core_schema.str_schema())
+
+
+Subject = PciAddress | Uuid
+"""What a change concerns: a function, or a mediated device."""
+
+
+def subject(text: str) -> Subject:
+    """Raises BadAddress."""
+    return Uuid(text) if _UUID.fullmatch(text) else PciAddress(text)
+
+
+def _as_uuid(text: str) -> Uuid:
+    try:
+        return Uuid(text)
+    except BadSpec as error:
+        raise ValueError(error.message) from None
 
 
 @lru_cache(maxsize=65_536)  # the same bridges and PFs are named thousands of times in one inventory

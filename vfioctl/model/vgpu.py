@@ -51,6 +51,8 @@ class VgpuState(StrEnum):
     """Its driver was taken from it: it counts for nothing and can only be removed."""
     ZOMBIE = "zombie"
     """It was removed while it was open: it cannot be seen any more, and still takes its share."""
+    WEDGED = "wedged"
+    """Its making never returned: whether it is there, the kernel does not say."""
     NO_DRIVER = "no driver"
     """A VF that no driver has."""
 
@@ -68,6 +70,8 @@ class Count:
 
 
 NONE, UNKNOWN = Count(0, 0), Count(0, None)
+OURS, FOREIGN = "vfioctl", "foreign"
+"""Who had a slice made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ class Vgpu:
     type: str = ""
     type_name: str = ""
     profile: str = ""
-    owner: str = "foreign"
+    owner: str = FOREIGN
     """Who had it made; `foreign` when that was not vfioctl."""
     driver: str | None = None
     iommu_group: int | None = None
@@ -183,6 +187,21 @@ class Vgpu:
     """The driver's own: vgpu_params, placement_id, gpu_instance_id, vm_name, ..."""
     definition: Definition | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the ledger says of a slice that vfioctl made, or of a card's VFs."""
+
+    id: str
+    """A UUID, the address of a VF, or of the PF whose VFs were made."""
+    card: str
+    place: str
+    """`PARENT/TYPE`; of VFs, their count."""
+    since: str
+    """ISO 8601, UTC."""
+    kept: bool
+    """Whether it is made again at boot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def _refuse_live_vfs(function: Function) -> None:
     if function.virtfns:
         raise DeviceInUse(
             f"{named(function)} has {len(function.virtfns)} live VFs: {', '.join(function.virtfns[:4])}",
-            hint=f"release them, then write 0 to /sys/bus/pci/devices/{function.address}/sriov_numvfs",
+            hint=f"slices and guests on them go first, then: vfioctl sriov off {function.address}",
         )
 
 

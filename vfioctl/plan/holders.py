@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vfioctl.errors import DeviceDead, DeviceInUse
-from vfioctl.model.change import Intent, Plan, StepKind
+from vfioctl.model.change import Intent, Plan, StepKind, Verb
 from vfioctl.model.circumstances import Circumstances
-from vfioctl.model.holders import Holder
+from vfioctl.model.holders import Holder, HolderKind
 from vfioctl.model.inventory import Function, Inventory, MarkKind
 from vfioctl.model.setting import Setting
-from vfioctl.model.values import PciAddress
+from vfioctl.model.values import PciAddress, Subject
 from vfioctl.plan.letting_go import excused
 from vfioctl.plan.scope import named
 
 _MOST_NAMED = 4
+_ABOUT_SLICES = (Verb.CREATE, Verb.REMOVE)
+"""Changes that a slice itself does not stand in the way of."""
 
 
 def refuse_held(inventory: Inventory, plan: Plan, circumstances: Circumstances) -> Plan:
@@ -48,11 +50,11 @@ def unbound_by(plan: Plan) -> tuple[PciAddress, ...]:
     taken = [step.address for step in plan.steps if step.kind == StepKind.WRITE and step.target.endswith("/unbind")]
     if plan.reset:
         taken += [change.address for change in plan.changes if change.before.driver]
-    return tuple(address for address in taken if address is not None)
+    return tuple(address for address in taken if isinstance(address, PciAddress))
 
 
 def holding(
-    found: Iterable[Holder], addresses: Iterable[PciAddress], intent: Intent, settings: Iterable[Setting] = ()
+    found: Iterable[Holder], addresses: Iterable[Subject], intent: Intent, settings: Iterable[Setting] = ()
 ) -> tuple[Holder, ...]:
     """Those of the holders that stand in the way; the `settings` are yet to be made, and make some let go."""
     wanted, settings = set(addresses), tuple(settings)
@@ -63,6 +65,7 @@ def holding(
         and holder.address in wanted
         and not (intent.force_holders and holder.can_be_forced)
         and not excused(holder, settings, intent)
+        and not (holder.kind == HolderKind.VGPU and intent.verb in _ABOUT_SLICES)
     )
 
 
@@ -71,7 +74,7 @@ def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
     against = tuple(against)
     if not against:
         return
-    names = {function.address: named(function) for function in functions}
+    names: dict[Subject, str] = {function.address: named(function) for function in functions}
     first = [h for h in against if h.address == against[0].address]
     more = len(against) - len(first[:_MOST_NAMED])
     others = f", and {more} more" if more else ""

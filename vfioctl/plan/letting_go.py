@@ -95,8 +95,13 @@ def to_finish(planned: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
     return tuple(
         setting.model_copy(update={"before": found if found is not None else setting.before})
         for setting, found in known
-        if found is not None or setting.kind == SettingKind.PERSISTENCE
+        if found is not None or setting.kind == SettingKind.PERSISTENCE or _comes_with_a_slice(setting)
     )
+
+
+def _comes_with_a_slice(setting: Setting) -> bool:
+    """Its file is not there yet, because the slice is not."""
+    return setting.kind == SettingKind.PARAMETER and setting.after != ""
 
 
 def excused(holder: Holder, settings: Iterable[Setting], intent: Intent) -> bool:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.model.change import KERNEL_CHOICE, Binding, Intent, Plan, Step, StepKind, Verb, same_driver
 from vfioctl.model.inventory import is_vfio_driver
-from vfioctl.model.setting import Setting, SettingKind
+from vfioctl.model.setting import SLICING, Setting, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.settings import early, late, locks
+from vfioctl.plan.slices import slice_steps
 
 DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
@@ -62,17 +63,16 @@ def steps(
             {a: wanted.driver_override for a, wanted in changing.items()},
             "as it was before",
         ),
+        *slice_steps(settings),
         *late(settings, handed_over(goal)),
     )
 
 
 def _can_be_made(setting: Setting, now: Bindings, goal: Bindings) -> bool:
     """NVML knows only the GPUs that nvidia has: before they move, or when they are back."""
-    if setting.kind != SettingKind.PERSISTENCE or setting.address not in goal:
+    if setting.kind != SettingKind.PERSISTENCE or (gpu := PciAddress(setting.name)) not in goal:
         return True
-    if setting.after == "0":
-        return now[setting.address].driver == "nvidia"
-    return goal[setting.address].driver in ("nvidia", KERNEL_CHOICE)
+    return now[gpu].driver == "nvidia" if setting.after == "0" else goal[gpu].driver in ("nvidia", KERNEL_CHOICE)
 
 
 def handed_over(goal: Bindings) -> tuple[PciAddress, ...]:
@@ -83,8 +83,10 @@ def handed_over(goal: Bindings) -> tuple[PciAddress, ...]:
 def follows(plan: Plan) -> bool:
     """Whether a plan's steps are those that its changes take, and the changes begin at its facts.
 
-    It resets nothing unless that was asked for, stops no service but those named, sets nothing of other functions.
+    It resets nothing unless that was asked for, stops no service but those named, sets nothing of other functions. One
+    that is about slices moves no function.
     """
+    about_slices = plan.intent.slicing is not None
     before = {change.address: change.before for change in plan.changes}
     after = {change.address: change.after for change in plan.changes}
     known = {fact.address: fact.binding for fact in plan.facts}
@@ -94,7 +96,9 @@ def follows(plan: Plan) -> bool:
         all(known.get(address) == binding for address, binding in before.items())
         and all(_MODULE.fullmatch(module) for module in modules)
         and _resets_what_was_asked(plan)
-        and all(setting.address in known and _is_granted(setting, plan.intent) for setting in plan.settings)
+        and all((setting.kind in SLICING) == about_slices for setting in plan.settings)
+        and (not (plan.changes or modules) if about_slices else all(s.address in known for s in plan.settings))
+        and all(_is_granted(setting, plan.intent) for setting in plan.settings)
         and [_effect(step) for step in plan.steps] == [_effect(step) for step in made]
     )
 

@@ -1,4 +1,4 @@
-"""What the kernel itself has attached to a function: live mdevs, the text console, users of the driver's module.
+"""What the kernel itself has attached to a function: live slices, the text console, users of the driver's module.
 
 Reads only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from vfioctl.kernel.seam import PCI_DRIVERS, Descendant, Kernel
+from vfioctl.kernel.seam import PCI_DEVICES, PCI_DRIVERS, Descendant, Kernel
 from vfioctl.model.holders import Holder, HolderKind
 from vfioctl.model.inventory import Function
 from vfioctl.probe.lenient import link_name, names_in, text_of
@@ -26,8 +26,21 @@ def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Ho
             name = device.path.rpartition("/")[2]
             yield Holder(
                 address=function.address, kind=HolderKind.MDEV, name=name, path=device.path,
-                how="a live mdev", remedy=f"stop the guest that has it, then mdevctl stop --uuid {name}",
+                how="a live mdev", remedy=f"stop the guest that has it, then vfioctl vgpu remove {name}",
             )  # fmt: skip
+
+
+def vgpu_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
+    """The slice that a VF is, in NVIDIA's vendor-specific way."""
+    path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
+    if not kernel.has(path):
+        return
+    ((_, kind),) = kernel.survey(partial(text_of, kernel), [path])
+    if kind not in ("", "0"):
+        yield Holder(
+            address=function.address, kind=HolderKind.VGPU, name=f"vGPU type {kind}", path=path, how="a live slice",
+            remedy=f"stop the guest that has it, then vfioctl vgpu remove {function.address}",
+        )  # fmt: skip
 
 
 def console_holders(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.seam import PCI_DEVICES, VFIO_DEVICE, Descendant, Kernel, Unanswered
 from vfioctl.model.holders import Holder, HolderKind, Holders
 from vfioctl.model.inventory import Function, Inventory
-from vfioctl.model.values import PciAddress
+from vfioctl.model.values import PciAddress, Subject, Uuid
 from vfioctl.probe import attachments
 from vfioctl.probe.disks import Disks
 from vfioctl.probe.guests import device_at
+from vfioctl.probe.lenient import link_name, names_in, number_of
 from vfioctl.probe.network import Network
 from vfioctl.probe.nodes import device_numbers, own_numbers, read_below
 from vfioctl.probe.processes import Process, Processes, identities
 from vfioctl.probe.remedies import remedy
+from vfioctl.probe.vgpu.dialect import number_in
 
+_MDEVS = "/sys/bus/mdev/devices"
+NOT_KNOWN: Mapping[str, int | None] = {}
 _ORDER = list(HolderKind)
 
 
@@ -29,14 +34,35 @@ def read_holders(
     kept = _Kept(kernel)
     found = [holder for function, below in looked_at for holder in kept.holders(function, below)]
     running = processes.results()
-    found += _processes(kernel, _Ways(kernel, looked_at), running.processes)
+    found += _processes(kernel, _Ways.to_functions(kernel, looked_at), running.processes)
     taken = {holder.address for holder in found if holder.pid is not None}
-    free = [function for function, _ in looked_at if function.on_vfio and function.address not in taken]
-    found += _open_groups(kernel, free, running.processes)
+    free = [f for f, _ in looked_at if f.on_vfio and f.address not in taken and f.iommu_group is not None]
+    found += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
     found += _vfs(functions, inventory, found)
     found.sort(key=lambda holder: (holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path))
     asked = tuple(function.address for function in functions)
     return Holders(devices=asked, holders=tuple(found), read=running.read, unread=running.unread, hidden=running.hidden)
+
+
+def read_mdev_holders(
+    kernel: Kernel, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None] = NOT_KNOWN
+) -> Holders:
+    """Who holds mediated devices; those that are not there are held by nobody.
+
+    `known`: the groups of those whose removal has begun, which no bus shows any more.
+    """
+    links = {mdev: number_in(link_name(kernel, f"{_MDEVS}/{mdev}/iommu_group")) for mdev in mdevs}
+    groups = {mdev: known.get(mdev) if group is None else group for mdev, group in links.items()}
+    ways = _Ways.to_mdevs(kernel, groups)
+    running = processes.results()
+    found = list(_processes(kernel, ways, running.processes))
+    taken = {holder.address for holder in found}
+    free = [(mdev, group) for mdev, group in groups.items() if group is not None and mdev not in taken]
+    found += _open_groups(kernel, free, running.processes)
+    found.sort(key=lambda holder: (holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path))
+    return Holders(
+        devices=tuple(mdevs), holders=tuple(found), read=running.read, unread=running.unread, hidden=running.hidden
+    )
 
 
 def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Function]:
@@ -60,6 +86,7 @@ class _Kept:
         yield from self._disks.holders(function.address, below)
         yield from self._network.holders(function.address, below)
         yield from attachments.mdev_holders(function, below)
+        yield from attachments.vgpu_holders(self._kernel, function)
         yield from attachments.console_holders(self._kernel, function, below)
         yield from attachments.module_holders(self._kernel, function)
 
@@ -84,11 +111,32 @@ def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Ho
 
 
 class _Ways:
-    """What leads to each function: device numbers, and the names by which a VMM calls it."""
+    """What leads to each function or mdev: device numbers, and the names by which a VMM calls it."""
 
-    def __init__(self, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
-        self._numbers: dict[str, list[PciAddress]] = {}
-        self._names: dict[str, PciAddress] = {}
+    def __init__(self) -> None:
+        self._numbers: dict[str, list[Subject]] = {}
+        self._names: dict[str, Subject] = {}
+
+    @classmethod
+    def to_mdevs(cls, kernel: Kernel, groups: Mapping[Uuid, int | None]) -> Self:
+        """To mediated devices, each of which has a group of its own."""
+        ways = cls()
+        for mdev, group in groups.items():
+            ways._names[mdev] = mdev
+            cdevs = (f"/dev/vfio/devices/{name}" for name in names_in(kernel, f"{_MDEVS}/{mdev}/vfio-dev"))
+            for node in (f"/dev/vfio/{group}", *cdevs):
+                if number := number_of(kernel, node):
+                    ways._numbers.setdefault(number, []).append(mdev)
+        return ways
+
+    @classmethod
+    def to_functions(cls, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> Self:
+        """To functions, and to what lies below them."""
+        ways = cls()
+        ways._lead_to(kernel, looked_at)
+        return ways
+
+    def _lead_to(self, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
         known = {function.address: (function, below) for function, below in looked_at}
         for address, (_, below) in known.items():
             self._names[address] = address
@@ -100,9 +148,9 @@ class _Ways:
             for number in found:
                 self._numbers.setdefault(number, []).append(PciAddress(text))
 
-    def of(self, process: Process) -> Mapping[tuple[PciAddress, str], Sequence[str]]:
+    def of(self, process: Process) -> Mapping[tuple[Subject, str], Sequence[str]]:
         """By function and path, how the process holds it; without a path what only its command line tells."""
-        found: dict[tuple[PciAddress, str], dict[str, None]] = {}
+        found: dict[tuple[Subject, str], dict[str, None]] = {}
         for node in process.nodes:
             named = self._names.get(device_at(node.device))
             for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
@@ -139,15 +187,17 @@ def _processes(kernel: Kernel, ways: _Ways, running: Iterable[Process]) -> Itera
             )
 
 
-def _open_groups(kernel: Kernel, functions: Iterable[Function], running: Sequence[Process]) -> Iterator[Holder]:
+def _open_groups(
+    kernel: Kernel, groups: Iterable[tuple[Subject, int]], running: Sequence[Process]
+) -> Iterator[Holder]:
     """Groups that the kernel calls busy though no process was found: it attributes no open VFIO device to a group."""
     suspects = [p for p in running if any(node.path == VFIO_DEVICE and not node.device for node in p.nodes)]
     names = ", ".join(f"{process.name} (pid {process.pid})" for process in suspects)
-    for function in functions:
-        if function.iommu_group is not None and _is_busy(kernel, function.iommu_group):
+    for address, group in groups:
+        if _is_busy(kernel, group):
             yield Holder(
-                address=function.address, kind=HolderKind.VFIO_GROUP, name=f"group {function.iommu_group}",
-                path=f"/dev/vfio/{function.iommu_group}", how="open, the kernel says",
+                address=address, kind=HolderKind.VFIO_GROUP, name=f"group {group}",
+                path=f"/dev/vfio/{group}", how="open, the kernel says",
                 remedy=f"end the guest that has it; with VFIO devices open: {names}" if names else "run it as root",
             )  # fmt: skip
 

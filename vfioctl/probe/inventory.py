@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
 from vfioctl.model.inventory import Function, Inventory, Mark, MarkKind, ProbeWarning, card_members
-from vfioctl.model.values import PciAddress
+from vfioctl.model.values import PciAddress, Subject
 from vfioctl.probe.drivers import Registered
 from vfioctl.probe.iommu import read_groups, read_iommu
 from vfioctl.probe.lenient import names_in
@@ -17,7 +17,7 @@ from vfioctl.probe.numa import read_nodes
 from vfioctl.probe.pci import Facts
 from vfioctl.probe.scan import Scan
 
-Marks = Mapping[PciAddress, Mark]
+Marks = Mapping[Subject, Mark]
 NO_MARKS: Marks = {}
 _ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
@@ -32,7 +32,8 @@ def read_inventory(kernel: Kernel, marks: Marks = NO_MARKS) -> Inventory:
 
 def wedged(marks: Marks) -> frozenset[PciAddress]:
     """Those of the marked functions whose attributes may block."""
-    return frozenset(address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
+    found = (address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
+    return frozenset(address for address in found if isinstance(address, PciAddress))
 
 
 def assemble(kernel: Kernel, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:

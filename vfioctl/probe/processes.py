@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from vfioctl.errors import KernelRefused
@@ -67,6 +67,10 @@ class Processes:
 
     def results(self) -> Running:
         """Those that are there. One that does not answer, for a file on a dead server say, is unread like any other."""
+        return self._running
+
+    @cached_property
+    def _running(self) -> Running:
         found, unread, silent = [], 0, 0
         for pid, seen in self._answers:
             if isinstance(seen, Unanswered):

@@ -9,9 +9,10 @@ from functools import partial
 from vfioctl.errors import DeviceInUse, KernelRefused
 from vfioctl.kernel.seam import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Kernel, Unanswered
 from vfioctl.model.inventory import Function
-from vfioctl.model.setting import Reading, Setting, SettingKind
+from vfioctl.model.setting import SLICING, Reading, Setting, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.probe.lenient import names_in, text_of
+from vfioctl.probe.vgpu.again import NEVER_BLOCKS, slice_again
 
 VTCONSOLES = "/sys/class/vtconsole"
 PLATFORM_DEVICES = "/sys/bus/platform/devices"
@@ -49,10 +50,16 @@ def read_settings(
 
 def read_again(kernel: Kernel, settings: Iterable[Setting]) -> Mapping[tuple[SettingKind, str], str | None]:
     """The values of settings now; None for those that cannot be read, or whose file has gone."""
-    wanted = {f"{setting.kind}\n{setting.name}\n{setting.before or setting.after}": setting for setting in settings}
     found: dict[tuple[SettingKind, str], str | None] = {}
-    for subject, value in kernel.survey(partial(_again, kernel), wanted):
-        found[wanted[subject].key] = None if isinstance(value, Unanswered) else value
+    asked: dict[str, Setting] = {}
+    for number, setting in enumerate(settings):
+        if setting.kind in NEVER_BLOCKS:
+            found[setting.key] = slice_again(kernel, setting)
+        else:
+            asked[str(number)] = setting
+    if asked:
+        for subject, value in kernel.survey(lambda number: _again(kernel, asked[number]), asked):
+            found[asked[subject].key] = None if isinstance(value, Unanswered) else value
     return found
 
 
@@ -118,16 +125,19 @@ def _service(state: str) -> str:
     return "active" if state in ("active", "activating", "reloading") else "inactive"
 
 
-def _again(kernel: Kernel, subject: str) -> str | None:
-    kind, name, driver = subject.split("\n")
+def _again(kernel: Kernel, setting: Setting) -> str | None:
+    kind, name = setting.kind, setting.name
     if kind == SettingKind.SERVICE:
         state = kernel.unit_states([name]).get(name)
         return None if state is None else _service(state)
     if kind == SettingKind.FRAMEBUFFER:
+        driver = setting.before or setting.after
         if kernel.has(PLATFORM_DEVICES) and not kernel.has(f"{PLATFORM_DEVICES}/{name}"):
             return None  # vfio-pci takes it off the machine altogether (aperture_remove_conflicting_pci_devices)
         bound = any(kernel.has(f"{PLATFORM_DRIVERS}/{each}/{name}") for each in (driver, *FIRMWARE_FRAMEBUFFERS))
         return driver if bound else ""
+    if kind in SLICING:
+        return slice_again(kernel, setting)
     return None if kind == SettingKind.PERSISTENCE else _text(kernel, name)
 
 

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.model.holders import Holder, HolderKind, Holders
-from vfioctl.model.values import PciAddress
+from vfioctl.model.values import Subject
 from vfioctl.render import words
 from vfioctl.render.columns import Column, Layout
 from vfioctl.render.notes import note_lines
@@ -47,12 +47,12 @@ def _indented(what: RenderableType, columns: int) -> Padding:
     return Padding(what, (0, 0, 0, columns))
 
 
-def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[PciAddress, ...], tuple[Holder, ...]]:
+def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple[Holder, ...]]:
     """The holders without their devices, by the devices that have just these."""
-    found: dict[PciAddress, tuple[Holder, ...]] = {}
+    found: dict[Subject, tuple[Holder, ...]] = {}
     for holder in holders:
         found[holder.address] = (*found.get(holder.address, ()), holder)
-    together: dict[tuple[str, ...], list[PciAddress]] = {}
+    together: dict[tuple[str, ...], list[Subject]] = {}
     for address, of_it in found.items():
         together.setdefault(tuple(holder.model_dump_json(exclude={"address"}) for holder in of_it), []).append(address)
     return {tuple(addresses): found[addresses[0]] for addresses in together.values()}

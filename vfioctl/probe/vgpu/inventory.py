@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
@@ -26,7 +26,10 @@ from vfioctl.probe.lenient import text_of
 from vfioctl.probe.vgpu.definitions import read_definitions
 from vfioctl.probe.vgpu.dialect import Facts
 from vfioctl.probe.vgpu.scan import VgpuScan
+from vfioctl.probe.vgpu.vendor import named
 
+Names = Mapping[str, Mapping[str, str]]
+NO_NAMES: Names = {}
 _TYPE_FIELDS = (
     "name", "profile", "description", "device_api", "framebuffer_bytes", "heads", "max_resolution", "max_instances",
     "mig_slices", "takes",
@@ -34,16 +37,32 @@ _TYPE_FIELDS = (
 _INSTANCE_FIELDS = ("driver", "iommu_group", "vfio_group", "vfio_cdev", "numa_node", "attributes", "unknown")
 
 
-def read_vgpus(kernel: Kernel) -> Vgpus:
-    """All cards that can be sliced, and all slices. What could not be read is in `warnings`, and in each `unknown`."""
-    return assemble(kernel, VgpuScan(kernel))
+def read_vgpus(
+    kernel: Kernel,
+    cards: Collection[str] | None = None,
+    *,
+    suspects: Collection[str] = (),
+    names: Names = NO_NAMES,
+) -> Vgpus:
+    """All cards that can be sliced, and all slices; or only those cards, with their slices.
+
+    What could not be read is in `warnings`, and in each `unknown`. Of `suspects` nothing is asked. `names`: as for
+    `assemble`.
+    """
+    return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects), names)
 
 
-def assemble(kernel: Kernel, scan: VgpuScan) -> Vgpus:
-    """The slices of a scan that was begun already."""
+def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES) -> Vgpus:
+    """The slices of a scan that was begun already.
+
+    `names`: by card and id, what types were called when they were last seen. NVIDIA's vendor-specific VFIO lists only
+    those that can still be made.
+    """
     gathered: dict[str, _Gathered] = {}
     for dialect, parent, facts in scan.results():
-        gathered.setdefault(facts["card"], _Gathered(facts["card"], Dialect(dialect))).add(parent, facts)
+        card = facts["card"]
+        known = names.get(card, {}) if dialect == Dialect.VENDOR else {}
+        gathered.setdefault(card, _Gathered(card, Dialect(dialect), known)).add(parent, facts)
     memory = scan.memory()
     definitions, problems = read_definitions(kernel)
     found = [each.card(memory.get(each.id)) for each in gathered.values()]
@@ -66,8 +85,9 @@ def titles(kernel: Kernel, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
 class _Gathered:
     """One card, as its parents told of it one after the other."""
 
-    def __init__(self, card: str, dialect: Dialect) -> None:
+    def __init__(self, card: str, dialect: Dialect, names: Mapping[str, str]) -> None:
         self.id, self._dialect = card, dialect
+        self._remembered: dict[str, Facts] = {kind: named(name) for kind, name in names.items()}
         self._types: dict[str, Facts] = {}
         self._parents: list[VgpuParent] = []
         self._of_card: Facts = {}
@@ -86,7 +106,8 @@ class _Gathered:
 
     def card(self, memory_bytes: int | None) -> VgpuCard:
         there = [instance.get("type", "") for _, instance in self._instances if _counts(instance)]
-        types = {name: self._types.get(name, {}) for name in {*filter(None, there), *self._types}}
+        known = self._remembered | self._types
+        types = {name: known.get(name, {}) for name in {*filter(None, there), *known}}
         return counted(VgpuCard(
             id=self.id,
             dialect=self._dialect,

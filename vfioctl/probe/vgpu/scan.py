@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_ADDRESS, Kernel, NvmlAnswer, Unanswered
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel, NvmlAnswer, Unanswered
 from vfioctl.probe.vgpu.dialect import Facts, Reader, physical
 from vfioctl.probe.vgpu.mdev import MdevReader
 from vfioctl.probe.vgpu.sriov import SriovReader
@@ -27,9 +27,14 @@ _MANY = 100
 class VgpuScan:
     """The places of a host that slices are made on, being read from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel, *, suspects: Collection[str] = ()) -> None:
-        """`suspects`: functions whose attributes may block; neither they nor their VFs are asked."""
-        self._kernel = kernel
+    def __init__(
+        self, kernel: Kernel, *, suspects: Collection[str] = (), cards: Collection[str] | None = None
+    ) -> None:
+        """`suspects`: functions whose attributes may block; neither they nor their VFs are asked.
+
+        `cards`: the only ones that are looked at.
+        """
+        self._kernel, self._only = kernel, cards
         self.problems: list[tuple[str, str]] = []
         """Subject and text of what could not be had."""
         self._readers = {reader.dialect: reader(kernel) for reader in READERS}
@@ -44,6 +49,10 @@ class VgpuScan:
 
         The first dialect's children begin before the others' places are looked for: it has by far the most to read.
         """
+        if self._only is not None:
+            parents = [parent for parent in parents if self._card_of(parent) in self._only]
+            if dialect == SriovReader.dialect:  # a PF that was named may be of any class
+                parents += [card for card in self._only if self._has_vfs(card) and card not in (*parents, *self._cards)]
         if suspects or self._cards:
             parents = [parent for parent in parents if self._may_ask(dialect, parent, suspects)]
         half = len(parents) // 2 if len(parents) > _MANY else 0
@@ -59,6 +68,9 @@ class VgpuScan:
             self.problems.append((parent, "it is wedged, and was not asked"))
             return False
         return self._cards.get(card, dialect) == dialect
+
+    def _has_vfs(self, name: str) -> bool:
+        return bool(PCI_ADDRESS.fullmatch(name)) and self._kernel.has(f"{PCI_DEVICES}/{name}/sriov_totalvfs")
 
     def _card_of(self, parent: str) -> str:
         return physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent

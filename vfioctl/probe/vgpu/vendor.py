@@ -25,6 +25,11 @@ from vfioctl.probe.vgpu.dialect import (
 OWN_FILES = frozenset({"vgpu_params", "gpu_instance_id", "placement_id", "warm_update"})
 
 
+def named(name: str) -> Facts:
+    """What a type's name tells."""
+    return {"name": name, "device_api": "vfio-pci", **described(name, "")}
+
+
 class VendorReader:
     """See `Reader`."""
 
@@ -62,7 +67,7 @@ class VendorReader:
 
     def _type(self, card: str, number: str, name: str) -> Facts:
         self._seen.add(card, number)
-        return {"name": name, "device_api": "vfio-pci", **described(name, "")}
+        return named(name)
 
     def _instance(self, parent: str, kind: str) -> Facts:
         try:

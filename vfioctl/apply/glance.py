@@ -1,0 +1,41 @@
+"""What a listing of slices asks of the ledger. Reads only, and imports no pydantic: a listing is to be quick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vfioctl.apply.store import Store
+from vfioctl.model.vgpu import Made
+
+Names = Mapping[str, Mapping[str, str]]
+"""By card and id, what types are called: the kernel lists only those that can still be made."""
+
+_MADE = "SELECT id, card, place, since, kept FROM slice WHERE boot_id = ? OR kept ORDER BY id, journal"
+_WEDGED = "SELECT address, why FROM mark WHERE kind = 'wedged' AND boot_id = ?"
+_NAMES = "SELECT card, id, name FROM type_name WHERE boot_id = ?"
+
+
+class Glance:
+    """Of one ledger, in one boot. Every method raises StoreDamaged."""
+
+    def __init__(self, store: Store, *, boot_id: str) -> None:
+        self._store, self._boot = store, (boot_id,)
+
+    def made(self) -> Mapping[str, Made]:
+        """The slices that vfioctl made and that may still be there, by id; those that are kept, of any boot."""
+        rows: list[tuple[str, str, str, str, int]] = self._store.read(
+            lambda db: db.execute(_MADE, self._boot).fetchall(), []
+        )
+        return {row[0]: Made(*row[:4], kept=bool(row[4])) for row in rows}
+
+    def wedged(self) -> Mapping[str, str]:
+        """Functions and mediated devices that a write never returned from, and which write."""
+        return dict(self._store.read(lambda db: db.execute(_WEDGED, self._boot).fetchall(), []))
+
+    def type_names(self) -> Names:
+        """What types were called when they were last seen."""
+        rows: list[tuple[str, str, str]] = self._store.read(lambda db: db.execute(_NAMES, self._boot).fetchall(), [])
+        found: dict[str, dict[str, str]] = {}
+        for card, kind, name in rows:
+            found.setdefault(card, {})[kind] = name
+        return found

@@ -1,0 +1,168 @@
+"""What a host's library does with slices and VFs: a part of `Host`, for reading apart.
+
+Every method may raise any class of the error tree in `vfioctl.errors`; a method names those of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfioctl.errors import StoreDamaged
+
+if TYPE_CHECKING:
+    from vfioctl.apply.engine import Engine
+    from vfioctl.apply.glance import Names
+    from vfioctl.apply.journal import Journal
+    from vfioctl.kernel.seam import Kernel
+    from vfioctl.model.change import Intent, Plan
+    from vfioctl.model.inventory import Inventory, Mark
+    from vfioctl.model.values import PciAddress, Subject
+    from vfioctl.model.vgpu import Made, VgpuCard, Vgpus
+
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class HostVgpus:
+    """See `Host`."""
+
+    kernel: Kernel
+    ledger: Path
+    _type_names: Names = {}  # noqa: RUF012 - replaced, never changed
+
+    if TYPE_CHECKING:
+
+        @cached_property
+        def _journal(self) -> Journal: ...
+        @cached_property
+        def _engine(self) -> Engine: ...
+
+        def inventory(self) -> Inventory: ...
+        def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]: ...
+        def _marks(self) -> Mapping[Subject, Mark]: ...
+
+    def vgpus(self) -> Vgpus:
+        """What can be sliced here, and all slices; those that vfioctl did not make are foreign."""
+        from vfioctl.probe.vgpu.scan import VgpuScan
+
+        # its children read while the models are imported; of a wedged device nothing is asked
+        wedged, made, names = self._known_of_slices()
+        scan = VgpuScan(self.kernel, suspects=wedged)
+        from vfioctl.model.slices import with_owners
+        from vfioctl.probe.vgpu.inventory import assemble
+
+        return with_owners(assemble(self.kernel, scan, names), made, wedged)
+
+    def _known_of_slices(self) -> tuple[Mapping[str, str], Mapping[str, Made], Names]:
+        """Those that are wedged, those that vfioctl made, and names. Nothing where the ledger cannot be used."""
+        if not self.ledger.exists():
+            return {}, {}, {}
+        from vfioctl.apply.glance import Glance
+        from vfioctl.apply.store import Store
+
+        glance = Glance(Store(self.ledger), boot_id=self.kernel.read(BOOT_ID))
+        with suppress(StoreDamaged):
+            return glance.wedged(), glance.made(), glance.type_names()
+        return {}, {}, {}
+
+    def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
+        """What those cards are, by their address; nothing for those that no database knows."""
+        from vfioctl.probe.vgpu.inventory import titles
+
+        return titles(self.kernel, cards)
+
+    def plan_create(  # noqa: PLR0913 - one for each thing that can be asked for
+        self,
+        type_name: str,
+        *,
+        parent: str | None = None,
+        numa: int | None = None,
+        count: int = 1,
+        uuids: Sequence[str] = (),
+        placement: str = "binpack",
+        parameters: Iterable[tuple[str, str]] = (),
+        persistent: bool = False,
+        shun: Sequence[str] = (),
+    ) -> Plan:
+        """What making so many slices of a type takes; it is named by id, name or profile.
+
+        `parent`: a card or a place on it, as `vgpus` names them. `uuids`: one for each mdev; made up where there are
+        none. `placement`: binpack, spread or numa. `shun`: places to avoid.
+
+        Raises NoCapacity, DeviceInUse, BadSpec, UnknownDevice.
+        """
+        from uuid import uuid4
+
+        names = tuple(uuids) or tuple(str(uuid4()) for _ in range(count))
+        return self._sliced_by(
+            "vgpu create", type=type_name, parent=parent, numa=numa, count=count, uuids=names, placement=placement,
+            parameters=tuple(parameters), persistent=persistent, shun=tuple(shun),
+        )  # fmt: skip
+
+    def plan_remove(self, instances: Sequence[str], *, foreign: bool = False, force_holders: bool = False) -> Plan:
+        """What removing slices takes: UUIDs, or addresses of VFs. Raises Foreign, DeviceInUse, BadSpec."""
+        return self._sliced_by(
+            "vgpu remove", force_holders=force_holders, instances=tuple(instances), foreign=foreign
+        )
+
+    def plan_vfs(self, device: str, count: int | None, *, foreign: bool = False, persistent: bool = False) -> Plan:
+        """What it takes for a PF to have so many VFs; all that it can have for None.
+
+        Raises BadSpec, DeviceInUse, Foreign, HostError.
+        """
+        (address,) = self.find([device])
+        if count is None:
+            total = self.kernel.read(f"/sys/bus/pci/devices/{address}/sriov_totalvfs")
+            count = int(total)
+        return self._sliced_by("sriov set", address, vfs=count, foreign=foreign, persistent=persistent)
+
+    def kept(self) -> tuple[str, ...]:
+        """What was made with `persistent`, in the order in which it is made again: files below /etc."""
+        from vfioctl.planning_vgpu import read_persistent
+
+        return tuple(read_persistent(self.kernel, self._known_of_slices()[1]))
+
+    def plan_kept(self, file: str) -> Plan | None:
+        """What it takes to make again what one of those files keeps; None where it is there already.
+
+        Raises BadDocument, and what making raises.
+        """
+        from vfioctl.planning_vgpu import is_there, read_persistent
+
+        intent = read_persistent(self.kernel, self._known_of_slices()[1])[file]
+        return None if is_there(self.vgpus(), intent) else self._sliced(intent)
+
+    def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
+        """What setting profile values of an xe card takes, each as `vf1/exec_quantum_ms` and its value."""
+        (address,) = self.find([device])
+        return self._sliced_by("sriov profile", address, parameters=tuple(values))
+
+    def _sliced_by(self, verb: str, *devices: str, force_holders: bool = False, **wishes: object) -> Plan:
+        from pydantic import ValidationError
+
+        from vfioctl.errors import BadSpec
+        from vfioctl.model.change import Intent
+
+        try:
+            intent = Intent.model_validate(
+                {"verb": verb, "devices": devices, "force_holders": force_holders, "slicing": wishes}
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise BadSpec(f"{first['loc'][-1]}: {first['msg']}") from None
+        return self._sliced(intent)
+
+    def _sliced(self, intent: Intent) -> Plan:
+        from vfioctl.apply.glance import Glance
+        from vfioctl.planning_vgpu import planned, read_slices
+
+        glance = Glance(self._journal.store, boot_id=self._engine.boot_id)
+        found = read_slices(self.kernel, glance)
+        # only of those that the kernel stops listing
+        cards = (card for card in found.cards if card.dialect == "vendor-vfio")
+        self._type_names = {card.id: {kind.id: kind.name for kind in card.types if kind.name} for card in cards}
+        return planned(self.kernel, intent, found, glance.made(), self.inventory)

@@ -1,0 +1,148 @@
+"""From an intent about slices or VFs to a plan: looks at what the plan has to know, and lets `plan` decide.
+
+Changes nothing. It looks at no more than the slices and the functions that are named: a slice is made in less time than
+it takes to read a whole host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from vfioctl.apply.glance import Glance
+from vfioctl.errors import BadDocument, BadSpec
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
+from vfioctl.model.change import Fact, Intent, Plan, Slicing, Verb
+from vfioctl.model.circumstances import Circumstances
+from vfioctl.model.holders import Holders
+from vfioctl.model.inventory import Inventory
+from vfioctl.model.kept import Kept, kept_file
+from vfioctl.model.slices import cards_called, with_owners
+from vfioctl.model.values import PciAddress, Uuid
+from vfioctl.model.vgpu import Made, Vgpus, VgpuState
+from vfioctl.plan.sriov import PhysicalFunction, plan_profile, plan_vfs
+from vfioctl.plan.vgpu import choose, plan_create, plan_remove
+from vfioctl.probe.bindings import read_facts
+from vfioctl.probe.holders import read_holders, read_mdev_holders
+from vfioctl.probe.lenient import text_of
+from vfioctl.probe.processes import Processes
+from vfioctl.probe.vgpu.definitions import read_definitions
+from vfioctl.probe.vgpu.dialect import number_in
+from vfioctl.probe.vgpu.inventory import read_vgpus
+from vfioctl.probe.vgpu.kept import read_kept
+
+Look = Callable[[], Inventory]
+"""Reads the whole host: only VFs and what is bound to drivers need it."""
+
+
+def read_persistent(kernel: Kernel, made: Mapping[str, Made]) -> dict[str, Intent]:
+    """By file: the VFs and types that vfioctl keeps itself, then the definitions of mdevctl's kind that it wrote.
+
+    Raises BadDocument for a file of vfioctl's own that is damaged, when all others are known.
+    """
+    kept, problems = read_kept(kernel)
+    if problems:
+        raise BadDocument("; ".join(f"{path}: {text}" for path, text in problems), hint="remove or repair the file")
+    found = {kept_file(each.device, ""): _as_asked(each) for each in kept}
+    definitions, _ = read_definitions(kernel)
+    for facts in definitions:
+        ours = facts["uuid"] in made and made[facts["uuid"]].kept
+        if ours and facts["start"] == "auto":
+            found[facts["path"]] = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(
+                type=facts["type"], parent=facts["parent"], uuids=(Uuid(facts["uuid"]),), persistent=True,
+                parameters=tuple(facts["attributes"]),
+            ))  # fmt: skip
+    return found
+
+
+def _as_asked(kept: Kept) -> Intent:
+    if kept.vfs is not None:
+        return Intent(verb=Verb.SRIOV, devices=(kept.device,), slicing=Slicing(vfs=kept.vfs, persistent=True))
+    return Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(
+        type=kept.name or kept.type, parent=kept.device, persistent=True, parameters=tuple(kept.parameters.items()),
+    ))  # fmt: skip
+
+
+def is_there(found: Vgpus, intent: Intent) -> bool:
+    """Whether the slice that is kept is there already."""
+    wish = intent.slicing
+    if wish is None or intent.verb != Verb.CREATE:
+        return False
+    names = {str(uuid) for uuid in wish.uuids} or {wish.parent or ""}
+    return any(
+        vgpu.id in names and vgpu.state is VgpuState.LIVE and wish.type in (vgpu.type, vgpu.type_name)
+        for vgpu in found.instances
+    )
+
+
+def read_slices(kernel: Kernel, ledger: Glance) -> Vgpus:
+    """All slices, with whose they are."""
+    wedged = ledger.wedged()
+    found = read_vgpus(kernel, suspects=wedged, names=ledger.type_names())
+    return with_owners(found, ledger.made(), wedged)
+
+
+def planned(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look) -> Plan:
+    """The plan for the intent: `found` says whose each slice is, `made` what the ledger says of them.
+
+    Raises what the functions of `plan.vgpu` and `plan.sriov` raise.
+    """
+    processes = Processes(kernel) if intent.verb in (Verb.REMOVE, Verb.SRIOV) else None
+    if intent.verb == Verb.CREATE:
+        return _create(kernel, intent, found)
+    if intent.verb == Verb.PROFILE:
+        (card,) = cards_called(found, intent.devices[0])
+        return plan_profile(look(), card, intent)
+    assert processes is not None
+    if intent.verb == Verb.REMOVE:
+        return _remove(kernel, intent, found, made, look, processes)
+    return _vfs(kernel, intent, found, made, look(), processes)
+
+
+def _create(kernel: Kernel, intent: Intent, found: Vgpus) -> Plan:
+    wish = intent.slicing
+    if wish is None:
+        raise BadSpec("the plan does not say which slices it is about")
+    chosen, names = choose(found, intent)
+    facts = _facts(kernel, (name for place in chosen.places for name in (place.card, place.parent)))
+    files = [kept_file(name, place.parent) for place, name in zip(chosen.places, names, strict=True)]
+    texts = {file: text_of(kernel, file) for file in files if wish.persistent}
+    return plan_create(found, intent, chosen, names, facts, texts)
+
+
+def _facts(kernel: Kernel, names: Iterable[str]) -> dict[PciAddress, Fact]:
+    """Of those that are functions; a device of no bus has none."""
+    addresses = [PciAddress(name) for name in dict.fromkeys(names) if PCI_ADDRESS.fullmatch(name)]
+    return read_facts(kernel, addresses) if addresses else {}
+
+
+def _remove(
+    kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look, processes: Processes
+) -> Plan:
+    wanted = intent.slicing.instances if intent.slicing else ()
+    going = [vgpu for vgpu in found.instances if vgpu.id in wanted]
+    facts = _facts(kernel, (name for vgpu in going for name in (vgpu.card, vgpu.parent)))
+    files = [kept_file(each, vgpu.parent) for vgpu in going for each in wanted if each == vgpu.id]
+    texts = {file: text_of(kernel, file) for file in files}
+    mdevs = [each for each in wanted if isinstance(each, Uuid)]
+    functions = [each for each in wanted if isinstance(each, PciAddress)]
+    held = read_mdev_holders(kernel, mdevs, processes) if mdevs else Holders(devices=())
+    if functions:
+        inventory = look()
+        of_vfs = read_holders(kernel, [inventory.by_address[a] for a in functions], inventory, processes)
+        held = of_vfs.model_copy(update={"holders": (*held.holders, *of_vfs.holders)})
+    return plan_remove(found, intent, facts, texts, made, Circumstances(holders=held))
+
+
+def _vfs(
+    kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], inventory: Inventory, processes: Processes
+) -> Plan:
+    function = inventory.by_address[intent.devices[0]]
+    home = f"{PCI_DEVICES}/{function.address}"
+    known = PhysicalFunction(
+        total=number_in(text_of(kernel, f"{home}/sriov_totalvfs")) or 0,
+        autoprobe=text_of(kernel, f"{home}/sriov_drivers_autoprobe").strip(),
+        kept=text_of(kernel, kept_file(function.address, "")),
+    )
+    vfs = [inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address]
+    holders = read_holders(kernel, vfs, inventory, processes)
+    return plan_vfs(inventory, found, intent, known, made, Circumstances(holders=holders))
