@@ -58,7 +58,7 @@ def tell(outcomes: "Sequence[Outcome]") -> None:
 def tell_unfinished(host: "Host") -> None:
     """A line on stderr for each change that was cut short: what is listed may then be half of it."""
     for entry in host.unfinished():
-        devices = ", ".join(change.address for change in entry.plan.changes)
+        devices = ", ".join(entry.plan.subjects)
         say(f"vfioctl: a change of {devices} was cut short; to finish it: vfioctl recover")
 
 
@@ -70,9 +70,11 @@ def progress(step: "Step", number: int, total: int) -> None:
 _EFFECTS: "Mapping[str, Callable[[str, str], str]]" = {
     "load": lambda target, _: f"load {target}",
     "write": lambda target, value: f"{target} <- {value or '(an empty line)'}",
-    "check": lambda target, _: f"nobody holds {target}?",
+    "check": lambda target, value: f"nobody holds {f'the {value} of ' if value else ''}{target}?",
     "persistence": lambda target, value: f"persistence mode of {target} {'on' if value == '1' else 'off'}",
     "service": lambda target, value: f"{'start' if value == 'active' else 'stop'} {target}",
+    "keep": lambda target, value: f"{'write' if value else 'remove'} {target}",
+    "NVIDIA VFs": lambda target, value: f"sriov-manage {'-e' if value == '1' else '-d'} {target}",
 }
 
 

@@ -23,7 +23,8 @@ def holders(ctx: typer.Context, devices: Devices, *, every: Every = False, as_js
 
     Processes with an open file or a mapping on any of its device files, wherever these lie, with their unit, container,
     pod or guest; disks and network interfaces in use; slices; the text console. Looks at the whole card and at what
-    shares its IOMMU group. As root all processes can be read; otherwise it says how many could not.
+    shares its IOMMU group. A mediated device is named by its UUID. As root all processes can be read; otherwise it says
+    how many could not.
     """
     host = chosen(ctx).open()
     found = host.holders(devices, every=every)

@@ -31,6 +31,10 @@ Every = Annotated[bool, typer.Option("--every", help="Where a DEVICE means sever
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan and change nothing; with --json, in the form apply takes.")
 ]
+Foreign = Annotated[bool, typer.Option("--foreign", help="Also what vfioctl did not make.")]
+Persistent = Annotated[
+    bool, typer.Option("--persistent", help="Have it made again at boot, by mdevctl's definition or a file of our own.")
+]
 Wait = Annotated[
     str | None,
     typer.Option("--wait", metavar="DURATION", help="Wait so long, as 60s or 5m, for those who hold a device."),

@@ -114,6 +114,6 @@ def _drawn(renderable: RenderableType, stream: TextIO) -> str:
 
     console = Console(file=stream, width=width(), markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     text = capture.get()
     return text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())

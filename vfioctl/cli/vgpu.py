@@ -1,50 +1,21 @@
-"""`vfioctl vgpu`: the types of slices that cards offer, and the slices that are there."""
+"""`vfioctl vgpu`: the types of slices that cards offer, and the slices that are there. See also `vgpu_change`."""
 
 import sys
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from vfioctl.cli import restore, vgpu_change
 from vfioctl.cli.choice import chosen
 from vfioctl.cli.lazy import HelpfulCommand, HelpfulGroup
 from vfioctl.cli.options import AsJson
 from vfioctl.cli.output import draw, emit, width
-from vfioctl.errors import VfioctlError
-
-if TYPE_CHECKING:
-    from vfioctl.host import Host
-    from vfioctl.model.vgpu import Vgpus
+from vfioctl.cli.slices import complete_instance, complete_parent, complete_type, unnumbered
 
 app = typer.Typer(
     name="vgpu", cls=HelpfulGroup, invoke_without_command=True, add_completion=False, rich_markup_mode="rich"
 )
-
-
-def complete_parent(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """The cards that can be sliced."""
-    found = _found_or_nothing(ctx)
-    return [(card.id, card.dialect) for card in found.cards] if found else []
-
-
-def complete_type(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """The types of all cards, by their short names."""
-    found = _found_or_nothing(ctx)
-    return [(kind.profile or kind.id, card.id) for card in found.cards for kind in card.types] if found else []
-
-
-def complete_instance(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """The slices that are there."""
-    found = _found_or_nothing(ctx)
-    return [(vgpu.id, vgpu.profile or vgpu.type) for vgpu in found.instances] if found else []
-
-
-def _found_or_nothing(ctx: typer.Context) -> "Vgpus | None":
-    """No suggestion is better than a traceback at the prompt."""
-    try:
-        return chosen(ctx).open().vgpus()
-    except (VfioctlError, OSError):
-        return None
 
 
 Parent = Annotated[
@@ -61,11 +32,11 @@ Parent = Annotated[
 @app.callback(
     epilog="""[bold]Examples[/]
   vfioctl vgpu types --simulate a2
-  vfioctl vgpu list --simulate l40s
-  vfioctl vgpu show 03:00.1 --simulate xe""",
+  vfioctl vgpu create A2-4C --count 2 --dry-run --simulate a2
+  vfioctl vgpu list --simulate l40s""",
 )
 def vgpu(ctx: typer.Context) -> None:
-    """List the slices that GPUs can be cut into, and those that are there.
+    """List, make and remove slices of GPUs.
 
     The same for every interface that the kernel has: mediated devices (mdev), NVIDIA's vendor-specific VFIO, plain
     SR-IOV, and Intel's xe with its profiles.
@@ -108,7 +79,7 @@ def types(
     from vfioctl.model.slices import cards_called, requested
     from vfioctl.model.vgpu import VgpuTypesDocument
 
-    parent = _unnumbered(host, parent)
+    parent = unnumbered(host, parent)
     cards = cards_called(found, parent)
     asked = requested(cards, after or ())
     forecasts = tuple(remaining(card, asked[card.id]) for card in cards if card.id in asked)
@@ -137,7 +108,7 @@ def list_instances(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson
     from vfioctl.model.slices import cards_called
     from vfioctl.model.vgpu import VgpuListDocument
 
-    parent = _unnumbered(host, parent)
+    parent = unnumbered(host, parent)
     cards = {card.id for card in cards_called(found, parent)}
     instances = tuple(vgpu for vgpu in found.instances if parent is None or vgpu.card in cards)
     if as_json:
@@ -182,11 +153,8 @@ def show(
     draw(render.vgpu_page(vgpu, titles.get(vgpu.card, "")))
 
 
-def _unnumbered(host: "Host", parent: str | None) -> str | None:
-    """The address that `gpu0` means; the inventory that counts the GPUs is read only for that."""
-    if parent is not None and parent.startswith("gpu") and parent[3:].isdecimal():
-        (parent,) = host.find([parent])
-    return parent
+vgpu_change.add_to(app)
+restore.add_to(app)
 
 
 def _emit_document(document: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.console import Group as Stack
@@ -25,9 +25,11 @@ from vfioctl.model.change import (
 from vfioctl.model.inventory import is_vfio_driver
 from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.render import words
-from vfioctl.render.columns import Column, Layout
+from vfioctl.render.columns import Column, Layout, Whole
 from vfioctl.render.notes import note_lines
+from vfioctl.render.slicing import asked_line, outcome_lines, proof_lines, settings_lines, undo_lines
 
+VFS = "VFs"  # of a check, as plan/slices.py has it
 _WIDE = 1000
 """Rows of a page are as wide as they need to be: an address or a path that is cut is of no use."""
 
@@ -38,7 +40,7 @@ def plan_page(plan: Plan) -> RenderableType:
         return Stack(Text("Nothing to do, it is as asked for already:"), *_indented(_facts(_asked(plan))))
     return Stack(
         Text(f"Plan {plan.id}: {intent_line(plan)}", style="bold"),
-        *_part("It rests on", _facts(plan.facts)),
+        *(_part("It rests on", _facts(plan.facts)) if plan.facts else ()),
         *_part("Steps", _steps(plan.steps)),
         *(_part("What changes", (*_changes(plan.changes), *_settings(plan))) if plan.reset is None else ()),
         *_part("Verified by looking again", _proof(plan)),
@@ -50,6 +52,8 @@ def plan_page(plan: Plan) -> RenderableType:
 def intent_line(plan: Plan) -> str:
     """`bind 0000:41:00.0 to vfio-pci`."""
     intent = plan.intent
+    if intent.slicing is not None:
+        return asked_line(plan, intent.slicing)
     options = (
         ("--with-group", intent.with_group),
         ("--allow-boot-vga", intent.allow_boot_vga),
@@ -87,7 +91,7 @@ def _part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]
 
 
 def _indented(body: Iterable[RenderableType]) -> Iterator[RenderableType]:
-    return (Padding(line, (0, 0, 0, 2)) for line in body)
+    return (line if isinstance(line, Whole) else Padding(line, (0, 0, 0, 2)) for line in body)
 
 
 def _asked(plan: Plan) -> list[Fact]:
@@ -107,21 +111,22 @@ def _steps(steps: Sequence[Step]) -> Iterator[RenderableType]:
     margin = len(str(len(steps)))
     for why, alike in groupby(enumerate(steps, start=1), key=lambda numbered: numbered[1].why):
         for number, step in alike:
-            yield Text(f"{number:{margin}}  {_effect(step)}")
+            target, arrow, value = _effect(step).partition(" <- ")
+            yield Whole(f"{number:{margin}}  {target}", f"<- {value}" if arrow else "", hang=margin + 2)
         yield Padding(Text(f"({words.plain(why)})", style="dim"), (0, 0, 0, margin + 2))
 
 
 def _effect(step: Step) -> str:
     target, value = words.plain(step.target), words.plain(step.value.strip())
-    if step.kind == StepKind.LOAD:
-        return f"load the module {target}"
-    if step.kind == StepKind.CHECK:
-        return f"ask again who holds {words.listed(target.split())}"
-    if step.kind == StepKind.PERSISTENCE:
-        return f"persistence mode of {target} {'on' if value == '1' else 'off'}"
-    if step.kind == StepKind.SERVICE:
-        return f"systemctl {'start' if value == 'active' else 'stop'} {target}"
-    return f"{target} <- {value or '(an empty line)'}"
+    said: Mapping[StepKind, str] = {
+        StepKind.LOAD: f"load the module {target}",
+        StepKind.CHECK: f"ask again who holds {f'the {VFS} of ' if value == VFS else ''}{words.listed(target.split())}",
+        StepKind.PERSISTENCE: f"persistence mode of {target} {'on' if value == '1' else 'off'}",
+        StepKind.SERVICE: f"systemctl {'start' if value == 'active' else 'stop'} {target}",
+        StepKind.KEEP: f"{'write' if value else 'remove'} {target}",
+        StepKind.NVIDIA_VFS: f"sriov-manage {'-e' if value == '1' else '-d'} {target}",
+    }
+    return said.get(step.kind, f"{target} <- {value or '(an empty line)'}")
 
 
 def _changes(changes: Sequence[Change]) -> Iterator[Text]:
@@ -130,6 +135,8 @@ def _changes(changes: Sequence[Change]) -> Iterator[Text]:
 
 
 def _settings(plan: Plan) -> Iterator[Text]:
+    if plan.intent.slicing is not None:
+        return settings_lines(plan.settings)
     rows = [
         (words.plain(_setting_name(setting)), words.plain(setting.before) or "none", "->", words.plain(_after(setting)))
         for setting in plan.settings
@@ -166,24 +173,32 @@ def _proof(plan: Plan) -> Iterator[Text]:
     if plan.reset is not None:
         yield Text("its configuration space answers")
         return
+    if plan.intent.slicing is not None:
+        yield from proof_lines(plan)
+        return
     yield Text("every function is bound as above")
     for group in plan.viable_groups:
         yield Text(f"the kernel, asked through /dev/vfio/{group}, calls group {group} viable")
     yield Text("if not, the host is put back as it was")
 
 
-def _undo(plan: Plan) -> Iterator[Text]:
+def _undo(plan: Plan) -> Iterator[RenderableType]:
+    if plan.intent.slicing is not None:
+        yield from (Whole(words.plain(line)) for line in undo_lines(plan))
+        return
     devices = " ".join(plan.intent.devices)
     if plan.intent.verb == Verb.BIND:
-        yield Text(f"vfioctl unbind {devices}", no_wrap=True, overflow="ignore")
+        yield Whole(f"vfioctl unbind {devices}")
         yield Text("which puts back what is recorded before the first step")
     else:
         flags = [flag for flag, given in (("--with-group", plan.intent.with_group),) if given]
-        yield Text(" ".join(["vfioctl bind", devices, *flags]), no_wrap=True, overflow="ignore")
+        yield Whole(" ".join(["vfioctl bind", devices, *flags]))
 
 
 def _found(plan: Plan, outcome: Outcome) -> Iterator[Text]:
     """What changed, as the last look at the host found it; where nothing did in the end, just that."""
+    if plan.intent.slicing is not None:
+        return outcome_lines(outcome)
     now = {fact.address: fact.binding for fact in outcome.found}
     changed = {change.address: change for change in plan.changes}
     if outcome.result != Result.DONE or plan.reset is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 Cell = str | Text
@@ -61,6 +62,22 @@ class Layout:
             line.append(_GAP)
         line.append_text(_cut(row[-1], self._rest))
         return line
+
+
+class Whole:
+    """An indented line that is never cut or folded: half a path, or half a command, is of no use.
+
+    `rest`: what goes below, as far in as `hang` says, where the page has no room for it beside `text`.
+    """
+
+    def __init__(self, text: str, rest: str = "", *, hang: int = 0) -> None:
+        self._text, self._rest, self._hang = text, rest, hang
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        whole = f"{self._text} {self._rest}".rstrip()
+        fits = not self._rest or len(_GAP) + cell_len(whole) <= options.max_width
+        for line in [whole] if fits else [self._text, f"{' ' * self._hang}{self._rest}"]:
+            yield Text(f"{_GAP}{line}", no_wrap=True, overflow="ignore")
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Iterator[Text]:

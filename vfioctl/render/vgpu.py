@@ -33,6 +33,7 @@ _INTERFACES = {
     Dialect.XE: "SR-IOV of xe",
 }
 _PROFILE_COLUMNS = ("exec_quantum_ms", "preempt_timeout_us", "sched_priority", "vram_quota")
+_BAD = (VgpuState.ZOMBIE, VgpuState.ORPHAN, VgpuState.WEDGED)
 _INSTANCE_COLUMNS = (
     Column("INSTANCE"),
     Column("PROFILE"),
@@ -203,7 +204,7 @@ def _instance_row(vgpu: Vgpu) -> tuple[Cell, ...]:
         "" if vgpu.iommu_group is None else str(vgpu.iommu_group),
         vgpu.vfio_cdev or vgpu.vfio_group or "",
         words.plain(vgpu.definition.start) if vgpu.definition else "",
-        Text(vgpu.state, style="bold red" if vgpu.state in (VgpuState.ZOMBIE, VgpuState.ORPHAN) else ""),
+        Text(vgpu.state, style="bold red" if vgpu.state in _BAD else ""),
         words.plain(vgpu.owner),
     )
 
@@ -213,6 +214,8 @@ def _states(instances: Iterable[Vgpu]) -> Iterator[str]:
     for vgpu in instances:
         if vgpu.state is VgpuState.ZOMBIE:
             yield f"{vgpu.id} was removed while somebody had it open: it takes its share until that one lets go of it."
+        if vgpu.state is VgpuState.WEDGED:
+            yield f"{vgpu.id} is being made, and that never returned: vfioctl recover says what became of it."
         if vgpu.state is VgpuState.ORPHAN:
             yield f"{vgpu.id} has lost its driver: nobody can use it, and it can only be removed."
 
