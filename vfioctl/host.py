@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfioctl.bundled import beside, file_of, simulated_file
-from vfioctl.errors import BadDocument, StoreDamaged, UnknownDevice
+from vfioctl.errors import BadDocument, StoreDamaged
 from vfioctl.host_vgpu import HostVgpus
 
 if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and start
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.rom import Rom
     from vfioctl.model.values import PciAddress, Subject
-    from vfioctl.probe.processes import Processes
     from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
@@ -177,20 +176,6 @@ class Host(HostVgpus):
             "holders": (*found.holders, *(of_mdevs.holders if of_mdevs else ())),
             "marks": tuple(each.mark for each in concerned if each.mark),
         })  # fmt: skip
-
-    def _mdev_holders(self, words: Sequence[str], processes: Processes) -> Holders | None:
-        if not words:
-            return None
-        from vfioctl.model.values import Uuid
-        from vfioctl.probe.holders import read_mdev_holders
-
-        mdevs = [Uuid(word) for word in words]
-        known = {vgpu.id: vgpu.iommu_group for vgpu in self.vgpus().instances if vgpu.state != "defined"}
-        if missing := [mdev for mdev in mdevs if mdev not in known]:
-            raise UnknownDevice(f"there is no slice {missing[0]} here", hint="vfioctl vgpu list shows those that are")
-        marks = self._marks()
-        found = read_mdev_holders(self.kernel, mdevs, processes, known)
-        return found.model_copy(update={"marks": tuple(marks[mdev] for mdev in mdevs if mdev in marks)})
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import StoreDamaged
+from vfioctl.errors import StoreDamaged, UnknownDevice
 
 if TYPE_CHECKING:
     from vfioctl.apply.engine import Engine
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from vfioctl.apply.journal import Journal
     from vfioctl.kernel.seam import Kernel
     from vfioctl.model.change import Intent, Plan
+    from vfioctl.model.holders import Holders
     from vfioctl.model.inventory import Inventory, Mark
     from vfioctl.model.values import PciAddress, Subject
     from vfioctl.model.vgpu import Made, VgpuCard, Vgpus
+    from vfioctl.probe.processes import Processes
 
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -68,6 +70,20 @@ class HostVgpus:
         with suppress(StoreDamaged):
             return glance.wedged(), glance.made(), glance.type_names()
         return {}, {}, {}
+
+    def _mdev_holders(self, words: Sequence[str], processes: Processes) -> Holders | None:
+        if not words:
+            return None
+        from vfioctl.model.values import Uuid
+        from vfioctl.probe.holders import read_mdev_holders
+
+        mdevs = [Uuid(word) for word in words]
+        known = {vgpu.id: vgpu.iommu_group for vgpu in self.vgpus().instances if vgpu.state != "defined"}
+        if missing := [mdev for mdev in mdevs if mdev not in known]:
+            raise UnknownDevice(f"there is no slice {missing[0]} here", hint="vfioctl vgpu list shows those that are")
+        marks = self._marks()
+        found = read_mdev_holders(self.kernel, mdevs, processes, known)
+        return found.model_copy(update={"marks": tuple(marks[mdev] for mdev in mdevs if mdev in marks)})
 
     def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
         """What those cards are, by their address; nothing for those that no database knows."""
