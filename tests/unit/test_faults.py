@@ -366,7 +366,7 @@ def _hangs(case: Case, tree: Tree, at: int) -> str:
 
 
 def _shows_what_is_wedged(case: Case, tree: Tree, step: Step) -> None:
-    assert step.address
+    assert isinstance(step.address, PciAddress)
     kernel = Watched(tree)
     found = Host(kernel, case.ledger).inventory()  # WouldBlock, if it asked what must not be asked
     function = found.by_address[step.address]

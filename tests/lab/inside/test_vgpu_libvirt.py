@@ -1,5 +1,6 @@
-"""Instances in the hands of libvirt 9: a domain's guest gets one, and which parents and instances libvirt lists."""
+"""Slices in the hands of libvirt 9: a guest gets one of vfioctl's; which parents and instances libvirt lists."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.lab.inside import mdev, pci
+from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from tests.lab.inside.in_use import within_seconds
 from tests.lab.inside.libvirt_host import daemon, running_domain, virsh
 from tests.lab.inside.topology import Topology
 
-FREE_SECONDS = 10.0
 LISTED_SECONDS = 20.0
 A2_4C = "nvidia-754"
 
@@ -24,9 +25,14 @@ def libvirt() -> Iterator[None]:
         yield
 
 
-def test_the_guest_of_a_domain_lists_its_instance_and_holds_it_until_the_domain_ends(load: Load) -> None:
+def test_the_guest_of_a_domain_lists_its_instance_and_holds_it_until_the_domain_ends(
+    load: Load, tmp_path: Path
+) -> None:
     load("mbochs", count=100)
-    name = mdev.create("mbochs", "mbochs-small")
+    ledger = tmp_path / "ledger.db"
+    answer = vfioctl(ledger, "vgpu", "create", "mbochs-small", "--json")
+    assert answer.returncode == 0, answer.stderr
+    (name,) = (vgpu["id"] for vgpu in json.loads(answer.stdout)["slices"])
     group = (mdev.BUS / "devices" / name / "iommu_group").readlink().name
     with running_domain(name) as domain:
         assert [(one.ids, one.kind) for one in domain.seen].count(("1234:1111", "038000")) == 1
@@ -34,9 +40,15 @@ def test_the_guest_of_a_domain_lists_its_instance_and_holds_it_until_the_domain_
         assert Path(f"/proc/{domain.pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
         held = {os.readlink(path) for path in Path(f"/proc/{domain.pid}/fd").iterdir()}
         assert {f"/dev/vfio/{group}", "anon_inode:[vfio-device]"} <= held
+        refused = vfioctl(ledger, "vgpu", "remove", name)
+        assert refused.returncode == 4
+        assert f"process {domain.pid}" in refused.stderr
+        assert f"guest {domain.name}" in refused.stderr
         assert mdev.instances() == {name}
     assert mdev.instances() == {name}
-    pci.within(FREE_SECONDS, lambda: mdev.remove(name))
+    removed = vfioctl(ledger, "vgpu", "remove", name, "--wait", "30s")
+    assert removed.returncode == 0, removed.stderr
+    assert mdev.instances() == set()
     assert mdev.available("mbochs")["mbochs-small"] == 25
 
 
