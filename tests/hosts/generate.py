@@ -532,10 +532,11 @@ def l40s() -> HostBuilder:
     for number, place in enumerate(range(4, 36)):
         vf = host.add_vf(parts.L40S_VF, f"0000:41:{place // 8:02x}.{place % 8}", gpu)
         current = {0: 1153, 1: 1163}.get(number, 0)
-        same = {kind: profile for kind, profile in slicing.L40S_TYPES.items() if profile.rstrip("QA") == "12"}
-        slicing.vendor_vf(host, vf, number, {} if current else same, current)
-    host.vendor_types(gpu, {kind: f"NVIDIA L40S-{profile}" for kind, profile in slicing.L40S_TYPES.items()})
-    host.nvml(gpu, "NVIDIA L40S", 46068, persistence_mode="1")
+        same = [kind for kind in slicing.L40S_TYPES if kind.size == 12]
+        slicing.vendor_vf(host, vf, number, [] if current else same, current)
+    host.vendor_types(gpu, {kind.number: kind.name for kind in slicing.L40S_TYPES})
+    told = slicing.told_by_nvml(slicing.L40S_TYPES)
+    host.nvml(gpu, "NVIDIA L40S", 46068, persistence_mode="1", vgpu_types=told, vgpu_heterogeneous_mode="0")
     return host
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.hosts.builder import VFIO_CDEV_MAJOR, VFIO_MAJOR, Function, HostBuilder
@@ -37,7 +38,7 @@ def _types(card: str, memory: int, numbered: Mapping[int, str]) -> tuple[MdevTyp
     """By number and profile; what a series is good for is the same on all cards."""
     made = []
     for number, profile in numbered.items():
-        size, series = int(profile.rstrip("ABCQ4") or profile[0]), profile.strip("0123456789")
+        size, series = int(re.sub(r"[A-Z].*", "", profile)), profile.strip("0123456789")
         heads, rate, resolution = {
             "A": (1, 60, "1280x1024"),
             "B": (4, 45, "5120x2880"),
@@ -57,13 +58,20 @@ T4_TYPES = _types(
     dict(enumerate(("1B", "2B", "2B4", "1A", "2A", "4A", "8A", "16A", "1Q", "2Q", "4Q", "8Q", "16Q"), 222))
     | {252: "1B4", 319: "4C", 320: "8C", 321: "16C"},
 )  # fmt: skip
-L40S_TYPES = {
-    1145: "1B",
-    1146: "2B",
-    **dict(enumerate((f"{size}Q" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)), 1147)),
-    **dict(enumerate((f"{size}A" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)), 1157)),
-    2164: "3B",
-}
+L40S_TYPES = _types(
+    "NVIDIA L40S", 48,
+    {1145: "1B", 1146: "2B", 2164: "3B"}
+    | dict(enumerate((f"{size}Q" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)), 1147))
+    | dict(enumerate((f"{size}A" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)), 1157)),
+)  # fmt: skip
+
+
+def told_by_nvml(types: Iterable[MdevType]) -> str:
+    """As `Kernel.nvml` gives it."""
+    return ";".join(
+        f"{kind.number}|{kind.name}|{kind.size << 30}|{kind.heads}|{kind.resolution}|{kind.most}"
+        for kind in sorted(types, key=lambda kind: kind.number)
+    )
 
 
 def mdev_parent(host: HostBuilder, parent: Function, types: Sequence[MdevType], available: Mapping[str, int]) -> None:
@@ -104,10 +112,10 @@ def definition(host: HostBuilder, parent: str, uuid: str, kind: MdevType, *, sta
     )
 
 
-def vendor_vf(host: HostBuilder, vf: Function, number: int, creatable: Mapping[int, str], current: int = 0) -> None:
+def vendor_vf(host: HostBuilder, vf: Function, number: int, creatable: Iterable[MdevType], current: int = 0) -> None:
     """A VF in NVIDIA's vendor-specific way. No guest runs: some of its files then answer ENXIO."""
     vf.driver, home = "nvidia", f"{vf.path}/nvidia"
-    listed = [f"{kind:<6}: NVIDIA L40S-{profile}" for kind, profile in creatable.items()]
+    listed = [f"{kind.number:<6}: {kind.name}" for kind in creatable]
     host.content(f"{home}/creatable_vgpu_types", ["ID    : vGPU Name", *listed])
     host.file(f"{home}/current_vgpu_type", str(current))
     host.file(f"{home}/vgpu_params", "")

@@ -4,6 +4,13 @@
  *
  *     00000000:41:00.0|NAME|UUID|BYTES|PERSISTENCE|COMPUTE MODE|MIG MODE, - for none|RETURN CODE OF THE GPU
  *
+ * and what of them a vGPU host has, below the GPUs:
+ *
+ *     vgpu|00000000:41:00.0|TYPE|NAME|BYTES|HEADS|WIDTHxHEIGHT|MOST
+ *     mixed|00000000:41:00.0|0, 1, or - where it does not say whether it takes several sizes at a time
+ *
+ * A GPU that has neither line is no vGPU host's. With the second alone it has no types.
+ *
  * A return code other than 0 (15: the GPU is lost) is the answer to all that is asked of that GPU; its handle and its
  * PCI address are still given where the code is negative. A mode that is set is written back, so that the next process
  * finds it.
@@ -22,14 +29,23 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, FAILED = 999 };
-enum { MOST_GPUS = 16, MODES = 3, PERSISTENCE = 0, COMPUTE = 1, MIG = 2, NO_MODE = -1 };
+enum { VERSION_MISMATCH = 25 };
+enum { MOST_GPUS = 16, MOST_TYPES = 256, MODES = 3, PERSISTENCE = 0, COMPUTE = 1, MIG = 2, NO_MODE = -1 };
 
 typedef struct {
     char bus[32], name[96], uuid[96];
     unsigned long long bytes;
     int modes[MODES];
     int code;
+    int is_vgpu_host, mixed;
 } Gpu;
+
+typedef struct {
+    Gpu *gpu;
+    unsigned id, heads, width, height, most;
+    unsigned long long bytes;
+    char name[64];
+} Type;
 
 typedef struct { /* nvmlPciInfo_t, since NVML 9 */
     char bus_id_legacy[16];
@@ -40,8 +56,12 @@ typedef struct { /* nvmlPciInfo_t, since NVML 9 */
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 
+typedef struct { unsigned version, mode; } HeterogeneousMode;
+
 static Gpu gpus[MOST_GPUS];
 static unsigned count;
+static Type types[MOST_TYPES];
+static unsigned type_count;
 static int started;
 
 static void hang(void)
@@ -93,7 +113,40 @@ static int take(char *line, Gpu *gpu)
     for (int n = 0; n < MODES; n++)
         gpu->modes[n] = mode(fields[4 + n]);
     gpu->code = atoi(fields[7]);
+    gpu->is_vgpu_host = 0;
+    gpu->mixed = NO_MODE;
     return 1;
+}
+
+static Gpu *on_bus(const char *bus)
+{
+    for (unsigned n = 0; n < count; n++)
+        if (strcasecmp(gpus[n].bus, bus) == 0)
+            return &gpus[n];
+    return NULL;
+}
+
+static void take_type(const char *line)
+{
+    char bus[32];
+    Type *type = &types[type_count];
+    if (type_count == MOST_TYPES
+        || sscanf(line, "vgpu|%31[^|]|%u|%63[^|]|%llu|%u|%ux%u|%u", bus, &type->id, type->name, &type->bytes,
+                  &type->heads, &type->width, &type->height, &type->most) != 8
+        || !(type->gpu = on_bus(bus)))
+        return;
+    type->gpu->is_vgpu_host = 1;
+    type_count++;
+}
+
+static void take_mixed(const char *line)
+{
+    char bus[32], text[8];
+    Gpu *gpu;
+    if (sscanf(line, "mixed|%31[^|]|%7s", bus, text) != 2 || !(gpu = on_bus(bus)))
+        return;
+    gpu->is_vgpu_host = 1;
+    gpu->mixed = mode(text);
 }
 
 static int load(void)
@@ -103,8 +156,13 @@ static int load(void)
     char line[512];
     if (!file)
         return FAILED;
-    for (count = 0; count < MOST_GPUS && fgets(line, sizeof line, file);)
-        count += take(line, &gpus[count]);
+    for (count = type_count = 0; fgets(line, sizeof line, file);)
+        if (strncmp(line, "vgpu|", 5) == 0)
+            take_type(line);
+        else if (strncmp(line, "mixed|", 6) == 0)
+            take_mixed(line);
+        else if (count < MOST_GPUS)
+            count += take(line, &gpus[count]);
     fclose(file);
     return SUCCESS;
 }
@@ -121,6 +179,12 @@ static int save(void)
             fprintf(file, gpu->modes[m] == NO_MODE ? "|-" : "|%d", gpu->modes[m]);
         fprintf(file, "|%d\n", gpu->code);
     }
+    for (unsigned n = 0; n < count; n++)
+        if (gpus[n].is_vgpu_host)
+            fprintf(file, gpus[n].mixed == NO_MODE ? "mixed|%s|-\n" : "mixed|%s|%d\n", gpus[n].bus, gpus[n].mixed);
+    for (Type *type = types; type < types + type_count; type++)
+        fprintf(file, "vgpu|%s|%u|%s|%llu|%u|%ux%u|%u\n", type->gpu->bus, type->id, type->name, type->bytes,
+                type->heads, type->width, type->height, type->most);
     return fclose(file) ? FAILED : SUCCESS;
 }
 
@@ -197,9 +261,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu)
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Gpu **gpu)
 {
-    for (unsigned n = 0; n < count; n++)
-        if (strcasecmp(gpus[n].bus, bus) == 0)
-            return handle("nvmlDeviceGetHandleByPciBusId_v2", n, gpu);
+    Gpu *found = on_bus(bus);
+    if (found)
+        return handle("nvmlDeviceGetHandleByPciBusId_v2", (unsigned)(found - gpus), gpu);
     return started ? NOT_FOUND : UNINITIALIZED;
 }
 
@@ -270,4 +334,93 @@ int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending)
 {
     *pending = gpu->modes[MIG] == NO_MODE ? 0 : (unsigned)gpu->modes[MIG];
     return get("nvmlDeviceGetMigMode", gpu, MIG, current);
+}
+
+/* -- types of vGPUs ---------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetSupportedVgpus(Gpu *gpu, unsigned *number, unsigned *ids)
+{
+    unsigned room = *number;
+    int code = ask("nvmlDeviceGetSupportedVgpus", gpu);
+    if (code)
+        return code;
+    if (!gpu->is_vgpu_host)
+        return NOT_SUPPORTED;
+    *number = 0;
+    for (Type *type = types; type < types + type_count; type++)
+        if (type->gpu == gpu && (*number)++ < room)
+            ids[*number - 1] = type->id;
+    return *number > room ? TOO_SMALL : SUCCESS;
+}
+
+/* What comes before an answer about a type, which is the same on every GPU. */
+static int ask_of(const char *function, unsigned id, Type **found)
+{
+    int code = begin(function);
+    if (code || !started)
+        return code ? code : UNINITIALIZED;
+    for (*found = types; *found < types + type_count; ++*found)
+        if ((*found)->id == id)
+            return SUCCESS;
+    return INVALID_ARGUMENT;
+}
+
+int nvmlVgpuTypeGetName(unsigned id, char *name, unsigned *size)
+{
+    Type *type;
+    int code = ask_of("nvmlVgpuTypeGetName", id, &type);
+    return code ? code : copy(type->name, name, *size);
+}
+
+int nvmlVgpuTypeGetFramebufferSize(unsigned id, unsigned long long *bytes)
+{
+    Type *type;
+    int code = ask_of("nvmlVgpuTypeGetFramebufferSize", id, &type);
+    if (code == SUCCESS)
+        *bytes = type->bytes;
+    return code;
+}
+
+int nvmlVgpuTypeGetNumDisplayHeads(unsigned id, unsigned *heads)
+{
+    Type *type;
+    int code = ask_of("nvmlVgpuTypeGetNumDisplayHeads", id, &type);
+    if (code == SUCCESS)
+        *heads = type->heads;
+    return code;
+}
+
+int nvmlVgpuTypeGetResolution(unsigned id, unsigned head, unsigned *width, unsigned *height)
+{
+    Type *type;
+    int code = ask_of("nvmlVgpuTypeGetResolution", id, &type);
+    if (code || head >= type->heads)
+        return code ? code : INVALID_ARGUMENT;
+    *width = type->width;
+    *height = type->height;
+    return SUCCESS;
+}
+
+int nvmlVgpuTypeGetMaxInstances(Gpu *gpu, unsigned id, unsigned *most)
+{
+    int code = ask("nvmlVgpuTypeGetMaxInstances", gpu);
+    for (Type *type = types; code == SUCCESS && type < types + type_count; type++)
+        if (type->gpu == gpu && type->id == id) {
+            *most = type->most;
+            return SUCCESS;
+        }
+    return code ? code : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetVgpuHeterogeneousMode(Gpu *gpu, HeterogeneousMode *asked)
+{
+    int code = ask("nvmlDeviceGetVgpuHeterogeneousMode", gpu);
+    if (code)
+        return code;
+    if (asked->version != (sizeof *asked | 1u << 24))
+        return VERSION_MISMATCH;
+    if (gpu->mixed == NO_MODE)
+        return NOT_SUPPORTED;
+    asked->mode = (unsigned)gpu->mixed;
+    return SUCCESS;
 }

@@ -22,9 +22,14 @@ def card_of(
     *offers: Mapping[str, int],
     unread: Mapping[str, str] | None = None,
     memory: int | None = None,
+    told: SizeMode = SizeMode.UNKNOWN,
+    dialect: Dialect = Dialect.MDEV,
 ) -> VgpuCard:
     parents = tuple(VgpuParent(f"parent{n}", each, unknown=unread or {}) for n, each in enumerate(offers))
-    return counted(VgpuCard("card", Dialect.MDEV, memory_bytes=memory, types=tuple(types), parents=parents))
+    return counted(VgpuCard(
+        "card", dialect, sharing=Sharing.SIZES if dialect is Dialect.VENDOR else Sharing.UNKNOWN, size_mode=told,
+        memory_bytes=memory, types=tuple(types), parents=parents,
+    ))  # fmt: skip
 
 
 def nvidia(size: int, series: str = "Q", existing: int = 0) -> VgpuType:
@@ -116,11 +121,17 @@ class Nvidia:
             number += 1
         return number
 
-    def card(self, names: Iterable[str], memory: int | None = None) -> VgpuCard:
+    @property
+    def mode(self) -> SizeMode:
+        return SizeMode.MIXED if self.mixed else SizeMode.SAME
+
+    def card(
+        self, names: Iterable[str], memory: int | None = None, told: SizeMode = SizeMode.UNKNOWN
+    ) -> VgpuCard:
         free = {name: min(1, self.room(name)) for name in names}
         types = [nvidia(self.size(name), name[-1], self.there.count(name)) for name in names]
         places: list[Mapping[str, int]] = [{}] * len(self.there) + [free] * (self.vfs - len(self.there))
-        return card_of(types, *places, memory=memory)
+        return card_of(types, *places, memory=memory, told=told)
 
 
 NAMES = tuple(f"{size}{series}" for size in SIZES for series in "QA")
@@ -184,6 +195,7 @@ class TestSizes:
         st.booleans(),
         st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), max_size=3),
         st.sampled_from([None, 15 * GIB, 16 * GIB]),
+        st.booleans(),
     )
     @unhurried
     def test_holds_the_truth(
@@ -192,15 +204,69 @@ class TestSizes:
         mixed: bool,  # noqa: FBT001 - drawn
         request: dict[str, int],
         memory: int | None,
+        is_told: bool,  # noqa: FBT001 - drawn
     ) -> None:
         now = Nvidia(there, mixed=mixed)
         then = Nvidia([*there, *(name for name, number in request.items() for _ in range(number))], mixed=mixed)
         assume(now.is_possible)
-        card = now.card(NAMES, memory)
+        card = now.card(NAMES, memory, now.mode if is_told else SizeMode.UNKNOWN)
+        assert card.size_mode is now.mode or not is_told
         hold(counts(card), {name: now.room(name) for name in NAMES})
         assert card.size_mode is not (SizeMode.SAME if mixed else SizeMode.MIXED)
         if then.is_possible:
             hold(after(card, request).available, {name: then.room(name) for name in NAMES})
+
+
+class TestModes:
+    """What the driver says of them."""
+
+    @given(THERE, st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), max_size=3), st.sampled_from([3, 16]))
+    @unhurried
+    def test_one_size_at_a_time_leaves_nothing_open(self, there: list[str], request: dict[str, int], vfs: int) -> None:
+        now = Nvidia(there, mixed=False, vfs=vfs)
+        assume(now.is_possible)
+        card = now.card(NAMES, told=SizeMode.SAME)
+        assert counts(card) == exactly(**{name: now.room(name) for name in NAMES})
+        then = Nvidia([*there, *(n for n, number in request.items() for _ in range(number))], mixed=False, vfs=vfs)
+        if then.is_possible:
+            forecast = after(card, request)
+            assert forecast.certain
+            assert forecast.available == exactly(**{name: then.room(name) for name in NAMES})
+
+    def test_of_an_idle_card_are_needed_to_refuse_two_sizes(self) -> None:
+        idle = Nvidia([], mixed=False)
+        after(idle.card(NAMES), {"4Q": 1, "8Q": 1})
+        with pytest.raises(NoCapacity, match="no room for 1 of A2-4Q beside 1 of A2-8Q: none"):
+            after(idle.card(NAMES, told=SizeMode.SAME), {"4Q": 1, "8Q": 1})
+
+    def test_are_as_is_seen_where_that_is_something_else(self) -> None:
+        mixed = Nvidia(["4Q", "8Q"], mixed=True)
+        assert mixed.card(NAMES, told=SizeMode.SAME).size_mode is SizeMode.MIXED
+        assert Nvidia(["4Q"], mixed=False).card(NAMES, told=SizeMode.MIXED).size_mode is SizeMode.MIXED
+
+    def test_of_gpu_instances_are_others(self) -> None:
+        kind = VgpuType("1-5C", framebuffer_bytes=5 * GIB, max_instances=7, mig_slices=1)
+        card = card_of([kind], {"1-5C": 1}, {"1-5C": 1}, told=SizeMode.SAME, dialect=Dialect.VENDOR)
+        assert (card.size_mode, counts(card)) == (SizeMode.UNKNOWN, {"1-5C": Count(1, 2)})
+
+    def test_tell_no_number_that_a_place_kept_to_itself(self) -> None:
+        """One file of a VF says it of all types."""
+        types = [*(nvidia(size) for size in SIZES), nvidia(4, "A")]
+        unread = {"creatable_vgpu_types": "EIO"}
+        card = card_of(types, {"4Q": 1, "8Q": 1}, {}, unread=unread, told=SizeMode.SAME, dialect=Dialect.VENDOR)
+        assert counts(card)["4Q"] == Count(1, 4)
+        assert counts(card)["16Q"] == Count(0, 1)
+        left = after(card, {"4Q": 1}).available
+        assert (left["4Q"], left["4A"]) == (Count(0, 3), Count(0, 3))
+
+    def test_tell_no_number_beside_one_whose_type_is_not_told(self) -> None:
+        """It was removed while it was open: it is gone from the list, and takes its share."""
+        types = [nvidia(size) for size in SIZES]
+        parents = (VgpuParent("vf0", instances=1), *(VgpuParent(f"vf{n}", {"4Q": 1}) for n in range(1, 16)))
+        told = VgpuCard("card", Dialect.MDEV, size_mode=SizeMode.SAME, types=tuple(types), parents=parents)
+        card = counted(told)
+        assert counts(card)["4Q"] == Count(1, 4)
+        assert after(card, {"4Q": 2}).available["4Q"] == Count(0, 2)
 
 
 class TestWhatIsNotTold:
@@ -242,7 +308,9 @@ def drawn_card(data: st.DataObject) -> VgpuCard:
     names = st.sampled_from([kind.id for kind in types])
     offers = data.draw(st.lists(st.dictionaries(names, st.integers(0, 9)), max_size=5))
     unread = data.draw(st.dictionaries(names, st.just("EIO"), max_size=1))
-    return card_of(types, *offers, unread=unread, memory=data.draw(st.none() | st.integers(0, 64 * GIB)))
+    told, dialect = data.draw(st.sampled_from(SizeMode)), data.draw(st.sampled_from([Dialect.MDEV, Dialect.VENDOR]))
+    memory = data.draw(st.none() | st.integers(0, 64 * GIB))
+    return card_of(types, *offers, unread=unread, memory=memory, told=told, dialect=dialect)
 
 
 @given(st.data())

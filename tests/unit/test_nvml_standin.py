@@ -42,6 +42,21 @@ FACTS = {
     },
 }  # fmt: skip
 
+VGPU_HOST = f"""\
+{GPUS}\
+vgpu|00010000:01:00.0|1159|NVIDIA L4-24A|25769803776|1|1280x1024|1
+vgpu|00010000:01:00.0|1140|NVIDIA L4-2Q|2147483648|4|7680x4320|12
+vgpu|00010000:01:00.0|1150|NVIDIA L4-24C|25769803776|0|0x0|1
+mixed|00010000:01:00.0|0
+mixed|00000000:0B:00.0|-
+"""
+VGPU_TYPES = (
+    "1140|NVIDIA L4-2Q|2147483648|4|7680x4320|12;"
+    "1150|NVIDIA L4-24C|25769803776|0||1;"
+    "1159|NVIDIA L4-24A|25769803776|1|1280x1024|1"
+)
+VGPU_FACTS = {**FACTS, FAR: {**FACTS[FAR], "vgpu_types": VGPU_TYPES, "vgpu_heterogeneous_mode": "0"}}
+
 READ = "print(json.dumps(Live().nvml()()))"
 PERSIST = """
 try:
@@ -168,6 +183,72 @@ gpus = {gpu.address: gpu.nvml and gpu.nvml.name for gpu in host.inventory().gpus
 print(json.dumps(gpus))
 """)
         assert found == {"0000:05:00.0": None, FIRST: FACTS[FIRST]["name"], SECOND: FACTS[SECOND]["name"]}
+
+
+class TestTypesOfVgpus:
+    """The second GPU is a vGPU host's and has no types, the first is none of a vGPU host."""
+
+    @pytest.fixture(autouse=True)
+    def state(self, begin: Begin, tmp_path: Path) -> Path:  # noqa: ARG002 - which writes the other state
+        state = tmp_path / "gpus"
+        state.write_text(VGPU_HOST)
+        return state
+
+    def test_are_told_in_the_order_of_their_numbers(self, ask: Ask) -> None:
+        assert ask(READ) == VGPU_FACTS
+
+    def test_and_several_sizes_at_a_time(self, ask: Ask, state: Path) -> None:
+        state.write_text(VGPU_HOST.replace("01:00.0|0\n", "01:00.0|1\n"))
+        assert ask(READ)[FAR]["vgpu_heterogeneous_mode"] == "1"
+
+    @pytest.mark.parametrize(
+        ("function", "told"),
+        [
+            ("nvmlVgpuTypeGetName", "1140||2147483648|4|7680x4320|12"),
+            ("nvmlVgpuTypeGetFramebufferSize", "1140|NVIDIA L4-2Q||4|7680x4320|12"),
+            ("nvmlVgpuTypeGetNumDisplayHeads", "1140|NVIDIA L4-2Q|2147483648||7680x4320|12"),
+            ("nvmlVgpuTypeGetResolution", "1140|NVIDIA L4-2Q|2147483648|4||12"),
+            ("nvmlVgpuTypeGetMaxInstances", "1140|NVIDIA L4-2Q|2147483648|4|7680x4320|"),
+        ],
+    )
+    def test_lack_only_what_is_not_supported(self, ask: Ask, function: str, told: str) -> None:
+        assert ask(READ, faults=f"{function}=3")[FAR]["vgpu_types"].split(";")[0] == told
+
+    @pytest.mark.parametrize(
+        ("function", "fact"),
+        [
+            ("nvmlDeviceGetSupportedVgpus", "vgpu_types"),
+            ("nvmlDeviceGetVgpuHeterogeneousMode", "vgpu_heterogeneous_mode"),
+        ],
+    )
+    def test_that_cannot_be_asked_for_cost_themselves(self, ask: Ask, function: str, fact: str) -> None:
+        far = {key: value for key, value in VGPU_FACTS[FAR].items() if key != fact}
+        assert ask(READ, faults=f"{function}=3") == {**FACTS, FAR: far}
+
+    def test_with_an_odd_name_keep_their_form(self, ask: Ask, state: Path) -> None:
+        state.write_bytes(VGPU_HOST.replace("L4-24A", "L4;24A").encode().replace(b"L4-2Q", b"L4-\xff"))
+        assert ask(READ)[FAR]["vgpu_types"] == (
+            VGPU_TYPES.replace("L4-24A", "L4 24A").replace("NVIDIA L4-2Q", "")
+        )
+
+    def test_outlive_a_change(self, ask: Ask) -> None:
+        assert ask(PERSIST, FAR, "on", "30") is None
+        assert ask(READ) == {**VGPU_FACTS, FAR: {**VGPU_FACTS[FAR], "persistence_mode": "1"}}
+
+    def test_reach_the_listing_of_slices(self, ask: Ask, state: Path) -> None:
+        state.write_text(VGPU_HOST.replace("00010000:01", "00000000:41"))
+        types, mode, free = ask("""
+from vfioctl.host import Host
+host = Host.recorded("l40s")
+host.kernel.nvml = Live().nvml
+(card,) = host.vgpus().cards
+types = [[kind.id, kind.profile, kind.heads, kind.max_instances, kind.max_resolution] for kind in card.types[:3]]
+print(json.dumps([types, card.size_mode, [kind.id for kind in card.types[3:]]]))
+""")
+        assert types == [
+            ["1140", "L4-2Q", 4, 12, "7680x4320"], ["1150", "L4-24C", 0, 1, ""], ["1153", "L40S-12Q", None, None, ""],
+        ]  # fmt: skip
+        assert (mode, free) == ("same-size", ["1159", "1163"])
 
 
 class TestPersistence:

@@ -21,15 +21,16 @@ from vfioctl.host import Host
 from vfioctl.kernel.capture import capture
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.recorded import Recorded
-from vfioctl.kernel.seam import PCI_DEVICES, Directory, Kernel, Unanswered
+from vfioctl.kernel.seam import PCI_DEVICES, Directory, Kernel, NvmlAnswer, Unanswered
 from vfioctl.kernel.tree import Tree, form, parse
 from vfioctl.model.slices import cards_called, instance_called, requested
-from vfioctl.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState
+from vfioctl.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 from vfioctl.probe.vgpu.definitions import parsed
 from vfioctl.probe.vgpu.describe import creatable, described
 from vfioctl.probe.vgpu.dialect import number_in
 from vfioctl.probe.vgpu.inventory import assemble, read_vgpus
 from vfioctl.probe.vgpu.scan import VgpuScan
+from vfioctl.probe.vgpu.vendor import told_types
 
 T = TypeVar("T")
 GIB = 1 << 30
@@ -113,11 +114,16 @@ class TestHosts:
     def test_l40s(self) -> None:
         found = host("l40s")
         (card,) = found.cards
-        assert [(kind.id, kind.profile) for kind in card.types] == [("1153", "L40S-12Q"), ("1163", "L40S-12A")]
+        assert (len(card.types), card.size_mode) == (23, SizeMode.SAME)
+        small, series_b = card.types[0], card.types[-1]
+        assert (small.id, small.profile, small.framebuffer_bytes, small.heads) == ("1145", "L40S-1B", GIB, 4)
+        assert (series_b.name, series_b.max_resolution, series_b.max_instances) == ("NVIDIA L40S-3B", "5120x2880", 16)
         assert [(vgpu.id, vgpu.profile) for vgpu in found.instances] == [
             ("0000:41:00.4", "L40S-12Q"), ("0000:41:00.5", "L40S-12A"),
         ]  # fmt: skip
-        assert [kind.available for kind in card.types] == [Count(1, 2)] * 2
+        assert {kind.profile: kind.available for kind in card.types if kind.available != Count(0, 0)} == {
+            "L40S-12Q": Count(2, 2), "L40S-12A": Count(2, 2),
+        }  # fmt: skip
         assert found.instances[0].vfio_cdev == "/dev/vfio/devices/vfio0"
 
     def test_fixed_vfs(self) -> None:
@@ -234,23 +240,38 @@ class TestMdev:
         assert (vgpu.attributes, vgpu.unknown) == ({"vgpu_params": "frame_rate_limiter=0"}, {})
 
 
+L40S = "0000:41:00.0"
+
+
+def l40s(*, creatable: str | None = None, current: str | None = None, **told: str | None) -> Tree:
+    """The host with those lists and types on all VFs, and with that from NVML: None takes a fact away."""
+    tree = copy(original("l40s"))
+    for name, text in (("creatable_vgpu_types", creatable), ("current_vgpu_type", current)):
+        for path in [path for path in tree.files if path.endswith(f"/{name}") and text is not None]:
+            tree.files[path] = text or ""
+    facts = tree.properties[f"nvml:{L40S}"] | told
+    tree.properties[f"nvml:{L40S}"] = {key: value for key, value in facts.items() if value is not None}
+    return tree
+
+
+def without_nvml(*, creatable: str | None = None, current: str | None = None) -> Tree:
+    tree = l40s(creatable=creatable, current=current)
+    del tree.properties[f"nvml:{L40S}"]
+    return tree
+
+
+TWO_TYPES = "ID    : vGPU Name\n1145  : NVIDIA L40S-1B\n1156  : NVIDIA L40S-48Q"
+
+
 class TestVendor:
     def test_an_idle_card_lists_everything(self) -> None:
-        tree = copy(original("l40s"))
-        for path in [path for path in tree.files if path.endswith("/creatable_vgpu_types")]:
-            tree.files[path] = "ID    : vGPU Name\n1145  : NVIDIA L40S-1B\n1156  : NVIDIA L40S-48Q"
-        for path in [path for path in tree.files if path.endswith("/current_vgpu_type")]:
-            tree.files[path] = "0"
-        card = only(tree)
+        card = only(l40s(creatable=TWO_TYPES, current="0", vgpu_types=None, vgpu_heterogeneous_mode=None))
         assert [(kind.profile, kind.available) for kind in card.types] == [
             ("L40S-1B", Count(1, 32)), ("L40S-48Q", Count(1, 1)),
         ]  # fmt: skip
 
     def test_a_full_card_still_shows_what_is_there(self) -> None:
-        tree = copy(original("l40s"))
-        for path in [path for path in tree.files if path.endswith("/creatable_vgpu_types")]:
-            tree.files[path] = ""
-        found = read(tree)
+        found = read(without_nvml(creatable=""))
         assert [(v.type, v.type_name) for v in found.instances] == [("1153", ""), ("1163", "")]
         assert [kind.available for kind in found.cards[0].types] == [Count(0, 0)] * 2
 
@@ -261,6 +282,115 @@ class TestVendor:
         found = read(tree)
         assert len(found.instances) == 1
         assert "current_vgpu_type" in found.cards[0].parents[0].unknown
+
+    def test_what_a_vf_could_have_instead_is_nothing_more(self) -> None:
+        """With a type on each of the 32 there is no place left, whatever their lists name."""
+        (card,) = read(l40s(creatable="1145  : NVIDIA L40S-1B", current="1147")).cards
+        assert all(kind.available == Count(0, 0) for kind in card.types)
+
+    @pytest.mark.parametrize("file", ["creatable_vgpu_types", "current_vgpu_type"])
+    def test_a_vf_that_cannot_be_read_may_have_room(self, file: str) -> None:
+        tree = l40s()
+        path = tree.resolve(f"{PCI_DEVICES}/0000:41:00.6/nvidia/{file}")
+        tree.remove(path)
+        tree.put_refused(path, errno.EIO)
+        (kind,) = only(tree).called("L40S-12Q")
+        assert kind.available == Count(1, 2)
+
+
+class TestWhatNvmlTells:
+    def test_of_types_that_no_list_shows(self) -> None:
+        found = read(l40s(creatable=""))
+        assert [(v.type_name, v.profile) for v in found.instances] == [
+            ("NVIDIA L40S-12Q", "L40S-12Q"), ("NVIDIA L40S-12A", "L40S-12A"),
+        ]  # fmt: skip
+        (card,) = found.cards
+        assert len(card.types) == 23
+        assert {kind.available for kind in card.types} == {Count(0, 0)}
+
+    def test_comes_before_what_the_ledger_remembers(self) -> None:
+        names = {L40S: {"1145": "NVIDIA OLD-8Q", "9999": "NVIDIA L40S-8C"}}
+        tree = l40s(vgpu_types="1145|NVIDIA L40S-1B||4||;1150||4294967296|||12")
+        (card,) = read_vgpus(Recorded(tree, ""), names=names).cards
+        told, nameless, remembered = (card.called(kind)[0] for kind in ("1145", "1150", "9999"))
+        assert (told.profile, told.framebuffer_bytes, told.heads, told.max_instances) == ("L40S-1B", GIB, 4, None)
+        assert (nameless.profile, nameless.framebuffer_bytes, nameless.max_instances) == ("", 4 * GIB, 12)
+        assert (remembered.profile, remembered.heads) == ("L40S-8C", None)
+
+    def test_of_an_idle_card_makes_its_numbers_exact(self) -> None:
+        card = only(l40s(creatable=TWO_TYPES, current="0"))
+        assert [card.called(name)[0].available for name in ("L40S-1B", "L40S-48Q")] == [Count(32, 32), Count(1, 1)]
+
+    @pytest.mark.parametrize(
+        ("told", "mode", "available"),
+        [
+            ("0", SizeMode.SAME, Count(32, 32)),
+            ("1", SizeMode.MIXED, Count(1, 32)),
+            ("2", SizeMode.UNKNOWN, Count(1, 32)),
+            (None, SizeMode.UNKNOWN, Count(1, 32)),
+        ],
+    )
+    def test_of_sizes(self, told: str | None, mode: SizeMode, available: Count) -> None:
+        card = only(l40s(creatable=TWO_TYPES, current="0", vgpu_heterogeneous_mode=told))
+        assert (card.size_mode, card.called("L40S-1B")[0].available) == (mode, available)
+
+    def test_is_that_of_the_card_itself(self) -> None:
+        tree = without_nvml()
+        tree.properties["nvml:0000:42:00.0"] = dict(original("l40s").properties[f"nvml:{L40S}"])
+        card = only(tree)
+        assert ([kind.profile for kind in card.types], card.memory_bytes) == (["L40S-12Q", "L40S-12A"], None)
+
+    def test_is_asked_only_where_a_card_gives_no_numbers_of_its_own(self) -> None:
+        class Asked(Recorded):
+            def nvml(self) -> Callable[[], NvmlAnswer]:
+                raise AssertionError
+
+        for name in SLICED.keys() - {"l40s"}:
+            read_vgpus(Asked(original(name), ""))
+        with pytest.raises(AssertionError):
+            read_vgpus(Asked(original("l40s"), ""))
+
+    @pytest.mark.parametrize("odd", ["", "x", "-1", "1e9", "\u00b2", "9" * 400, "9" * 18 + "x"])
+    def test_that_is_no_amount_of_memory_says_nothing(self, odd: str) -> None:
+        assert only(l40s(memory_bytes=odd)).memory_bytes is None
+
+
+class TestTypesAsNvmlTellsThem:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("7|x A-4Q|4294967296|4|7680x4320|4", {"framebuffer_bytes": 4 * GIB, "heads": 4, "max_instances": 4,
+                                                   "max_resolution": "7680x4320", "profile": "A-4Q", "name": "x A-4Q",
+                                                   "device_api": "vfio-pci"}),
+            ("7|x A-1-5C|5100273664|0||7", {"framebuffer_bytes": 4864 << 20, "heads": 0, "max_instances": 7,
+                                            "mig_slices": 1, "profile": "A-1-5C", "name": "x A-1-5C",
+                                            "device_api": "vfio-pci"}),
+            ("7|||||", {}),
+            ("7", {}),
+            ("7| |0|-1|0x0|x|more|and more", {}),
+            ("7||\u00b2|1e3|1x|" + "9" * 99, {}),
+            ("7||12|3", {"framebuffer_bytes": 12, "heads": 3}),
+        ],
+    )  # fmt: skip
+    def test_one(self, text: str, expected: dict[str, object]) -> None:
+        assert told_types(text) == {"7": expected}
+
+    @pytest.mark.parametrize("text", ["", ";;", "x|A-4Q", "0|A-4Q", "-7|A-4Q", "|A-4Q", " 7|A-4Q", "9" * 10 + "|A-4Q"])
+    def test_none(self, text: str) -> None:
+        assert told_types(text) == {}
+
+    def test_one_that_is_odd_costs_itself(self) -> None:
+        assert told_types("6||||1x1|;x|y;8||1|||2").keys() == {"6", "8"}
+
+    @given(st.lists(st.sampled_from(["|", ";", "7", "0", "x", "A-1-5C"]) | st.text(max_size=5)).map("".join))
+    @unhurried
+    def test_of_any_text_are_types_or_none(self, text: str) -> None:
+        for number, facts in told_types(text).items():
+            assert number.isascii()
+            assert int(number) > 0
+            known = VgpuType(id=number, **facts)
+            assert known.framebuffer_bytes is None or known.framebuffer_bytes > 0
+            assert all(amount is None or amount >= 0 for amount in (known.heads, known.max_instances))
 
 
 class TestWhatGoesWrong:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 _NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
+_NO_SEPARATORS = str.maketrans("|;", "  ")
 _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
 
 
@@ -43,14 +44,33 @@ def _facts(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
         "persistence_mode": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
         "compute_mode": lambda: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown"),
         "mig_mode": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
+        "vgpu_types": lambda: ";".join(
+            _vgpu_type(nvml, handle, kind) for kind in sorted(nvml.nvmlDeviceGetSupportedVgpus(handle))
+        ),
+        "vgpu_heterogeneous_mode": lambda: nvml.nvmlDeviceGetVgpuHeterogeneousMode(handle),
     }
-    facts = {}
-    for key, ask in questions.items():
-        try:
-            facts[key] = str(ask())
-        except (nvml.NVMLError, AttributeError):
-            continue  # a GPU without MIG, or a binding without the question: the fact is not there, the others are
+    facts = {key: said for key, ask in questions.items() if (said := _said(nvml, ask))}
     return f"{int(domain, 16):04x}:{rest}", facts
+
+
+def _vgpu_type(nvml: Any, handle: Any, kind: int) -> str:
+    """`id|name|framebuffer bytes|heads|WxH|max instances`; what is not known of the type is left empty."""
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: nvml.nvmlVgpuTypeGetName(kind).translate(_NO_SEPARATORS),
+        lambda: nvml.nvmlVgpuTypeGetFramebufferSize(kind),
+        lambda: nvml.nvmlVgpuTypeGetNumDisplayHeads(kind),
+        lambda: "x".join(str(pixels) for pixels in nvml.nvmlVgpuTypeGetResolution(kind)),
+        lambda: nvml.nvmlVgpuTypeGetMaxInstances(handle, kind),
+    )
+    return "|".join((str(kind), *(_said(nvml, ask) for ask in questions)))
+
+
+def _said(nvml: Any, ask: Callable[[], object]) -> str:
+    """The answer; nothing from a GPU without MIG, or a binding without the question: others are answered still."""
+    try:
+        return str(ask())
+    except (nvml.NVMLError, AttributeError, UnicodeDecodeError):
+        return ""
 
 
 def set_persistence(address: str, *, on: bool) -> str:

@@ -121,7 +121,8 @@ class Kernel(Protocol):
     def nvml(self) -> Callable[[], NvmlAnswer]:
         """Begins to ask NVML; the function returned waits for the answer.
 
-        By PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode.
+        By PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode, vgpu_heterogeneous_mode,
+        vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each, by id, joined by `;`).
         """
 
     # -- who uses it -------------------------------------------------------------------------------

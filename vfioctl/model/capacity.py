@@ -7,18 +7,23 @@ never presumed. What is made beside vfioctl in the meantime is not foreseen.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from vfioctl.errors import NoCapacity
-from vfioctl.model.vgpu import NONE, Count, Forecast, Sharing, SizeMode, VgpuCard, VgpuType
+from vfioctl.model.vgpu import NONE, Count, Dialect, Forecast, Sharing, SizeMode, VgpuCard, VgpuType
 
 GIB = 1 << 30
+_Size = tuple[int | None, int | None]
 Request = Mapping[str, int]
 """By type, how many are to be made."""
 
 
 def counted(card: VgpuCard) -> VgpuCard:
-    """The card with its rule, its mode and what of each type is available now, from what its parents offer."""
+    """The card with its rule, its mode and what of each type is available now, from what its parents offer.
+
+    The mode that it comes with is what the driver said, if it did.
+    """
     card = replace(card, sharing=_sharing(card))
     card = replace(card, size_mode=_size_mode(card))
     return replace(card, types=tuple(replace(kind, available=_available(card, kind)) for kind in card.types))
@@ -60,17 +65,21 @@ def _sharing(card: VgpuCard) -> Sharing:
 
 
 def _size_mode(card: VgpuCard) -> SizeMode:
+    """As the driver said, unless what is there disproves it: the lists are not read at one moment."""
+    there = {kind.size for kind in card.types if kind.existing}
+    offered = {kind.size for kind in card.types if _offers(card, kind)}
+    if card.sharing is not Sharing.SIZES or any(slices is not None for slices, _ in there | offered):
+        return SizeMode.UNKNOWN  # slices of GPU instances have their own rules
+    proven = SizeMode.UNKNOWN if _unread(card) else _proven_mode(card, there, offered)
+    return proven if proven is SizeMode.MIXED or card.size_mode is SizeMode.UNKNOWN else card.size_mode
+
+
+def _proven_mode(card: VgpuCard, there: AbstractSet[_Size], offered: AbstractSet[_Size]) -> SizeMode:
     """Two sizes beside each other prove one mode; the other is proven where only the size that is there still fits.
 
     For where several sizes may be, a smaller one fits wherever a larger does.
     """
-    if card.sharing is not Sharing.SIZES or _unread(card):
-        return SizeMode.UNKNOWN
-    there = {kind.size for kind in card.types if kind.existing}
-    offered = {kind.size for kind in card.types if _offers(card, kind)}
-    if any(slices is not None or memory is None for slices, memory in there | offered):
-        return SizeMode.UNKNOWN
-    if not there:
+    if not there or any(memory is None for _, memory in there | offered):
         return SizeMode.UNKNOWN
     if len(there) > 1 or offered - there:
         return SizeMode.MIXED
@@ -84,7 +93,10 @@ def _size_mode(card: VgpuCard) -> SizeMode:
 def _unread(card: VgpuCard, kind: VgpuType | None = None) -> bool:
     """Whether some parent could not be asked how many it offers, of one type or of any."""
     types = card.types if kind is None else (kind,)
-    return any(each.id in parent.unknown for parent in card.parents if parent.unknown for each in types)
+    unread = [parent for parent in card.parents if parent.unknown]
+    if card.dialect is Dialect.VENDOR:  # one file says it of all types
+        return bool(unread)
+    return any(each.id in parent.unknown for parent in unread for each in types)
 
 
 def _offers(card: VgpuCard, kind: VgpuType) -> int:
@@ -101,8 +113,15 @@ def _available(card: VgpuCard, kind: VgpuType) -> Count:
         return Count(at_least, None if room is None else max(room, at_least))
     offers = _offers(card, kind)
     at_most = offers if room is None else min(offers, max(room, at_least))
-    known = card.size_mode is SizeMode.SAME and kind.max_instances is not None
-    return Count(at_most if known else at_least, at_most)
+    return Count(at_most if _is_exact(card, kind) else at_least, at_most)
+
+
+def _is_exact(card: VgpuCard, kind: VgpuType) -> bool:
+    """Whether the bound is the number itself: so many of one size, no other beside it, and nothing there unseen."""
+    if card.size_mode is not SizeMode.SAME or kind.max_instances is None or _unread(card, kind):
+        return False
+    # of one that was removed while it was open no type is told, and it still takes its share
+    return sum(parent.instances for parent in card.parents) <= sum(each.existing for each in card.types)
 
 
 def _room(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
@@ -144,8 +163,8 @@ def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
     at_most = max(0, min(bounds)) if bounds else None
     if card.size_mode is SizeMode.SAME and same < sum(request.values()):
         return NONE
-    exact = card.size_mode is SizeMode.SAME and len(card.parents) > 1 and kind.max_instances is not None
-    return Count(at_most if exact and at_most is not None else 0, at_most)
+    is_exact = len(card.parents) > 1 and _is_exact(card, kind)
+    return Count(at_most if is_exact and at_most is not None else 0, at_most)
 
 
 def _places(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:

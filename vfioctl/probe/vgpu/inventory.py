@@ -14,6 +14,7 @@ from vfioctl.model.vgpu import (
     Dialect,
     Profile,
     Sharing,
+    SizeMode,
     Vgpu,
     VgpuCard,
     VgpuParent,
@@ -26,7 +27,7 @@ from vfioctl.probe.lenient import text_of
 from vfioctl.probe.vgpu.definitions import read_definitions
 from vfioctl.probe.vgpu.dialect import Facts
 from vfioctl.probe.vgpu.scan import VgpuScan
-from vfioctl.probe.vgpu.vendor import named
+from vfioctl.probe.vgpu.vendor import bytes_in, named, told_types
 
 Names = Mapping[str, Mapping[str, str]]
 NO_NAMES: Names = {}
@@ -34,6 +35,7 @@ _TYPE_FIELDS = (
     "name", "profile", "description", "device_api", "framebuffer_bytes", "heads", "max_resolution", "max_instances",
     "mig_slices", "takes",
 )  # fmt: skip
+_SIZE_MODES = {"0": SizeMode.SAME, "1": SizeMode.MIXED}
 _INSTANCE_FIELDS = ("driver", "iommu_group", "vfio_group", "vfio_cdev", "numa_node", "attributes", "unknown")
 
 
@@ -56,16 +58,16 @@ def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES) -> Vgpus:
     """The slices of a scan that was begun already.
 
     `names`: by card and id, what types were called when they were last seen. NVIDIA's vendor-specific VFIO lists only
-    those that can still be made.
+    those that can still be made, and NVML, which knows all, may be silent.
     """
     gathered: dict[str, _Gathered] = {}
     for dialect, parent, facts in scan.results():
         card = facts["card"]
         known = names.get(card, {}) if dialect == Dialect.VENDOR else {}
         gathered.setdefault(card, _Gathered(card, Dialect(dialect), known)).add(parent, facts)
-    memory = scan.memory()
+    told = scan.told()
     definitions, problems = read_definitions(kernel)
-    found = [each.card(memory.get(each.id)) for each in gathered.values()]
+    found = [each.card(told.get(each.id, {})) for each in gathered.values()]
     cards = tuple(sorted(found, key=_order))
     instances = _with_definitions([v for each in gathered.values() for v in each.instances(cards)], definitions, cards)
     warnings = (VgpuWarning(subject, text) for subject, text in (*scan.problems, *problems))
@@ -104,17 +106,21 @@ class _Gathered:
         here = VgpuParent(parent, facts["offers"], len(facts["instances"]), facts.get("unknown", {}))
         self._parents.append(here)
 
-    def card(self, memory_bytes: int | None) -> VgpuCard:
+    def card(self, told: Mapping[str, str]) -> VgpuCard:
+        """`told`: what NVML says of it."""
         there = [instance.get("type", "") for _, instance in self._instances if _counts(instance)]
         known = self._remembered | self._types
+        if self._dialect is Dialect.VENDOR:
+            known |= {name: known.get(name, {}) | said for name, said in told_types(told.get("vgpu_types", "")).items()}
         types = {name: known.get(name, {}) for name in {*filter(None, there), *known}}
         return counted(VgpuCard(
             id=self.id,
             dialect=self._dialect,
             sharing=Sharing(self._of_card.get("sharing", Sharing.UNKNOWN)),
+            size_mode=_SIZE_MODES.get(told.get("vgpu_heterogeneous_mode", ""), SizeMode.UNKNOWN),
             numa_node=self._of_card.get("numa_node"),
             driver=self._of_card.get("driver"),
-            memory_bytes=memory_bytes,
+            memory_bytes=bytes_in(told.get("memory_bytes", "")),
             total_vfs=self._of_card.get("total_vfs"),
             types=tuple(_type(name, said, there.count(name)) for name, said in sorted(types.items(), key=_type_order)),
             parents=tuple(self._parents),

@@ -5,11 +5,11 @@ Imports no model: its children read while the caller still imports one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel, NvmlAnswer, Unanswered
+from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel, Unanswered
 from vfioctl.probe.vgpu.dialect import Facts, Reader, physical
 from vfioctl.probe.vgpu.mdev import MdevReader
 from vfioctl.probe.vgpu.sriov import SriovReader
@@ -93,9 +93,7 @@ class VgpuScan:
             else:
                 yield dialect, parent, facts
 
-    def memory(self) -> dict[str, int]:
-        """By address, what NVML says of memory, in bytes; asked only where a card gives no numbers of its own."""
-        answer: NvmlAnswer = self._nvml() if self._nvml else {}
-        if isinstance(answer, Unanswered):
-            return {}
-        return {a: int(f["memory_bytes"]) for a, f in answer.items() if f.get("memory_bytes", "")[:18].isdecimal()}
+    def told(self) -> Mapping[str, Mapping[str, str]]:
+        """By address, what NVML says; asked only where a card gives no numbers of its own."""
+        answer = self._nvml() if self._nvml else {}
+        return {} if isinstance(answer, Unanswered) else answer

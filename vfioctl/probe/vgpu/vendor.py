@@ -1,11 +1,13 @@
 """NVIDIA's vendor-specific VFIO: a VF has `nvidia/creatable_vgpu_types`, and carries one instance of one of them.
 
-The list shrinks as instances are made on any VF, and is empty on a VF that has one: names come from those that still
-list them. Seen on Linux 6.8 and later with vGPU 17 and later; looked for by its files, not by these.
+The list shrinks as instances are made on any VF, and is empty on a VF that has one, or names what that could have in
+its place. It says what can be made now; what types there are at all, NVML knows. Seen on Linux 6.8 and later with
+vGPU 17 and later; looked for by its files, not by these.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
@@ -22,12 +24,37 @@ from vfioctl.probe.vgpu.dialect import (
     physical,
 )
 
+_LONGEST = 65_536
+_ID, _BYTES = re.compile(r"[1-9][0-9]{0,8}", re.ASCII), re.compile(r"[1-9][0-9]{0,16}", re.ASCII)
+_PIXELS = re.compile(r"[1-9][0-9]{0,5}x[1-9][0-9]{0,5}", re.ASCII)
 OWN_FILES = frozenset({"vgpu_params", "gpu_instance_id", "placement_id", "warm_update"})
 
 
 def named(name: str) -> Facts:
     """What a type's name tells."""
     return {"name": name, "device_api": "vfio-pci", **described(name, "")}
+
+
+def told_types(text: str) -> dict[str, Facts]:
+    """The types by id that NVML knows of a card (`Kernel.nvml`). Whatever is odd in it says nothing."""
+    found: dict[str, Facts] = {}
+    for each in text[:_LONGEST].split(";"):
+        number, *said = each.split("|")
+        if _ID.fullmatch(number):
+            found[number] = _told_type(*said[:5], *[""] * (5 - len(said)))
+    return found
+
+
+def _told_type(name: str, memory: str, heads: str, resolution: str, most: str) -> Facts:
+    numbers = {"framebuffer_bytes": bytes_in(memory), "heads": number_in(heads), "max_instances": number_in(most)}
+    facts = named(name.strip()) if name.strip() else {}
+    facts |= {field: number for field, number in numbers.items() if number is not None}
+    return facts | ({"max_resolution": resolution} if _PIXELS.fullmatch(resolution) else {})
+
+
+def bytes_in(text: str) -> int | None:
+    """An amount of memory as NVML gives one; None for none at all, and for anything else."""
+    return int(text) if _BYTES.fullmatch(text) else None
 
 
 class VendorReader:
@@ -52,11 +79,12 @@ class VendorReader:
         folder, card = f"{PCI_DEVICES}/{parent}/nvidia", physical(self._kernel, parent)
         found = self._kernel.directory(folder, {"creatable_vgpu_types", "current_vgpu_type"}, ("none",))
         names = creatable(found.texts.get("creatable_vgpu_types", ""))
+        current = found.texts.get("current_vgpu_type", "").strip()
+        offers = {} if number_in(current) else dict.fromkeys(names, 1)
         facts: Facts = {
-            "card": card, "offers": dict.fromkeys(names, 1), "unknown": dict(found.refused), "instances": [],
+            "card": card, "offers": offers, "unknown": dict(found.refused), "instances": [],
             "types": {number: self._type(card, number, names[number]) for number in self._seen.new(card, names)},
         }  # fmt: skip
-        current = found.texts.get("current_vgpu_type", "").strip()
         if number_in(current):
             facts["instances"].append(self._instance(parent, current))
         elif current not in ("0", "") or "current_vgpu_type" not in found.texts:
