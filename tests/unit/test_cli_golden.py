@@ -15,6 +15,64 @@ from vfioctl.host import Host
 
 HOSTS = sorted(bundled_hosts())
 SLICED = ("a2", "l40s", "t4", "mi300x-vf", "xe", "mi300x")
+ONE, TWO = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "5e8c5df7-c4fa-4719-904f-5579cd5ac35f"
+CHANGES = {
+    "a2": (
+        f"vgpu create A2-4C --uuid {ONE} --dry-run",
+        f"vgpu create A2-4C --uuid {ONE} --persistent",
+        "vgpu create A2-4C --count 2",
+        f"vgpu create A2-4C --uuid {ONE}",
+        "sriov off 08:00.0",
+        f"vgpu remove {ONE} --dry-run",
+        "vgpu remove 6d3f2c1a",
+        f"vgpu remove {ONE} 6d3f2c1a --foreign",
+        "vgpu remove 9d3f2c1a --foreign --dry-run",
+        "history",
+    ),
+    "l40s": (
+        "vgpu create L40S-12Q --count 2 --dry-run",
+        "vgpu create L40S-12Q --count 2 --persistent --param frame_rate_limiter=0",
+        "vgpu create L40S-12Q",
+        f"vgpu create L40S-12Q --uuid {ONE}",
+        "vgpu remove 41:00.6 --dry-run",
+        "vgpu remove 41:00.6 41:00.7",
+        "vgpu remove 41:00.4",
+        "sriov off 41:00.0",
+        "sriov off 41:00.0 --foreign",
+        "vgpu remove 41:00.4 41:00.5 --foreign",
+        "sriov off 41:00.0 --foreign --dry-run",
+        "sriov off 41:00.0 --foreign",
+        "sriov set 41:00.0 4",
+        "sriov set 41:00.0 all --persistent",
+    ),
+    "t4": (
+        f"vgpu create T4-4C --count 2 --uuid {ONE} --uuid {TWO} --param frame_rate_limiter=0 --dry-run",
+        f"vgpu create T4-4C --count 2 --uuid {ONE} --uuid {TWO} --param frame_rate_limiter=0",
+        "vgpu create T4-8Q",
+        f"vgpu remove {ONE} --dry-run",
+        f"vgpu remove {ONE} {TWO}",
+    ),
+    "mi300x-vf": ("sriov set 05:00.0 4", "sriov off 05:00.0", "vgpu create VF --parent 05:00.0"),
+    "xe": (
+        "sriov set 03:00.0 4",
+        "sriov off 03:00.0 --foreign",
+        "vgpu create VF",
+        "vgpu remove 03:00.1",
+        "sriov profile 03:00.0 vf1/exec_quantum_ms=10 pf/sched_priority=high --dry-run",
+        "sriov profile 03:00.0 vf1/exec_quantum_ms=10 pf/sched_priority=high",
+        "sriov profile 03:00.0 vf1/vram_quota=1",
+    ),
+    "laptop": (
+        "sriov set 00:02.0 4 --persistent --dry-run",
+        "sriov set 00:02.0 4 --persistent",
+        "sriov set 00:02.0 4",
+        "sriov set 00:02.0 2 --dry-run",
+        "sriov set 00:02.0 2",
+        "sriov set 00:02.0 8",
+        "sriov off 00:02.0",
+        "sriov off 00:02.0",
+    ),
+}
 LISTINGS = {
     "inventory.txt": "inventory",
     "inventory.json": "inventory --json",
@@ -129,6 +187,22 @@ def test_what_would_remain(run: Run, golden: Golden) -> None:
 def test_no_line_about_slices_is_wider_than_the_terminal(run: Run, host: str) -> None:
     told = [run(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
     assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("host", CHANGES)
+def test_changes_of_slices(run: Run, golden: Golden, host: str) -> None:
+    """Plans, outcomes and refusals, one after the other on one host."""
+    told = ""
+    for line in CHANGES[host]:
+        answer = run(f"{line} --simulate {host}")
+        told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
+    golden(f"{host}/slicing.txt", timeless(told))
+
+
+@pytest.mark.parametrize("host", CHANGES)
+def test_changes_of_slices_in_json(run: Run, golden: Golden, host: str) -> None:
+    documents = [run(f"{line} --json --simulate {host}").document for line in CHANGES[host]]
+    golden(f"{host}/slicing.json", timeless(json.dumps(documents, indent=1) + "\n"))
 
 
 def test_hosts(run: Run, golden: Golden) -> None:

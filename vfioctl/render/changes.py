@@ -25,7 +25,7 @@ from vfioctl.model.change import (
 from vfioctl.model.inventory import is_vfio_driver
 from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.render import words
-from vfioctl.render.columns import Column, Layout, Whole
+from vfioctl.render.columns import Column, Heading, Layout, Whole
 from vfioctl.render.notes import note_lines
 from vfioctl.render.slicing import asked_line, outcome_lines, proof_lines, settings_lines, undo_lines
 
@@ -70,9 +70,9 @@ def outcome_page(outcome: Outcome) -> RenderableType:
     plan = outcome.plan
     if outcome.result == Result.NOTHING:
         return plan_page(plan)
-    heading = f"{outcome.result.capitalize()}: {intent_line(plan)} (plan {plan.id}, {outcome.seconds:.2f} s)"
+    heading = f"{outcome.result.capitalize()}: {intent_line(plan)}"
     return Stack(
-        Text(heading, style="bold"),
+        Heading(heading, f"(plan {plan.id}, {outcome.seconds:.2f} s)"),
         *_indented(_found(plan, outcome)),
         *_ready(outcome),
     )

@@ -74,10 +74,24 @@ class Whole:
         self._text, self._rest, self._hang = text, rest, hang
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
-        whole = f"{self._text} {self._rest}".rstrip()
-        fits = not self._rest or len(_GAP) + cell_len(whole) <= options.max_width
-        for line in [whole] if fits else [self._text, f"{' ' * self._hang}{self._rest}"]:
+        for line in _beside(self._text, self._rest, self._hang, options.max_width - len(_GAP)):
             yield Text(f"{_GAP}{line}", no_wrap=True, overflow="ignore")
+
+
+class Heading:
+    """A bold line that goes on in the next where it must; `rest` stays in one piece."""
+
+    def __init__(self, text: str, rest: str) -> None:
+        self._text, self._rest = text, rest
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        for line in _beside(self._text, self._rest, len(_GAP), options.max_width):
+            yield Text(line, style="bold")
+
+
+def _beside(text: str, rest: str, hang: int, width: int) -> list[str]:
+    whole = f"{text} {rest}".rstrip()
+    return [whole] if not rest or cell_len(whole) <= width else [text, f"{' ' * hang}{rest}"]
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Iterator[Text]:

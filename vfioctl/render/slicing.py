@@ -136,7 +136,9 @@ def outcome_lines(outcome: Outcome) -> Iterator[Text]:
     yield from Layout(_FOUND, rows, _WIDE).flowing(rows)
     if outcome.result == Result.DONE:
         yield from (Text(f"{setting.address} is gone") for setting in settings if setting.removes)
-        yield from (Text(f"{s.address} has no VFs") for s in settings if s.kind in _COUNTS and s.after == "0")
+        if not rows:  # VFs that are no slices yet are not among them
+            counts = ((s.address, s.after) for s in settings if s.kind in _COUNTS)
+            yield from (Text(f"{pf} has {'no' if count == '0' else count} VFs") for pf, count in counts)
         yield from settings_lines(s for s in settings if s.kind == SettingKind.PROFILE)
         yield from (_kept(setting) for setting in settings if setting.kind == SettingKind.KEPT)
     for left in outcome.left:
