@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.unit import test_plan_sriov as vfs
+from tests.unit import test_plan_vgpu as slices
 from tests.unit.machines import copy, function, inventory_of, machine, original, state
+from vfioctl.apply.glance import Glance
 from vfioctl.apply.journal import Journal
 from vfioctl.apply.store import Store
 from vfioctl.errors import StoreDamaged, Unfinished
@@ -18,6 +22,7 @@ from vfioctl.model.change import Binding, Intent, JournalState, Plan, Verb
 from vfioctl.model.inventory import Mark, MarkKind
 from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
+from vfioctl.model.vgpu import VgpuParent, VgpuType
 from vfioctl.plan.bind import plan_bind, plan_unbind
 
 GPU, OTHER = PciAddress("0000:41:00.0"), PciAddress("0000:c1:00.0")
@@ -254,6 +259,104 @@ class TestSettings:
         assert journal.settings(boot_id=BOOT) == ()
         journal.end(entry, JournalState.BACK, now=NOW)
         assert journal.settings(boot_id=BOOT) == ()
+
+
+class TestSlices:
+    """Whose a slice is: vfioctl's from the promise on, and as long as it may be there."""
+
+    def made(self, journal: Journal, boot: str = BOOT) -> dict[str, tuple[str, bool]]:
+        return {name: (each.place, each.kept) for name, each in Glance(journal.store, boot_id=boot).made().items()}
+
+    def test_is_known_before_it_is_made(self, journal: Journal) -> None:
+        journal.begin(slices.create(), boot_id=BOOT, now=NOW)
+        assert self.made(journal) == {slices.ONE: (f"{slices.VF}/nvidia-754", False)}
+        (each,) = Glance(journal.store, boot_id=BOOT).made().values()
+        assert (each.id, each.card, each.since) == (slices.ONE, slices.PF, NOW)
+
+    def test_of_a_vf_the_type_is_told_with_its_place(self, journal: Journal) -> None:
+        done(journal, slices.create(slices.VENDOR, count=2))
+        assert self.made(journal) == {
+            slices.VF: (f"{slices.VF}/1155", False), slices.NEXT: (f"{slices.NEXT}/1155", False),
+        }  # fmt: skip
+
+    def test_of_vfs_their_pf_is_told_with_the_count(self, journal: Journal) -> None:
+        done(journal, vfs.plan(vfs.host(), 4))
+        assert self.made(journal) == {vfs.PF: ("4", False)}
+        done(journal, vfs.plan(vfs.host(4), 2))
+        assert self.made(journal) == {vfs.PF: ("2", False)}
+        done(journal, vfs.plan(vfs.host(2), 0))
+        assert self.made(journal) == {}
+
+    @pytest.mark.parametrize(
+        ("end", "known"),
+        [(JournalState.DONE, True), (JournalState.STUCK, True), (JournalState.BACK, False),
+         (JournalState.REBOOTED, False)],
+    )  # fmt: skip
+    def test_that_was_not_made_in_the_end_is_forgotten(
+        self, journal: Journal, end: JournalState, known: bool  # noqa: FBT001 - pytest
+    ) -> None:
+        done(journal, slices.create(), end)
+        assert bool(self.made(journal)) is known
+
+    @pytest.mark.parametrize(
+        ("end", "known"),
+        [(JournalState.DONE, False), (JournalState.STUCK, True), (JournalState.BACK, True),
+         (JournalState.REBOOTED, True)],
+    )  # fmt: skip
+    def test_that_was_not_removed_in_the_end_is_not(
+        self, journal: Journal, end: JournalState, known: bool  # noqa: FBT001 - pytest
+    ) -> None:
+        done(journal, slices.create())
+        done(journal, slices.remove(slices.mdev()), end)
+        assert bool(self.made(journal)) is known
+
+    def test_of_an_earlier_boot_counts_only_where_it_is_kept(self, journal: Journal) -> None:
+        done(journal, slices.create())
+        done(journal, slices.create(slices.VENDOR, persistent=True))
+        assert {*self.made(journal, "boot-2")} == {slices.VF}
+        assert self.made(journal, "boot-2")[slices.VF] == (f"{slices.VF}/1155", True)
+
+    def test_of_an_earlier_boot_is_forgotten_with_the_next_change(self, journal: Journal) -> None:
+        done(journal, slices.create())
+        done(journal, slices.create(slices.VENDOR, persistent=True))
+        done(journal, bind(GPU), boot="boot-2")
+        assert {*self.made(journal)} == {slices.VF}
+
+    @pytest.mark.parametrize("end", [JournalState.DONE, JournalState.BACK])
+    def test_that_is_kept_stays_so_when_it_is_made_once_more(self, journal: Journal, end: JournalState) -> None:
+        """As after a boot, by its UUID: what keeps it is still there."""
+        done(journal, slices.create(persistent=True))
+        done(journal, slices.create(), end)
+        assert self.made(journal) == {slices.ONE: (f"{slices.VF}/nvidia-754", True)}
+
+    def test_that_is_made_elsewhere_is_known_there(self, journal: Journal) -> None:
+        done(journal, slices.create(slices.VENDOR))
+        other = VgpuType("1156", name="NVIDIA L40S-8Q")
+        elsewhere = replace(slices.VENDOR, types=(other,), parents=(VgpuParent(slices.VF, {"1156": 1}),))
+        done(journal, slices.create(elsewhere), JournalState.BACK)
+        assert self.made(journal) == {slices.VF: (f"{slices.VF}/1155", False)}
+        done(journal, slices.create(elsewhere))
+        assert self.made(journal) == {slices.VF: (f"{slices.VF}/1156", False)}
+
+    def test_under_change_is_nobody_elses(self, journal: Journal) -> None:
+        journal.begin(slices.create(), boot_id=BOOT, now=NOW)
+        with pytest.raises(Unfinished, match=slices.ONE):
+            journal.begin(slices.remove(slices.mdev()), boot_id=BOOT, now=NOW)
+        journal.begin(slices.create(uuids=(slices.TWO,)), boot_id=BOOT, now=NOW)
+
+    def test_is_marked_like_a_function(self, journal: Journal) -> None:
+        mark = Mark(address=slices.ONE, kind=MarkKind.WEDGED, since=NOW, why="w", ticket="1:2")
+        journal.mark([mark], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT) == {slices.ONE: mark}
+        assert [*Glance(journal.store, boot_id=BOOT).wedged()] == [slices.ONE]
+        journal.unmark([slices.ONE], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT) == {}
+
+    def test_names_of_types_are_remembered_until_the_next_boot(self, journal: Journal) -> None:
+        names: dict[str, dict[str, str]] = {slices.PF: {"1155": "NVIDIA L40S-4Q", "1156": "x"}}
+        journal.begin(slices.create(slices.VENDOR), boot_id=BOOT, now=NOW, names=names)
+        assert Glance(journal.store, boot_id=BOOT).type_names() == names
+        assert Glance(journal.store, boot_id="boot-2").type_names() == {}, "another driver may count anew"
 
 
 class TestOnAHost:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.unit.machines import HOSTS, NAMES, copy, original, unhurried, written
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
 from vfioctl.host import Host
-from vfioctl.kernel import files, hwdb, live
+from vfioctl.kernel import files, hwdb, live, services
 from vfioctl.kernel.deadlines import Deadlines
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.lock import held
@@ -575,6 +575,66 @@ class TestViable:
     def test_refused_says_why(self, kernel: Live) -> None:
         assert refusal(lambda: kernel.viable(12)) == "ENOTTY"
         assert refusal(lambda: kernel.viable(13)) == "ENOENT"
+
+
+class TestSriovManage:
+    """NVIDIA's script, of which only what it has done afterwards is believed."""
+
+    GPU = "0000:41:00.0"
+
+    @pytest.fixture
+    def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+        def write(body: str) -> Path:
+            file = tmp_path / "sriov-manage"
+            file.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\n{body}\n")
+            file.chmod(0o755)
+            return tmp_path / "asked"
+
+        monkeypatch.setattr(services, "SRIOV_MANAGE", str(tmp_path / "sriov-manage"))
+        return write
+
+    @pytest.mark.parametrize(("on", "option"), [(True, "-e"), (False, "-d")])
+    @pytest.mark.parametrize("status", [0, 1, 2, 255])
+    def test_is_run_and_its_exit_code_means_nothing(
+        self, script: Callable[[str], Path], status: int, on: bool, option: str  # noqa: FBT001 - pytest
+    ) -> None:
+        asked = script(f"echo words >&2; exit {status}")
+        assert Live().manage_vfs(self.GPU, on=on) == "words"
+        assert asked.read_text() == f"{option} {self.GPU}\n"
+
+    @pytest.mark.usefixtures("script")
+    def test_that_is_not_there_says_where_it_comes_from(self) -> None:
+        with pytest.raises(HostError, match="sriov-manage cannot be run") as caught:
+            Live().manage_vfs(self.GPU, on=True)
+        assert "vGPU host driver" in caught.value.hint
+        assert "No such file" in caught.value.kernel_said
+
+    def test_that_may_not_be_run_says_so(self, script: Callable[[str], Path]) -> None:
+        asked = script("exit 0")
+        (asked.parent / "sriov-manage").chmod(0o644)
+        with pytest.raises(HostError, match="cannot be run") as caught:
+            Live().manage_vfs(self.GPU, on=True)
+        assert "Permission denied" in caught.value.kernel_said
+
+    def test_that_hangs_is_outlived(self, script: Callable[[str], Path]) -> None:
+        script("exec sleep 30")
+        with at_once(20), pytest.raises(Stuck, match=f"sriov-manage -e {self.GPU} did not return"):
+            Live(deadlines=Deadlines(steps={"sriov-manage": 0.5})).manage_vfs(self.GPU, on=True)
+
+    def test_has_longer_than_a_write(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given: list[float] = []
+
+        def manage(_: str, *, deadline: float, **__: object) -> str:
+            given.append(deadline)
+            return ""
+
+        monkeypatch.setattr(services, "manage_vfs", manage)
+        Live(deadlines=Deadlines(default=1)).manage_vfs(self.GPU, on=True)
+        assert given == [services.MANAGE_SECONDS]
+
+    def test_asks_nobody_anything(self, script: Callable[[str], Path]) -> None:
+        script("read line; echo \"[$line]\" >&2")
+        assert Live().manage_vfs(self.GPU, on=True) == "[]"
 
 
 class TestLock:

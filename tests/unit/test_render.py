@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Iterable
 
 import pytest
@@ -18,9 +19,11 @@ from vfioctl.model.inventory import (
     Link,
     ProbeWarning,
 )
-from vfioctl.model.values import PciAddress
+from vfioctl.model.setting import Setting, SettingKind
+from vfioctl.model.values import PciAddress, Uuid
 from vfioctl.render import words
-from vfioctl.render.columns import Column, table
+from vfioctl.render.columns import Column, Heading, Whole, table
+from vfioctl.render.slicing import settings_lines, undo_lines
 
 PF, VF0, VF1 = (PciAddress(f"0000:08:00.{number}") for number in (0, 4, 5))
 SOUND, DISK, PORT = PciAddress("0000:08:00.1"), PciAddress("0000:09:00.0"), PciAddress("0000:00:01.0")
@@ -259,6 +262,89 @@ class TestColumns:
     def test_wide_characters_count_twice(self) -> None:
         (_, line) = table((Column("NAME"), Column("X")), (("図形", "x"),), 80)
         assert line.plain == "図形  x"
+
+
+class TestLinesThatStayWhole:
+    def lines(self, renderable: RenderableType, width: int) -> list[str]:
+        out = io.StringIO()
+        Console(file=out, width=width, markup=False, highlight=False, emoji=False).print(renderable, crop=False)
+        return [line.rstrip() for line in out.getvalue().splitlines()]
+
+    def test_have_the_rest_beside_them_where_there_is_room(self) -> None:
+        assert self.lines(Whole("1  /a/path", "<- value", hang=3), 21) == ["  1  /a/path <- value"]
+        assert self.lines(Whole("1  /a/path", "<- value", hang=3), 20) == ["  1  /a/path", "     <- value"]
+
+    @pytest.mark.parametrize("width", [5, 10, 80])
+    def test_are_never_cut_nor_folded(self, width: int) -> None:
+        path = "/sys/bus/pci/devices/0000:41:00.4/nvidia/current_vgpu_type"
+        assert self.lines(Whole(f"vfioctl {path} x"), width) == [f"  vfioctl {path} x"]
+        assert path in "".join(self.lines(Whole(path, path), width))
+
+    def test_a_heading_goes_on_and_its_rest_does_not(self) -> None:
+        assert self.lines(Heading("Done: a b", "(plan 1, 0.1 s)"), 25) == ["Done: a b (plan 1, 0.1 s)"]
+        assert self.lines(Heading("Done: a b", "(plan 1, 0.1 s)"), 24) == ["Done: a b", "  (plan 1, 0.1 s)"]
+        assert self.lines(Heading("Done: a b c d", "(1 s)"), 7) == ["Done: a", "b c d", "  (1 s)"]
+
+
+class TestSettingsOfSlices:
+    UUID = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f")
+    HOME = f"/sys/bus/mdev/devices/{UUID}"
+
+    def lines(self, *settings: Setting) -> list[str]:
+        return [line.plain.rstrip() for line in settings_lines(settings)]
+
+    def made(self) -> Setting:
+        return Setting(kind=SettingKind.MDEV, name=self.UUID, address=self.UUID, before="", after="mtty/mtty-2")
+
+    def test_one_is_one_line(self) -> None:
+        assert self.lines(self.made()) == [f"mdev {self.UUID}  none  ->  mtty/mtty-2"]
+
+    def test_several_of_one_slice_are_a_paragraph(self) -> None:
+        name = f"{self.HOME}/vendor/x"
+        own = Setting(kind=SettingKind.PARAMETER, name=name, address=self.UUID, before="", after="1")
+        assert self.lines(self.made(), own) == [
+            f"mdev {self.UUID}", "  slice     none  ->  mtty/mtty-2", "  vendor/x  none  ->  1",
+        ]  # fmt: skip
+
+    def test_of_a_definition_its_text_is_not_told(self) -> None:
+        name = f"/etc/mdevctl.d/mtty/{self.UUID}"
+        kept = Setting(kind=SettingKind.KEPT, name=name, address=self.UUID, before="", after="long\ntext")
+        assert self.lines(kept) == [f"definition of {self.UUID}  none  ->  written"]
+
+    def test_what_stays_as_it_is_is_not_told(self) -> None:
+        name = f"/sys/bus/pci/devices/{PF}/sriov_drivers_autoprobe"
+        same = Setting(kind=SettingKind.AUTOPROBE, name=name, address=PF, before="1", after="1", during="0")
+        assert self.lines(same) == []
+
+
+class TestUndoing:
+    """The commands work as they are printed, in a shell."""
+
+    def undone(self, *settings: Setting) -> list[str]:
+        intent = Intent.model_validate({"verb": "vgpu remove", "devices": (), "slicing": {}})
+        return [*undo_lines(Plan.make(intent=intent, facts=(), changes=(), settings=settings, steps=()))]
+
+    def test_of_a_slice_with_parameters_is_quoted(self) -> None:
+        name = f"/sys/bus/pci/devices/{VF0}/nvidia"
+        gone = Setting(kind=SettingKind.VGPU_TYPE, name=f"{name}/current_vgpu_type", address=VF0, before="9", after="0")
+        own = Setting(
+            kind=SettingKind.PARAMETER, name=f"{name}/vgpu_params", address=VF0, before="a=1, b=$(x)", after=""
+        )  # fmt: skip
+        (line,) = self.undone(gone, own)
+        assert shlex.split(line)[1:] == [
+            "vgpu", "create", "9", "--parent", VF0, "--param", "nvidia/vgpu_params=a=1, b=$(x)",
+        ]  # fmt: skip
+
+    def test_of_another_count_is_the_count_before(self) -> None:
+        name = f"/sys/bus/pci/devices/{PF}/sriov_numvfs"
+        for before, line in (("0", f"off {PF}"), ("2", f"set {PF} 2")):
+            count = Setting(kind=SettingKind.VF_COUNT, name=name, address=PF, before=before, after="4")
+            assert self.undone(count) == [f"vfioctl sriov {line}"]
+
+    def test_of_a_file_alone_is_the_file(self) -> None:
+        name = f"/etc/vfioctl/vgpu.d/{PF}.json"
+        written = Setting(kind=SettingKind.KEPT, name=name, address=PF, before="", after="x")
+        assert self.undone(written) == [f"rm {name}"]
 
 
 class TestWords:

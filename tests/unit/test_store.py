@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.machines import HOSTS, copy, machine, original, state
 from vfioctl.apply import store
+from vfioctl.apply.glance import Glance
 from vfioctl.apply.journal import Journal
 from vfioctl.apply.store import Store
 from vfioctl.errors import StoreDamaged
@@ -108,7 +109,10 @@ class TestTransactions:
         ["INSERT INTO under_change VALUES ('0000:41:00.0', 99)",
          "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'odd', 'b', 't')",
          "INSERT INTO journal (plan, state, boot_id, began) VALUES (NULL, 'open', 'b', 't')",
-         "INSERT INTO journal (id, plan, state, boot_id, began) VALUES ('x', 'p', 'open', 'b', 't')"],
+         "INSERT INTO journal (id, plan, state, boot_id, began) VALUES ('x', 'p', 'open', 'b', 't')",
+         "INSERT INTO slice VALUES ('i', 'c', 'p', 2, 'b', 't', 1)",
+         "INSERT INTO slice VALUES ('i', 'c', 'p', 0, 'b', 't', 99)",
+         "INSERT INTO slice VALUES ('i', 'c', NULL, 0, 'b', 't', 1)"],
     )  # fmt: skip
     def test_cannot_write_nonsense(self, ledger: Store, statement: str) -> None:
         add(ledger)
@@ -186,23 +190,27 @@ def counted(ledger: Store) -> int | str:
 
 
 class TestOlderVersions:
-    @pytest.fixture
-    def older(self, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-        """A ledger as the first version of vfioctl wrote it."""
+    @pytest.fixture(params=[1, 2])
+    def older(self, request: pytest.FixtureRequest, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+        """A ledger as an earlier version of vfioctl wrote it."""
         with monkeypatch.context() as patch:
-            patch.setattr(store, "_MIGRATIONS", store._MIGRATIONS[:1])
+            patch.setattr(store, "_MIGRATIONS", store._MIGRATIONS[: request.param])
             add(ledger)
-        assert version(ledger) == 1
-        assert "mark" not in tables(ledger)
+        assert version(ledger) == request.param
+        assert ("mark" in tables(ledger)) is (request.param == 2)
+        assert "slice" not in tables(ledger)
         return ledger
 
     def test_are_read_as_the_newer_would_have_them_and_stay_as_they_are(self, older: Store) -> None:
         before, nothing = older.file.read_bytes(), set[str]()
         assert count(older) == 1
+        was = version(older)
         assert Journal(older).marks(boot_id="b") == {}
-        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark"}
+        assert not Glance(older, boot_id="b").made()
+        assert not Glance(older, boot_id="b").type_names()
+        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "slice", "type_name"}
         assert older.file.read_bytes() == before
-        assert version(older) == 1
+        assert version(older) == was
 
     def test_are_read_without_write_permission(self, older: Store) -> None:
         older.file.chmod(0o444)
@@ -229,11 +237,12 @@ class TestOlderVersions:
         assert (version(older), count(older)) == (len(store._MIGRATIONS), 5)
 
     def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        was = version(older)
         monkeypatch.setattr(store, "_MIGRATIONS", (*store._MIGRATIONS, "CREATE TABLE mark (x); nonsense;"))
         with pytest.raises(StoreDamaged):
             add(older)
         monkeypatch.undo()
-        assert version(older) in (1, 2)
+        assert version(older) == was
         assert count(older) == 1
 
 

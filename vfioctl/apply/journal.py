@@ -10,7 +10,7 @@ from vfioctl.apply.store import Store
 from vfioctl.errors import Unfinished
 from vfioctl.model.change import Binding, Fact, JournalEntry, JournalState, Plan, Verb
 from vfioctl.model.inventory import Mark, MarkKind, is_vfio_driver
-from vfioctl.model.setting import NO_SLICE, Setting, SettingKind
+from vfioctl.model.setting import NO_SLICE, VF_COUNTS, Setting, SettingKind
 from vfioctl.model.values import PciAddress, Subject, subject
 
 _NEWEST = "SELECT id, plan, state, boot_id, began, ended, why FROM journal ORDER BY id DESC LIMIT ?"
@@ -38,7 +38,6 @@ _OWN = """
 """
 _REPLACED = "DELETE FROM slice WHERE journal < ?1 AND id IN (SELECT id FROM slice WHERE journal = ?1)"
 NO_NAMES: Names = {}
-_COUNTS = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS)
 _Record = tuple[str, str, str | None, str | None]
 
 
@@ -172,7 +171,7 @@ def _to_be_made(plan: Plan) -> Iterator[tuple[str, str, str, bool]]:
     kept = {setting.address for setting in plan.settings if setting.kind == SettingKind.KEPT and setting.after}
     (card, *_) = plan.cards or ("",)
     for setting in plan.settings:
-        made = (setting.is_slice or setting.kind in _COUNTS) and setting.before != setting.after
+        made = (setting.is_slice or setting.kind in VF_COUNTS) and setting.before != setting.after
         if made and setting.after not in NO_SLICE:
             place = f"{setting.address}/{setting.after}" if setting.kind == SettingKind.VGPU_TYPE else setting.after
             yield setting.address, card, place, setting.address in kept
@@ -180,7 +179,7 @@ def _to_be_made(plan: Plan) -> Iterator[tuple[str, str, str, bool]]:
 
 def _removed(plan: Plan) -> Iterator[str]:
     for setting in plan.settings:
-        if setting.removes or (setting.kind in _COUNTS and setting.after == "0"):
+        if setting.removes or (setting.kind in VF_COUNTS and setting.after == "0"):
             yield setting.address
 
 

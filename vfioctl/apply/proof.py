@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from vfioctl.apply.glance import Names
 from vfioctl.apply.wording import verify_error
 from vfioctl.errors import KernelRefused, VerifyError
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import Fact, Left, Plan
-from vfioctl.model.setting import Setting, SettingKind
+from vfioctl.model.setting import VF_COUNTS, Setting, SettingKind
 from vfioctl.model.values import PciAddress
-from vfioctl.model.vgpu import Vgpu, Vgpus
+from vfioctl.model.vgpu import OURS, Dialect, Vgpu, Vgpus
 from vfioctl.plan.settings import late
 from vfioctl.plan.steps import Bindings, handed_over
 from vfioctl.probe.bindings import read_facts
@@ -98,9 +99,14 @@ def prove_slices(
 
 
 def _of_interest(plan: Plan, found: Vgpus, made: Mapping[str, Vgpu]) -> tuple[Vgpu, ...]:
-    """What was made; the VFs themselves where their count was changed."""
-    counted = any(setting.kind in (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS) for setting in plan.settings)
-    return tuple(vgpu for vgpu in found.instances if vgpu.id in made or (counted and vgpu.card in plan.cards))
+    """What was made, and so is vfioctl's; the VFs themselves where their count was changed."""
+    counted = any(setting.kind in VF_COUNTS and setting.before != setting.after for setting in plan.settings)
+    vfs = plan.cards if counted else ()
+    return tuple(
+        replace(vgpu, owner=OURS)
+        for vgpu in found.instances
+        if vgpu.id in made or (vgpu.dialect in (Dialect.SRIOV, Dialect.XE) and vgpu.card in vfs)
+    )
 
 
 def _left(plan: Plan, found: Vgpus) -> tuple[Left, ...]:

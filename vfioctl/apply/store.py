@@ -116,9 +116,22 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    version = _check_version(connection)
-    for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
-        connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+    if _check_version(connection) < len(_MIGRATIONS):
+        _upgrade(connection)
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """All at once. Somebody else may be about to: how far it is, is asked again with the lock in hand."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in _MIGRATIONS[_check_version(connection) :]:
+            for statement in filter(str.strip, script.split(";")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
 
 
 def _check_version(connection: sqlite3.Connection) -> int:

@@ -6,6 +6,7 @@ import errno as errnos
 import os
 import stat
 from collections.abc import Collection
+from contextlib import suppress
 
 from vfioctl.kernel.seam import Directory, Prefixes
 
@@ -114,6 +115,8 @@ def keep(path: str, text: str | None) -> None:
         return
     os.makedirs(folder, mode=0o755, exist_ok=True)
     beside = f"{folder}/.{name}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(beside)  # of one that was killed, and had the same number
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         with open(fd, "w", encoding="utf-8") as stream:

@@ -209,9 +209,10 @@ class Live(LiveUse):
     def manage_vfs(self, address: str, *, on: bool) -> str:
         if self._read_only:
             raise HostError(f"the VFs of {address} cannot be changed: {self.read_only}")
-        from vfioctl.kernel.services import manage_vfs
+        from vfioctl.kernel.services import MANAGE_SECONDS, manage_vfs
 
-        return manage_vfs(address, on=on, deadline=self._deadlines.of("sriov-manage"), keep=self._lock_fds)
+        deadline = self._deadlines.steps.get("sriov-manage", MANAGE_SECONDS)
+        return manage_vfs(address, on=on, deadline=deadline, keep=self._lock_fds)
 
     def write_ended(self, ticket: str) -> str | None:
         from vfioctl.kernel.writer import write_ended

@@ -16,6 +16,8 @@ from vfioctl.kernel.late import call_never_returned
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 _NOT_THERE = 127  # as files.run has it
+MANAGE_SECONDS = 120.0
+"""For sriov-manage: the GPU loses its driver and finds it again, and so does each VF, one after the other."""
 UNIT_SECONDS = 120.0
 """For a unit to start or stop: systemd itself kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
 

@@ -58,6 +58,7 @@ SLICING = frozenset({
     SettingKind.NVIDIA_VFS, SettingKind.PROFILE, SettingKind.KEPT,
 })  # fmt: skip
 """The kinds that are changes in themselves, and serve no change of a driver."""
+VF_COUNTS = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS)
 DEFINITIONS = "/etc/mdevctl.d"
 KEPT_HERE = "/etc/vfioctl/vgpu.d"
 

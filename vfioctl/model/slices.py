@@ -62,10 +62,13 @@ def with_owners(found: Vgpus, made: Mapping[str, Made], wedged: Mapping[str, str
     `wedged`: those that a write never returned from, and which. Of a slice that the kernel hides, the ledger tells the
     type; where it does not even show that it is there, the slice is added: it may still take its share.
     """
+    homes = {parent.name: card.id for card in found.cards for parent in card.parents}
+    made = {name: replace(m, card=homes.get(m.place.partition("/")[0], m.card)) for name, m in made.items()}
     types = {(card.id, kind.id): kind for card in found.cards for kind in card.types}
     instances = [_owned(vgpu, made, types) for vgpu in found.instances]
     seen = {vgpu.id for vgpu in instances}
-    hidden = ((made[name], why) for name, why in wedged.items() if name in made and name not in seen)
+    slices = {name for name, each in made.items() if "/" in each.place}  # the others are counts of VFs
+    hidden = ((made[name], why) for name, why in wedged.items() if name in slices - seen)
     instances += (_hidden(each, types, _ended_as(why)) for each, why in hidden)
     return replace(found, instances=tuple(instances))
 
@@ -78,13 +81,13 @@ Types = Mapping[tuple[str, str], VgpuType]
 
 
 def _owned(vgpu: Vgpu, made: Mapping[str, Made], types: Types) -> Vgpu:
-    known = made.get(vgpu.id) or made.get(vgpu.card)  # of plain VFs their PF is known
+    plain = vgpu.dialect in (Dialect.SRIOV, Dialect.XE)
+    known = made.get(vgpu.card if plain else vgpu.id)  # of plain VFs their PF is known
     if known is None:
         return vgpu
     if vgpu.state is VgpuState.ZOMBIE and not vgpu.type:
         return replace(_hidden(known, types, VgpuState.ZOMBIE), iommu_group=vgpu.iommu_group, unknown=vgpu.unknown)
-    plain = vgpu.dialect in (Dialect.SRIOV, Dialect.XE)
-    ours = known.id == vgpu.card if plain else known.place == f"{vgpu.parent}/{vgpu.type}"
+    ours = plain or known.place == f"{vgpu.parent}/{vgpu.type}"
     return replace(vgpu, owner=OURS) if ours else vgpu
 
 
@@ -92,8 +95,8 @@ def _hidden(made: Made, types: Types, state: VgpuState) -> Vgpu:
     parent, _, kind = made.place.partition("/")
     known = types.get((made.card, kind), VgpuType(id=kind))
     return Vgpu(
-        id=made.id, dialect=Dialect.MDEV, card=made.card, parent=parent, state=state,
-        type=kind, type_name=known.name, profile=known.profile, owner=OURS,
+        id=made.id, dialect=Dialect.VENDOR if parent == made.id else Dialect.MDEV, card=made.card, parent=parent,
+        state=state, type=kind, type_name=known.name, profile=known.profile, owner=OURS,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from D3cold some never come back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.model.change import Intent
 from vfioctl.model.circumstances import Circumstances
@@ -72,14 +72,17 @@ def _concerns(reading: Reading) -> bool:
 
 def to_put_back(recorded: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
     """From what is now to what was; a value that somebody else has set since is left to them."""
-    return tuple(_put_back(recorded, now))
+    return tuple(_put_back(tuple(recorded), now))
 
 
-def _put_back(recorded: Iterable[Setting], now: Values) -> Iterator[Setting]:
+def _put_back(recorded: Sequence[Setting], now: Values) -> Iterator[Setting]:
+    made_again = {setting.address for setting in recorded if setting.removes and now.get(setting.key) == setting.after}
     for setting in recorded:
         found = now.get(setting.key)
         if setting.before == "unknown":
             continue
+        if setting.kind == SettingKind.PARAMETER and setting.address in made_again:
+            found = setting.after  # its file is not there yet
         if setting.kind == SettingKind.PERSISTENCE:
             found = setting.after  # NVML does not see a GPU that is not its own
         if setting.kind == SettingKind.POWER:

@@ -72,17 +72,17 @@ def _checks(mine: Sequence[Setting]) -> Iterator[Step]:
 def _virtual_functions(mine: Sequence[Setting]) -> Iterator[Step]:
     probing = [setting for setting in mine if setting.kind == SettingKind.AUTOPROBE]
     counts = [setting for setting in mine if setting.kind == SettingKind.VF_COUNT and setting.before != setting.after]
-    if any(count.after != "0" for count in counts):
-        for setting in probing:
-            if setting.during is not None and setting.before != setting.during:
-                yield _write(setting, setting.during, "so that the VFs find no driver by themselves")
+    coming = any(count.after != "0" for count in counts)
+    for setting in probing if coming else ():
+        if setting.during is not None and setting.before != setting.during:
+            yield _write(setting, setting.during, "so that the VFs find no driver by themselves")
     for count in counts:
         if count.before != "0":
             yield _write(count, "0", "all VFs go" if count.after == "0" else "another count goes by way of none")
         if count.after != "0":
             yield _write(count, count.after, "the VFs come")
     for setting in probing:
-        if counts or setting.before != setting.after:
+        if coming or setting.before != setting.after:
             yield _write(setting, setting.after, "as it was before")
     yield from _by_nvidia(mine)
 

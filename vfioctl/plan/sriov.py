@@ -61,8 +61,9 @@ def plan_vfs(
     nvidia = function.driver == "nvidia"
     if nvidia and now != wish.vfs:
         _refuse_by_nvidia(function, known, wish.vfs)
-    settings = (*_counts(function, known, now, wish.vfs, nvidia=nvidia), *_kept(function, known, intent))
-    concerned = in_order((function.address, *function.virtfns))
+    driven = any(vf.driver for vf in _of(inventory, function.virtfns))
+    settings = (*_counts(function, known, wish.vfs, nvidia=nvidia, driven=driven), *_kept(function, known, intent))
+    concerned = in_order((function.address, *(function.virtfns if now != wish.vfs else ())))
     return Plan.make(
         intent=intent,
         facts=tuple(fact_of(inventory.by_address[a]) for a in concerned if a in inventory.by_address),
@@ -132,9 +133,13 @@ def _refuse_by_nvidia(function: Function, known: PhysicalFunction, wanted: int) 
 
 
 def _counts(
-    function: Function, known: PhysicalFunction, now: int, wanted: int, *, nvidia: bool
+    function: Function, known: PhysicalFunction, wanted: int, *, nvidia: bool, driven: bool
 ) -> Iterable[Setting]:
-    address = function.address
+    """The count, and that VFs find no drivers as they come: those that go, too, should they be put back.
+
+    `driven`: whether there are VFs with drivers, which are to find these again.
+    """
+    address, now = function.address, len(function.virtfns)
     if nvidia:
         kind, name = SettingKind.NVIDIA_VFS, str(address)
         yield Setting(kind=kind, name=name, address=address, before=str(now), after=str(wanted))
@@ -144,7 +149,7 @@ def _counts(
         kind=SettingKind.VF_COUNT, name=f"{home}/sriov_numvfs", address=address, before=str(now), after=str(wanted),
         during="0" if now and wanted and now != wanted else None,
     )  # fmt: skip
-    if wanted and wanted != now and known.autoprobe == "1":
+    if wanted != now and known.autoprobe == "1" and not driven:
         yield Setting(
             kind=SettingKind.AUTOPROBE, name=f"{home}/sriov_drivers_autoprobe", address=address,
             before="1", after="1", during="0",

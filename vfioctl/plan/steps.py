@@ -124,7 +124,7 @@ def _check(addresses: Iterable[PciAddress]) -> Step:
 
 
 def _reset(path: str, hit: Sequence[PciAddress]) -> Step:
-    return Step(kind=StepKind.WRITE, target=path, value="1", why="the kernel resets it", address=hit[0])
+    return Step(kind=StepKind.WRITE, target=path, value="1", why="the kernel resets it", address=next(iter(hit), None))
 
 
 def _moves(now: Binding, wanted: Binding) -> bool:

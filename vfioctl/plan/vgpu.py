@@ -154,6 +154,8 @@ def plan_remove(
     """
     wish = _wish(intent)
     going = [_instance(found, name) for name in wish.instances]
+    for vgpu in going:
+        _refuse_lasting(vgpu)
     foreign = [vgpu for vgpu in going if vgpu.owner != OURS]
     if foreign and not wish.foreign:
         raise Foreign(
@@ -161,8 +163,6 @@ def plan_remove(
             hint="whoever made it may still need it; --foreign removes it all the same",
             facts={"foreign": [vgpu.id for vgpu in foreign]},
         )
-    for vgpu in going:
-        _refuse_lasting(vgpu)
     held = [holder for holder in circumstances.holders.refusing if holder.kind != HolderKind.VGPU]
     refuse(holding(held, wish.instances, intent), ())
     kept = {each.id for each in made.values() if each.kept}

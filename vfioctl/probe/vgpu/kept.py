@@ -26,10 +26,15 @@ def read_kept(kernel: Kernel) -> tuple[list[Kept], list[tuple[str, str]]]:
         except KernelRefused as error:
             problems.append((path, error.symbol))
         except ValueError as error:
-            problems.append((path, f"not a file of vfioctl: {str(error).splitlines()[-1][:80]}"))
+            problems.append((path, f"not a file of vfioctl: {_said(error)[:80]}"))
         else:
             if kept.device == device and (kept.vfs is None) != (kept.type is None):
                 found.append(kept)
             else:
                 problems.append((path, "it is not about the device that it is named after"))
     return sorted(found, key=lambda kept: (kept.vfs is None, kept.device.order)), problems
+
+
+def _said(error: ValueError) -> str:
+    """What is wrong, without where pydantic explains it."""
+    return str(error).splitlines()[-2:][0].partition(" [type=")[0].strip()
