@@ -14,9 +14,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from vfioctl.cli.app import main
+
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
 RULES = sorted((ROOT / "udev").glob("*.rules"))
+UNITS = sorted((ROOT / "systemd").glob("*.service"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {name: (ROOT / f"requirements-{name}.lock").read_text() for name in ("dev", "libvirt")}
 
@@ -35,7 +38,7 @@ def test_the_wheel_has_the_package_and_its_data(wheel: zipfile.ZipFile) -> None:
     shipped = set(wheel.namelist())
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "vfioctl").rglob("*.py")}
     hosts = {f"vfioctl/hosts/{path.name}" for path in (ROOT / "tests/hosts").glob("*.host")}
-    data = {f"vfioctl/data/{path.relative_to(ROOT)}" for path in (*RULES, *TEMPLATES)}
+    data = {f"vfioctl/data/{path.relative_to(ROOT)}" for path in (*RULES, *TEMPLATES, *UNITS)}
     assert hosts
     assert sources | hosts | data <= shipped
     rest = {name for name in shipped - sources - hosts - data if ".dist-info/" not in name}
@@ -90,6 +93,14 @@ def test_udev_rules_are_matches_and_assignments(rules: Path) -> None:
     lines = [line for line in rules.read_text().splitlines() if line and not line.startswith("#")]
     assert lines
     assert not [line for line in lines if not re.fullmatch(rf"{part}(, {part})*", line)]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_runs_a_command_that_there_is(unit: Path) -> None:
+    (line,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
+    program, *words = line.removeprefix("ExecStart=").split()
+    assert program == "vfioctl"
+    assert main([*words, "--help"]) == 0
 
 
 def test_the_lock_files_are_what_the_project_asks_for() -> None:
