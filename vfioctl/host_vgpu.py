@@ -132,25 +132,40 @@ class HostVgpus:
         """
         (address,) = self.find([device])
         if count is None:
-            total = self.kernel.read(f"/sys/bus/pci/devices/{address}/sriov_totalvfs")
-            count = int(total)
+            from vfioctl.probe.lenient import text_of
+            from vfioctl.probe.vgpu.dialect import number_in
+
+            count = number_in(text_of(self.kernel, f"/sys/bus/pci/devices/{address}/sriov_totalvfs")) or 0
         return self._sliced_by("sriov set", address, vfs=count, foreign=foreign, persistent=persistent)
 
     def kept(self) -> tuple[str, ...]:
-        """What was made with `persistent`, in the order in which it is made again: files below /etc."""
+        """What was made with `persistent`, in the order in which it is made again: files below /etc.
+
+        Damaged ones come last.
+        """
         from vfioctl.planning_vgpu import read_persistent
 
-        return tuple(read_persistent(self.kernel, self._known_of_slices()[1]))
+        found, damaged = read_persistent(self.kernel, self._known_of_slices()[1])
+        return (*found, *damaged)
 
     def plan_kept(self, file: str) -> Plan | None:
         """What it takes to make again what one of those files keeps; None where it is there already.
 
-        Raises BadDocument, and what making raises.
+        Raises BadDocument for a damaged one, and what making raises.
         """
-        from vfioctl.planning_vgpu import is_there, read_persistent
+        from vfioctl.errors import BadDocument
+        from vfioctl.planning_vgpu import is_there, read_persistent, refuse_other_vfs
 
-        intent = read_persistent(self.kernel, self._known_of_slices()[1])[file]
-        return None if is_there(self.vgpus(), intent) else self._sliced(intent)
+        found, damaged = read_persistent(self.kernel, self._known_of_slices()[1])
+        if file in damaged:
+            raise BadDocument(f"{file}: {damaged[file]}", hint="repair the file, or remove it")
+        if file not in found:
+            return None
+        if is_there(self.vgpus(), found[file]):
+            return None
+        plan = self._sliced(found[file])
+        refuse_other_vfs(plan)
+        return plan
 
     def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
         """What setting profile values of an xe card takes, each as `vf1/exec_quantum_ms` and its value."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from vfioctl.apply.glance import Glance
-from vfioctl.errors import BadDocument, BadSpec
+from vfioctl.errors import BadSpec, DeviceInUse, UnknownDevice
 from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
 from vfioctl.model.change import Fact, Intent, Plan, Slicing, Verb
 from vfioctl.model.circumstances import Circumstances
 from vfioctl.model.holders import Holders
 from vfioctl.model.inventory import Inventory
 from vfioctl.model.kept import Kept, kept_file
+from vfioctl.model.setting import VF_COUNTS
 from vfioctl.model.slices import cards_called, with_owners
 from vfioctl.model.values import PciAddress, Uuid
 from vfioctl.model.vgpu import Made, Vgpus, VgpuState
@@ -34,24 +35,24 @@ Look = Callable[[], Inventory]
 """Reads the whole host: only VFs and what is bound to drivers need it."""
 
 
-def read_persistent(kernel: Kernel, made: Mapping[str, Made]) -> dict[str, Intent]:
+def read_persistent(kernel: Kernel, made: Mapping[str, Made]) -> tuple[dict[str, Intent], dict[str, str]]:
     """By file: the VFs and types that vfioctl keeps itself, then the definitions of mdevctl's kind that it wrote.
 
-    Raises BadDocument for a file of vfioctl's own that is damaged, when all others are known.
+    And what is wrong with those of these files that are damaged.
     """
     kept, problems = read_kept(kernel)
-    if problems:
-        raise BadDocument("; ".join(f"{path}: {text}" for path, text in problems), hint="remove or repair the file")
     found = {kept_file(each.device, ""): _as_asked(each) for each in kept}
-    definitions, _ = read_definitions(kernel)
+    definitions, damaged = read_definitions(kernel)
+    ours = {name for name, each in made.items() if each.kept}
     for facts in definitions:
-        ours = facts["uuid"] in made and made[facts["uuid"]].kept
-        if ours and facts["start"] == "auto":
+        if facts["uuid"] in ours and facts["start"] == "auto":
+            # as it is: somebody may have changed it since with mdevctl
             found[facts["path"]] = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(
-                type=facts["type"], parent=facts["parent"], uuids=(Uuid(facts["uuid"]),), persistent=True,
+                type=facts["type"], parent=facts["parent"], uuids=(Uuid(facts["uuid"]),),
                 parameters=tuple(facts["attributes"]),
             ))  # fmt: skip
-    return found
+    problems += ((path, text) for path, text in damaged if path.rpartition("/")[2].lower() in ours)
+    return found, dict(problems)
 
 
 def _as_asked(kept: Kept) -> Intent:
@@ -72,6 +73,16 @@ def is_there(found: Vgpus, intent: Intent) -> bool:
         vgpu.id in names and vgpu.state is VgpuState.LIVE and wish.type in (vgpu.type, vgpu.type_name)
         for vgpu in found.instances
     )
+
+
+def refuse_other_vfs(plan: Plan) -> None:
+    """VFs that are there are left as they are, also where what is kept says another number. Raises DeviceInUse."""
+    for setting in plan.settings:
+        if setting.kind in VF_COUNTS and setting.before not in ("0", setting.after):
+            raise DeviceInUse(
+                f"{setting.address} has {setting.before} VFs already, where {setting.after} are kept",
+                hint=f"leave them, or have as many again: vfioctl sriov set {setting.address} {setting.after}",
+            )
 
 
 def read_slices(kernel: Kernel, ledger: Glance) -> Vgpus:
@@ -103,6 +114,8 @@ def _create(kernel: Kernel, intent: Intent, found: Vgpus) -> Plan:
     if wish is None:
         raise BadSpec("the plan does not say which slices it is about")
     chosen, names = choose(found, intent)
+    used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
+    intent = intent.model_copy(update={"slicing": wish.model_copy(update={"uuids": used})})
     facts = _facts(kernel, (name for place in chosen.places for name in (place.card, place.parent)))
     files = [kept_file(name, place.parent) for place, name in zip(chosen.places, names, strict=True)]
     texts = {file: text_of(kernel, file) for file in files if wish.persistent}
@@ -119,12 +132,13 @@ def _remove(
     kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look, processes: Processes
 ) -> Plan:
     wanted = intent.slicing.instances if intent.slicing else ()
-    going = [vgpu for vgpu in found.instances if vgpu.id in wanted]
+    # what is wedged would not answer, and is refused anyway
+    going = [v for v in found.instances if v.id in wanted and v.state not in (VgpuState.ZOMBIE, VgpuState.WEDGED)]
     facts = _facts(kernel, (name for vgpu in going for name in (vgpu.card, vgpu.parent)))
     files = [kept_file(each, vgpu.parent) for vgpu in going for each in wanted if each == vgpu.id]
     texts = {file: text_of(kernel, file) for file in files}
     mdevs = [each for each in wanted if isinstance(each, Uuid)]
-    functions = [each for each in wanted if isinstance(each, PciAddress)]
+    functions = [each for each in wanted if isinstance(each, PciAddress) and any(v.id == each for v in going)]
     held = read_mdev_holders(kernel, mdevs, processes) if mdevs else Holders(devices=())
     if functions:
         inventory = look()
@@ -136,6 +150,8 @@ def _remove(
 def _vfs(
     kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], inventory: Inventory, processes: Processes
 ) -> Plan:
+    if intent.devices[0] not in inventory.by_address:
+        raise UnknownDevice(f"there is no device {intent.devices[0]} here", hint="vfioctl vgpu types lists cards")
     function = inventory.by_address[intent.devices[0]]
     home = f"{PCI_DEVICES}/{function.address}"
     known = PhysicalFunction(

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from vfioctl.host import Host
 from vfioctl.kernel.recorded import read_tree
+from vfioctl.kernel.simulated.blocking import MANAGING
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.rules import driver_of
@@ -85,7 +86,7 @@ def machine(tree: Tree, ledger: Path, faults: Sequence[Fault] = ()) -> Host:
     return Host(Simulated(tree, "simulated", faults=faults), ledger, settle=0.0, lock_wait=0.0)
 
 
-_EFFECTS = (StepKind.WRITE, StepKind.PERSISTENCE, StepKind.SERVICE)
+_EFFECTS = (StepKind.WRITE, StepKind.PERSISTENCE, StepKind.SERVICE, StepKind.KEEP, StepKind.NVIDIA_VFS)
 
 
 def effects_of(plan: Plan) -> list[Step]:
@@ -95,7 +96,8 @@ def effects_of(plan: Plan) -> list[Step]:
 
 def effect(step: Step) -> tuple[str, str]:
     """A step as the simulated kernel notes it."""
-    prefix = {StepKind.PERSISTENCE: "nvml:", StepKind.SERVICE: "unit:"}.get(step.kind, "")
+    prefixes = {StepKind.PERSISTENCE: "nvml:", StepKind.SERVICE: "unit:", StepKind.NVIDIA_VFS: MANAGING}
+    prefix = prefixes.get(step.kind, "")
     return f"{prefix}{step.target}", step.value
 
 

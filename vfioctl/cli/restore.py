@@ -11,7 +11,7 @@ from vfioctl.cli.lazy import HelpfulCommand
 from vfioctl.cli.options import AsJson, DryRun
 from vfioctl.cli.output import emit, say
 from vfioctl.cli.waiting import seconds_in
-from vfioctl.errors import Stuck, VfioctlError
+from vfioctl.errors import BadDocument, Stuck, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.host import Host
@@ -45,40 +45,60 @@ def restore(
     made, and is told at the end.
     """
     host = chosen(ctx).open()
-    if not dry_run:
-        host.recover()  # what a reboot cut short is over
-    failures: list[tuple[str, VfioctlError]] = []
+    failures: dict[str, VfioctlError] = {}
     outcomes: list[Outcome] = []
+    if not dry_run:
+        _recovered(host, failures)
     until = time.monotonic() + seconds_in(wait)
-    for name in host.kept():
-        try:
-            if outcome := _restored(host, name, until, dry_run=dry_run):
-                outcomes.append(outcome)
-        except VfioctlError as error:
-            failures.append((name, error))
-            say(f"vfioctl: {name}: {error.message}")
+    kept = host.kept()
+    waiting = list(kept)
+    while waiting:
+        waiting = [name for name in waiting if _is_to_try_again(host, name, outcomes, failures, dry_run=dry_run)]
+        if time.monotonic() >= until:
+            break
+        if waiting:
+            time.sleep(_PAUSE)
     if as_json:
         emit("[" + ",\n".join(outcome.model_dump_json(indent=2) for outcome in outcomes) + "]")
     elif not dry_run:
         tell(outcomes)
-    if failures:
-        _, first = failures[0]
-        told = "; ".join(f"{name}: {error.message}" for name, error in failures)
-        first.message = f"{len(failures)} could not be made again: {told}"
-        raise first
+        if not (outcomes or failures):
+            emit("Everything that is kept is there." if kept else "Nothing is kept.")
+    _tell_failures(failures)
 
 
-def _restored(host: "Host", name: str, until: float, *, dry_run: bool) -> "Outcome | None":
-    while True:
-        try:
-            plan = host.plan_kept(name)
-            if plan is None or plan.nothing_to_do:
-                return None
+def _recovered(host: "Host", failures: dict[str, VfioctlError]) -> None:
+    """What a reboot cut short is over; what cannot be finished keeps nothing else from being made."""
+    try:
+        host.recover()
+    except VfioctlError as error:
+        failures["recover"] = error
+
+
+def _is_to_try_again(
+    host: "Host", name: str, outcomes: "list[Outcome]", failures: dict[str, VfioctlError], *, dry_run: bool
+) -> bool:
+    try:
+        plan = host.plan_kept(name)
+        if plan is not None and not plan.nothing_to_do:
             if dry_run:
                 preview(plan, as_json=False)
-                return None
-            return host.apply(plan, progress=progress)
-        except VfioctlError as error:
-            if isinstance(error, Stuck) or time.monotonic() >= until:
-                raise
-        time.sleep(_PAUSE)
+            else:
+                outcomes.append(host.apply(plan, progress=progress))
+        failures.pop(name, None)
+    except VfioctlError as error:
+        failures[name] = error
+        return not isinstance(error, (Stuck, BadDocument))  # no waiting helps these
+    return False
+
+
+def _tell_failures(failures: dict[str, VfioctlError]) -> None:
+    """Raises the first, with what all of them say."""
+    if not failures:
+        return
+    first = next(iter(failures.values()))
+    for name, error in failures.items():
+        say(f"vfioctl: {name}: {error.message}")
+    told = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
+    first.message = f"{len(failures)} could not be made again: {told}"
+    raise first
