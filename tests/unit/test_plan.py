@@ -24,12 +24,14 @@ from vfioctl.model.change import (
     Outcome,
     Plan,
     Result,
+    Slicing,
     Step,
     StepKind,
     Verb,
 )
-from vfioctl.model.setting import Setting, SettingKind
-from vfioctl.model.values import PciAddress
+from vfioctl.model.placement import Strategy
+from vfioctl.model.setting import SLICING, Setting, SettingKind
+from vfioctl.model.values import PciAddress, Subject, Uuid
 
 TEXT = st.text(max_size=12)
 NAMES = st.none() | TEXT
@@ -38,9 +40,17 @@ ADDRESSES = st.builds(
     st.integers(0, 0xFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7),
 )  # fmt: skip
 BINDINGS = st.builds(Binding, driver=NAMES, driver_override=NAMES)
+UUIDS = st.uuids().map(lambda uuid: Uuid(str(uuid)))
+SLICINGS = st.builds(
+    Slicing, type=NAMES, parent=NAMES, numa=st.none() | st.integers(0, 9), count=st.integers(1, 99),
+    placement=st.sampled_from(Strategy), uuids=st.lists(UUIDS, max_size=2).map(tuple),
+    parameters=st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple), persistent=st.booleans(),
+    shun=st.lists(TEXT, max_size=2).map(tuple), instances=st.lists(ADDRESSES | UUIDS, max_size=2).map(tuple),
+    vfs=st.none() | st.integers(0, 99), foreign=st.booleans(),
+)  # fmt: skip
 INTENTS = st.builds(
     Intent, verb=st.sampled_from(Verb), devices=st.lists(ADDRESSES, max_size=3).map(tuple), driver=NAMES,
-    with_group=st.booleans(), allow_boot_vga=st.booleans(), stop_services=st.lists(TEXT, max_size=2).map(tuple),
+    slicing=st.none() | SLICINGS, with_group=st.booleans(), allow_boot_vga=st.booleans(), stop_services=st.lists(TEXT, max_size=2).map(tuple),
     force_holders=st.booleans(), method=NAMES,
 )  # fmt: skip
 FACTS = st.builds(Fact, address=ADDRESSES, identity=TEXT, iommu_group=st.none() | st.integers(0, 999), binding=BINDINGS)
@@ -54,13 +64,29 @@ SETTING_NAMES = {
     SettingKind.PERSISTENCE: "{}",
     SettingKind.SERVICE: "nvidia-persistenced.service",
     SettingKind.RESET_METHOD: "/sys/bus/pci/devices/{}/reset_method",
+    SettingKind.MDEV: "{}",
+    SettingKind.VGPU_TYPE: "/sys/bus/pci/devices/{}/nvidia/current_vgpu_type",
+    SettingKind.PARAMETER: "/sys/bus/pci/devices/{}/nvidia/vgpu_params",
+    SettingKind.VF_COUNT: "/sys/bus/pci/devices/{}/sriov_numvfs",
+    SettingKind.AUTOPROBE: "/sys/bus/pci/devices/{}/sriov_drivers_autoprobe",
+    SettingKind.NVIDIA_VFS: "{}",
+    SettingKind.PROFILE: "/sys/bus/pci/devices/{}/sriov_admin/vf1/profile/exec_quantum_ms",
+    SettingKind.KEPT: "/etc/vfioctl/vgpu.d/{}.json",
+}
+NUMBERS = st.integers(0, 99).map(str)
+VALUES_OF = {
+    SettingKind.FRAMEBUFFER: st.sampled_from(["", "simpledrm"]),
+    SettingKind.MDEV: st.sampled_from(["", "mtty/mtty-1", "0000:08:00.4/nvidia-754"]),
+    SettingKind.AUTOPROBE: st.sampled_from(["0", "1"]),
+    **dict.fromkeys((SettingKind.VGPU_TYPE, SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS), NUMBERS),
 }
 
 
 @st.composite
 def any_settings(draw: st.DrawFn) -> Setting:
-    kind, address = draw(st.sampled_from(SettingKind)), draw(ADDRESSES)
-    values = st.sampled_from(["", "simpledrm"]) if kind == SettingKind.FRAMEBUFFER else VALUES
+    kind = draw(st.sampled_from(SettingKind))
+    address: Subject = draw(UUIDS) if kind == SettingKind.MDEV else draw(ADDRESSES)
+    values = VALUES_OF.get(kind, VALUES)
     return Setting(
         kind=kind, name=SETTING_NAMES[kind].format(address), address=address,
         before=draw(values), after=draw(values), during=draw(st.none() | values),
@@ -81,6 +107,7 @@ CONTENT = {
         max_size=3,
     ).map(tuple),
     "viable_groups": st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    "cards": st.lists(TEXT, max_size=2).map(tuple),
     "notes": st.lists(TEXT, max_size=2).map(tuple),
 }  # fmt: skip
 PLANS = st.builds(Plan.make, **CONTENT)
@@ -160,9 +187,8 @@ class TestMadeAgain:
             host.plan_bind([gpu], stop_services=STOPPABLE, allow_boot_vga=True, force_holders=True)
             for gpu in (TRAINING, SCREEN)
         ]
-        assert {setting.kind for plan in plans for setting in plan.settings} == {*SettingKind} - {
-            SettingKind.RESET_METHOD
-        }  # fmt: skip
+        kinds = {setting.kind for plan in plans for setting in plan.settings}
+        assert kinds == {*SettingKind} - SLICING - {SettingKind.RESET_METHOD}
         for plan in plans:
             assert Plan.model_validate_json(plan.model_dump_json()) == plan
             assert host.plan_again(plan) == plan
