@@ -50,7 +50,8 @@ SLICINGS = st.builds(
 )  # fmt: skip
 INTENTS = st.builds(
     Intent, verb=st.sampled_from(Verb), devices=st.lists(ADDRESSES, max_size=3).map(tuple), driver=NAMES,
-    slicing=st.none() | SLICINGS, with_group=st.booleans(), allow_boot_vga=st.booleans(), stop_services=st.lists(TEXT, max_size=2).map(tuple),
+    slicing=st.none() | SLICINGS, with_group=st.booleans(), allow_boot_vga=st.booleans(),
+    stop_services=st.lists(TEXT, max_size=2).map(tuple),
     force_holders=st.booleans(), method=NAMES,
 )  # fmt: skip
 FACTS = st.builds(Fact, address=ADDRESSES, identity=TEXT, iommu_group=st.none() | st.integers(0, 999), binding=BINDINGS)
