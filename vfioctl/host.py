@@ -213,9 +213,8 @@ class Host(HostVgpus):
 
         asked = saved.intent
         if asked.slicing is not None:
-            fresh = self._sliced(asked)
-        else:
-            fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
+            return self._sliced_again(saved)
+        fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
         if fresh == saved:
             return fresh
         changed = [fact.address for fact in saved.facts if fact not in fresh.facts]

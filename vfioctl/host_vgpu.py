@@ -187,12 +187,24 @@ class HostVgpus:
             raise BadSpec(f"{first['loc'][-1]}: {first['msg']}") from None
         return self._sliced(intent)
 
+    def _sliced_again(self, saved: Plan) -> Plan:
+        """See `plan_again`. Room elsewhere, which the notes tell of, may have changed: nothing rests on it."""
+        from vfioctl.errors import BadDocument, StalePlan
+        from vfioctl.plan.steps import follows
+
+        if not follows(saved):
+            raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
+        fresh = self._sliced(saved.intent)
+        if fresh.model_copy(update={"id": saved.id, "notes": saved.notes}) != saved:
+            raise StalePlan("the slices here changed after the plan was made", hint="make a new plan")
+        return fresh
+
     def _sliced(self, intent: Intent) -> Plan:
         from vfioctl.apply.glance import Glance
         from vfioctl.planning_vgpu import planned, read_slices
 
         glance = Glance(self._journal.store, boot_id=self._engine.boot_id)
-        found = read_slices(self.kernel, glance)
+        found = read_slices(self.kernel, glance, intent)
         # only of those that the kernel stops listing
         cards = (card for card in found.cards if card.dialect == "vendor-vfio")
         self._type_names = {card.id: {kind.id: kind.name for kind in card.types if kind.name} for card in cards}

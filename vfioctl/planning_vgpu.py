@@ -6,10 +6,10 @@ it takes to read a whole host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vfioctl.apply.glance import Glance
-from vfioctl.errors import BadSpec, DeviceInUse, UnknownDevice
+from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused, UnknownDevice
 from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
 from vfioctl.model.change import Fact, Intent, Plan, Slicing, Verb
 from vfioctl.model.circumstances import Circumstances
@@ -18,18 +18,19 @@ from vfioctl.model.inventory import Inventory
 from vfioctl.model.kept import Kept, kept_file
 from vfioctl.model.setting import VF_COUNTS
 from vfioctl.model.slices import cards_called, with_owners
-from vfioctl.model.values import PciAddress, Uuid
+from vfioctl.model.values import PciAddress, Subject, Uuid
 from vfioctl.model.vgpu import Made, Vgpus, VgpuState
 from vfioctl.plan.sriov import PhysicalFunction, plan_profile, plan_vfs
 from vfioctl.plan.vgpu import choose, plan_create, plan_remove
 from vfioctl.probe.bindings import read_facts
-from vfioctl.probe.holders import read_holders, read_mdev_holders
+from vfioctl.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.probe.lenient import text_of
 from vfioctl.probe.processes import Processes
 from vfioctl.probe.vgpu.definitions import read_definitions
-from vfioctl.probe.vgpu.dialect import number_in
+from vfioctl.probe.vgpu.dialect import number_in, physical
 from vfioctl.probe.vgpu.inventory import read_vgpus
 from vfioctl.probe.vgpu.kept import read_kept
+from vfioctl.probe.vgpu.mdev import INSTANCES
 
 Look = Callable[[], Inventory]
 """Reads the whole host: only VFs and what is bound to drivers need it."""
@@ -85,11 +86,35 @@ def refuse_other_vfs(plan: Plan) -> None:
             )
 
 
-def read_slices(kernel: Kernel, ledger: Glance) -> Vgpus:
-    """All slices, with whose they are."""
+def read_slices(kernel: Kernel, ledger: Glance, intent: Intent) -> Vgpus:
+    """The slices of the cards that an intent is about, of all where that does not show yet; and whose they are."""
     wedged = ledger.wedged()
-    found = read_vgpus(kernel, suspects=wedged, names=ledger.type_names())
+    wish = intent.slicing or Slicing()
+    named = [str(name) for name in (*wish.uuids, *wish.instances)]
+    found = read_vgpus(
+        kernel, _cards(kernel, intent), suspects=wedged, names=ledger.type_names(), defined=named
+    )
     return with_owners(found, ledger.made(), wedged)
+
+
+def _cards(kernel: Kernel, intent: Intent) -> set[str] | None:
+    if intent.verb in (Verb.SRIOV, Verb.PROFILE):
+        return {*intent.devices}
+    if intent.verb != Verb.REMOVE or intent.slicing is None:
+        return None
+    homes = {_home(kernel, name) for name in intent.slicing.instances}
+    return None if "" in homes else homes
+
+
+def _home(kernel: Kernel, name: Subject) -> str:
+    """The card of a VF, or of a mediated device that is there; empty for any other."""
+    place = str(name)
+    if isinstance(name, Uuid):
+        try:
+            place = kernel.link(f"{INSTANCES}/{name}").split("/")[-2]
+        except KernelRefused:
+            return ""
+    return physical(kernel, place) if PCI_ADDRESS.fullmatch(place) else place
 
 
 def planned(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look) -> Plan:
@@ -97,15 +122,14 @@ def planned(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Mad
 
     Raises what the functions of `plan.vgpu` and `plan.sriov` raise.
     """
-    processes = Processes(kernel) if intent.verb in (Verb.REMOVE, Verb.SRIOV) else None
     if intent.verb == Verb.CREATE:
         return _create(kernel, intent, found)
     if intent.verb == Verb.PROFILE:
         (card,) = cards_called(found, intent.devices[0])
         return plan_profile(look(), card, intent)
-    assert processes is not None
     if intent.verb == Verb.REMOVE:
-        return _remove(kernel, intent, found, made, look, processes)
+        return _remove(kernel, intent, found, made, look)
+    processes = Processes(kernel)  # its children look while the inventory is read
     return _vfs(kernel, intent, found, made, look(), processes)
 
 
@@ -128,9 +152,7 @@ def _facts(kernel: Kernel, names: Iterable[str]) -> dict[PciAddress, Fact]:
     return read_facts(kernel, addresses) if addresses else {}
 
 
-def _remove(
-    kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look, processes: Processes
-) -> Plan:
+def _remove(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look) -> Plan:
     wanted = intent.slicing.instances if intent.slicing else ()
     # what is wedged would not answer, and is refused anyway
     going = [v for v in found.instances if v.id in wanted and v.state not in (VgpuState.ZOMBIE, VgpuState.WEDGED)]
@@ -139,12 +161,21 @@ def _remove(
     texts = {file: text_of(kernel, file) for file in files}
     mdevs = [each for each in wanted if isinstance(each, Uuid)]
     functions = [each for each in wanted if isinstance(each, PciAddress) and any(v.id == each for v in going)]
-    held = read_mdev_holders(kernel, mdevs, processes) if mdevs else Holders(devices=())
-    if functions:
-        inventory = look()
-        of_vfs = read_holders(kernel, [inventory.by_address[a] for a in functions], inventory, processes)
-        held = of_vfs.model_copy(update={"holders": (*held.holders, *of_vfs.holders)})
+    held = _holders(kernel, mdevs, functions, look)
     return plan_remove(found, intent, facts, texts, made, Circumstances(holders=held))
+
+
+def _holders(kernel: Kernel, mdevs: Sequence[Uuid], functions: Sequence[PciAddress], look: Look) -> Holders:
+    suspects = perhaps_open(kernel, mdevs)
+    if not (suspects or functions):
+        return Holders(devices=())
+    processes = Processes(kernel)
+    held = read_mdev_holders(kernel, suspects, processes)
+    if not functions:
+        return held
+    inventory = look()
+    of_vfs = read_holders(kernel, [inventory.by_address[a] for a in functions], inventory, processes)
+    return of_vfs.model_copy(update={"holders": (*held.holders, *of_vfs.holders)})
 
 
 def _vfs(

@@ -26,7 +26,7 @@ ALLOWED = {
     "planning_vgpu": ("errors", "kernel.seam", "model", "plan", "probe", "apply.glance"),
     "config": ("errors", "kernel.deadlines"),
     "bundled": ("errors", "kernel.simulated"),
-    "host_vgpu": ("errors", "model", "kernel", "planning_vgpu", "probe", "apply"),
+    "host_vgpu": ("errors", "model", "kernel", "plan", "planning_vgpu", "probe", "apply"),
     "host": ("errors", "bundled", "config", "modalias", "model", "kernel", "plan", "planning", "probe", "apply",
              "host_vgpu"),
     "render": ("errors", "model"),

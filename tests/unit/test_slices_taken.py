@@ -28,7 +28,7 @@ from tests.unit.slicing import (
     unnumbered,
     vfs,
 )
-from vfioctl.errors import KernelRefused, NoCapacity, VfioctlError
+from vfioctl.errors import DeviceInUse, KernelRefused, NoCapacity, VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.seam import PCI_DEVICES
 from vfioctl.kernel.simulated.faults import Fault
@@ -117,8 +117,8 @@ def test_who_takes_our_uuid_keeps_it(three: Case) -> None:
 
         race = Race(three, at, take)
         error = race.loses()
-        assert isinstance(error, KernelRefused)
-        assert error.symbol == "EEXIST"
+        assert isinstance(error, DeviceInUse)
+        assert error.facts["errno"] == "EEXIST"
         race.is_as_if_only(take)
         assert owner(race.tree, three.ledger, step.value) == FOREIGN
 

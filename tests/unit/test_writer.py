@@ -100,6 +100,7 @@ class TestWriter:
 
     def test_it_is_nobodys_child_but_inits(self) -> None:
         writer = Writer()
+        writer._child.meet()
         parent = int(process_text(writer._child.pid, "stat").rpartition(")")[2].split()[1])
         assert parent != os.getpid()
         assert not has_children()
@@ -153,6 +154,7 @@ class TestWriter:
     def test_a_child_that_was_killed_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
         writer = Writer()
+        writer._child.meet()
         os.kill(writer._child.pid, signal.SIGKILL)
         assert eventually(lambda: has_ended(writer._child.pid))
         with pytest.raises(ChildProcessError, match="died"):
@@ -303,6 +305,7 @@ class TestLive:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "now\n"
             assert eventually(lambda: len(holders_of(lock)) > 1), "the writing child has it too"
+            time.sleep(SOON)  # it has it before it is told to write
             caller.kill()
         (child,) = holders_of(lock)
         with pytest.raises(Busy), held(lock, wait=0):

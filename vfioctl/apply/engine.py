@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from vfioctl.apply.capacity import no_capacity, refused_slice
+from vfioctl.apply.conflicts import conflict
 from vfioctl.apply.glance import Names
 from vfioctl.apply.journal import NO_NAMES, Journal
 from vfioctl.apply.proof import prove_bindings, prove_settings, prove_slices, prove_viable
@@ -28,6 +28,7 @@ from vfioctl.interrupts import held_back, listen
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import JournalState, Left, Outcome, Plan, Result, Verb
 from vfioctl.model.inventory import Inventory, Mark
+from vfioctl.model.setting import VF_COUNTS
 from vfioctl.model.values import Subject
 from vfioctl.model.vgpu import Vgpu
 from vfioctl.plan.slices import untouched
@@ -70,7 +71,8 @@ class Engine:
             refuse_stale(plan, self._kernel)
             return outcome_of(self._kernel, plan, Result.NOTHING, began)
         refuse_unwritable(plan, self._kernel)
-        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
+        store = self._journal.store
+        with self._kernel.exclusive(store.lock_file, wait=self._lock_wait), held_back(), store.kept_open():
             refuse_unfinished(plan, self._journal)  # with the lock in hand: what is open now is nobody's any more
             refuse_stale(plan, self._kernel)
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=now(), names=names)
@@ -112,20 +114,21 @@ class Engine:
             listen()
         except (VfioctlError, KeyboardInterrupt) as error:
             self._way.put_back(entry, plan, error, progress, spare=untouched(plan, walk.reached))
-            refused = refused_slice(plan, error)
-            if refused and (full := no_capacity(self._kernel, plan, refused, error)):
-                raise full from error
+            if owed := conflict(self._kernel, plan, error):
+                raise owed from error
             raise
         self._close_done(entry, plan, left)
         self._tell_left(plan, left)
         return Outcome(plan=plan, result=Result.DONE, found=tuple(found.values()), slices=slices, left=room)
 
     def _slices(self, plan: Plan, names: Names) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
-        return prove_slices(self._kernel, plan, settle=self._settle, names=names) if plan.cards else ((), ())
+        if not any(setting.makes or setting.kind in VF_COUNTS for setting in plan.settings):
+            return (), ()
+        return prove_slices(self._kernel, plan, settle=self._settle, names=names)
 
     def _close_done(self, entry: int, plan: Plan, left: list[str]) -> None:
         try:
-            self._journal.end(entry, JournalState.DONE, now=now(), why="; ".join(left))
+            self._journal.end(entry, JournalState.DONE, now=now(), why="; ".join(left), plan=plan)
         except StoreDamaged as error:
             error.message = f"{listed(plan)} changed as planned, but the journal could not say so: {error.message}"
             error.next_command = "vfioctl recover"

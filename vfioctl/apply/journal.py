@@ -67,18 +67,21 @@ class Journal:
             db.executemany(_OWN, [(*made, boot_id, now, entry) for made in _to_be_made(plan)])
             return entry
 
-    def end(self, entry: JournalEntry | int, state: JournalState, *, now: str, why: str = "") -> None:
-        """The last word on a change; a stuck one keeps its devices."""
+    def end(
+        self, entry: JournalEntry | int, state: JournalState, *, now: str, why: str = "", plan: Plan | None = None
+    ) -> None:
+        """The last word on a change; a stuck one keeps its devices. `plan`: the entry's, where it is at hand."""
         number = entry if isinstance(entry, int) else entry.id
         with self.store.transaction() as db:
             db.execute("UPDATE journal SET state = ?, ended = ?, why = ? WHERE id = ?", (state, now, why, number))
             if state == JournalState.STUCK:
                 return
             taken = db.execute("DELETE FROM under_change WHERE journal = ? RETURNING address", (number,)).fetchall()
-            _forget(db, number, taken, state)
+            plan = plan or _plan_of(db, number)
+            _forget(db, number, taken, state, plan)
             if state == JournalState.DONE:
                 db.execute(_REPLACED, (number,))
-                db.executemany("DELETE FROM slice WHERE id = ?", [(gone,) for gone in _removed(_plan_of(db, number))])
+                db.executemany("DELETE FROM slice WHERE id = ?", [(gone,) for gone in _removed(plan)])
             else:
                 db.execute("DELETE FROM slice WHERE journal = ?", (number,))
 
@@ -157,9 +160,11 @@ def _record(db: sqlite3.Connection, entry: int, plan: Plan, boot_id: str) -> Non
         )  # fmt: skip
 
 
-def _forget(db: sqlite3.Connection, entry: int, addresses: Sequence[tuple[str]], state: JournalState) -> None:
+def _forget(
+    db: sqlite3.Connection, entry: int, addresses: Sequence[tuple[str]], state: JournalState, plan: Plan
+) -> None:
     """A bind that was undone needs no record of its own, nor does a device that has been returned."""
-    returned = _plan_of(db, entry).intent.verb == Verb.UNBIND and state == JournalState.DONE
+    returned = plan.intent.verb == Verb.UNBIND and state == JournalState.DONE
     if returned:
         db.executemany("DELETE FROM previous WHERE address = ?", addresses)
     if state in (JournalState.BACK, JournalState.REBOOTED):

@@ -85,7 +85,7 @@ def prove_slices(
     until = time.monotonic() + settle
     made = {str(setting.address) for setting in plan.settings if setting.makes}
     while True:
-        found = read_vgpus(kernel, plan.cards, names=names)
+        found = read_vgpus(kernel, plan.cards, names=names, defined=())
         there = {vgpu.id: vgpu for vgpu in found.instances if vgpu.id in made}
         bare = [each for each in made if each not in there or not (there[each].vfio_group or there[each].vfio_cdev)]
         if not bare:

@@ -77,6 +77,7 @@ class Store:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._open: sqlite3.Connection | None = None
 
     @property
     def lock_file(self) -> Path:
@@ -85,6 +86,8 @@ class Store:
     def read(self, ask: Callable[[sqlite3.Connection], T], empty: T) -> T:
         """`ask`'s answer; `empty` where there is no store yet. Raises StoreDamaged."""
         with _explained(self.file):
+            if self._open:
+                return ask(self._open)
             if not self.file.exists():
                 return empty
             connection = _open_for_reading(self.file)
@@ -94,13 +97,35 @@ class Store:
                 connection.close()
 
     @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """One connection for all that is asked and written meanwhile: to open one takes longer than to use it.
+
+        Raises StoreDamaged.
+        """
+        with _explained(self.file):
+            self._open = self._connected()
+        try:
+            yield
+        finally:
+            self._open.close()
+            self._open = None
+
+    def _connected(self) -> sqlite3.Connection:
+        self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.file, timeout=10, isolation_level=None)
+        try:
+            _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One transaction: on disk when it ends, or not at all. Raises StoreDamaged."""
         with _explained(self.file):
-            self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.file, timeout=10, isolation_level=None)
+            connection = self._open or self._connected()
             try:
-                _prepare(connection)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield connection
@@ -109,7 +134,8 @@ class Store:
                     connection.rollback()
                     raise
             finally:
-                connection.close()
+                if connection is not self._open:
+                    connection.close()
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

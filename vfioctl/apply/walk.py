@@ -18,7 +18,7 @@ from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress, Subject, Uuid, subject
 from vfioctl.plan.holders import holding, refuse, told
 from vfioctl.plan.slices import VFS
-from vfioctl.probe.holders import read_holders, read_mdev_holders
+from vfioctl.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.probe.lenient import text_of
 from vfioctl.probe.processes import Processes
 
@@ -97,12 +97,14 @@ class Walk:
             time.sleep(_PAUSE)
 
     def _held(self, addresses: Sequence[Subject], patience: float | None = None) -> tuple[Holder, ...]:
-        processes = Processes(self._kernel, patience=patience)
+        mdevs = [address for address in addresses if isinstance(address, Uuid)]
+        suspects = perhaps_open(self._kernel, mdevs)
         found: tuple[Holder, ...] = ()
-        if mdevs := [address for address in addresses if isinstance(address, Uuid)]:
-            found += read_mdev_holders(self._kernel, mdevs, processes).holders
-        if len(mdevs) < len(addresses):
-            found += read_holders(self._kernel, self._functions(addresses), self._look(), processes).holders
+        if len(mdevs) < len(addresses) or suspects:
+            processes = Processes(self._kernel, patience=patience)
+            found += read_mdev_holders(self._kernel, suspects, processes).holders if suspects else ()
+            if functions := self._functions(addresses):
+                found += read_holders(self._kernel, functions, self._look(), processes).holders
         self._last_seen = found
         return found
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from vfioctl.errors import HostError
-from vfioctl.interrupts import held_back
+from vfioctl.interrupts import held_back, let_go
 
 SIZE_BYTES = 8
 _LONGEST_START = 60.0
@@ -33,9 +33,12 @@ class Child:
     def __init__(
         self, work: Callable[[Callable[[object], None]], None], keep: Collection[int] = (), *, orphan: bool = False
     ) -> None:
-        """`orphan`: it is init's child, not the caller's, so that it leaves no zombie however late it ends."""
+        """`orphan`: it is init's child, not the caller's, so that it leaves no zombie however late it ends.
+
+        Such a one is to be met (`meet`) before anything is asked of it: it starts while the caller goes on.
+        """
         _reap_abandoned()
-        self._received, self._orphan = b"", orphan
+        self._received, self._orphan, self._met = b"", orphan, False
         with held_back():  # or one could be raised in the child before it has let go of the caller's work
             ends: tuple[int, ...] = ()
             try:
@@ -50,10 +53,12 @@ class Child:
         with suppress(PermissionError):  # a user with many pipes gets small ones: slower, and fine
             fcntl.fcntl(self.results, fcntl.F_SETPIPE_SZ, 1 << 20)
         os.close(sending)
-        if orphan:
-            self._adopt()
 
-    def _adopt(self) -> None:
+    def meet(self) -> None:
+        """Waits until an orphan is there. Raises HostError."""
+        if not self._orphan or self._met:
+            return
+        self._met = True
         os.waitpid(self.pid, 0)
         while (first := self.receive(_LONGEST_START)) == []:
             pass
@@ -160,7 +165,7 @@ def _let_go_of_everything(keep: Collection[int]) -> None:
     os.setsid()  # a Ctrl-C at the terminal is for the parent; a write once begun is better finished
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    let_go()
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)  # a stuck child must not keep the caller's pipes open

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
+import fcntl
 import os
 import stat
 from collections.abc import Collection
@@ -11,6 +12,7 @@ from contextlib import suppress
 from vfioctl.kernel.seam import Directory, Prefixes
 
 MOST_TEXT = 16 << 20
+VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -152,3 +154,22 @@ def write_once(path: str, value: str) -> int:
     finally:
         os.close(fd)
     return 0
+
+
+def group_flags(path: str) -> tuple[int, int]:
+    """The errno or 0, and the flags of a VFIO group. In a child: while a device leaves the group, its lock is held."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return error.errno or errnos.EIO, 0
+    try:
+        return 0, int.from_bytes(fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())[4:8], "little")
+    except OSError as error:
+        return error.errno or errnos.EIO, 0
+    finally:
+        os.close(fd)
+
+
+def _group_status() -> bytes:
+    """struct vfio_group_status: argsz and flags, 32 bits each."""
+    return (8).to_bytes(4, "little") + bytes(4)

@@ -7,7 +7,6 @@ it is asked for: a listing is to be quick.
 from __future__ import annotations
 
 import errno as errnos
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from vfioctl.kernel.writer import Writer
 
 T = TypeVar("T")
-VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 VFIO_GROUP_FLAGS_VIABLE = 1
 _FOR_A_GROUP = 5.0
 _FEW = 1000  # up to here a second child would cost more, in looking up names again, than it saves
@@ -244,20 +242,35 @@ class Live(LiveUse):
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
         try:
-            errno, flags = expendable.call(lambda: _group_flags(self._at(path)), deadline=_FOR_A_GROUP)
+            errno, flags = self._group_flags(self._at(path))
         except expendable.Unreturned:
             errno, flags = errnos.EBUSY, 0  # somebody is in it, or leaves it just now
         if errno:
             raise KernelRefused(path, errno)
         return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
+    def _group_flags(self, path: str) -> tuple[int, int]:
+        if self._writer is None:
+            flags: tuple[int, int] = expendable.call(lambda: files.group_flags(path), deadline=_FOR_A_GROUP)
+            return flags
+        try:
+            return self._writer.group_flags(path, deadline=_FOR_A_GROUP)
+        except (expendable.Unreturned, ChildProcessError):
+            self._writer.close()
+            self._writer = None
+            raise
+
     @contextmanager
     def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
+        from vfioctl.kernel.writer import Writer
+
         with held(lock, wait=wait) as fd:
             # A write in flight keeps the lock should this process die: nobody then probes a half-done state.
             self._lock_fds.append(fd)
             self._verdicts = lock.with_suffix(".verdicts")
             try:
+                if not self._read_only:
+                    self._writer = Writer(self._lock_fds, self._verdicts)  # it starts while the journal is written
                 yield
             finally:
                 self._lock_fds.remove(fd)
@@ -272,22 +285,3 @@ def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
     except (expendable.Unreturned, ChildProcessError, RuntimeError) as error:
         return Unanswered(str(error).strip().splitlines()[-1])
     return Unanswered(answer) if isinstance(answer, str) else answer
-
-
-def _group_flags(path: str) -> tuple[int, int]:
-    """The errno or 0, and the flags. In a child: while a device leaves the group, its lock is held."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        return error.errno or errnos.EIO, 0
-    try:
-        return 0, int.from_bytes(fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())[4:8], "little")
-    except OSError as error:
-        return error.errno or errnos.EIO, 0
-    finally:
-        os.close(fd)
-
-
-def _group_status() -> bytes:
-    """struct vfio_group_status: argsz and flags, 32 bits each."""
-    return (8).to_bytes(4, "little") + bytes(4)

@@ -1,5 +1,7 @@
 """Writes files of the kernel one after the other in a child of its own, which is never killed and leaves no zombie.
 
+It asks about VFIO groups as well, for that may block too.
+
 A write can sleep in the kernel for ever. The child is then left to its fate: when the write returns after all, it
 leaves its verdict in a file and ends. One child does all the writes of a change: forking costs more than writing.
 """
@@ -13,7 +15,9 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from vfioctl.errors import HostError
 from vfioctl.interrupts import held_back
 from vfioctl.kernel import expendable, files
 from vfioctl.kernel.expendable import SIZE_BYTES, Child
@@ -38,29 +42,41 @@ class Writer:
 
     def write(self, path: str, value: str, *, deadline: float) -> int:
         """0 or the errno. Raises Unreturned when the write did not return in time, ChildProcessError."""
+        return int(self._asked("write", path, value, deadline))
+
+    def group_flags(self, path: str, *, deadline: float) -> tuple[int, int]:
+        """As `files.group_flags`. Raises Unreturned, ChildProcessError."""
+        errno, flags = self._asked("group", path, "", deadline)
+        return errno, flags
+
+    def _asked(self, verb: str, path: str, value: str, deadline: float) -> Any:
         with held_back():  # heard when the write has ended: whoever undoes it then starts from rest
-            body = marshal.dumps((str(path), str(value)))
+            self._child.meet()
+            body = marshal.dumps((verb, str(path), str(value)))
             try:
                 os.write(self._requests, len(body).to_bytes(SIZE_BYTES, "little") + body)
             except BrokenPipeError:
                 raise ChildProcessError("the child that writes died") from None
-            return int(self._child.answer(time.monotonic() + deadline, deadline))
+            return self._child.answer(time.monotonic() + deadline, deadline)
 
     def close(self) -> None:
         """Lets it end, at once or when its write returns."""
         os.close(self._requests)
-        self._child.close()
+        with held_back(), suppress(HostError):
+            self._child.meet()
+            self._child.close()
 
 
 def _serve(requests: int, verdicts: Path | None) -> Callable[[Callable[[object], None]], None]:
     def serve(send: Callable[[object], None]) -> None:
         while size := os.read(requests, SIZE_BYTES):
-            path, value = marshal.loads(os.read(requests, int.from_bytes(size, "little")))
-            errno = files.write_once(path, value)
+            verb, path, value = marshal.loads(os.read(requests, int.from_bytes(size, "little")))
+            answer = files.write_once(path, value) if verb == "write" else files.group_flags(path)
             try:
-                send(errno)
+                send(answer)
             except BrokenPipeError:  # it was given up: nobody waits for the answer any more
-                _leave_verdict(verdicts, errno)
+                if isinstance(answer, int):
+                    _leave_verdict(verdicts, answer)
 
     return serve
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from vfioctl.errors import BadSpec, DeviceInUse, HostError
 from vfioctl.model.change import KERNEL_CHOICE, Change, Intent, Plan
 from vfioctl.model.circumstances import Circumstances
+from vfioctl.model.holders import HolderKind
 from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.setting import Setting, SettingKind
 from vfioctl.model.values import PciAddress
-from vfioctl.plan.holders import refuse_held, refuse_marked
+from vfioctl.plan.holders import refuse, refuse_held, refuse_marked
 from vfioctl.plan.scope import binding_of, fact_of, named
 from vfioctl.plan.steps import DEVICES, steps
 
+_CHILDREN = (HolderKind.MDEV, HolderKind.VGPU, HolderKind.VF)
+"""What hangs on a device, and would not survive."""
 WIDE = ("bus", "cxl_bus")
 """Methods that reset more than the function."""
 
@@ -40,6 +43,8 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     if function.is_bridge:
         raise BadSpec(f"{named(function)} is a bridge", hint="name the device below it")
     refuse_marked(function)
+    slices = [h for h in circumstances.holders.holders if h.address == function.address and h.kind in _CHILDREN]
+    refuse(slices, [function])
     method = _method(function, intent.method, files)
     _refuse_under_its_driver(function, intent)
     others = [inventory.by_address[a] for a in reset_with(inventory, function.address) if a != function.address]

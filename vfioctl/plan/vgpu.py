@@ -61,23 +61,24 @@ def plan_create(
 def _made(
     card: VgpuCard, place: Place, subject: Uuid | PciAddress, wish: Slicing, found: Vgpus, texts: Texts
 ) -> Iterator[Setting]:
+    given = wish.parameters
     if isinstance(subject, Uuid):
-        _refuse_taken(subject, place, found)
+        given = given or _defined(subject, place, found)
         value = f"{place.parent}/{place.type}"
         yield Setting(kind=SettingKind.MDEV, name=subject, address=subject, before="", after=value)
     else:
         file = f"/sys/bus/pci/devices/{subject}/nvidia/current_vgpu_type"
         yield Setting(kind=SettingKind.VGPU_TYPE, name=file, address=subject, before="0", after=place.type)
-    parameters = dict(_parameters(card, place.type, wish))
+    parameters = dict(_parameters(card, place.type, given, wish.count))
     yield from (_parameter(card.dialect, subject, name, value) for name, value in parameters.items())
     if wish.persistent:
         yield _kept(card, place, subject, parameters, texts)
 
 
-def _refuse_taken(uuid: Uuid, place: Place, found: Vgpus) -> None:
-    for vgpu in found.instances:
-        if vgpu.id != uuid:
-            continue
+def _defined(uuid: Uuid, place: Place, found: Vgpus) -> tuple[tuple[str, str], ...]:
+    """What mdevctl's definition of that slice has it set to, where there is one. Raises DeviceInUse for a live one."""
+    given: tuple[tuple[str, str], ...] = ()
+    for vgpu in (vgpu for vgpu in found.instances if vgpu.id == uuid):
         if vgpu.state is not VgpuState.DEFINED:
             raise DeviceInUse(f"there is a slice {uuid} already, on {vgpu.parent}", hint="choose another --uuid")
         if (vgpu.parent, vgpu.type) != (place.parent, place.type):
@@ -85,6 +86,8 @@ def _refuse_taken(uuid: Uuid, place: Place, found: Vgpus) -> None:
                 f"{uuid} is defined already, as {vgpu.type} on {vgpu.parent}",
                 hint="choose another --uuid, or this type and parent",
             )
+        given = vgpu.definition.attributes if vgpu.definition else ()
+    return given
 
 
 def _kept(
@@ -102,17 +105,19 @@ def _kept(
     return Setting(kind=SettingKind.KEPT, name=file, address=subject, before=before, after=text)
 
 
-def _parameters(card: VgpuCard, kind: str, wish: Slicing) -> Iterator[tuple[str, str]]:
+def _parameters(
+    card: VgpuCard, kind: str, given: Iterable[tuple[str, str]], count: int
+) -> Iterator[tuple[str, str]]:
     """The files of a slice's own that are written, and with what. NVIDIA's takes a list: `name=value, name=value`."""
     nvidia = card.dialect is Dialect.VENDOR or kind.startswith("nvidia-")
     listed = []
-    for name, value in wish.parameters:
+    for name, value in given:
         if "/" in name:
             yield name, value
         elif not nvidia:
             raise BadSpec(f"{name!r} is no parameter of a slice of {card.id}", hint="name a file: folder/file=value")
         elif name == "placement_id":
-            if wish.count > 1:
+            if count > 1:
                 raise BadSpec("a placement_id is for one slice", hint="leave out --count")
             yield _PLACEMENT, value
         else:

@@ -11,7 +11,7 @@ import pytest
 from tests.lab.inside import mdev
 from tests.lab.inside.command import Running, vfioctl
 from tests.lab.inside.conftest import Load
-from vfioctl.errors import KernelRefused, NoCapacity
+from vfioctl.errors import DeviceInUse, NoCapacity
 from vfioctl.host import Host
 from vfioctl.kernel.live import Live
 from vfioctl.model.change import JournalState
@@ -128,9 +128,9 @@ class TestOvertaken:
         load("mtty")
         host = Host(Overtaken(2, lambda name: mdev.create("mtty", TWO_PORTS, name)), ledger)
         plan = host.plan_create(PORT, count=3)
-        with pytest.raises(KernelRefused) as caught:
+        with pytest.raises(DeviceInUse) as caught:
             host.apply(plan)
-        assert caught.value.symbol == "EEXIST"
+        assert caught.value.facts["errno"] == "EEXIST"
         (theirs,) = mdev.instances()
         assert mdev.instances_of("mtty", TWO_PORTS) == {theirs}
         assert host.recover() == ()

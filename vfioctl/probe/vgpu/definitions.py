@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from vfioctl.errors import KernelRefused
@@ -19,10 +19,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.I
 _LONGEST = 65_536
 
 
-def read_definitions(kernel: Kernel) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """The definitions as plain facts, and path and text of what could not be read."""
+def read_definitions(
+    kernel: Kernel, only: Collection[str] | None = None
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """The definitions as plain facts, of all slices or of some; and path and text of what could not be read."""
     found, problems = [], []
-    for path, parent, uuid in _files(kernel):
+    for path, parent, uuid in _files(kernel) if only is None else _files_of(kernel, only):
         try:
             facts = parsed(kernel.read(path))
             found.append({"path": path, "parent": parent, "uuid": uuid.lower(), **facts})
@@ -38,6 +40,13 @@ def _files(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
         for name in names_in(kernel, f"{HOME}/{parent}"):
             if _UUID.fullmatch(name):
                 yield f"{HOME}/{parent}/{name}", parent, name
+
+
+def _files_of(kernel: Kernel, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    for parent in names_in(kernel, HOME) if uuids else ():
+        for uuid in uuids:
+            if kernel.has(path := f"{HOME}/{parent}/{uuid}"):
+                yield path, parent, uuid
 
 
 def parsed(text: str) -> dict[str, Any]:

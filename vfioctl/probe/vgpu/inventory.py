@@ -45,20 +45,24 @@ def read_vgpus(
     *,
     suspects: Collection[str] = (),
     names: Names = NO_NAMES,
+    defined: Collection[str] | None = None,
 ) -> Vgpus:
     """All cards that can be sliced, and all slices; or only those cards, with their slices.
 
-    What could not be read is in `warnings`, and in each `unknown`. Of `suspects` nothing is asked. `names`: as for
-    `assemble`.
+    What could not be read is in `warnings`, and in each `unknown`. Of `suspects` nothing is asked. `names` and
+    `defined`: as for `assemble`.
     """
-    return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects), names)
+    return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects), names, defined)
 
 
-def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES) -> Vgpus:
+def assemble(
+    kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES, defined: Collection[str] | None = None
+) -> Vgpus:
     """The slices of a scan that was begun already.
 
     `names`: by card and id, what types were called when they were last seen. NVIDIA's vendor-specific VFIO lists only
-    those that can still be made, and NVML, which knows all, may be silent.
+    those that can still be made, and NVML, which knows all, may be silent. `defined`: the only slices
+    whose definitions are looked for, by UUID.
     """
     gathered: dict[str, _Gathered] = {}
     for dialect, parent, facts in scan.results():
@@ -66,7 +70,7 @@ def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES) -> Vgpus:
         known = names.get(card, {}) if dialect == Dialect.VENDOR else {}
         gathered.setdefault(card, _Gathered(card, Dialect(dialect), known)).add(parent, facts)
     told = scan.told()
-    definitions, problems = read_definitions(kernel)
+    definitions, problems = read_definitions(kernel, defined)
     found = [each.card(told.get(each.id, {})) for each in gathered.values()]
     cards = tuple(sorted(found, key=_order))
     instances = _with_definitions([v for each in gathered.values() for v in each.instances(cards)], definitions, cards)

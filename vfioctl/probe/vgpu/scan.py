@@ -41,6 +41,8 @@ class VgpuScan:
         self._answers: list[Iterator[tuple[str, Facts | Unanswered]]] = []
         self._cards: dict[str, str] = {}
         for dialect, reader in self._readers.items():
+            if cards is not None and self._cards.keys() >= set(cards):
+                break
             self._begin(dialect, list(reader.parents()), suspects)
         self._nvml = kernel.nvml() if VendorReader.dialect in self._cards.values() else None
 

@@ -1,8 +1,8 @@
-"""What it means when the kernel refuses to make a slice that there was room for a moment ago. Reads only."""
+"""What it means when the kernel refuses a slice that nothing spoke against: somebody else was there. Reads only."""
 
 from __future__ import annotations
 
-from vfioctl.errors import KernelRefused, NoCapacity, VfioctlError
+from vfioctl.errors import ConflictError, DeviceInUse, KernelRefused, NoCapacity, VfioctlError
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import Plan
 from vfioctl.model.setting import Setting, SettingKind
@@ -10,21 +10,32 @@ from vfioctl.model.vgpu import Count, Vgpus
 from vfioctl.plan.slices import makes
 from vfioctl.probe.vgpu.inventory import read_vgpus
 
+_USED = ("EBUSY", "EPERM")
 _FULL = ("ENOSPC", "EUSERS")
 _NVIDIA_FULL = (*_FULL, "EINVAL", "EIO", "EBUSY")
 """Its drivers say no in more ways (mdevctl issue 115). A plan only asks where they have just said there is room."""
 
 
-def refused_slice(plan: Plan, error: BaseException) -> Setting | None:
-    """The slice that the kernel refused to make: whatever is in its place is not the plan's."""
+def conflict(kernel: Kernel, plan: Plan, error: BaseException) -> ConflictError | None:
+    """Who the refusal is owed to: NoCapacity with what there is room for now, or DeviceInUse. None for any other."""
     if not isinstance(error, KernelRefused) or error.text is None:
         return None
-    return makes(plan, error.path, error.text)
+    refused = makes(plan, error.path, error.text)
+    if refused and error.symbol == "EEXIST":
+        return _as_said(DeviceInUse(f"there is a slice {refused.name} already", hint="choose another --uuid"), error)
+    if error.path.endswith("/current_vgpu_type") and error.text == "0" and error.symbol in _USED:
+        device = error.path.split("/")[-3]
+        return _as_said(DeviceInUse(f"the driver says that a guest has {device}", hint="end that guest first"), error)
+    return _no_capacity(kernel, plan, refused, error) if refused else None
 
 
-def no_capacity(kernel: Kernel, plan: Plan, refused: Setting, error: BaseException) -> NoCapacity | None:
-    """NoCapacity with what there is room for now, where the refusal says that somebody was faster."""
-    assert isinstance(error, KernelRefused)
+def _as_said(conflict: ConflictError, error: KernelRefused) -> ConflictError:
+    conflict.facts |= error.facts
+    conflict.kernel_said, conflict.restored = error.kernel_said, error.restored
+    return conflict
+
+
+def _no_capacity(kernel: Kernel, plan: Plan, refused: Setting, error: KernelRefused) -> ConflictError | None:
     nvidia = refused.kind == SettingKind.VGPU_TYPE or "/nvidia-" in refused.after
     if error.symbol not in (_NVIDIA_FULL if nvidia else _FULL):
         return None
@@ -35,10 +46,9 @@ def no_capacity(kernel: Kernel, plan: Plan, refused: Setting, error: BaseExcepti
         f"{place} was said to have room for {kind}, and refused it; now {room}",
         hint="somebody else was faster, or the driver counts in another way: dmesg | tail",
         next_command="vfioctl vgpu types",
-        facts={**error.facts, "place": str(place), "type": kind},
+        facts={"place": str(place), "type": kind},
     )
-    full.kernel_said, full.restored = error.kernel_said, error.restored
-    return full
+    return _as_said(full, error)
 
 
 def _room(kernel: Kernel, plan: Plan, kind: str) -> str:
