@@ -290,6 +290,8 @@ class Host(HostVgpus):
         """Does the plan, or leaves the host as it was; see `Engine.apply` for what it raises."""
         return self._engine.apply(plan, progress, seen=self._seen, names=self._type_names)
 
-    def recover(self, *, forward: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
+    def recover(
+        self, *, forward: bool = False, progress: Progress | None = None, of_this_boot: bool = True
+    ) -> tuple[Outcome, ...]:
         """Finishes what a crash left; see `Engine.recover`."""
-        return self._engine.recover(forward=forward, progress=progress)
+        return self._engine.recover(forward=forward, progress=progress, of_this_boot=of_this_boot)

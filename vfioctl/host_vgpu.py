@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vfioctl.probe.processes import Processes
 
 
+_MOST = 65_535
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -113,7 +114,7 @@ class HostVgpus:
         """
         from uuid import uuid4
 
-        names = tuple(uuids) or tuple(str(uuid4()) for _ in range(count))
+        names = tuple(uuids) or tuple(str(uuid4()) for _ in range(min(count, _MOST)))
         return self._sliced_by(
             "vgpu create", type=type_name, parent=parent, numa=numa, count=count, uuids=names, placement=placement,
             parameters=tuple(parameters), persistent=persistent, shun=tuple(shun),
@@ -122,7 +123,8 @@ class HostVgpus:
     def plan_remove(self, instances: Sequence[str], *, foreign: bool = False, force_holders: bool = False) -> Plan:
         """What removing slices takes: UUIDs, or addresses of VFs. Raises Foreign, DeviceInUse, BadSpec."""
         return self._sliced_by(
-            "vgpu remove", force_holders=force_holders, instances=tuple(instances), foreign=foreign
+            "vgpu remove", force_holders=force_holders, foreign=foreign,
+            instances=tuple(dict.fromkeys(name.lower() for name in instances)),
         )
 
     def plan_vfs(self, device: str, count: int | None, *, foreign: bool = False, persistent: bool = False) -> Plan:

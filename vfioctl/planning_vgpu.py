@@ -14,7 +14,7 @@ from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, Kernel
 from vfioctl.model.change import Fact, Intent, Plan, Slicing, Verb
 from vfioctl.model.circumstances import Circumstances
 from vfioctl.model.holders import Holders
-from vfioctl.model.inventory import Inventory
+from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.kept import Kept, kept_file
 from vfioctl.model.setting import VF_COUNTS
 from vfioctl.model.slices import cards_called, with_owners
@@ -24,7 +24,7 @@ from vfioctl.plan.sriov import PhysicalFunction, plan_profile, plan_vfs
 from vfioctl.plan.vgpu import choose, plan_create, plan_remove
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.holders import perhaps_open, read_holders, read_mdev_holders
-from vfioctl.probe.lenient import text_of
+from vfioctl.probe.lenient import names_in, text_of
 from vfioctl.probe.processes import Processes
 from vfioctl.probe.vgpu.definitions import read_definitions
 from vfioctl.probe.vgpu.dialect import number_in, physical
@@ -32,6 +32,7 @@ from vfioctl.probe.vgpu.inventory import read_vgpus
 from vfioctl.probe.vgpu.kept import read_kept
 from vfioctl.probe.vgpu.mdev import INSTANCES
 
+CAPABILITIES = "/proc/driver/nvidia/capabilities"
 Look = Callable[[], Inventory]
 """Reads the whole host: only VFs and what is bound to drivers need it."""
 
@@ -158,6 +159,7 @@ def _remove(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Mad
     going = [v for v in found.instances if v.id in wanted and v.state not in (VgpuState.ZOMBIE, VgpuState.WEDGED)]
     facts = _facts(kernel, (name for vgpu in going for name in (vgpu.card, vgpu.parent)))
     files = [kept_file(each, vgpu.parent) for vgpu in going for each in wanted if each == vgpu.id]
+    files += [vgpu.definition.path for vgpu in going if vgpu.definition]
     texts = {file: text_of(kernel, file) for file in files}
     mdevs = [each for each in wanted if isinstance(each, Uuid)]
     functions = [each for each in wanted if isinstance(each, PciAddress) and any(v.id == each for v in going)]
@@ -178,6 +180,14 @@ def _holders(kernel: Kernel, mdevs: Sequence[Uuid], functions: Sequence[PciAddre
     return of_vfs.model_copy(update={"holders": (*held.holders, *of_vfs.holders)})
 
 
+def _has_gpu_instances(kernel: Kernel, function: Function) -> bool:
+    """Whether MIG cuts some GPU here, where NVML does not tell of this one (nv-caps.c: gpu0/mig/gi1)."""
+    if function.nvml and function.nvml.mig_mode is not None:
+        return function.nvml.mig_mode
+    homes = (f"{CAPABILITIES}/{gpu}/mig" for gpu in names_in(kernel, CAPABILITIES))
+    return any(name.startswith("gi") for home in homes for name in names_in(kernel, home))
+
+
 def _vfs(
     kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], inventory: Inventory, processes: Processes
 ) -> Plan:
@@ -189,7 +199,9 @@ def _vfs(
         total=number_in(text_of(kernel, f"{home}/sriov_totalvfs")) or 0,
         autoprobe=text_of(kernel, f"{home}/sriov_drivers_autoprobe").strip(),
         kept=text_of(kernel, kept_file(function.address, "")),
+        gpu_instances=_has_gpu_instances(kernel, function),
     )
     vfs = [inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address]
-    holders = read_holders(kernel, vfs, inventory, processes)
+    managed = [function] if function.driver == "nvidia" else []  # its tool takes the PF from its driver for a moment
+    holders = read_holders(kernel, [*managed, *vfs], inventory, processes)
     return plan_vfs(inventory, found, intent, known, made, Circumstances(holders=holders))

@@ -127,7 +127,7 @@ class TestCreate:
         monkeypatch.setenv("VFIOCTL_FAULTS", f"1:{errno}")
         named = run("vgpu create A2-4C --parent 08:00.6 --simulate a2")
         assert named.code == 4, "there is no other"
-        assert "0000:08:00.6 was said to have room for nvidia-754, and refused it" in named.err
+        assert "0000:08:00.6 was said to have room for A2-4C, and refused it" in named.err
         assert "  restored: " in named.err
         answer = run("vgpu create A2-4C --json --simulate a2")
         assert answer.code == 0
@@ -378,13 +378,13 @@ class TestRestore:
         run("sriov set gpu1 4 --persistent --simulate laptop")
         Host.simulated("laptop").kernel.write("/sys/bus/pci/devices/0000:00:02.0/sriov_numvfs", "0")
         answer = run("vgpu restore --json --simulate laptop")
-        assert (answer.code, [each["result"] for each in answer.document]) == (0, ["done"])
+        assert (answer.code, [each["result"] for each in answer.document["outcomes"]]) == (0, ["done"])
         assert len(run("vgpu list --json --simulate laptop").document["instances"]) == 4
 
     def test_what_is_there_is_left(self, run: Run) -> None:
         run(f"vgpu create T4-4C --uuid {ONE} --persistent --simulate t4")
         answer = run("vgpu restore --json --simulate t4")
-        assert (answer.code, answer.document) == (0, [])
+        assert (answer.code, answer.document["outcomes"]) == (0, [])
         assert len(run("history --json --simulate t4").document["entries"]) == 1
 
 

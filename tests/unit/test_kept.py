@@ -201,7 +201,8 @@ class TestOwners:
     @pytest.mark.parametrize("dialect", [Dialect.SRIOV, Dialect.XE])
     def test_plain_vfs_are_whose_their_pf_says(self, dialect: Dialect) -> None:
         plain = Vgpu(VF, dialect, card=PF, parent=PF, type="vf")
-        assert self.owner(plain, made("4", name=PF)) == OURS
+        assert self.owner(plain, made("1", name=PF)) == OURS
+        assert self.owner(plain, made("4", name=PF)) == FOREIGN, "others made them anew"
         assert self.owner(plain, {}) == FOREIGN
         assert self.owner(plain, made(f"{VF}/1155", name=VF)) == FOREIGN
 

@@ -49,8 +49,12 @@ def plan(  # noqa: PLR0913 - one for each thing that a test may vary
 ) -> Plan:  # fmt: skip
     slicing = Slicing.model_validate({"vfs": wanted, **wish})
     intent = Intent(verb=Verb.SRIOV, devices=(PF,), slicing=slicing)
-    made: Mapping[str, Made] = {PF: Made(PF, PF, "2", "t", kept=False)} if ours else {}
-    known = PhysicalFunction(total=total, autoprobe=autoprobe, kept=kept)
+    count = len(inventory.by_address[PF].virtfns)
+    made: Mapping[str, Made] = {PF: Made(PF, PF, str(count), "t", kept=False)} if ours else {}
+    nvml = inventory.by_address[PF].nvml
+    known = PhysicalFunction(
+        total=total, autoprobe=autoprobe, kept=kept, gpu_instances=bool(nvml and nvml.mig_mode)
+    )
     circumstances = Circumstances(holders=Holders(devices=(), holders=holders))
     return plan_vfs(inventory, Vgpus(instances=instances), intent, known, made, circumstances)
 

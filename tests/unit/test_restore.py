@@ -110,7 +110,7 @@ def restored(run: Run, machine: Machine, *words: str) -> Answer:
 
 def made(answer: Answer) -> list[str]:
     """What each of the changes was about, in their order."""
-    return [setting["address"] for each in answer.document for setting in each["plan"]["settings"][:1]]
+    return [setting["address"] for each in answer.document["outcomes"] for setting in each["plan"]["settings"][:1]]
 
 
 def without_vfs(host_name: str, address: str) -> Tree:
@@ -206,7 +206,7 @@ class TestAll:
         restored(run, cut)
         before = form(cut.tree)
         answer = restored(run, cut, "--json")
-        assert (answer.code, answer.document) == (0, [])
+        assert (answer.code, answer.document["outcomes"]) == (0, [])
         assert form(cut.tree) == before
 
     def test_mediated_devices_with_their_parameters_and_no_others(self, mediated: Machine, run: Run) -> None:
@@ -287,7 +287,7 @@ class TestWhatIsThere:
         machine = Machine(fast_folder, beginning("a2"))
         assert any(path.startswith(DEFINITIONS) for path in machine.tree.files)
         answer = restored(run, machine, "--json")
-        assert (answer.code, answer.document) == (0, [])
+        assert (answer.code, answer.document["outcomes"]) == (0, [])
 
     def test_vfs_in_another_number_are_left_alone(self, run: Run, fast_folder: Path) -> None:
         machine = Machine(fast_folder, beginning("xe"))
@@ -348,15 +348,15 @@ class TestOneThatFails:
         assert "2 could not be made again" in answer.err
         assert ours(cut.host) == {SECOND}
 
-    def test_to_recover_is_told_and_the_rest_is_made(self, mediated: Machine, run: Run) -> None:
+    def test_what_this_boot_left_undone_is_left_to_recover(self, mediated: Machine, run: Run) -> None:
         mediated.boots()
         host = Host.simulated(str(mediated.file), faults=[Fault(1, HANG)])
         with pytest.raises(Stuck):
             host.apply(host.plan_create("T4-4C", uuids=(UUIDS[7],)))
         answer = restored(run, mediated)
-        assert answer.code == 7
-        assert "is still wedged" in answer.err
-        assert ours(mediated.host) == set(UUIDS[:2])
+        assert answer.code == 0
+        assert len(mediated.host.unfinished()) == 1
+        assert set(UUIDS[:2]) <= ours(mediated.host)
 
 
 DAMAGED = [

@@ -103,6 +103,8 @@ class TestNames:
     @pytest.mark.parametrize("kind", OF_AN_MDEV)
     def test_of_another_mediated_device_are_refused(self, kind: SettingKind) -> None:
         for other in ("5e8c5df7-c4fa-4719-904f-5579cd5ac35f", MDEV.upper(), MDEV[:8], GPU, "*"):
+            if kind == SettingKind.KEPT and other == MDEV.upper():
+                continue  # a file may be spelt so, and is then that one
             self.refused(kind, OF_AN_MDEV[kind].replace(MDEV, other), MDEV)
 
     @pytest.mark.parametrize(

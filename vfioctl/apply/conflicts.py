@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from vfioctl.errors import ConflictError, DeviceInUse, KernelRefused, NoCapacity, VfioctlError
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import Plan
@@ -16,7 +18,9 @@ _NVIDIA_FULL = (*_FULL, "EINVAL", "EIO", "EBUSY")
 """Its drivers say no in more ways (mdevctl issue 115). A plan only asks where they have just said there is room."""
 
 
-def conflict(kernel: Kernel, plan: Plan, error: BaseException) -> ConflictError | None:
+def conflict(
+    kernel: Kernel, plan: Plan, error: BaseException, suspects: Collection[str] = ()
+) -> ConflictError | None:
     """Who the refusal is owed to: NoCapacity with what there is room for now, or DeviceInUse. None for any other."""
     if not isinstance(error, KernelRefused) or error.text is None:
         return None
@@ -26,7 +30,7 @@ def conflict(kernel: Kernel, plan: Plan, error: BaseException) -> ConflictError 
     if error.path.endswith("/current_vgpu_type") and error.text == "0" and error.symbol in _USED:
         device = error.path.split("/")[-3]
         return _as_said(DeviceInUse(f"the driver says that a guest has {device}", hint="end that guest first"), error)
-    return _no_capacity(kernel, plan, refused, error) if refused else None
+    return _no_capacity(kernel, plan, refused, error, suspects) if refused else None
 
 
 def _as_said(conflict: ConflictError, error: KernelRefused) -> ConflictError:
@@ -35,15 +39,17 @@ def _as_said(conflict: ConflictError, error: KernelRefused) -> ConflictError:
     return conflict
 
 
-def _no_capacity(kernel: Kernel, plan: Plan, refused: Setting, error: KernelRefused) -> ConflictError | None:
+def _no_capacity(
+    kernel: Kernel, plan: Plan, refused: Setting, error: KernelRefused, suspects: Collection[str]
+) -> ConflictError | None:
     nvidia = refused.kind == SettingKind.VGPU_TYPE or "/nvidia-" in refused.after
     if error.symbol not in (_NVIDIA_FULL if nvidia else _FULL):
         return None
     place = refused.address if refused.kind == SettingKind.VGPU_TYPE else refused.after.partition("/")[0]
     kind = refused.after.rpartition("/")[2]
-    room = _room(kernel, plan, kind)
+    room = _room(kernel, plan, kind, suspects)
     full = NoCapacity(
-        f"{place} was said to have room for {kind}, and refused it; now {room}",
+        f"{place} was said to have room for {_asked(plan) or kind}, and refused it; now {room}",
         hint="somebody else was faster, or the driver counts in another way: dmesg | tail",
         next_command="vfioctl vgpu types",
         facts={"place": str(place), "type": kind},
@@ -51,12 +57,16 @@ def _no_capacity(kernel: Kernel, plan: Plan, refused: Setting, error: KernelRefu
     return _as_said(full, error)
 
 
-def _room(kernel: Kernel, plan: Plan, kind: str) -> str:
+def _room(kernel: Kernel, plan: Plan, kind: str, suspects: Collection[str]) -> str:
     try:
-        found = read_vgpus(kernel, plan.cards)
+        found = read_vgpus(kernel, plan.cards, suspects=suspects)
     except VfioctlError as error:
         return f"what is left is unknown ({error.message})"
     return "; ".join(_counts(found, kind)) or "its card offers no such type any more"
+
+
+def _asked(plan: Plan) -> str:
+    return (plan.intent.slicing.type if plan.intent.slicing else None) or ""
 
 
 def _counts(found: Vgpus, kind: str) -> list[str]:

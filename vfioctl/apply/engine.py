@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 
 from vfioctl.apply.conflicts import conflict
-from vfioctl.apply.glance import Names
+from vfioctl.apply.glance import Glance, Names
 from vfioctl.apply.journal import NO_NAMES, Journal
 from vfioctl.apply.proof import prove_bindings, prove_settings, prove_slices, prove_viable
 from vfioctl.apply.recovery import Recovery, outcome_of
-from vfioctl.apply.refusals import refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
+from vfioctl.apply.refusals import refuse_foreign, refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
 from vfioctl.apply.walk import Progress, Walk
 from vfioctl.apply.way_back import DEAD, WayBack, after, now
 from vfioctl.apply.wording import listed
@@ -26,12 +26,13 @@ from vfioctl.errors import (
 )
 from vfioctl.interrupts import held_back, listen
 from vfioctl.kernel.seam import Kernel
-from vfioctl.model.change import JournalState, Left, Outcome, Plan, Result, Verb
+from vfioctl.model.change import JournalState, Left, Outcome, Plan, Result, Step, Verb
 from vfioctl.model.inventory import Inventory, Mark
-from vfioctl.model.setting import VF_COUNTS
+from vfioctl.model.setting import VF_COUNTS, SettingKind
 from vfioctl.model.values import Subject
 from vfioctl.model.vgpu import Vgpu
-from vfioctl.plan.slices import untouched
+from vfioctl.plan.slices import untouched, written
+from vfioctl.probe.inventory import wedged
 
 _DID = {
     Verb.BIND: "bound", Verb.UNBIND: "unbound", Verb.RESET: "reset", Verb.CREATE: "made", Verb.REMOVE: "removed",
@@ -67,20 +68,26 @@ class Engine:
         began = time.monotonic()
         refuse_forged(plan)
         if plan.nothing_to_do:
-            refuse_unfinished(plan, self._journal)
+            refuse_unfinished(plan, self._journal, self._kernel)
             refuse_stale(plan, self._kernel)
             return outcome_of(self._kernel, plan, Result.NOTHING, began)
         refuse_unwritable(plan, self._kernel)
         store = self._journal.store
         with self._kernel.exclusive(store.lock_file, wait=self._lock_wait), held_back(), store.kept_open():
-            refuse_unfinished(plan, self._journal)  # with the lock in hand: what is open now is nobody's any more
+            # with the lock in hand: what is open now is nobody's any more
+            refuse_unfinished(plan, self._journal, self._kernel)
             refuse_stale(plan, self._kernel)
+            refuse_foreign(plan, Glance(store, boot_id=self.boot_id))
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=now(), names=names)
             outcome = self._carry_out(entry, plan, self._way.walk(seen), progress, names)
             return outcome.model_copy(update={"seconds": time.monotonic() - began})
 
-    def recover(self, *, forward: bool, progress: Progress | None = None) -> tuple[Outcome, ...]:
+    def recover(
+        self, *, forward: bool, progress: Progress | None = None, of_this_boot: bool = True
+    ) -> tuple[Outcome, ...]:
         """Finishes what was cut short, the newest first: back to what was, or with `forward` to what was meant.
+
+        Without `of_this_boot` only what a reboot has cut short.
 
         Raises Stuck for the first that cannot be finished, when all others are.
         """
@@ -89,7 +96,9 @@ class Engine:
         if self._kernel.read_only:
             raise NotPermitted(self._kernel.read_only)
         with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), held_back():
-            return Recovery(self._kernel, self._journal, self._way).finish_all(forward=forward, progress=progress)
+            return Recovery(self._kernel, self._journal, self._way).finish_all(
+                forward=forward, progress=progress, of_this_boot=of_this_boot
+            )
 
     @property
     def boot_id(self) -> str:
@@ -105,7 +114,7 @@ class Engine:
         self, entry: int, plan: Plan, walk: Walk, progress: Progress | None, names: Names
     ) -> Outcome:
         try:
-            left = walk.take(plan.steps, plan.intent, progress, heed=listen)
+            left = walk.take(plan.steps, plan.intent, self._noting(entry, plan, progress), heed=listen)
             known = [fact.address for fact in plan.facts]
             found = prove_bindings(self._kernel, after(plan), settle=self._settle, also=known)
             left += prove_settings(self._kernel, plan.settings, after(plan))
@@ -113,18 +122,40 @@ class Engine:
             slices, room = self._slices(plan, names)
             listen()
         except (VfioctlError, KeyboardInterrupt) as error:
-            self._way.put_back(entry, plan, error, progress, spare=untouched(plan, walk.reached))
-            if owed := conflict(self._kernel, plan, error):
+            self._way.put_back(
+                entry, plan, error, progress,
+                spare=untouched(plan, walk.reached), written=written(plan, walk.reached),
+            )  # fmt: skip
+            if isinstance(error, VerifyError):
+                error.kernel_said = error.kernel_said or walk.said
+            if owed := conflict(self._kernel, plan, error, wedged(self.marks())):
                 raise owed from error
             raise
         self._close_done(entry, plan, left)
         self._tell_left(plan, left)
         return Outcome(plan=plan, result=Result.DONE, found=tuple(found.values()), slices=slices, left=room)
 
+    def _noting(self, entry: int, plan: Plan, progress: Progress | None) -> Progress | None:
+        """Notes how far it comes where somebody else's slice could be in the place of one that was not made yet.
+
+        An mdev's name is nobody else's; a VF's type may be.
+        """
+        if not any(setting.kind == SettingKind.VGPU_TYPE for setting in plan.settings):
+            return progress
+
+        def noting(step: Step, number: int, total: int) -> None:
+            self._journal.reach(entry, number)
+            if progress:
+                progress(step, number, total)
+
+        return noting
+
     def _slices(self, plan: Plan, names: Names) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
         if not any(setting.makes or setting.kind in VF_COUNTS for setting in plan.settings):
             return (), ()
-        return prove_slices(self._kernel, plan, settle=self._settle, names=names)
+        return prove_slices(
+            self._kernel, plan, settle=self._settle, names=names, suspects=wedged(self.marks())
+        )
 
     def _close_done(self, entry: int, plan: Plan, left: list[str]) -> None:
         try:

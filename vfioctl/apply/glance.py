@@ -13,7 +13,11 @@ from vfioctl.model.vgpu import Made
 Names = Mapping[str, Mapping[str, str]]
 """By card and id, what types are called: the kernel lists only those that can still be made."""
 
-_MADE = "SELECT id, card, place, since, kept FROM slice WHERE boot_id = ? OR kept ORDER BY id, journal"
+# of another boot only what has a name of its own: an address is anybody's again
+_MADE = """
+    SELECT id, card, place, since, kept FROM slice WHERE boot_id = ? OR (kept AND id GLOB '*-*-*-*-*')
+    ORDER BY id, journal
+"""
 _WEDGED = "SELECT address, why FROM mark WHERE kind = 'wedged' AND boot_id = ?"
 _NAMES = "SELECT card, id, name FROM type_name WHERE boot_id = ?"
 

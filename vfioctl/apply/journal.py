@@ -85,6 +85,18 @@ class Journal:
             else:
                 db.execute("DELETE FROM slice WHERE journal = ?", (number,))
 
+    def reach(self, entry: int, number: int) -> None:
+        """Promises the step of that number: a later one was not come to, should this be the last word."""
+        with self.store.transaction() as db:
+            db.execute("UPDATE journal SET reached = ? WHERE id = ?", (number, entry))
+
+    def reached(self, entry: int) -> int | None:
+        """How far a change had come, where that was noted."""
+        asked: tuple[int | None] | None = self.store.read(
+            lambda db: db.execute("SELECT reached FROM journal WHERE id = ?", (entry,)).fetchone(), None
+        )
+        return asked[0] if asked else None
+
     def entries(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
         """The newest first."""
         return self.store.read(lambda db: tuple(_entry(row) for row in db.execute(_NEWEST, (most,))), ())

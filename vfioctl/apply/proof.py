@@ -6,7 +6,7 @@ Reads only. It never trusts a write that returned.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from vfioctl.apply.glance import Names
@@ -75,17 +75,18 @@ def _items(text: str) -> frozenset[str]:
 
 
 def prove_slices(
-    kernel: Kernel, plan: Plan, *, settle: float, names: Names
+    kernel: Kernel, plan: Plan, *, settle: float, names: Names, suspects: Collection[str] = ()
 ) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
     """The slices that were made, each with a node for a guest to open, and what there is room for now.
 
-    `names`: what types are called that the kernel may list no more.
+    `names`: what types are called that the kernel may list no more. Of `suspects` nothing is asked.
     Raises VerifyError when a node does not come in `settle` seconds.
     """
     until = time.monotonic() + settle
     made = {str(setting.address) for setting in plan.settings if setting.makes}
+    defined = {str(setting.address) for setting in plan.settings if setting.kind == SettingKind.KEPT}
     while True:
-        found = read_vgpus(kernel, plan.cards, names=names, defined=())
+        found = read_vgpus(kernel, plan.cards, suspects=suspects, names=names, defined=defined)
         there = {vgpu.id: vgpu for vgpu in found.instances if vgpu.id in made}
         bare = [each for each in made if each not in there or not (there[each].vfio_group or there[each].vfio_cdev)]
         if not bare:

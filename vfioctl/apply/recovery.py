@@ -13,6 +13,7 @@ from vfioctl.errors import KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import JournalEntry, JournalState, Outcome, Plan, Result
 from vfioctl.model.inventory import MarkKind
+from vfioctl.plan.slices import untouched
 from vfioctl.probe.bindings import read_facts
 
 
@@ -22,10 +23,14 @@ class Recovery:
     def __init__(self, kernel: Kernel, journal: Journal, way: WayBack) -> None:
         self._kernel, self._journal, self._way = kernel, journal, way
 
-    def finish_all(self, *, forward: bool, progress: Progress | None) -> tuple[Outcome, ...]:
+    def finish_all(
+        self, *, forward: bool, progress: Progress | None, of_this_boot: bool = True
+    ) -> tuple[Outcome, ...]:
         """One that is stuck keeps no other from being finished."""
         outcomes, stuck_ones = [], []
         for entry in self._journal.unfinished():
+            if entry.boot_id == self._way.boot_id and not of_this_boot:
+                continue
             try:
                 outcomes.append(self._finish(entry, forward=forward, progress=progress))
             except Stuck as error:
@@ -49,7 +54,9 @@ class Recovery:
         elif done:
             goals, state, result = after(plan), JournalState.DONE, Result.DONE
         try:
-            left = self._way.go_to(plan, goals, progress, forward=done, rebooted=rebooted)
+            reached = None if forward else self._journal.reached(entry.id)
+            spare = untouched(plan, reached) if reached is not None else ()
+            left = self._way.go_to(plan, goals, progress, forward=done, rebooted=rebooted, spare=spare)
             if done:
                 prove_viable(self._kernel, plan.viable_groups)
         except VfioctlError as error:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from vfioctl.apply.glance import Glance
 from vfioctl.apply.journal import Journal
-from vfioctl.errors import BadDocument, NotPermitted, StalePlan, Unfinished
+from vfioctl.errors import BadDocument, Foreign, NotPermitted, StalePlan, Unfinished
 from vfioctl.kernel.seam import Kernel
-from vfioctl.model.change import Plan, StepKind
+from vfioctl.model.change import Plan, StepKind, Verb
 from vfioctl.model.setting import SettingKind
+from vfioctl.model.values import PciAddress
 from vfioctl.plan.steps import follows
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.settings import read_again
+from vfioctl.probe.vgpu.dialect import physical
 
 _SEEN_BEFORE = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS, SettingKind.KEPT)
 
@@ -20,9 +23,10 @@ def refuse_forged(plan: Plan) -> None:
         raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
 
 
-def refuse_unfinished(plan: Plan, journal: Journal) -> None:
-    """Raises Unfinished when an earlier change of one of its functions was cut short."""
+def refuse_unfinished(plan: Plan, journal: Journal, kernel: Kernel) -> None:
+    """Raises Unfinished when an earlier change of one of its functions, or of a PF of these, was cut short."""
     concerned = {*(fact.address for fact in plan.facts), *plan.subjects}
+    concerned |= {PciAddress(physical(kernel, fact.address)) for fact in plan.facts}
     for entry in journal.unfinished():
         if cut_short := [each for each in entry.plan.subjects if each in concerned]:
             raise Unfinished(
@@ -30,6 +34,17 @@ def refuse_unfinished(plan: Plan, journal: Journal) -> None:
                 hint="finish it first: back to what it was, or forward with --forward",
                 next_command="vfioctl recover",
             )
+
+
+def refuse_foreign(plan: Plan, ledger: Glance) -> None:
+    """Raises Foreign when a slice that it removes is not vfioctl's any more."""
+    wish = plan.intent.slicing
+    going = [str(setting.address) for setting in plan.settings if setting.removes]
+    if wish is None or wish.foreign or plan.intent.verb != Verb.REMOVE or not going:
+        return
+    made = ledger.made()
+    if others := [name for name in going if name not in made]:
+        raise Foreign(f"vfioctl did not make {', '.join(others)}", hint="make a new plan; --foreign says all the same")
 
 
 def refuse_unwritable(plan: Plan, kernel: Kernel) -> None:

@@ -51,6 +51,7 @@ _MIGRATIONS = (
     ) STRICT;
     """,
     """
+    ALTER TABLE journal ADD COLUMN reached INTEGER;
     CREATE TABLE slice (
         id TEXT NOT NULL,
         card TEXT NOT NULL,

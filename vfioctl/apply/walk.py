@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
+from vfioctl.errors import DeviceInUse, KernelRefused, Stuck, VfioctlError
 from vfioctl.kernel.seam import PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.model.change import Intent, Step, StepKind
 from vfioctl.model.holders import Holder
 from vfioctl.model.inventory import Function, Inventory
 from vfioctl.model.values import PciAddress, Subject, Uuid, subject
 from vfioctl.plan.holders import holding, refuse, told
-from vfioctl.plan.slices import VFS
+from vfioctl.plan.slices import MDEVS, VFS
 from vfioctl.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.probe.lenient import text_of
 from vfioctl.probe.processes import Processes
@@ -25,6 +25,7 @@ from vfioctl.probe.processes import Processes
 Progress = Callable[[Step, int, int], None]
 """Told of each step before it is taken: the step, its number from 1, and how many there are."""
 _PAUSE = 0.2
+_GONE = ("ENOENT", "ENODEV")
 _SHORT = 0.3
 
 
@@ -36,6 +37,8 @@ class Walk:
         self._last_seen: tuple[Holder, ...] = ()
         self.reached = 0
         """How many of the steps were taken, or at least begun and not refused."""
+        self.said = ""
+        """The last words of a tool whose exit code says nothing."""
 
     def take(
         self, todo: Sequence[Step], intent: Intent, progress: Progress | None, *, heed: Callable[[], None]
@@ -53,8 +56,11 @@ class Walk:
                 self._explain(error, step)
                 raise
             except VfioctlError as error:
-                if not step.may_fail:
+                if isinstance(error, KernelRefused):
+                    if _is_gone_already(self._kernel, step, error):
+                        continue
                     self.reached = number - 1
+                if not step.may_fail:
                     raise
                 failures.append(f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message)
         return failures
@@ -72,7 +78,7 @@ class Walk:
         elif step.kind == StepKind.KEEP:
             self._kernel.keep(step.target, step.value or None)
         elif step.kind == StepKind.NVIDIA_VFS:
-            self._kernel.manage_vfs(step.target, on=step.value == "1")
+            self.said = self._kernel.manage_vfs(step.target, on=step.value == "1")
         elif step.target.endswith("/unbindLock") and step.value == "1":
             self._lock(step)
         else:
@@ -165,3 +171,9 @@ class Walk:
     def _registered(self, name: str) -> str:
         spellings = (name, name.replace("_", "-"), name.replace("-", "_"))
         return next((s for s in spellings if self._kernel.has(f"{PCI_DRIVERS}/{s}")), name)
+
+
+def _is_gone_already(kernel: Kernel, step: Step, error: KernelRefused) -> bool:
+    """Whether a mediated device went by itself: some drivers remove it when its guest has ended."""
+    home, _, name = step.target.rpartition("/")
+    return name == "remove" and home.startswith(f"{MDEVS}/") and error.symbol in _GONE and not kernel.has(home)

@@ -71,11 +71,12 @@ class WayBack:
         progress: Progress | None,
         *,
         spare: Collection[Subject],
+        written: Collection[tuple[SettingKind, str]] = (),
     ) -> None:
         """Plans from what is now to what was before, and walks it; on failure the journal stays open.
 
         `spare`: slices that were not come to, or that the kernel refused. Whatever is there now in their place, or is
-        not there any more, is somebody else's doing.
+        not there any more, is somebody else's doing. `written`: see `to_put_back`.
         """
         why = said(error)
         if isinstance(error, Stuck):
@@ -87,7 +88,7 @@ class WayBack:
             if isinstance(error, VfioctlError):
                 error.message = why
         try:
-            left = self.go_to(plan, before(plan), progress, spare=spare)
+            left = self.go_to(plan, before(plan), progress, spare=spare, written=written)
         except VfioctlError as second:
             self.note(entry, JournalState.STUCK, f"{why}; then, going back: {second.message}")
             self.mark_wedged(second)
@@ -123,6 +124,7 @@ class WayBack:
         forward: bool = False,
         rebooted: bool = False,
         spare: Collection[Subject] = (),
+        written: Collection[tuple[SettingKind, str]] = (),
     ) -> list[str]:
         """From what is now to the goals, the plan's settings with them; what could not be put back.
 
@@ -135,7 +137,7 @@ class WayBack:
         if rebooted:
             planned = [setting for setting in planned if setting.kind == SettingKind.KEPT]
         values = read_again(self._kernel, planned) if planned else {}
-        settings = to_finish(planned, values) if forward else to_put_back(planned, values)
+        settings = to_finish(planned, values) if forward else to_put_back(planned, values, written)
         inventory = read_inventory(self._kernel, self.marks()) if goals else None
         modules = modules_between(inventory, bound, goals) if inventory else ()
         todo = steps(bound, goals, modules, settings=settings, reset=plan.reset if forward else None)
@@ -145,11 +147,18 @@ class WayBack:
 
 
 def after(plan: Plan) -> Bindings:
-    return {change.address: change.after for change in plan.changes}
+    """To what each function is to be bound; with one whose VFs a tool of NVIDIA's changes: to what it was."""
+    return {**_lasting(plan), **{change.address: change.after for change in plan.changes}}
 
 
 def before(plan: Plan) -> Bindings:
-    return {change.address: change.before for change in plan.changes}
+    """To what each function was bound."""
+    return {**_lasting(plan), **{change.address: change.before for change in plan.changes}}
+
+
+def _lasting(plan: Plan) -> Bindings:
+    managed = {setting.address for setting in plan.settings if setting.kind == SettingKind.NVIDIA_VFS}
+    return {fact.address: fact.binding for fact in plan.facts if fact.address in managed}
 
 
 def now() -> str:

@@ -1,6 +1,7 @@
 """`vfioctl vgpu restore`: what was made with --persistent, made again. Run at boot by systemd."""
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,7 @@ from vfioctl.errors import BadDocument, Stuck, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.host import Host
-    from vfioctl.model.change import Outcome
+    from vfioctl.model.change import Outcome, Plan
 
 _PAUSE = 1.0
 
@@ -47,42 +48,66 @@ def restore(
     host = chosen(ctx).open()
     failures: dict[str, VfioctlError] = {}
     outcomes: list[Outcome] = []
+    plans: list[Plan] = []
     if not dry_run:
         _recovered(host, failures)
     until = time.monotonic() + seconds_in(wait)
     kept = host.kept()
     waiting = list(kept)
     while waiting:
-        waiting = [name for name in waiting if _is_to_try_again(host, name, outcomes, failures, dry_run=dry_run)]
+        instead = plans if dry_run else None
+        waiting = [name for name in waiting if _is_to_try_again(host, name, instead, outcomes, failures)]
         if time.monotonic() >= until:
             break
         if waiting:
             time.sleep(_PAUSE)
     if as_json:
-        emit("[" + ",\n".join(outcome.model_dump_json(indent=2) for outcome in outcomes) + "]")
+        _emit_document(plans, outcomes, failures)
     elif not dry_run:
         tell(outcomes)
         if not (outcomes or failures):
             emit("Everything that is kept is there." if kept else "Nothing is kept.")
+    else:
+        for plan in plans:
+            preview(plan, as_json=False)
+    if failures and as_json:
+        raise typer.Exit(next(iter(failures.values())).exit_code)
     _tell_failures(failures)
+
+
+def _emit_document(
+    plans: "list[Plan]", outcomes: "list[Outcome]", failures: Mapping[str, VfioctlError]
+) -> None:
+    """One object: what would be done, what was done, and by file what could not be."""
+    import json
+
+    told = {name: {"message": error.message, "hint": error.hint} for name, error in failures.items()}
+    planned = [plan.model_dump(mode="json") for plan in plans]
+    done = [outcome.model_dump(mode="json") for outcome in outcomes]
+    emit(json.dumps({"plans": planned, "outcomes": done, "failures": told}, indent=2))
 
 
 def _recovered(host: "Host", failures: dict[str, VfioctlError]) -> None:
     """What a reboot cut short is over; what cannot be finished keeps nothing else from being made."""
     try:
-        host.recover()
+        host.recover(of_this_boot=False)
     except VfioctlError as error:
         failures["recover"] = error
 
 
 def _is_to_try_again(
-    host: "Host", name: str, outcomes: "list[Outcome]", failures: dict[str, VfioctlError], *, dry_run: bool
+    host: "Host",
+    name: str,
+    plans: "list[Plan] | None",
+    outcomes: "list[Outcome]",
+    failures: dict[str, VfioctlError],
 ) -> bool:
+    """`plans`: where they are to be gathered, and not carried out."""
     try:
         plan = host.plan_kept(name)
         if plan is not None and not plan.nothing_to_do:
-            if dry_run:
-                preview(plan, as_json=False)
+            if plans is not None:
+                plans.append(plan)
             else:
                 outcomes.append(host.apply(plan, progress=progress))
         failures.pop(name, None)

@@ -41,7 +41,7 @@ OnParent = Annotated[
     typer.Option(metavar="PARENT", help="Only on this card, or this one of its VFs.", autocompletion=complete_parent),
 ]
 OnNode = Annotated[int | None, typer.Option(metavar="NODE", help="Only on cards of this NUMA node.", min=0)]
-Count = Annotated[int, typer.Option(metavar="K", help="How many: all of them, or none.", min=1)]
+Count = Annotated[int, typer.Option(metavar="K", help="How many: all of them, or none.", min=1, max=65_535)]
 Uuids = Annotated[
     list[str] | None,
     typer.Option("--uuid", metavar="UUID", help="What a mediated device is called; once for each of them."),

@@ -92,14 +92,14 @@ def read_attribute(name: str, directory: int) -> str:
 
 
 def run(command: list[str]) -> tuple[int, str]:
-    """A command's exit code and the end of what it complained of."""
+    """A command's exit code and the end of what it said, complaints last."""
     import subprocess
 
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:
         return 127, f"{command[0]}: {error.strerror}"
-    return done.returncode, done.stderr.strip()[-500:]
+    return done.returncode, f"{done.stdout.strip()}\n{done.stderr.strip()}".strip()[-500:]
 
 
 def symbol(errno: int) -> str:

@@ -217,7 +217,7 @@ class Outcome(Value):
     result: Result
     found: tuple[Fact, ...]
     slices: tuple[Vgpu, ...] = Field(default=(), exclude_if=_is_nothing, description="those made, as found afterwards")
-    left: tuple[Left, ...] = Field(default=(), exclude_if=_is_nothing, description="of the types concerned")
+    left: tuple[Left, ...] = Field(default=(), exclude_if=_is_nothing, description="of the types that were made")
     seconds: float = Field(default=0.0, description="from the lock to the last word in the journal")
 
 

@@ -42,7 +42,7 @@ def definition_text(kind: str, parameters: Mapping[str, str]) -> str:
 def slice_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
     """A VF's type, as vfioctl keeps it."""
     return _text(Kept(
-        device=device, card=PciAddress(card), type=kind.id, name=kind.name or None, parameters=dict(parameters)
+        device=device, card=PciAddress(card), type=kind.id, name=kind.name[:100] or None, parameters=dict(parameters)
     ))  # fmt: skip
 
 

@@ -142,7 +142,8 @@ class Setting(Value):
             return of_its_kind and self.name == _OF_THE_FUNCTION[self.kind].format(self.address)
         if self.kind in _BELOW_THE_SUBJECT:
             form = self._with_subject(_BELOW_THE_SUBJECT[self.kind])
-            return len(self.name) < _LONGEST_PATH and re.fullmatch(form, self.name, re.ASCII) is not None
+            how = re.ASCII | (re.IGNORECASE if self.kind == SettingKind.KEPT else 0)  # as whoever wrote it spelt it
+            return len(self.name) < _LONGEST_PATH and re.fullmatch(form, self.name, how) is not None
         return re.fullmatch(_OF_THE_HOST[self.kind], self.name, re.ASCII) is not None
 
     def _with_subject(self, form: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ _SHORT = re.compile(r"[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]", re.ASCII)
 _WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _REMOVING = "/remove "  # of the file that makes a mediated device go
 NOTHING: Mapping[str, str] = {}
+_PLAIN = (Dialect.SRIOV, Dialect.XE)
 _MOST = 65_535
 
 
@@ -65,6 +67,8 @@ def with_owners(found: Vgpus, made: Mapping[str, Made], wedged: Mapping[str, str
     homes = {parent.name: card.id for card in found.cards for parent in card.parents}
     made = {name: replace(m, card=homes.get(m.place.partition("/")[0], m.card)) for name, m in made.items()}
     types = {(card.id, kind.id): kind for card in found.cards for kind in card.types}
+    vfs = Counter(vgpu.card for vgpu in found.instances if vgpu.dialect in _PLAIN)
+    made = {name: m for name, m in made.items() if name not in vfs or m.place == str(vfs[name])}
     instances = [_owned(vgpu, made, types) for vgpu in found.instances]
     seen = {vgpu.id for vgpu in instances}
     slices = {name for name, each in made.items() if "/" in each.place}  # the others are counts of VFs
@@ -81,7 +85,7 @@ Types = Mapping[tuple[str, str], VgpuType]
 
 
 def _owned(vgpu: Vgpu, made: Mapping[str, Made], types: Types) -> Vgpu:
-    plain = vgpu.dialect in (Dialect.SRIOV, Dialect.XE)
+    plain = vgpu.dialect in _PLAIN
     known = made.get(vgpu.card if plain else vgpu.id)  # of plain VFs their PF is known
     if known is None:
         return vgpu

@@ -8,7 +8,7 @@ from D3cold some never come back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.model.change import Intent
 from vfioctl.model.circumstances import Circumstances
@@ -70,12 +70,19 @@ def _concerns(reading: Reading) -> bool:
     return reading.value not in (None, LET_GO[reading.kind])
 
 
-def to_put_back(recorded: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
-    """From what is now to what was; a value that somebody else has set since is left to them."""
-    return tuple(_put_back(tuple(recorded), now))
+def to_put_back(
+    recorded: Iterable[Setting], now: Values, written: Collection[tuple[SettingKind, str]] = ()
+) -> tuple[Setting, ...]:
+    """From what is now to what was; a value that somebody else has set since is left to them.
+
+    `written`: those that were just set, and of which the host may have made something else: fewer VFs than asked for.
+    """
+    return tuple(_put_back(tuple(recorded), now, written))
 
 
-def _put_back(recorded: Sequence[Setting], now: Values) -> Iterator[Setting]:
+def _put_back(
+    recorded: Sequence[Setting], now: Values, written: Collection[tuple[SettingKind, str]]
+) -> Iterator[Setting]:
     made_again = {setting.address for setting in recorded if setting.removes and now.get(setting.key) == setting.after}
     for setting in recorded:
         found = now.get(setting.key)
@@ -88,7 +95,7 @@ def _put_back(recorded: Sequence[Setting], now: Values) -> Iterator[Setting]:
         if setting.kind == SettingKind.POWER:
             if found is not None:  # each driver, and many a udev rule, sets it as it binds
                 yield setting.back_from(found)
-        elif found == setting.after or (setting.during is not None and found == setting.during):
+        elif found is not None and (setting.key in written or found in (setting.after, setting.during)):
             yield setting.back_from(found)
 
 
@@ -98,7 +105,8 @@ def to_finish(planned: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
     return tuple(
         setting.model_copy(update={"before": found if found is not None else setting.before})
         for setting, found in known
-        if found is not None or setting.kind == SettingKind.PERSISTENCE or _comes_with_a_slice(setting)
+        if (found is not None or setting.kind == SettingKind.PERSISTENCE or _comes_with_a_slice(setting))
+        and not (setting.kind == SettingKind.KEPT and found not in (setting.before, setting.after))  # others' by now
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from vfioctl.model.change import Plan, Step, StepKind
-from vfioctl.model.setting import SLICING, ZOMBIE, Setting, SettingKind
+from vfioctl.model.setting import SLICING, VF_COUNTS, ZOMBIE, Setting, SettingKind
 from vfioctl.model.values import Subject
 
 PARENTS = "/sys/class/mdev_bus"
@@ -47,6 +47,13 @@ def untouched(plan: Plan, reached: int) -> frozenset[Subject]:
         for setting in plan.settings
         if (setting.makes and _make(setting) not in taken) or (setting.removes and _remove(setting) not in taken)
     )
+
+
+def written(plan: Plan, reached: int) -> frozenset[tuple[SettingKind, str]]:
+    """The counts of VFs, and values of profiles, whose last step a walk of so many steps came to."""
+    last = {step.target: number for number, step in enumerate(plan.steps, start=1) if step.kind != StepKind.CHECK}
+    kinds = (*VF_COUNTS, SettingKind.PROFILE)
+    return frozenset(s.key for s in plan.settings if s.kind in kinds and last.get(s.name, reached + 1) <= reached)
 
 
 def _is_kept(setting: Setting) -> bool:

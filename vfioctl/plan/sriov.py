@@ -20,6 +20,7 @@ from vfioctl.model.vgpu import Made, Vgpu, VgpuCard, Vgpus, VgpuState
 from vfioctl.plan.holders import holding, refuse, refuse_marked
 from vfioctl.plan.scope import fact_of, in_order, named
 from vfioctl.plan.steps import steps
+from vfioctl.plan.vgpu import kept_setting
 
 _MOST_NAMED = 4
 
@@ -32,6 +33,8 @@ class PhysicalFunction:
     autoprobe: str
     kept: str
     """The text of vfioctl's own file about it; empty without one."""
+    gpu_instances: bool = False
+    """Whether MIG cuts it, or, where that cannot be told, any GPU of NVIDIA's here."""
 
 
 def plan_vfs(
@@ -51,14 +54,17 @@ def plan_vfs(
     refuse_marked(function)
     now = len(function.virtfns)
     if now and now != wish.vfs:
-        if function.address not in made and not wish.foreign:
+        ours = function.address in made and made[function.address].place == str(now)
+        if not ours and not wish.foreign:
             raise Foreign(
                 f"vfioctl did not make the {now} VFs of {named(function)}",
                 hint="whoever made them may still need them; --foreign changes them all the same",
             )
         _refuse_live(inventory, function, found, drivers_matter=wish.vfs != 0)
-        refuse(holding(circumstances.holders.holders, function.virtfns, intent), _of(inventory, function.virtfns))
     nvidia = function.driver == "nvidia"
+    if now != wish.vfs:
+        taken = in_order((*function.virtfns, *([function.address] if nvidia else ())))
+        refuse(holding(circumstances.holders.holders, taken, intent), _of(inventory, taken))
     if nvidia and now != wish.vfs:
         _refuse_by_nvidia(function, known, wish.vfs)
     driven = any(vf.driver for vf in _of(inventory, function.virtfns))
@@ -125,7 +131,7 @@ def _refuse_by_nvidia(function: Function, known: PhysicalFunction, wanted: int) 
         raise BadSpec(
             f"NVIDIA's sriov-manage turns on all {known.total} VFs of {function.address}, or none", hint="say all"
         )
-    if function.nvml and function.nvml.mig_mode:
+    if known.gpu_instances:
         raise DeviceInUse(
             f"{named(function)} is in MIG mode: sriov-manage would take its GPU instances with it",
             hint="turn MIG off first (nvidia-smi -mig 0), and make the GPU instances again afterwards",
@@ -164,9 +170,7 @@ def _kept(function: Function, known: PhysicalFunction, intent: Intent) -> Iterab
     text = vfs_text(function.address, wish.vfs) if wish.persistent and wish.vfs else ""
     if text or (known.kept and not wish.vfs):
         file = kept_file(function.address, "")
-        yield Setting(
-            kind=SettingKind.KEPT, name=file, address=function.address, before=known.kept, after=text
-        )
+        yield kept_setting(file, function.address, known.kept, text)
 
 
 def _notes(
@@ -178,6 +182,7 @@ def _notes(
         yield f"at boot there will be as many as {kept_file(function.address, '')} says: --persistent renews it"
     if nvidia and wanted != now:
         yield "sriov-manage takes the GPU from its driver for a moment; its word is not trusted, the VFs are counted"
+        yield "mixed-size mode, where it is on, is off afterwards"
 
 
 def _of(inventory: Inventory, addresses: Iterable[PciAddress]) -> list[Function]:

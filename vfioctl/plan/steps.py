@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.model.change import KERNEL_CHOICE, Binding, Intent, Plan, Step, StepKind, Verb, same_driver
 from vfioctl.model.inventory import is_vfio_driver
-from vfioctl.model.setting import SLICING, Setting, SettingKind
+from vfioctl.model.setting import SLICING, VF_COUNTS, Setting, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.settings import early, late, locks
 from vfioctl.plan.slices import slice_steps
@@ -25,6 +25,14 @@ _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _BUS_RESET = re.compile(rf"{DEVICES}/{_ADDRESS}/reset_subordinate", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
+_OF_A_SLICE = frozenset({SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER, SettingKind.KEPT})
+KINDS: Mapping[Verb, frozenset[SettingKind]] = {
+    Verb.CREATE: _OF_A_SLICE,
+    Verb.REMOVE: _OF_A_SLICE,
+    Verb.SRIOV: frozenset({*VF_COUNTS, SettingKind.AUTOPROBE, SettingKind.KEPT}),
+    Verb.PROFILE: frozenset({SettingKind.PROFILE}),
+}
+"""What a change of slices may set."""
 Bindings = Mapping[PciAddress, Binding]
 
 
@@ -87,6 +95,8 @@ def follows(plan: Plan) -> bool:
     that is about slices moves no function.
     """
     about_slices = plan.intent.slicing is not None
+    if about_slices and not _slices_what_was_asked(plan):
+        return False
     before = {change.address: change.before for change in plan.changes}
     after = {change.address: change.after for change in plan.changes}
     known = {fact.address: fact.binding for fact in plan.facts}
@@ -101,6 +111,16 @@ def follows(plan: Plan) -> bool:
         and all(_is_granted(setting, plan.intent) for setting in plan.settings)
         and [_effect(step) for step in plan.steps] == [_effect(step) for step in made]
     )
+
+
+def _slices_what_was_asked(plan: Plan) -> bool:
+    """Each verb has kinds of its own; only what is named is removed, and nothing is removed to make something."""
+    wish, kinds = plan.intent.slicing, {setting.kind for setting in plan.settings}
+    going = {setting.address for setting in plan.settings if setting.removes}
+    allowed = going <= {*(wish.instances if wish else ())} if plan.intent.verb == Verb.REMOVE else not going
+    if any(setting.makes for setting in plan.settings):
+        allowed = allowed and plan.intent.verb == Verb.CREATE
+    return allowed and kinds <= KINDS.get(plan.intent.verb, frozenset())
 
 
 def _resets_what_was_asked(plan: Plan) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, UnknownDevice
 from vfioctl.model.change import Fact, Intent, Plan, Slicing
@@ -19,6 +21,7 @@ from vfioctl.plan.steps import steps
 _FOLDERS = {Dialect.MDEV: "/sys/bus/mdev/devices/{}", Dialect.VENDOR: "/sys/bus/pci/devices/{}"}
 _PLACEMENT, _PARAMETERS = "nvidia/placement_id", "nvidia/vgpu_params"
 
+_LIST = "vgpu_params"
 Facts = Mapping[PciAddress, Fact]
 Texts = Mapping[str, str]
 """The text of each file below /etc that a plan may be about."""
@@ -102,7 +105,7 @@ def _kept(
     before = texts.get(file, "")
     if isinstance(subject, Uuid) and before not in ("", text):  # the others are vfioctl's own, and the VF is free
         raise DeviceInUse(f"{file} says something else already", hint="remove it first, or leave out --persistent")
-    return Setting(kind=SettingKind.KEPT, name=file, address=subject, before=before, after=text)
+    return kept_setting(file, subject, before, text)
 
 
 def _parameters(
@@ -111,15 +114,21 @@ def _parameters(
     """The files of a slice's own that are written, and with what. NVIDIA's takes a list: `name=value, name=value`."""
     nvidia = card.dialect is Dialect.VENDOR or kind.startswith("nvidia-")
     listed = []
+    given = tuple(given)
+    names = [name.removeprefix("nvidia/") for name, _ in given]
+    if len(set(names)) < len(names) or (_LIST in names and len({*names} - {_LIST, "placement_id"}) > 0):
+        raise BadSpec("a parameter is given twice", hint="give each once")
+    if count > 1 and "placement_id" in names:
+        raise BadSpec("a placement_id is for one slice", hint="leave out --count")
     for name, value in given:
         if "/" in name:
             yield name, value
         elif not nvidia:
             raise BadSpec(f"{name!r} is no parameter of a slice of {card.id}", hint="name a file: folder/file=value")
         elif name == "placement_id":
-            if count > 1:
-                raise BadSpec("a placement_id is for one slice", hint="leave out --count")
             yield _PLACEMENT, value
+        elif "," in value or not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name, re.ASCII):
+            raise BadSpec(f"not a parameter: {f'{name}={value}'[:80]!r}", hint="give each as --param name=value")
         else:
             listed.append(f"{name}={value}")
     if listed:
@@ -158,7 +167,7 @@ def plan_remove(
     `found` says whose they are. Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
     """
     wish = _wish(intent)
-    going = [_instance(found, name) for name in wish.instances]
+    going = [_instance(found, name) for name in dict.fromkeys(wish.instances)]
     for vgpu in going:
         _refuse_lasting(vgpu)
     foreign = [vgpu for vgpu in going if vgpu.owner != OURS]
@@ -215,20 +224,26 @@ def _removed(vgpu: Vgpu, texts: Texts, *, kept: bool) -> Iterator[Setting]:
     elif not defined:
         file = f"/sys/bus/pci/devices/{subject}/nvidia/current_vgpu_type"
         yield Setting(kind=SettingKind.VGPU_TYPE, name=file, address=subject, before=vgpu.type, after="0")
-    if parameters := vgpu.attributes.get("vgpu_params", "").strip():
-        file = f"{_FOLDERS[vgpu.dialect].format(subject)}/{_PARAMETERS}"
-        yield Setting(kind=SettingKind.PARAMETER, name=file, address=subject, before=parameters, after="")
-    file = kept_file(subject, vgpu.parent)
-    if (kept or defined) and texts.get(file):
-        yield _forgotten(file, subject, texts[file])
+    for name in (_PARAMETERS, _PLACEMENT):
+        text = vgpu.attributes.get(name.rpartition("/")[2], "").strip()
+        if text and (name == _PARAMETERS or text.isdecimal()):
+            with suppress(ValueError):  # what no plan could write comes back without
+                file = f"{_FOLDERS[vgpu.dialect].format(subject)}/{name}"
+                yield Setting(kind=SettingKind.PARAMETER, name=file, address=subject, before=text, after="")
+    defined_in = vgpu.definition.path if vgpu.definition and isinstance(subject, Uuid) else ""
+    file = defined_in or kept_file(subject, vgpu.parent)
+    if (kept or defined or not isinstance(subject, Uuid)) and texts.get(file):  # a file of vfioctl's own always goes
+        yield kept_setting(file, subject, texts[file], "")
 
 
-def _forgotten(file: str, subject: Uuid | PciAddress, text: str) -> Setting:
+def kept_setting(file: str, subject: Uuid | PciAddress, before: str, after: str) -> Setting:
+    """A file below /etc before and after. Raises BadSpec for one that is no plain text."""
     try:
-        return Setting(kind=SettingKind.KEPT, name=file, address=subject, before=text, after="")
+        return Setting(kind=SettingKind.KEPT, name=file, address=subject, before=before, after=after)
     except ValueError:
         raise BadSpec(
-            f"{file} is not plain text: it could not be put back", hint=f"mdevctl undefine --uuid {subject}"
+            f"{file} is not plain text: it could not be put back",
+            hint=f"mdevctl undefine --uuid {subject}" if isinstance(subject, Uuid) else "repair it, or remove it",
         ) from None
 
 

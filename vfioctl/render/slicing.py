@@ -99,7 +99,7 @@ def proof_lines(plan: Plan) -> Iterator[Text]:
 def undo_lines(plan: Plan) -> Iterator[str]:
     """The commands that undo it."""
     kept = {setting.address: setting for setting in plan.settings if setting.kind == SettingKind.KEPT}
-    own = {setting.address: setting for setting in plan.settings if setting.kind == SettingKind.PARAMETER}
+    own = {s.address: s for s in plan.settings if s.name.endswith("/vgpu_params")}
     if made := [str(setting.address) for setting in plan.settings if setting.makes]:
         yield f"vfioctl vgpu remove {' '.join(made)}"
     for setting in plan.settings:
@@ -108,8 +108,8 @@ def undo_lines(plan: Plan) -> Iterator[str]:
         if setting.removes:
             yield f"{_made_again(setting, own.get(setting.address))}{persistent}"
         elif setting.kind in _COUNTS and setting.before != setting.after:
-            back = f"set {setting.address} {setting.before}" if setting.before != "0" else f"off {setting.address}"
-            yield f"vfioctl sriov {back}{persistent}"
+            back = f"set {setting.address} {setting.before}{persistent}"
+            yield f"vfioctl sriov {back if setting.before != '0' else f'off {setting.address}'}"
         elif setting.kind == SettingKind.PROFILE:
             scope, _, name = setting.name.partition("/sriov_admin/")[2].partition("/profile/")
             yield f"vfioctl sriov profile {setting.address} {scope}/{name}={setting.before}"

@@ -44,9 +44,9 @@ def _files(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
 
 def _files_of(kernel: Kernel, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
     for parent in names_in(kernel, HOME) if uuids else ():
-        for uuid in uuids:
-            if kernel.has(path := f"{HOME}/{parent}/{uuid}"):
-                yield path, parent, uuid
+        for name in names_in(kernel, f"{HOME}/{parent}"):
+            if name.lower() in uuids:
+                yield f"{HOME}/{parent}/{name}", parent, name
 
 
 def parsed(text: str) -> dict[str, Any]:
