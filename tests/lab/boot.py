@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=CACHE / "results", help="folder for the results; emptied")
-    parser.add_argument("--deadline", type=float, default=900, metavar="SECONDS", help="of the whole run (900)")
+    parser.add_argument("--deadline", type=float, default=1080, metavar="SECONDS", help="of the whole run (1080)")
     parser.add_argument(
         "pytest", nargs="*", metavar="PYTEST ARG", help=f"after --; without a path, {' and '.join(TESTS)}"
     )

@@ -11,7 +11,7 @@ from tests.lab.inside.conftest import Load
 from vfioctl.host import Host
 from vfioctl.model.change import JournalState, Plan, Result
 
-ROUNDS = 15
+ROUNDS = 12
 SLICES = 6
 CUT_SHORT_AT_LEAST = 4
 

@@ -16,7 +16,7 @@ from vfioctl.host import Host
 from vfioctl.kernel.live import Live
 from vfioctl.model.change import JournalState
 
-ROUNDS = 4
+ROUNDS = 3
 BEFORE_ALL_BEGIN = 0.5
 PORT, TWO_PORTS = "mtty-1", "mtty-2"
 SMALL, SMALL_MB = "mbochs-small", 4
