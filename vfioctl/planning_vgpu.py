@@ -160,6 +160,7 @@ def _remove(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Mad
     facts = _facts(kernel, (name for vgpu in going for name in (vgpu.card, vgpu.parent)))
     files = [kept_file(each, vgpu.parent) for vgpu in going for each in wanted if each == vgpu.id]
     files += [vgpu.definition.path for vgpu in going if vgpu.definition]
+    files += [kept_file(each, "") for each in wanted if isinstance(each, PciAddress)]
     texts = {file: text_of(kernel, file) for file in files}
     mdevs = [each for each in wanted if isinstance(each, Uuid)]
     functions = [each for each in wanted if isinstance(each, PciAddress) and any(v.id == each for v in going)]

@@ -359,6 +359,15 @@ class TestOneThatFails:
         assert set(UUIDS[:2]) <= ours(mediated.host)
 
 
+def test_one_that_is_not_there_can_be_kept_no_longer(cut: Machine, run: Run) -> None:
+    cut.boots()
+    answer = run("vgpu remove --simulate", str(cut.file), FIRST)
+    assert answer.code == 0, answer.err
+    assert f"{HERE}/{FIRST}.json" not in cut.tree.files
+    restored(run, cut)
+    assert FIRST not in ours(cut.host)
+
+
 DAMAGED = [
     "", "{", "[]", '"x"', "\\u0000", '{"version": 2, "device": "0000:41:00.5", "card": "0000:41:00.0", "vfs": 1}',
     '{"device": "0000:41:00.5", "card": "0000:41:00.0"}',

@@ -167,7 +167,10 @@ def plan_remove(
     `found` says whose they are. Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
     """
     wish = _wish(intent)
-    going = [_instance(found, name) for name in dict.fromkeys(wish.instances)]
+    there = {vgpu.id for vgpu in found.instances}
+    named = dict.fromkeys(wish.instances)
+    absent = [name for name in named if name not in there and texts.get(kept_file(name, ""))]
+    going = [_instance(found, name) for name in named if name not in absent]
     for vgpu in going:
         _refuse_lasting(vgpu)
     foreign = [vgpu for vgpu in going if vgpu.owner != OURS]
@@ -181,7 +184,9 @@ def plan_remove(
     refuse(holding(held, wish.instances, intent), ())
     kept = {each.id for each in made.values() if each.kept}
     settings = [setting for vgpu in going for setting in _removed(vgpu, texts, kept=vgpu.id in kept)]
-    notes = [
+    settings += (kept_setting(kept_file(name, ""), name, texts[kept_file(name, "")], "") for name in absent)
+    notes = [f"{name} is not there now, and is made at boot no more" for name in absent]
+    notes += [
         f"{vgpu.id} stays defined in {vgpu.definition.path}: it comes back when that is started"
         for vgpu in going
         if vgpu.definition and not any(s.name == vgpu.definition.path for s in settings)
