@@ -94,9 +94,7 @@ class TestAnOlderCard:
         assert mdev.instances() == {ours, theirs}
         assert pci.driver_of(older) == "nvidia"
         assert vfioctl(ledger, "vgpu", "remove", ours, theirs, "--foreign").returncode == 0
-        bound = vfioctl(ledger, "bind", older)
-        assert bound.returncode == 0, bound.stderr
-        assert pci.driver_of(older) == "vfio-pci"
+        assert mdev.instances() == set()
 
 
 class TestVfsWithMdevs:
