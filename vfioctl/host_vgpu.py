@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 _MOST = 65_535
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class HostVgpus:
@@ -35,6 +34,7 @@ class HostVgpus:
 
     kernel: Kernel
     ledger: Path
+    _seen: Inventory | None
     _type_names: Names = {}  # noqa: RUF012 - replaced, never changed
 
     if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class HostVgpus:
         """Those that are wedged, those that vfioctl made, and names. Nothing where the ledger cannot be used."""
         if not self.ledger.exists():
             return {}, {}, {}
-        from vfioctl.apply.glance import Glance
+        from vfioctl.apply.glance import BOOT_ID, Glance
         from vfioctl.apply.store import Store
 
         glance = Glance(Store(self.ledger), boot_id=self.kernel.read(BOOT_ID))
@@ -187,7 +187,8 @@ class HostVgpus:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise BadSpec(f"{first['loc'][-1]}: {first['msg']}") from None
-        return self._sliced(intent)
+        # devices that are named were found by an inventory just now
+        return self._sliced(intent, seen=self._seen if devices else None)
 
     def _sliced_again(self, saved: Plan) -> Plan:
         """See `plan_again`. Room elsewhere, which the notes tell of, may have changed: nothing rests on it."""
@@ -201,7 +202,7 @@ class HostVgpus:
             raise StalePlan("the slices here changed after the plan was made", hint="make a new plan")
         return fresh
 
-    def _sliced(self, intent: Intent) -> Plan:
+    def _sliced(self, intent: Intent, *, seen: Inventory | None = None) -> Plan:
         from vfioctl.apply.glance import Glance
         from vfioctl.planning_vgpu import planned, read_slices
 
@@ -210,4 +211,4 @@ class HostVgpus:
         # only of those that the kernel stops listing
         cards = (card for card in found.cards if card.dialect == "vendor-vfio")
         self._type_names = {card.id: {kind.id: kind.name for kind in card.types if kind.name} for card in cards}
-        return planned(self.kernel, intent, found, glance.made(), self.inventory)
+        return planned(self.kernel, intent, found, glance.made(), lambda: seen or self.inventory())

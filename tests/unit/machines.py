@@ -86,6 +86,14 @@ def machine(tree: Tree, ledger: Path, faults: Sequence[Fault] = ()) -> Host:
     return Host(Simulated(tree, "simulated", faults=faults), ledger, settle=0.0, lock_wait=0.0)
 
 
+def write_ledger(ledger: Path, content: bytes | None) -> None:
+    """The ledger is that, or none, and no more."""
+    for file in ledger.parent.glob(f"{ledger.name}*"):
+        file.unlink()
+    if content is not None:
+        ledger.write_bytes(content)
+
+
 _EFFECTS = (StepKind.WRITE, StepKind.PERSISTENCE, StepKind.SERVICE, StepKind.KEEP, StepKind.NVIDIA_VFS)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hosts.pool import add_pool
-from tests.unit.machines import copy, effect, effects_of, machine, original
+from tests.unit.machines import copy, effect, effects_of, machine, original, write_ledger
 from vfioctl.host import Host
 from vfioctl.kernel.seam import PCI_DEVICES
 from vfioctl.kernel.simulated.faults import Fault
@@ -142,11 +142,7 @@ class Case:
         return copy(self.start)
 
     def write_ledger(self, content: bytes | None) -> None:
-        """The ledger is that, or none, and no more."""
-        for file in self.ledger.parent.glob(f"{self.ledger.name}*"):
-            file.unlink()
-        if content is not None:
-            self.ledger.write_bytes(content)
+        write_ledger(self.ledger, content)
 
     def host(self, tree: Tree, *faults: Fault) -> Host:
         return machine(tree, self.ledger, faults)

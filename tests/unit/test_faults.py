@@ -27,6 +27,7 @@ from tests.unit.machines import (
     machine,
     original,
     state,
+    write_ledger,
 )
 from vfioctl.errors import DeviceInUse, KernelRefused, Stuck, Unfinished, VerifyError, VfioctlError
 from vfioctl.host import Host
@@ -114,11 +115,7 @@ class Case:
         return copy(self.start)
 
     def write_ledger(self, content: bytes | None) -> None:
-        """The ledger is that, or none, and no more."""
-        for file in self.ledger.parent.glob(f"{self.ledger.name}*"):
-            file.unlink()
-        if content is not None:
-            self.ledger.write_bytes(content)
+        write_ledger(self.ledger, content)
 
     def host(self, tree: Tree, *faults: Fault) -> Host:
         """A host that has seen what the plan was made from."""

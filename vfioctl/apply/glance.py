@@ -10,6 +10,7 @@ from typing import Any
 from vfioctl.apply.store import Store
 from vfioctl.model.vgpu import Made
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 Names = Mapping[str, Mapping[str, str]]
 """By card and id, what types are called: the kernel lists only those that can still be made."""
 

@@ -64,7 +64,7 @@ def prove_settings(kernel: Kernel, settings: Iterable[Setting], goals: Bindings)
 def _is_as_meant(setting: Setting, found: str | None) -> bool:
     if found is None:
         is_asked_for = setting.makes or (setting.kind == SettingKind.PARAMETER and setting.after != "")
-        return not is_asked_for and setting.kind not in (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS)
+        return not is_asked_for and setting.kind not in VF_COUNTS
     if setting.kind == SettingKind.PARAMETER:  # a list of `name=value`, which the driver may space as it likes
         return _items(found) == _items(setting.after)
     return found == setting.after

@@ -7,14 +7,14 @@ from vfioctl.apply.journal import Journal
 from vfioctl.errors import BadDocument, Foreign, NotPermitted, StalePlan, Unfinished
 from vfioctl.kernel.seam import Kernel
 from vfioctl.model.change import Plan, StepKind, Verb
-from vfioctl.model.setting import SettingKind
+from vfioctl.model.setting import VF_COUNTS, SettingKind
 from vfioctl.model.values import PciAddress
 from vfioctl.plan.steps import follows
 from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.settings import read_again
 from vfioctl.probe.vgpu.dialect import physical
 
-_SEEN_BEFORE = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS, SettingKind.KEPT)
+_SEEN_BEFORE = (*VF_COUNTS, SettingKind.KEPT)
 
 
 def refuse_forged(plan: Plan) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from vfioctl.apply.glance import BOOT_ID
 from vfioctl.apply.journal import Journal
 from vfioctl.apply.proof import dead, prove_bindings, prove_settings
 from vfioctl.apply.walk import Progress, Walk
@@ -27,7 +28,6 @@ from vfioctl.probe.bindings import read_facts
 from vfioctl.probe.inventory import read_inventory
 from vfioctl.probe.settings import read_again
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _OF_A_SLICE = (SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER)
 DEAD = "its configuration space reads as all ones: nothing answers on the bus"
 

@@ -19,9 +19,8 @@ from vfioctl.plan.placement import Place, Placement, placed
 from vfioctl.plan.steps import steps
 
 _FOLDERS = {Dialect.MDEV: "/sys/bus/mdev/devices/{}", Dialect.VENDOR: "/sys/bus/pci/devices/{}"}
-_PLACEMENT, _PARAMETERS = "nvidia/placement_id", "nvidia/vgpu_params"
-
 _LIST = "vgpu_params"
+_PLACEMENT, _PARAMETERS = "nvidia/placement_id", f"nvidia/{_LIST}"
 Facts = Mapping[PciAddress, Fact]
 Texts = Mapping[str, str]
 """The text of each file below /etc that a plan may be about."""
@@ -116,7 +115,7 @@ def _parameters(
     listed = []
     given = tuple(given)
     names = [name.removeprefix("nvidia/") for name, _ in given]
-    if len(set(names)) < len(names) or (_LIST in names and len({*names} - {_LIST, "placement_id"}) > 0):
+    if len(set(names)) < len(names) or (_LIST in names and {*names} - {_LIST, "placement_id"}):
         raise BadSpec("a parameter is given twice", hint="give each once")
     if count > 1 and "placement_id" in names:
         raise BadSpec("a placement_id is for one slice", hint="leave out --count")

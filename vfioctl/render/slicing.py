@@ -9,7 +9,7 @@ from shlex import quote
 from rich.text import Text
 
 from vfioctl.model.change import Outcome, Plan, Result, Slicing, Verb
-from vfioctl.model.setting import Setting, SettingKind
+from vfioctl.model.setting import VF_COUNTS, Setting, SettingKind
 from vfioctl.model.vgpu import Dialect, Vgpu
 from vfioctl.render import words
 from vfioctl.render.columns import Column, Layout
@@ -17,7 +17,6 @@ from vfioctl.render.vgpu import count_words
 
 _WIDE = 1000
 _FOUND = (Column(""), Column(""), Column("", optional=True), Column("", optional=True), Column(""))
-_COUNTS = (SettingKind.VF_COUNT, SettingKind.NVIDIA_VFS)
 
 
 def asked_line(plan: Plan, wish: Slicing) -> str:
@@ -89,7 +88,7 @@ def proof_lines(plan: Plan) -> Iterator[Text]:
         yield Text("every slice is there, of its type, with a node that a guest can open")
     if any(setting.removes for setting in plan.settings):
         yield Text("no such slice is there, nor a hidden one that still takes its share")
-    if kinds & {*_COUNTS}:
+    if kinds & {*VF_COUNTS}:
         yield Text("the links to the VFs are counted")
     if kinds & {SettingKind.PARAMETER, SettingKind.PROFILE, SettingKind.KEPT}:
         yield Text("what was written reads as it was written")
@@ -107,7 +106,7 @@ def undo_lines(plan: Plan) -> Iterator[str]:
         persistent = " --persistent" if definition and definition.before else ""
         if setting.removes:
             yield f"{_made_again(setting, own.get(setting.address))}{persistent}"
-        elif setting.kind in _COUNTS and setting.before != setting.after:
+        elif setting.kind in VF_COUNTS and setting.before != setting.after:
             back = f"set {setting.address} {setting.before}{persistent}"
             yield f"vfioctl sriov {back if setting.before != '0' else f'off {setting.address}'}"
         elif setting.kind == SettingKind.PROFILE:
@@ -137,7 +136,7 @@ def outcome_lines(outcome: Outcome) -> Iterator[Text]:
     if outcome.result == Result.DONE:
         yield from (Text(f"{setting.address} is gone") for setting in settings if setting.removes)
         if not rows:  # VFs that are no slices yet are not among them
-            counts = ((s.address, s.after) for s in settings if s.kind in _COUNTS)
+            counts = ((s.address, s.after) for s in settings if s.kind in VF_COUNTS)
             yield from (Text(f"{pf} has {'no' if count == '0' else count} VFs") for pf, count in counts)
         yield from settings_lines(s for s in settings if s.kind == SettingKind.PROFILE)
         yield from (_kept(setting) for setting in settings if setting.kind == SettingKind.KEPT)
