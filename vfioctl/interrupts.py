@@ -53,6 +53,6 @@ def _take(of: frozenset[signal.Signals] | set[signal.Signals]) -> bool:
     """Whether one was waiting; it waits no more."""
     taken = False
     while waiting := signal.sigpending() & of:
-        signal.sigwait(waiting)
-        taken = True
+        # not sigwait: another thread of this process may have taken it meanwhile, and it would wait for ever
+        taken = signal.sigtimedwait(waiting, 0) is not None or taken
     return taken

@@ -452,17 +452,17 @@ def ctrl_c() -> None:
 
 
 def at_the_terminal() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def terminated() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def left_alone() -> None:
     """The terminal has gone, and more than one says so."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -494,7 +494,7 @@ def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) ->
 
         def write(self, path: str, value: str) -> None:
             if kernel_writes:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             super().write(path, value)
 
     work = Machine(fast_folder / "x.db", Impatient)
