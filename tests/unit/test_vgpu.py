@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import Run
@@ -540,6 +540,7 @@ class TestParsers:
         assert all(number.isascii() and int(number) > 0 and name for number, name in creatable(text).items())
 
     @given(TEXT)
+    @example("0\x1f")
     @unhurried
     def test_any_text_is_a_number_or_none(self, text: str) -> None:
         assert (number_in(text) or 0) >= 0

@@ -104,7 +104,9 @@ def number_in(text: str) -> int | None:
     """A decimal number, as sysfs writes one; None for anything else."""
     if len(text) < _FEW_DIGITS and text.isascii() and text.isdecimal():
         return int(text)
-    return int(text) if _NUMBER.fullmatch(text.strip()) else None
+    # stripped for both: the separators \x1c to \x1f are spaces to strip() and none to int()
+    text = text.strip()
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def node_in(text: str) -> int | None:
