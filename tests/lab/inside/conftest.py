@@ -17,6 +17,7 @@ collect_ignore_glob = [] if IN_LAB else ["*"]
 PUT_BACK_SECONDS = 30
 Hold = Callable[[str], "subprocess.Popen[str]"]
 Load = Callable[..., None]
+BindVfs = Callable[..., list[str]]
 WriteApart = Callable[[Path, str], mdev.Writer]
 
 
@@ -65,6 +66,20 @@ def load(drivers_put_back: None) -> Iterator[Load]:
     for module in reversed(loaded):
         if mdev.is_loaded(module):
             mdev.unload(module)
+
+
+@pytest.fixture
+def bind_vfs(lab: topology.Topology, load: Load) -> BindVfs:
+    """Loads a stand-in and puts so many VFs on it, as the driver named nvidia."""
+
+    def bind(module: str, count: int, **parameters: object) -> list[str]:
+        load(module, **parameters)
+        functions = mdev.enable_vfs(lab.nvme, count, autoprobe=False)
+        for function in functions:
+            pci.bind_to(function, "nvidia")
+        return functions
+
+    return bind
 
 
 @pytest.fixture

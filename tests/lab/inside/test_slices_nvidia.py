@@ -1,14 +1,13 @@
 """vfioctl on NVIDIA's two interfaces, as the stand-ins keep their rules: an older card, VFs with mdevs, the folder."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
-from tests.lab.inside.conftest import Hold, Load
+from tests.lab.inside.conftest import BindVfs, Hold, Load
 from tests.lab.inside.test_slices_mdev import listed, made
 from tests.lab.inside.test_slices_races import Overtaken
 from tests.lab.inside.test_slices_sriov import refusal
@@ -20,7 +19,6 @@ from vfioctl.model.vgpu import FOREIGN, OURS
 A2_4C, A2_8Q = "nvidia-754", "nvidia-747"
 L40S_2Q, L40S_16Q, L40S_16A, L40S_24Q = "1148", "1154", "1164", "1155"
 NO_LIMIT = (("frame_rate_limiter", "0"),)
-Vfs = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -34,20 +32,6 @@ def older(lab: Topology, load: Load) -> str:
     load("standin_mdev")
     pci.bind_to(lab.far_display, "nvidia")
     return lab.far_display
-
-
-@pytest.fixture
-def vfs(lab: Topology, load: Load) -> Vfs:
-    """Loads a stand-in and puts so many VFs on it, as the driver named nvidia."""
-
-    def bind(module: str, count: int, **parameters: object) -> list[str]:
-        load(module, **parameters)
-        functions = mdev.enable_vfs(lab.nvme, count, autoprobe=False)
-        for function in functions:
-            pci.bind_to(function, "nvidia")
-        return functions
-
-    return bind
 
 
 class TestAnOlderCard:
@@ -98,8 +82,8 @@ class TestAnOlderCard:
 
 
 class TestVfsWithMdevs:
-    def test_each_has_room_for_one_and_the_card_for_its_size(self, ledger: Path, vfs: Vfs) -> None:
-        functions = vfs("standin_mdev", 4)
+    def test_each_has_room_for_one_and_the_card_for_its_size(self, ledger: Path, bind_vfs: BindVfs) -> None:
+        functions = bind_vfs("standin_mdev", 4)
         first, second = made(ledger, "A2-8Q", count=2)
         assert {first.parent, second.parent} < set(functions)
         assert first.parent != second.parent
@@ -113,8 +97,8 @@ class TestVfsWithMdevs:
         assert refusal(ledger, "vgpu", "create", "A2-8Q", "--parent", second.parent)["kind"] == "NoCapacity"
         assert mdev.instances() == {second.id, third.id}
 
-    def test_a_vf_with_a_slice_stays_as_it_is(self, ledger: Path, lab: Topology, vfs: Vfs) -> None:
-        function, _ = vfs("standin_mdev", 2)
+    def test_a_vf_with_a_slice_stays_as_it_is(self, ledger: Path, lab: Topology, bind_vfs: BindVfs) -> None:
+        function, _ = bind_vfs("standin_mdev", 2)
         ours = made(ledger, "A2-4C", parent=function)[0].id
         to_another = ("unbind", function, "--to", "nvme")
         for words in (("bind", function), to_another, ("sriov", "off", lab.nvme, "--foreign")):
@@ -128,8 +112,8 @@ class TestVfsWithMdevs:
 
 
 class TestTheVendorsFolder:
-    def test_types_on_vfs_until_the_card_is_full(self, ledger: Path, vfs: Vfs) -> None:
-        functions = vfs("standin_vendor", 4)
+    def test_types_on_vfs_until_the_card_is_full(self, ledger: Path, bind_vfs: BindVfs) -> None:
+        functions = bind_vfs("standin_vendor", 4)
         slices = made(ledger, "L40S-16Q", count=2, parameters=NO_LIMIT)
         ours = [one.id for one in slices]
         assert set(ours) < set(functions)
@@ -148,8 +132,8 @@ class TestTheVendorsFolder:
         assert {mdev.current(one) for one in functions} == {mdev.NONE}
         assert len(made(ledger, "L40S-24Q", count=2)) == 2
 
-    def test_a_type_set_by_others_is_theirs(self, ledger: Path, vfs: Vfs) -> None:
-        first, second = vfs("standin_vendor", 2)
+    def test_a_type_set_by_others_is_theirs(self, ledger: Path, bind_vfs: BindVfs) -> None:
+        first, second = bind_vfs("standin_vendor", 2)
         mdev.set_current(first, L40S_16Q)
         assert listed(ledger)[first].owner == FOREIGN
         assert refusal(ledger, "vgpu", "remove", first)["kind"] == "Foreign"
@@ -165,8 +149,8 @@ class TestTheVendorsFolder:
         assert [mdev.current(one) for one in (first, second)] == [mdev.NONE] * 2
 
     @pytest.mark.parametrize(("on", "said"), [("the very VF", "EBUSY"), ("another VF", "EIO")])
-    def test_somebody_is_faster(self, ledger: Path, vfs: Vfs, on: str, said: str) -> None:
-        functions = vfs("standin_vendor", 4)
+    def test_somebody_is_faster(self, ledger: Path, bind_vfs: BindVfs, on: str, said: str) -> None:
+        functions = bind_vfs("standin_vendor", 4)
         taken: list[str] = []
 
         def take(_: str) -> None:
@@ -183,8 +167,8 @@ class TestTheVendorsFolder:
         assert {one for one in functions if mdev.current(one) != mdev.NONE} == set(taken)
         assert [vgpu.owner for vgpu in host.vgpus().instances if vgpu.id in taken] == [FOREIGN]
 
-    def test_a_driver_that_does_nothing_is_found_out(self, ledger: Path, vfs: Vfs) -> None:
-        (function,) = vfs("standin_vendor", 1, deaf=1)
+    def test_a_driver_that_does_nothing_is_found_out(self, ledger: Path, bind_vfs: BindVfs) -> None:
+        (function,) = bind_vfs("standin_vendor", 1, deaf=1)
         answer = vfioctl(ledger, "vgpu", "create", "L40S-2Q", "--json")
         assert answer.returncode == 6, answer.stdout
         error = json.loads(answer.stdout)["error"]
@@ -194,8 +178,8 @@ class TestTheVendorsFolder:
         assert vfioctl(ledger, "recover").stdout.startswith("Nothing to recover")
         assert {vgpu.owner for vgpu in listed(ledger).values()} <= {FOREIGN}
 
-    def test_in_use_it_stays(self, ledger: Path, vfs: Vfs, hold: Hold) -> None:
-        first, second = vfs("standin_vendor", 2)
+    def test_in_use_it_stays(self, ledger: Path, bind_vfs: BindVfs, hold: Hold) -> None:
+        first, second = bind_vfs("standin_vendor", 2)
         assert {one.id for one in made(ledger, "L40S-2Q", count=2)} == {first, second}
         process = hold(first)
         assert f"process {process.pid}" in refusal(ledger, "vgpu", "remove", first)["message"]
@@ -211,8 +195,8 @@ class TestTheVendorsFolder:
         process.wait()
         assert vfioctl(ledger, "vgpu", "remove", first, second).returncode == 0
 
-    def test_when_one_cannot_go_the_others_come_back_as_they_were(self, ledger: Path, vfs: Vfs) -> None:
-        first, second = vfs("standin_vendor", 2)
+    def test_when_one_cannot_go_the_others_come_back_as_they_were(self, ledger: Path, bind_vfs: BindVfs) -> None:
+        first, second = bind_vfs("standin_vendor", 2)
         made(ledger, "L40S-16Q", count=2, parameters=NO_LIMIT)
         pci.write(pci.DEVICES / second / "standin_in_use", "1")
         answer = vfioctl(ledger, "vgpu", "remove", first, second)
@@ -223,8 +207,8 @@ class TestTheVendorsFolder:
         assert (pci.DEVICES / first / "nvidia/vgpu_params").read_text() == "frame_rate_limiter=0\n"
         assert {vgpu.owner for vgpu in listed(ledger).values()} == {OURS}
 
-    def test_a_vf_with_a_type_stays_as_it_is(self, ledger: Path, lab: Topology, vfs: Vfs) -> None:
-        function, other = vfs("standin_vendor", 2)
+    def test_a_vf_with_a_type_stays_as_it_is(self, ledger: Path, lab: Topology, bind_vfs: BindVfs) -> None:
+        function, other = bind_vfs("standin_vendor", 2)
         assert made(ledger, "L40S-2Q", parent=function)[0].id == function
         mdev.set_current(other, L40S_2Q)
         to_another = ("unbind", function, "--to", "nvme")

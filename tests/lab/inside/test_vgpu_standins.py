@@ -1,12 +1,11 @@
 """The stand-ins keep the rules they stand in for: NVIDIA-like parents and the vendor's folder, on real functions."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.lab.inside import l2, mdev, pci
-from tests.lab.inside.conftest import Hold, Load, WriteApart
+from tests.lab.inside.conftest import BindVfs, Hold, Load, WriteApart
 from tests.lab.inside.refusal import refused
 from tests.lab.inside.topology import Topology
 
@@ -21,20 +20,6 @@ L40S_2Q, L40S_16Q, L40S_16A, L40S_24Q, L40S_48Q = "1148", "1154", "1164", "1155"
 def only(left: dict[str, int]) -> dict[str, int]:
     """What is left of each type of an A2, 0 where not said."""
     return dict.fromkeys(A2_EMPTY, 0) | left
-
-
-@pytest.fixture
-def bind_vfs(lab: Topology, load: Load) -> Callable[..., list[str]]:
-    """Loads a stand-in and puts so many VFs on it, as the driver named nvidia."""
-
-    def bind(module: str, count: int, **parameters: object) -> list[str]:
-        load(module, **parameters)
-        functions = mdev.enable_vfs(lab.nvme, count, autoprobe=False)
-        for function in functions:
-            pci.bind_to(function, "nvidia")
-        return functions
-
-    return bind
 
 
 class TestAnOlderCard:
@@ -98,7 +83,7 @@ class TestAnOlderCard:
 
 
 class TestACardWithVirtualFunctions:
-    def test_each_is_a_parent_of_one_and_the_first_decides_the_size(self, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_each_is_a_parent_of_one_and_the_first_decides_the_size(self, bind_vfs: BindVfs) -> None:
         functions = bind_vfs("standin_mdev", 4)
         assert mdev.parents() == set(functions)
         assert all(mdev.available(one) == dict.fromkeys(A2_EMPTY, 1) for one in functions)
@@ -114,7 +99,7 @@ class TestACardWithVirtualFunctions:
         mdev.remove_all()
         assert all(mdev.available(one) == dict.fromkeys(A2_EMPTY, 1) for one in functions)
 
-    def test_they_take_their_instances_with_them(self, lab: Topology, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_they_take_their_instances_with_them(self, lab: Topology, bind_vfs: BindVfs) -> None:
         functions = bind_vfs("standin_mdev", 2)
         mdev.create(functions[0], A2_4C)
         mdev.set_vf_count(lab.nvme, 0)
@@ -122,7 +107,7 @@ class TestACardWithVirtualFunctions:
 
 
 class TestTheVendorsFolder:
-    def test_what_is_there(self, lab: Topology, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_what_is_there(self, lab: Topology, bind_vfs: BindVfs) -> None:
         (function,) = bind_vfs("standin_vendor", 1)
         folder = pci.DEVICES / function / "nvidia"
         assert {path.name for path in folder.iterdir()} == {
@@ -138,7 +123,7 @@ class TestTheVendorsFolder:
         assert [path.name[:4] for path in (pci.DEVICES / function / "vfio-dev").iterdir()] == ["vfio"]
         assert not (pci.DEVICES / lab.nvme / "nvidia").exists()
 
-    def test_the_list_shrinks_on_all_functions_of_the_card(self, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_the_list_shrinks_on_all_functions_of_the_card(self, bind_vfs: BindVfs) -> None:
         functions = bind_vfs("standin_vendor", 4)
         assert len(mdev.creatable(functions[3])) == 7
         mdev.set_current(functions[0], L40S_16Q)
@@ -154,7 +139,7 @@ class TestTheVendorsFolder:
         mdev.set_current(functions[1], mdev.NONE)
         assert set(mdev.creatable(functions[3])) == {L40S_16Q, L40S_16A}
 
-    def test_a_change_goes_by_way_of_none_and_no_type_is_unknown(self, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_a_change_goes_by_way_of_none_and_no_type_is_unknown(self, bind_vfs: BindVfs) -> None:
         (function,) = bind_vfs("standin_vendor", 1)
         assert refused(lambda: mdev.set_current(function, "1")) == "EIO"
         assert refused(lambda: mdev.set_current(function, "some")) == "EINVAL"
@@ -162,7 +147,7 @@ class TestTheVendorsFolder:
         mdev.set_current(function, L40S_48Q)
         assert refused(lambda: mdev.set_current(function, L40S_2Q)) == "EBUSY"
 
-    def test_parameters_need_a_type_and_go_with_it(self, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_parameters_need_a_type_and_go_with_it(self, bind_vfs: BindVfs) -> None:
         (function,) = bind_vfs("standin_vendor", 1)
         parameters = pci.DEVICES / function / "nvidia/vgpu_params"
         placement = pci.DEVICES / function / "nvidia/placement_id"
@@ -175,7 +160,7 @@ class TestTheVendorsFolder:
         assert parameters.read_text() == "\n"
         assert refused(placement.read_text) == "ENXIO"
 
-    def test_in_use_nothing_changes(self, bind_vfs: Callable[..., list[str]], hold: Hold) -> None:
+    def test_in_use_nothing_changes(self, bind_vfs: BindVfs, hold: Hold) -> None:
         first, second = bind_vfs("standin_vendor", 2)
         for function in (first, second):
             mdev.set_current(function, L40S_2Q)
@@ -191,13 +176,13 @@ class TestTheVendorsFolder:
         for function in (first, second):
             mdev.set_current(function, mdev.NONE)
 
-    def test_without_a_type_it_cannot_be_opened(self, bind_vfs: Callable[..., list[str]], hold: Hold) -> None:
+    def test_without_a_type_it_cannot_be_opened(self, bind_vfs: BindVfs, hold: Hold) -> None:
         (function,) = bind_vfs("standin_vendor", 1)
         with pytest.raises(AssertionError):
             hold(function)
         assert Path("/dev/vfio", pci.group_of(function)).exists()
 
-    def test_it_can_lack_its_header_and_do_nothing(self, bind_vfs: Callable[..., list[str]]) -> None:
+    def test_it_can_lack_its_header_and_do_nothing(self, bind_vfs: BindVfs) -> None:
         (function,) = bind_vfs("standin_vendor", 1, header=0, deaf=1)
         listed = (pci.DEVICES / function / "nvidia/creatable_vgpu_types").read_text()
         assert listed.startswith("1145  : NVIDIA L40S-1B\n")
