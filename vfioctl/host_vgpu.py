@@ -175,6 +175,9 @@ class HostVgpus:
         return self._sliced_by("sriov profile", address, parameters=tuple(values))
 
     def _sliced_by(self, verb: str, *devices: str, force_holders: bool = False, **wishes: object) -> Plan:
+        from vfioctl.apply.store import Store
+
+        self.kernel.prepare(Store(self.ledger).lock_file)  # it starts while the models are imported
         from pydantic import ValidationError
 
         from vfioctl.errors import BadSpec

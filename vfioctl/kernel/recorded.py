@@ -174,5 +174,8 @@ class Recorded:
     def viable(self, group: int) -> bool:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
 
+    def prepare(self, lock: Path) -> None:
+        """It needs nothing."""
+
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         raise HostError("a recorded host is read-only", hint="use --simulate to try changes")

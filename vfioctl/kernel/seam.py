@@ -182,5 +182,8 @@ class Kernel(Protocol):
     def viable(self, group: int) -> bool:
         """VFIO_GROUP_GET_STATUS: whether a guest could own the group now. Raises KernelRefused."""
 
+    def prepare(self, lock: Path) -> None:
+        """Changes under this lock are to come: what they need may start now, and stay. Takes no lock, makes no file."""
+
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         """The host's lock, held by no other process meanwhile. Raises Busy after `wait` seconds."""

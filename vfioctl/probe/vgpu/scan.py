@@ -6,6 +6,7 @@ Imports no model: its children read while the caller still imports one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
@@ -60,7 +61,9 @@ class VgpuScan:
         half = len(parents) // 2 if len(parents) > _MANY else 0
         for share in (parents[:half], parents[half:]):
             if share:
-                self._answers.append(self._kernel.survey(self._attempt, [f"{dialect} {parent}" for parent in share]))
+                # what twins have in common is read once; one alone may be read by whoever is there already
+                attempt = partial(read_place, self._kernel) if len(share) == 1 else self._attempt
+                self._answers.append(self._kernel.survey(attempt, [f"{dialect} {parent}" for parent in share]))
         for parent in parents:
             self._cards.setdefault(self._card_of(parent), dialect)
 
@@ -78,11 +81,7 @@ class VgpuScan:
         return physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
 
     def _attempt(self, subject: str) -> Facts:
-        dialect, _, parent = subject.partition(" ")
-        try:
-            return self._readers[dialect].read(parent)
-        except KernelRefused as error:
-            return {"failed": f"it could not be read: {error.symbol}"}
+        return _attempt(self._readers, subject)
 
     def results(self) -> Iterator[tuple[str, str, Facts]]:
         """Dialect, parent and facts of each parent that answered; those of one dialect follow one another."""
@@ -99,3 +98,16 @@ class VgpuScan:
         """By address, what NVML says; asked only where a card gives no numbers of its own."""
         answer = self._nvml() if self._nvml else {}
         return {} if isinstance(answer, Unanswered) else answer
+
+
+def read_place(kernel: Kernel, subject: str) -> Facts:
+    """What one place shows, named as its dialect and itself. Runs in a child."""
+    return _attempt({reader.dialect: reader(kernel) for reader in READERS}, subject)
+
+
+def _attempt(readers: Mapping[str, Reader], subject: str) -> Facts:
+    dialect, _, parent = subject.partition(" ")
+    try:
+        return readers[dialect].read(parent)
+    except KernelRefused as error:
+        return {"failed": f"it could not be read: {error.symbol}"}

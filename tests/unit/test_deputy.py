@@ -1,4 +1,4 @@
-"""Writes in a child of their own: a FIFO that nobody reads stands for a write that the kernel does not return from."""
+"""Writes and reads in a child of their own: a FIFO that nobody reads stands for a write that does not return."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.test_expendable import has_children, open_files
 from vfioctl.errors import Busy, HostError, KernelRefused, Stuck
 from vfioctl.kernel.deadlines import Deadlines
-from vfioctl.kernel.expendable import Unreturned, process_text
+from vfioctl.kernel.deputy import RETURNED, Deputy, ticket_of, write_ended
+from vfioctl.kernel.expendable import Unreturned, call, process_text
 from vfioctl.kernel.live import Live
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.writer import RETURNED, Writer, ticket_of, write_ended
+from vfioctl.kernel.seam import Unanswered
+
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON, LATE = 0.4, 20.0
@@ -75,15 +80,15 @@ def eventually(true: Callable[[], object]) -> bool:
     return False
 
 
-class TestWriter:
+class TestDeputy:
     def test_one_child_does_all_writes(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        writer = Writer()
+        deputy = Deputy(None)
         for text in ("one", "two", "\n", "é"):
-            assert writer.write(str(tmp_path / "a"), text, deadline=LATE) == 0
-        pid = writer._child.pid
+            assert deputy.write(str(tmp_path / "a"), text, deadline=LATE) == 0
+        pid = deputy._child.pid
         assert (tmp_path / "a").read_bytes() == b"\xc3\xa9o", "each is written over the one before, as to sysfs"
-        writer.close()
+        deputy.close()
         assert eventually(lambda: has_ended(pid))
 
     @pytest.mark.parametrize(
@@ -91,29 +96,29 @@ class TestWriter:
         [("/no/such/file", errno.ENOENT), ("/proc", errno.EISDIR), ("/proc/sys/kernel/ostype", errno.EACCES)],
     )
     def test_an_errno_is_told_and_the_child_goes_on(self, tmp_path: Path, path: str, number: int) -> None:
-        writer = Writer()
-        told = writer.write(path, "x", deadline=LATE)
+        deputy = Deputy(None)
+        told = deputy.write(path, "x", deadline=LATE)
         assert told in (number, errno.EROFS, errno.EPERM)
         (tmp_path / "a").touch()
-        assert writer.write(str(tmp_path / "a"), "x", deadline=LATE) == 0
-        writer.close()
+        assert deputy.write(str(tmp_path / "a"), "x", deadline=LATE) == 0
+        deputy.close()
 
     def test_it_is_nobodys_child_but_inits(self) -> None:
-        writer = Writer()
-        writer._child.meet()
-        parent = int(process_text(writer._child.pid, "stat").rpartition(")")[2].split()[1])
+        deputy = Deputy(None)
+        deputy._child.meet()
+        parent = int(process_text(deputy._child.pid, "stat").rpartition(")")[2].split()[1])
         assert parent != os.getpid()
         assert not has_children()
-        writer.close()
+        deputy.close()
 
     def test_a_write_that_does_not_return_is_given_up_in_time_and_not_killed(self, fifo: Path, tmp_path: Path) -> None:
         verdicts = tmp_path / "verdicts"
-        writer, began = Writer(verdicts=verdicts), time.monotonic()
+        deputy, began = Deputy(None, verdicts=verdicts), time.monotonic()
         with pytest.raises(Unreturned) as caught:
-            writer.write(str(fifo), "text", deadline=SOON)
+            deputy.write(str(fifo), "text", deadline=SOON)
         assert SOON <= time.monotonic() - began < SOON + 10
         ticket = ticket_of(caught.value.pid)
-        writer.close()
+        deputy.close()
         assert write_ended(ticket, verdicts) is None
         time.sleep(0.1)
         assert ticket_of(caught.value.pid) == ticket, "it is still there"
@@ -128,11 +133,11 @@ class TestWriter:
         with suppress(BlockingIOError):
             while os.write(full, b"x" * 4096):
                 pass
-        writer = Writer(verdicts=verdicts)
+        deputy = Deputy(None, verdicts=verdicts)
         with pytest.raises(Unreturned) as caught:
-            writer.write(str(fifo), "text", deadline=SOON)
+            deputy.write(str(fifo), "text", deadline=SOON)
         ticket = ticket_of(caught.value.pid)
-        writer.close()
+        deputy.close()
         os.close(full)  # the last who could have read it
         assert eventually(lambda: write_ended(ticket, verdicts) == "EPIPE")
 
@@ -141,11 +146,11 @@ class TestWriter:
         (tmp_path / "target").touch()
         (tmp_path / "link").symlink_to(tmp_path / "target")
         place = None if verdicts == "none" else tmp_path / verdicts
-        writer = Writer(verdicts=place)
+        deputy = Deputy(None, verdicts=place)
         with pytest.raises(Unreturned) as caught:
-            writer.write(str(fifo), "text", deadline=SOON)
+            deputy.write(str(fifo), "text", deadline=SOON)
         ticket = ticket_of(caught.value.pid)
-        writer.close()
+        deputy.close()
         assert write_ended(ticket, place) is None
         drained(fifo)
         assert eventually(lambda: write_ended(ticket, place) == "unknown")
@@ -153,13 +158,13 @@ class TestWriter:
 
     def test_a_child_that_was_killed_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        writer = Writer()
-        writer._child.meet()
-        os.kill(writer._child.pid, signal.SIGKILL)
-        assert eventually(lambda: has_ended(writer._child.pid))
+        deputy = Deputy(None)
+        deputy._child.meet()
+        os.kill(deputy._child.pid, signal.SIGKILL)
+        assert eventually(lambda: has_ended(deputy._child.pid))
         with pytest.raises(ChildProcessError, match="died"):
-            writer.write(str(tmp_path / "a"), "x", deadline=LATE)
-        writer.close()
+            deputy.write(str(tmp_path / "a"), "x", deadline=LATE)
+        deputy.close()
 
     def test_a_ctrl_c_is_heard_when_the_write_has_ended(self, fifo: Path) -> None:
         def later() -> None:
@@ -169,12 +174,12 @@ class TestWriter:
             text.append(drained(fifo))
 
         text: list[bytes] = []
-        writer, thread = Writer(), threading.Thread(target=later)
+        deputy, thread = Deputy(None), threading.Thread(target=later)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            writer.write(str(fifo), "text", deadline=LATE)
+            deputy.write(str(fifo), "text", deadline=LATE)
         thread.join()
-        writer.close()
+        deputy.close()
         assert text == [b"text"]
 
     def test_no_descriptor_can_be_had(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +192,7 @@ class TestWriter:
         real, pipes = os.pipe, [0][:0]
         monkeypatch.setattr(os, "pipe", none_left)
         with pytest.raises(HostError, match="no child process could be started"):
-            Writer()
+            Deputy(None)
 
 
 class TestTickets:
@@ -240,7 +245,7 @@ class TestLive:
         (tmp_path / "a").touch()
         kernel = live()
         kernel.write(str(tmp_path / "a"), "x")
-        assert kernel._writer is None
+        assert kernel._deputy is None
         with pytest.raises(KernelRefused) as caught:
             kernel.write(str(tmp_path / "b"), "x")
         assert (caught.value.symbol, caught.value.text) == ("ENOENT", "x")
@@ -250,10 +255,10 @@ class TestLive:
         kernel = live()
         with kernel.exclusive(tmp_path / "lock", wait=0):
             kernel.write(str(tmp_path / "a"), "x")
-            first = kernel._writer
+            first = kernel._deputy
             kernel.write(str(tmp_path / "a"), "y")
-            assert kernel._writer is first is not None
-        assert kernel._writer is None
+            assert kernel._deputy is first is not None
+        assert kernel._deputy is None
 
     def test_what_does_not_return_is_stuck_with_a_ticket(self, fifo: Path, tmp_path: Path) -> None:
         kernel = live(fifo=SOON)
@@ -314,6 +319,147 @@ class TestLive:
         assert eventually(lambda: has_ended(child))
         with held(lock, wait=LATE):
             pass
+
+
+def read(kernel: Live, path: str) -> list[Any]:
+    return [os.getpid(), kernel.read(path)]
+
+
+def seen(kernel: Live, path: Path, read_one: Callable[[str], list[Any]] | None = None) -> tuple[int, str]:
+    """Who read it, and its text."""
+    ((_, found),) = kernel.survey(read_one or partial(read, kernel), [str(path)])
+    assert isinstance(found, list)
+    return found[0], found[1]
+
+
+def block(_: Live, path: str) -> str:
+    time.sleep(1)
+    return path
+
+
+def deputy_of(kernel: Live) -> Deputy | None:
+    return kernel._deputy
+
+
+class TestPrepared:
+    """What a change will need, from the moment it is planned."""
+
+    @pytest.fixture
+    def lock(self, tmp_path: Path) -> Path:
+        lock = tmp_path / "ledger.db.lock"
+        lock.touch()
+        return lock
+
+    def test_one_child_reads_and_writes_from_the_plan_to_the_end(self, lock: Path, tmp_path: Path) -> None:
+        (tmp_path / "a").write_text("text\n")
+        kernel = live()
+        kernel.prepare(lock)
+        first = deputy_of(kernel)
+        assert first is not None
+        pid, text = seen(kernel, tmp_path / "a")
+        assert text == "text"
+        with kernel.exclusive(lock, wait=0):
+            assert deputy_of(kernel) is first
+            assert holders_of(lock) == [pid], "it has the lock too"
+            kernel.write(str(tmp_path / "a"), "x")
+            assert seen(kernel, tmp_path / "a") == (pid, "xext")
+            with pytest.raises(Busy), held(lock, wait=0):
+                pytest.fail("it is taken")
+        with held(lock, wait=0):
+            pass
+        with kernel.exclusive(lock, wait=0):
+            assert seen(kernel, tmp_path / "a") == (pid, "xext"), "it stays for the next one"
+        del kernel, first
+        assert eventually(lambda: has_ended(pid)), "and goes with its kernel"
+
+    def test_what_is_no_function_of_this_kernel_alone_has_a_child_of_its_own(self, lock: Path) -> None:
+        kernel = live()
+        kernel.prepare(lock)
+        pid, _ = seen(kernel, lock)
+        for read_one in (lambda path: read(kernel, path), partial(read, live())):
+            other, _ = seen(kernel, lock, read_one)
+            assert other not in (pid, os.getpid())
+        with kernel.exclusive(lock, wait=0):
+            pass
+
+        def all_collected() -> bool:
+            call(os.getpid, deadline=LATE)  # which first collects those that have ended
+            return not has_children()
+
+        assert eventually(all_collected)
+
+    def test_what_does_not_return_costs_its_subject_and_the_deputy(self, lock: Path) -> None:
+        kernel = live()
+        kernel.prepare(lock)
+        ((_, found),) = kernel.survey(partial(block, kernel), [str(lock)], patience=SOON)
+        assert found == Unanswered(f"no answer after {SOON:g} s")
+        assert deputy_of(kernel) is None
+        with kernel.exclusive(lock, wait=0):
+            kernel.write(str(lock), "x")
+
+    def test_a_deputy_that_was_killed_costs_its_subject(self, lock: Path) -> None:
+        kernel = live()
+        kernel.prepare(lock)
+        pid, _ = seen(kernel, lock)
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: has_ended(pid))
+        ((_, found),) = kernel.survey(partial(read, kernel), [str(lock)])
+        assert found == Unanswered("the child that writes died")
+        assert deputy_of(kernel) is None
+
+    def test_one_that_is_stuck_does_not_have_the_next_lock(self, lock: Path, fifo: Path) -> None:
+        kernel = live(fifo=SOON)
+        kernel.prepare(lock)
+        with kernel.exclusive(lock, wait=0), pytest.raises(Stuck) as caught:
+            kernel.write(str(fifo), "text")
+        kernel.prepare(lock)
+        with kernel.exclusive(lock, wait=0):
+            pid, _ = seen(kernel, lock)
+            assert sorted(holders_of(lock)) == sorted([pid, caught.value.facts["pid"]])
+            drained(fifo)
+            assert eventually(lambda: holders_of(lock) == [pid])
+
+    def test_a_lock_that_is_not_there_is_not_made(self, tmp_path: Path) -> None:
+        kernel = live()
+        kernel.prepare(tmp_path / "new/ledger.db.lock")
+        assert deputy_of(kernel) is None
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize("what", ["replaced", "another"])
+    def test_another_lock_is_not_the_one(self, lock: Path, tmp_path: Path, what: str) -> None:
+        kernel = live()
+        kernel.prepare(lock)
+        first = deputy_of(kernel)
+        if what == "replaced":
+            (tmp_path / "new").touch()
+            (tmp_path / "new").replace(lock)
+        with kernel.exclusive(lock if what == "replaced" else tmp_path / "other", wait=0):
+            assert deputy_of(kernel) is not first
+
+    def test_a_lock_that_cannot_be_had_may_be_had_later(self, lock: Path) -> None:
+        kernel = live()
+        kernel.prepare(lock)
+        with held(lock, wait=0), pytest.raises(Busy), kernel.exclusive(lock, wait=0):
+            pytest.fail("it is taken")
+        first = deputy_of(kernel)
+        with kernel.exclusive(lock, wait=0):
+            assert deputy_of(kernel) is first
+            assert eventually(lambda: holders_of(lock))
+
+    def test_a_fork_of_the_process_has_its_own(self, lock: Path, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        kernel = live()
+        kernel.prepare(lock)
+        child = os.fork()
+        if child == 0:
+            with kernel.exclusive(lock, wait=LATE):
+                kernel.write(str(tmp_path / "a"), "child")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (tmp_path / "a").read_text() == "child"
+        with kernel.exclusive(lock, wait=0):
+            kernel.write(str(tmp_path / "a"), "other")
+        assert (tmp_path / "a").read_text() == "other"
 
 
 def holders_of(file: Path) -> list[int]:

@@ -1,9 +1,7 @@
-"""Writes files of the kernel one after the other in a child of its own, which is never killed and leaves no zombie.
+"""Writes files of the kernel, and reads, one after the other in a child that is never killed and leaves no zombie.
 
-It asks about VFIO groups as well, for that may block too.
-
-A write can sleep in the kernel for ever. The child is then left to its fate: when the write returns after all, it
-leaves its verdict in a file and ends. One child does all the writes of a change: forking costs more than writing.
+Each may sleep in the kernel for ever. The child is then left to its fate: when a write returns after all, it leaves its
+verdict in a file and ends. One child does all of a change: forking costs more than writing.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,19 @@ RETURNED = "returned"
 _MOST_VERDICTS = 1 << 20
 
 
-class Writer:
-    """The child. `keep`: descriptors that it has too, as the host's lock; `verdicts`: the file for its last word."""
+class Deputy:
+    """The child. `keep`: descriptors that it has too, as the host's lock; `verdicts`: the file for its last word.
 
-    def __init__(self, keep: Collection[int] = (), verdicts: Path | None = None) -> None:
+    `kernel`: what those functions are called with that it is to call. Every question raises Unreturned when it was not
+    answered in time, ChildProcessError when the child died.
+    """
+
+    def __init__(self, kernel: object, keep: Collection[int] = (), verdicts: Path | None = None) -> None:
+        self.helps = os.getpid()
         with held_back():
             requests, self._requests = os.pipe()
             try:
-                self._child = Child(_serve(requests, verdicts), (*keep, requests), orphan=True)
+                self._child = Child(_serve(kernel, requests, verdicts), (*keep, requests), orphan=True)
             except BaseException:
                 os.close(self._requests)
                 raise
@@ -41,18 +45,23 @@ class Writer:
                 os.close(requests)
 
     def write(self, path: str, value: str, *, deadline: float) -> int:
-        """0 or the errno. Raises Unreturned when the write did not return in time, ChildProcessError."""
+        """0 or the errno."""
         return int(self._asked("write", path, value, deadline))
 
     def group_flags(self, path: str, *, deadline: float) -> tuple[int, int]:
-        """As `files.group_flags`. Raises Unreturned, ChildProcessError."""
+        """As `files.group_flags`."""
         errno, flags = self._asked("group", path, "", deadline)
         return errno, flags
 
-    def _asked(self, verb: str, path: str, value: str, deadline: float) -> Any:
+    def call(self, function: Callable[..., Any], subject: str, *, deadline: float) -> Any:
+        """`function(kernel, subject)`, which is one of a module, and returns plain data."""
+        (result,) = self._asked("call", f"{function.__module__}:{function.__name__}", subject, deadline)
+        return result
+
+    def _asked(self, verb: str, name: str, value: str, deadline: float) -> Any:
         with held_back():  # heard when the write has ended: whoever undoes it then starts from rest
             self._child.meet()
-            body = marshal.dumps((verb, str(path), str(value)))
+            body = marshal.dumps((verb, str(name), str(value)))
             try:
                 os.write(self._requests, len(body).to_bytes(SIZE_BYTES, "little") + body)
             except BrokenPipeError:
@@ -63,15 +72,15 @@ class Writer:
         """Lets it end, at once or when its write returns."""
         os.close(self._requests)
         with held_back(), suppress(HostError):
-            self._child.meet()
+            if self.helps == os.getpid():
+                self._child.meet()
             self._child.close()
 
 
-def _serve(requests: int, verdicts: Path | None) -> Callable[[Callable[[object], None]], None]:
+def _serve(kernel: object, requests: int, verdicts: Path | None) -> Callable[[Callable[[object], None]], None]:
     def serve(send: Callable[[object], None]) -> None:
         while size := os.read(requests, SIZE_BYTES):
-            verb, path, value = marshal.loads(os.read(requests, int.from_bytes(size, "little")))
-            answer = files.write_once(path, value) if verb == "write" else files.group_flags(path)
+            answer = _answer(kernel, *marshal.loads(os.read(requests, int.from_bytes(size, "little"))))
             try:
                 send(answer)
             except BrokenPipeError:  # it was given up: nobody waits for the answer any more
@@ -79,6 +88,15 @@ def _serve(requests: int, verdicts: Path | None) -> Callable[[Callable[[object],
                     _leave_verdict(verdicts, answer)
 
     return serve
+
+
+def _answer(kernel: object, verb: str, name: str, value: str) -> object:
+    if verb == "write":
+        return files.write_once(name, value)
+    if verb == "group":
+        return files.group_flags(name)
+    module, _, function = name.partition(":")
+    return (getattr(import_module(module), function)(kernel, value),)
 
 
 def _leave_verdict(verdicts: Path | None, errno: int) -> None:
