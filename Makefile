@@ -30,7 +30,7 @@ print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system check unit coverage lab bench documents lock clean
+.PHONY: help run test system style check unit coverage lab bench documents lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,10 +48,10 @@ run: $(VENV)/for-run ## the main job on a simulated server with eight GPUs; need
 
 test: ## everything: Debian packages (as root), checks, unit tests, the lab
 	@$(MAKE) system
-	@$(MAKE) check
+	@$(MAKE) style
 	@$(MAKE) unit
 	@$(MAKE) lab
-	@for part in unit lab; do printf '%-4s %s\n' $$part "$$(grep -E '[0-9]+ passed' $(RESULTS)/$$part.txt | tail -n 1)"; done
+	@for part in unit lab; do grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-4s' $$part) /"; done
 
 system: ## the Debian packages that the tests need: installs them as root, says the one line otherwise
 	@command -v dpkg-query > /dev/null || { echo "not Debian: see to the like of $(PACKAGES)" >&2; exit 0; }; \
@@ -63,14 +63,17 @@ system: ## the Debian packages that the tests need: installs them as root, says 
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update --quiet=2; apt-get install --yes --quiet=2 --no-install-recommends $$missing
 
-check: $(VENV)/for-tests ## ruff, mypy --strict, who may import whom, the examples in the documents
+style: $(VENV)/for-tests ## ruff, mypy --strict
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+check: style ## the same, who may import whom, the examples in the documents: a quick part of the tests
 	$(BIN)/pytest -q tests/unit/test_layering.py tests/unit/test_house_rules.py tests/unit/test_documents.py
 
 unit: $(VENV)/with-libvirt ## all tests that need no machine
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest 2>&1 | tee $(RESULTS)/unit.txt
+	$(BIN)/pytest --numprocesses auto -m "not alone" 2>&1 | tee $(RESULTS)/unit.txt
+	$(BIN)/pytest -m alone 2>&1 | tee --append $(RESULTS)/unit.txt
 
 coverage: $(VENV)/with-libvirt ## the same, with coverage by branch: twice as long
 	$(BIN)/pytest --cov --cov-report=term

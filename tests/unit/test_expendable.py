@@ -20,6 +20,8 @@ from vfioctl.kernel import expendable, survey
 from vfioctl.kernel.expendable import Unreturned, call
 from vfioctl.kernel.survey import each
 
+pytestmark = pytest.mark.alone
+
 PATIENCE = 0.8  # a busy machine may leave a child waiting for a while
 SUBJECTS = [f"subject {number}" for number in range(150)]
 
