@@ -120,7 +120,7 @@ class Live(LiveUse, LiveChange):
         self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
-        if len(todo) == 1 and self._deputy and isinstance(read_one, partial) and read_one.args == (self,):
+        if len(todo) == 1 and self._deputy and isinstance(read_one, partial) and _given(read_one) == ((self,), {}):
             return self._by_deputy(read_one.func, todo[0], patience or self._patience)
         children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
         answers = survey.each(read_one, todo, patience=patience or self._patience, children=children)
@@ -164,6 +164,10 @@ class Live(LiveUse, LiveChange):
         if self._root:
             return lambda: Unanswered("a captured directory has no NVML")
         return partial(_nvml_answer, expendable.begin(read_gpus, deadline=5.0))
+
+def _given(function: partial[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return function.args, function.keywords
+
 
 def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
     try:

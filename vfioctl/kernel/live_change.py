@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -205,8 +205,10 @@ class LiveChange:
                 self._unprepare()  # one that was given up has this lock's open file, and the next change has another
 
     def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # where it was never made whole, or the interpreter ends
+        try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
             self._unprepare()
+        except Exception:  # noqa: BLE001, S110 - or it was never made whole
+            pass
 
 
 def _verdicts_of(lock: Path) -> Path:

@@ -1,5 +1,6 @@
 """Fixtures of the tests in the lab, and the guard that keeps them off any machine that is not the lab."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -26,6 +27,12 @@ def pytest_runtest_setup() -> None:
     """A file named on the command line is collected all the same."""
     if not IN_LAB:
         pytest.skip("only in the lab: python tests/lab/boot.py")
+
+
+def pytest_collection_finish() -> None:
+    """Everything is imported: the collector need not look at it again, in this process or in those it forks."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.inside import holder, in_use, l2, pci
+from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Hold
-from tests.lab.inside.test_vfioctl import vfioctl
+from tests.lab.inside.test_vfioctl import whole_vfioctl
 from tests.lab.inside.topology import Topology
 from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
 from vfioctl.host import Host
@@ -227,7 +228,7 @@ def test_the_whole_command_ends_in_time_with_its_exit_code(
     monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
     host.apply(host.plan_bind([lab.far_display]))
     process = hold(lab.far_display)
-    answer = vfioctl(ledger, "unbind", lab.far_display, "--yes", "--force-holders", "--json")
+    answer = whole_vfioctl(ledger, "unbind", lab.far_display, "--yes", "--force-holders", "--json")
     assert answer.returncode == 7, answer.stderr
     failure = json.loads(answer.stdout)["error"]
     assert failure["facts"]["holders"][0]["pid"] == process.pid

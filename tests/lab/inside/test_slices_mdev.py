@@ -126,7 +126,7 @@ class TestOne:
     def test_whoever_asked_has_it_when_the_command_returns(self, load: Load, ledger: Path) -> None:
         """Here the installed command, as a process of its own."""
         load("mtty")
-        answer = test_vfioctl.vfioctl(ledger, "vgpu", "create", "mtty-2", "--json")
+        answer = test_vfioctl.whole_vfioctl(ledger, "vgpu", "create", "mtty-2", "--json")
         assert answer.returncode == 0, answer.stderr
         (one,) = json.loads(answer.stdout)["slices"]
         assert mdev.instances() == {one["id"]}
@@ -139,7 +139,7 @@ class TestOne:
         listing = vfioctl(ledger, "vgpu", "list", "--json")
         (shown,) = json.loads(listing.stdout)["instances"]
         assert (shown["id"], shown["owner"], shown["state"]) == (one["id"], OURS, VgpuState.LIVE)
-        gone = test_vfioctl.vfioctl(ledger, "vgpu", "remove", one["id"])
+        gone = test_vfioctl.whole_vfioctl(ledger, "vgpu", "remove", one["id"])
         assert gone.returncode == 0, gone.stderr
         assert mdev.instances() == set()
         assert listed(ledger) == {}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.inside import l2, pci, view
+from tests.lab.inside.command import vfioctl
 from tests.lab.inside.topology import Topology, group_members
 from vfioctl.errors import DeviceInUse, GroupNotViable
 from vfioctl.host import Host
@@ -25,7 +26,7 @@ def host(ledger: Path) -> Host:
     return Host.live(ledger)
 
 
-def vfioctl(ledger: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def whole_vfioctl(ledger: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     """The installed command, whole process."""
     command = [str(Path(sys.executable).with_name("vfioctl")), "--ledger", str(ledger), *words]
     return subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
@@ -73,16 +74,16 @@ def test_a_session_on_the_command_line_with_a_guest(ledger: Path, lab: Topology)
     assert before.returncode == 0, before.stderr
     plan = vfioctl(ledger, "bind", lab.display, "--dry-run", "--json")
     assert pci.driver_of(lab.display) != "vfio-pci"
-    bound = vfioctl(ledger, "bind", lab.display, "--yes", "--json")
+    bound = whole_vfioctl(ledger, "bind", lab.display, "--yes", "--json")
     assert bound.returncode == 0, bound.stderr
     assert json.loads(bound.stdout)["plan"]["id"] == json.loads(plan.stdout)["id"]
     assert {pci.driver_of(address) for address in lab.card} == {"vfio-pci"}
     seen = l2.functions_seen(list(lab.card))
     assert ("1234:1111", "0380") in [(function.ids, function.kind[:4]) for function in seen]
-    again = vfioctl(ledger, "bind", lab.display, "--yes")
+    again = whole_vfioctl(ledger, "bind", lab.display, "--yes")
     assert again.returncode == 0
     assert "nothing to do" in (again.stdout + again.stderr).lower()
-    returned = vfioctl(ledger, "unbind", lab.display, "--yes")
+    returned = whole_vfioctl(ledger, "unbind", lab.display, "--yes")
     assert returned.returncode == 0, returned.stderr
     assert (pci.driver_of(lab.display), pci.driver_of(lab.audio)) == ("bochs-drm", "snd_hda_intel")
     assert pci.attribute(lab.display, "driver_override") == pci.NO_OVERRIDE
