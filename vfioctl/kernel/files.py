@@ -71,7 +71,7 @@ def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
         except OSError as error:
             if error.errno != errnos.ENOTDIR:
                 refused[readable(folder)] = symbol(error.errno or errnos.EIO)
-    return Directory(frozenset(map(readable, names)), texts, {}, refused)
+    return Directory(frozenset(names if plain else map(readable, names)), texts, {}, refused)
 
 
 def _refuse_elsewhere(fd: int, folder: str, path: str) -> None:
