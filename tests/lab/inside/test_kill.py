@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.lab.inside import pci
@@ -18,8 +19,8 @@ State = tuple[tuple[str | None, str], ...]
 def test_killed_fifty_times(tmp_path: Path, lab: Topology) -> None:
     host = Host.live(tmp_path / "ledger.db")
     native = _state(lab)
-    _seconds_of_two(host, lab)  # the first loads modules
-    span = _seconds_of_two(host, lab) / 2
+    seconds_of_two(host, lambda: _next(host, lab))  # the first loads modules
+    span = seconds_of_two(host, lambda: _next(host, lab)) / 2
     seed = time.time_ns()
     moments = random.Random(seed)
     recovered = finished = 0
@@ -35,6 +36,7 @@ def test_killed_fifty_times(tmp_path: Path, lab: Topology) -> None:
         finished += _state(lab) == goal
         assert not [e for e in host.history(most=1) if e.state in (JournalState.OPEN, JournalState.STUCK)]
     print(f"seed {seed}: {recovered} of {ROUNDS} rounds were cut short and recovered, {finished} reached their goal")
+    assert not [e for e in host.history() if e.state in (JournalState.OPEN, JournalState.STUCK)]
     assert recovered >= 5, "the kills missed the changes"
     host.apply(host.plan_unbind([lab.display]))
     assert _state(lab) == native
@@ -50,11 +52,11 @@ def _next(host: Host, lab: Topology) -> Plan:
     return host.plan_bind([lab.display])
 
 
-def _seconds_of_two(host: Host, lab: Topology) -> float:
+def seconds_of_two(host: Host, plan_next: Callable[[], Plan]) -> float:
     """What carrying out takes, without the planning: nothing is written then."""
     took = 0.0
     for _ in range(2):
-        plan = _next(host, lab)
+        plan = plan_next()
         began = time.monotonic()
         host.apply(plan)
         took += time.monotonic() - began

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.lab.inside import mdev
 from tests.lab.inside.conftest import Load
-from tests.lab.inside.test_kill import kill_after
+from tests.lab.inside.test_kill import kill_after, seconds_of_two
 from vfioctl.host import Host
 from vfioctl.model.change import JournalState, Plan, Result
 
@@ -20,8 +20,8 @@ def test_all_or_none_whenever_it_is_killed(load: Load, tmp_path: Path) -> None:
     load("mtty")
     host = Host.live(tmp_path / "ledger.db")
     theirs = mdev.create("mtty", "mtty-2")
-    _seconds_of_two(host, theirs)  # the first imports
-    span = _seconds_of_two(host, theirs) / 2
+    seconds_of_two(host, lambda: _next(host, theirs))  # the first imports
+    span = seconds_of_two(host, lambda: _next(host, theirs)) / 2
     seed = time.time_ns()
     moments = random.Random(seed)
     recovered = finished = number = 0
@@ -47,14 +47,3 @@ def test_all_or_none_whenever_it_is_killed(load: Load, tmp_path: Path) -> None:
 def _next(host: Host, theirs: str) -> Plan:
     ours = mdev.instances() - {theirs}
     return host.plan_remove(sorted(ours)) if ours else host.plan_create("mtty-1", count=SLICES)
-
-
-def _seconds_of_two(host: Host, theirs: str) -> float:
-    """What carrying out takes, without the planning: nothing is written then."""
-    took = 0.0
-    for _ in range(2):
-        plan = _next(host, theirs)
-        began = time.monotonic()
-        host.apply(plan)
-        took += time.monotonic() - began
-    return took

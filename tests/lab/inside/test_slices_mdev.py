@@ -86,7 +86,7 @@ class TestAPool:
         assert [vgpu.type for vgpu in outcome.slices] == [MEDIUM] * 2
         assert [(left.type, left.available) for left in outcome.left] == [(MEDIUM, forecast.available[MEDIUM])]
         assert exact(forecast.available) == mdev.available("mbochs") == bochs(17, 4, 1)
-        host.apply(host.plan_remove([vgpu.id for vgpu in outcome.slices]))
+        assert host.apply(host.plan_remove([vgpu.id for vgpu in outcome.slices])).left == ()
         assert mdev.available("mbochs") == bochs(25, 6, 1)
 
     def test_all_or_none(self, load: Load, ledger: Path) -> None:
