@@ -452,19 +452,20 @@ def ctrl_c() -> None:
 
 
 def at_the_terminal() -> None:
-    signal.raise_signal(signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def terminated() -> None:
-    signal.raise_signal(signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def left_alone() -> None:
     """The terminal has gone, and more than one says so."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.raise_signal(number)
+        os.kill(os.getpid(), number)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("what", [ctrl_c, at_the_terminal, terminated, left_alone])
 def test_an_interrupt_in_any_write_puts_everything_back(
@@ -481,6 +482,7 @@ def test_an_interrupt_in_any_write_puts_everything_back(
         assert work.host.recover() == ()
 
 
+@pytest.mark.alone
 def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) -> None:
     def twice() -> None:
         if len(kernel_writes) == 0:
@@ -494,7 +496,7 @@ def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) ->
 
         def write(self, path: str, value: str) -> None:
             if kernel_writes:
-                signal.raise_signal(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
             super().write(path, value)
 
     work = Machine(fast_folder / "x.db", Impatient)
