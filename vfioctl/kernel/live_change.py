@@ -59,21 +59,20 @@ class LiveChange:
         from vfioctl.kernel.deputy import Deputy
         from vfioctl.kernel.late import write_never_returned
 
-        deputy = self._deputy or Deputy(self, self._lock_fds, self._verdicts)
-        if self._lock_fds:
-            self._at_hand = deputy  # for the whole of the change
+        for_this_alone = not (self._deputy or self._lock_fds)
+        if self._deputy is None:
+            self._at_hand = Deputy(self, self._lock_fds, self._verdicts)
         try:
-            errno = deputy.write(path, value, deadline=self._deadlines.of(path))
-        except (expendable.Unreturned, ChildProcessError) as error:
-            self._at_hand = None
-            deputy.close()
-            if isinstance(error, expendable.Unreturned):
-                raise write_never_returned(path, value, error) from None
+            errno = self._ask_deputy(lambda deputy: deputy.write(path, value, deadline=self._deadlines.of(path)))
+        except expendable.Unreturned as error:
+            raise write_never_returned(path, value, error) from None
+        except ChildProcessError:
             raise HostError(
                 f"the process that wrote {value!r} to {path} was killed", hint="dmesg says if memory ran out"
             ) from None
-        if self._deputy is None:
-            deputy.close()
+        finally:
+            if for_this_alone:
+                self._dismiss()
         if errno:
             raise KernelRefused(path, errno, value)
 

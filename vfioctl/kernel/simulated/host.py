@@ -161,9 +161,6 @@ class Simulated(Recorded):
     def viable(self, group: int) -> bool:
         return rules.vfio_group_ioctl_get_status(self.tree, group)
 
-    def prepare(self, lock: Path) -> None:
-        """It needs nothing."""
-
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         return _without_descriptor(lock, wait) if self._file else nullcontext()
 

@@ -62,7 +62,7 @@ class VgpuScan:
         for share in (parents[:half], parents[half:]):
             if share:
                 # what twins have in common is read once; one alone may be read by whoever is there already
-                attempt = partial(read_place, self._kernel) if len(share) == 1 else self._attempt
+                attempt = partial(read_place, self._kernel) if len(share) == 1 else partial(_attempt, self._readers)
                 self._answers.append(self._kernel.survey(attempt, [f"{dialect} {parent}" for parent in share]))
         for parent in parents:
             self._cards.setdefault(self._card_of(parent), dialect)
@@ -79,9 +79,6 @@ class VgpuScan:
 
     def _card_of(self, parent: str) -> str:
         return physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
-
-    def _attempt(self, subject: str) -> Facts:
-        return _attempt(self._readers, subject)
 
     def results(self) -> Iterator[tuple[str, str, Facts]]:
         """Dialect, parent and facts of each parent that answered; those of one dialect follow one another."""
@@ -102,7 +99,8 @@ class VgpuScan:
 
 def read_place(kernel: Kernel, subject: str) -> Facts:
     """What one place shows, named as its dialect and itself. Runs in a child."""
-    return _attempt({reader.dialect: reader(kernel) for reader in READERS}, subject)
+    wanted = (reader for reader in READERS if subject.startswith(f"{reader.dialect} "))
+    return _attempt({reader.dialect: reader(kernel) for reader in wanted}, subject)
 
 
 def _attempt(readers: Mapping[str, Reader], subject: str) -> Facts:
