@@ -22,17 +22,31 @@ def attributes(function: Planned, live_vfs: int) -> Iterator[File]:
     """All files directly in the function's folder."""
     part = function.part
     identity = {
-        "vendor": f"0x{part.vendor:04x}", "device": f"0x{part.device:04x}", "class": f"0x{part.class_code:06x}",
-        "subsystem_vendor": f"0x{part.card_id[0]:04x}", "subsystem_device": f"0x{part.card_id[1]:04x}",
-        "revision": "0xa1", "modalias": part.modalias, "resource": _resource(function),
-        "local_cpulist": _NODE_CPUS[function.numa_node], "local_cpus": _NODE_MASKS[function.numa_node],
-        "irq": "0" if function.driver is None else "16", "power_state": "D0", "ari_enabled": "1",
-        "dma_mask_bits": "64", "consistent_dma_mask_bits": "64",
+        "vendor": f"0x{part.vendor:04x}",
+        "device": f"0x{part.device:04x}",
+        "class": f"0x{part.class_code:06x}",
+        "subsystem_vendor": f"0x{part.card_id[0]:04x}",
+        "subsystem_device": f"0x{part.card_id[1]:04x}",
+        "revision": "0xa1",
+        "modalias": part.modalias,
+        "resource": _resource(function),
+        "local_cpulist": _NODE_CPUS[function.numa_node],
+        "local_cpus": _NODE_MASKS[function.numa_node],
+        "irq": "0" if function.driver is None else "16",
+        "power_state": "D0",
+        "ari_enabled": "1",
+        "dma_mask_bits": "64",
+        "consistent_dma_mask_bits": "64",
     }
     settings = {
-        "numa_node": str(function.numa_node), "driver_override": function.driver_override,
-        "enable": "0" if function.driver is None else "1", "d3cold_allowed": "1", "msi_bus": "1",
-        "broken_parity_status": "0", "uevent": _uevent(function), "config": _config(part),
+        "numa_node": str(function.numa_node),
+        "driver_override": function.driver_override,
+        "enable": "0" if function.driver is None else "1",
+        "d3cold_allowed": "1",
+        "msi_bus": "1",
+        "broken_parity_status": "0",
+        "uevent": _uevent(function),
+        "config": _config(part),
     }
     yield from ((name, text, RO) for name, text in identity.items())
     yield from ((name, text, RW) for name, text in settings.items())
@@ -94,8 +108,10 @@ def _uevent(function: Planned) -> str:
     part = function.part
     lines = [f"DRIVER={function.driver}"] if function.driver else []
     lines += [
-        f"PCI_CLASS={part.class_code:X}", f"PCI_ID={part.vendor:04X}:{part.device:04X}",
-        f"PCI_SUBSYS_ID={part.card_id[0]:04X}:{part.card_id[1]:04X}", f"PCI_SLOT_NAME={function.address}",
+        f"PCI_CLASS={part.class_code:X}",
+        f"PCI_ID={part.vendor:04X}:{part.device:04X}",
+        f"PCI_SUBSYS_ID={part.card_id[0]:04X}:{part.card_id[1]:04X}",
+        f"PCI_SLOT_NAME={function.address}",
         f"MODALIAS={part.modalias}",
     ]
     return "\n".join(lines)

@@ -21,11 +21,11 @@ from pathlib import Path
 from bench import measure, stage
 from bench.crowd import crowd
 from bench.figures import Figure, keep, show, status
-from vfioctl.kernel.live import Live
-from vfioctl.model.holders import Holders
-from vfioctl.model.inventory import Function, Inventory
-from vfioctl.probe.holders import read_holders
-from vfioctl.probe.inventory import read_inventory
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.holders import Holders
+from vfioctl.inventory.probe.holders import read_holders
+from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.kernel.live.host import Live
 
 NODE = "/dev/full"
 """A device file that is everywhere, does nothing when it is opened, and is used by nobody."""

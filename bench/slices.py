@@ -40,10 +40,12 @@ def _add_card(tree: Tree, number: int) -> None:
 def _add_type(tree: Tree, here: str, kind: int) -> None:
     size = 1 << kind % 5
     texts = {
-        "available_instances": "1", "device_api": "vfio-pci", "name": f"NVIDIA A2-{size}{'QABC'[kind // 5]}",
+        "available_instances": "1",
+        "device_api": "vfio-pci",
+        "name": f"NVIDIA A2-{size}{'QABC'[kind // 5]}",
         "description": f"num_heads=4, frl_config=60, framebuffer={size * 1024}M, max_resolution=7680x4320, "
         f"max_instance={16 // size}",
-    }  # fmt: skip
+    }
     tree.files(here, [(name, text, 0o444) for name, text in texts.items()])
     tree.file(f"{here}/create", b"", 0o200)
     tree.folder(f"{here}/devices")

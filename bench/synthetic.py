@@ -166,7 +166,8 @@ def _write_cpu(tree: Tree, cpu: int, node: int) -> None:
     here = f"sys/devices/system/cpu/cpu{cpu}"
     sibling = cpu ^ 1
     texts = {
-        "physical_package_id": str(node), "core_id": str(cpu // 2),
+        "physical_package_id": str(node),
+        "core_id": str(cpu // 2),
         "thread_siblings_list": f"{min(cpu, sibling)}-{max(cpu, sibling)}",
     }
     tree.files(f"{here}/topology", [(name, text, 0o444) for name, text in texts.items()])

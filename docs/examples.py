@@ -97,8 +97,14 @@ class World:
             stand_in.chmod(0o755)
         path = (folder / "bin", Path(sys.executable).parent, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
         self._environment = {
-            "PATH": ":".join(map(str, path)), "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"),
-            "COLUMNS": "80", "LC_ALL": "C.UTF-8", "TZ": "UTC", "NO_COLOR": "1", "TERM": "dumb",
+            "PATH": ":".join(map(str, path)),
+            "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "COLUMNS": "80",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "NO_COLOR": "1",
+            "TERM": "dumb",
         }
 
     def run(self, block: Block) -> list[Answer]:
@@ -122,8 +128,14 @@ class World:
 
     def _started(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=self.folder, env=self._environment, timeout=SECONDS, check=False,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            timeout=SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
 
 

@@ -1,6 +1,6 @@
 """Writes the parts of docs/reference that follow from the sources: the JSON schemas and the table of exit codes.
 
-    python -m docs.generate        writes them; tests/unit/test_documents.py says when that is due
+python -m docs.generate        writes them; tests/unit/test_documents.py says when that is due
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter
 
 from vfioctl import errors
+from vfioctl.core.change import Plan
 from vfioctl.errors import VfioctlError
-from vfioctl.model import vgpu
-from vfioctl.model.change import Plan
-from vfioctl.model.holders import Holders
-from vfioctl.model.inventory import InventoryDocument
-from vfioctl.model.vgpu import Vgpu, VgpuListDocument, VgpuTypesDocument
+from vfioctl.inventory.model.functions import InventoryDocument
+from vfioctl.inventory.model.holders import Holders
+from vfioctl.vgpu.model import vgpu
+from vfioctl.vgpu.model.vgpu import Vgpu, VgpuListDocument, VgpuTypesDocument
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"

@@ -15,15 +15,32 @@ import os
 from pathlib import Path
 
 from vfioctl.errors import BadSpec
-from vfioctl.kernel.deadlines import Deadlines
+from vfioctl.kernel.timeouts import Deadlines
 
 CONFIG = Path("/etc/vfioctl/config.toml")
 _LONGEST = 3600.0
 _STEPS = {
-    "default", "load", "unit", "bind", "control", "d3cold_allowed", "driver_override", "drivers_probe", "reset",
-    "reset_method", "reset_subordinate", "unbind", "unbindLock",
-    "create", "current_vgpu_type", "remove", "sriov-manage", "sriov_drivers_autoprobe", "sriov_numvfs", "vgpu_params",
-}  # fmt: skip
+    "default",
+    "load",
+    "unit",
+    "bind",
+    "control",
+    "d3cold_allowed",
+    "driver_override",
+    "drivers_probe",
+    "reset",
+    "reset_method",
+    "reset_subordinate",
+    "unbind",
+    "unbindLock",
+    "create",
+    "current_vgpu_type",
+    "remove",
+    "sriov-manage",
+    "sriov_drivers_autoprobe",
+    "sriov_numvfs",
+    "vgpu_params",
+}
 
 
 def read_deadlines(file: Path | None = None) -> Deadlines:

@@ -18,22 +18,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfioctl.bundled import beside, file_of, simulated_file
 from vfioctl.errors import BadDocument, StoreDamaged
-from vfioctl.host_vgpu import HostVgpus
+from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
+from vfioctl.vgpu.api import HostVgpus
 
 if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
-    from vfioctl.apply.engine import Engine
-    from vfioctl.apply.journal import Journal
-    from vfioctl.apply.walk import Progress
-    from vfioctl.kernel.seam import Kernel
+    from vfioctl.binding.model.rom import Rom
+    from vfioctl.core.change import JournalEntry, Outcome, Plan
+    from vfioctl.core.engine import Engine
+    from vfioctl.core.executor import Progress
+    from vfioctl.core.journal import Journal
+    from vfioctl.inventory.model.functions import Inventory, Mark
+    from vfioctl.inventory.model.holders import Holders
+    from vfioctl.inventory.model.values import PciAddress, Subject
+    from vfioctl.inventory.probe.scan import Catalogue
+    from vfioctl.kernel.protocol import Kernel
     from vfioctl.kernel.simulated.faults import Fault
-    from vfioctl.model.change import JournalEntry, Outcome, Plan
-    from vfioctl.model.holders import Holders
-    from vfioctl.model.inventory import Inventory, Mark
-    from vfioctl.model.rom import Rom
-    from vfioctl.model.values import PciAddress, Subject
-    from vfioctl.probe.scan import Catalogue
 
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
 _DASHES = 4  # of a UUID
@@ -41,7 +41,7 @@ _DASHES = 4  # of a UUID
 
 def gpu_services() -> tuple[str, ...]:
     """Services that hold GPUs only to look after them, which may be stopped for a change."""
-    from vfioctl.plan.letting_go import GPU_SERVICES
+    from vfioctl.binding.plan.release import GPU_SERVICES
 
     return GPU_SERVICES
 
@@ -56,20 +56,20 @@ class Host(HostVgpus):
 
     @cached_property
     def _catalogue(self) -> Catalogue:
-        from vfioctl.probe.scan import Catalogue
+        from vfioctl.inventory.probe.scan import Catalogue
 
         return Catalogue(self.kernel)
 
     @cached_property
     def _journal(self) -> Journal:
-        from vfioctl.apply.journal import Journal
-        from vfioctl.apply.store import Store
+        from vfioctl.core.journal import Journal
+        from vfioctl.core.store import Store
 
         return Journal(Store(self.ledger))
 
     @cached_property
     def _engine(self) -> Engine:
-        from vfioctl.apply.engine import Engine
+        from vfioctl.core.engine import Engine
 
         return Engine(self.kernel, self._journal, settle=self._settle, lock_wait=self._lock_wait)
 
@@ -79,14 +79,14 @@ class Host(HostVgpus):
     def live(cls, ledger: Path | None = None) -> Host:
         """This machine."""
         from vfioctl.config import read_deadlines
-        from vfioctl.kernel.live import Live
+        from vfioctl.kernel.live.host import Live
 
         return cls(Live(deadlines=read_deadlines()), ledger or LEDGER)
 
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Host:
         """A captured `sys/ proc/ dev/` tree, read-only. Raises BadDocument."""
-        from vfioctl.kernel.live import Live
+        from vfioctl.kernel.live.host import Live
 
         try:
             place = root.resolve(strict=True)
@@ -100,7 +100,7 @@ class Host(HostVgpus):
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
         """A host file, or a bundled host by its name, read-only. Raises BadDocument."""
-        from vfioctl.kernel.recorded import Recorded, read_tree
+        from vfioctl.kernel.recorded.host import Recorded, read_tree
 
         file = file_of(name)
         return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or beside(file))
@@ -123,13 +123,13 @@ class Host(HostVgpus):
 
     def inventory(self) -> Inventory:
         """The host as it is now, with what the ledger says against its devices."""
-        from vfioctl.probe.scan import Scan
+        from vfioctl.inventory.probe.scan import Scan
 
         # asked first where there is a ledger: a wedged device is not to be read like the others
         marks = self._marks()
         wedged = [address for address, mark in marks.items() if mark.kind == "wedged"]
         scan = Scan(self.kernel, self._catalogue, suspects=wedged)  # its children read while the models are imported
-        from vfioctl.probe.inventory import assemble
+        from vfioctl.inventory.probe.inventory import assemble
 
         self._seen = assemble(self.kernel, scan, marks)
         return self._seen
@@ -147,7 +147,7 @@ class Host(HostVgpus):
 
         Raises BadAddress, UnknownDevice, and BadSpec for ids that mean several without `every`.
         """
-        from vfioctl.model.selector import select
+        from vfioctl.inventory.selector import select
 
         return select(self.inventory(), selectors, every=every)
 
@@ -156,7 +156,7 @@ class Host(HostVgpus):
 
         A mediated device is named by its UUID. Raises UnknownDevice.
         """
-        from vfioctl.probe.processes import Processes
+        from vfioctl.inventory.probe.processes import Processes
 
         processes = Processes(self.kernel)  # its children look while the inventory is read
         words = [word for word in selectors if word.count("-") != _DASHES]
@@ -164,23 +164,25 @@ class Host(HostVgpus):
         if of_mdevs and not words:
             return of_mdevs
         chosen = self.find(words, every=every)
-        from vfioctl.plan.scope import scope_of
-        from vfioctl.probe.holders import read_holders
+        from vfioctl.inventory.model.scope import scope_of
+        from vfioctl.inventory.probe.holders import read_holders
 
         inventory = self._seen or self.inventory()
         scope = scope_of(inventory, chosen)
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         found = read_holders(self.kernel, concerned, inventory, processes)
-        return found.model_copy(update={
-            "devices": (*found.devices, *(of_mdevs.devices if of_mdevs else ())),
-            "holders": (*found.holders, *(of_mdevs.holders if of_mdevs else ())),
-            "marks": tuple(each.mark for each in concerned if each.mark),
-        })  # fmt: skip
+        return found.model_copy(
+            update={
+                "devices": (*found.devices, *(of_mdevs.devices if of_mdevs else ())),
+                "holders": (*found.holders, *(of_mdevs.holders if of_mdevs else ())),
+                "marks": tuple(each.mark for each in concerned if each.mark),
+            }
+        )
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """The text of a host file, redacted, and the files that could not be read."""
-        from vfioctl.kernel.capture import capture
-        from vfioctl.kernel.tree import form
+        from vfioctl.kernel.recorded.capture import capture
+        from vfioctl.kernel.recorded.tree import form
 
         tree, unread = capture(self.kernel)
         tree.comments = [f"# recorded from {self.kernel.description} by vfioctl snapshot"]
@@ -188,9 +190,9 @@ class Host(HostVgpus):
 
     def rom(self, device: str) -> tuple[bytes, Rom]:
         """One function's expansion ROM, and what it holds. Raises DeviceInUse, DeviceDead, VerifyError."""
-        from vfioctl.model.selector import select
-        from vfioctl.plan.holders import refuse_marked
-        from vfioctl.probe.rom import read_rom
+        from vfioctl.binding.probe.rom import read_rom
+        from vfioctl.inventory.model.refusals import refuse_marked
+        from vfioctl.inventory.selector import select
 
         inventory = self.inventory()
         (address,) = select(inventory, [device], every=False)
@@ -275,12 +277,12 @@ class Host(HostVgpus):
         return self._planned([device], verb="reset", method=method, force_holders=force_holders)
 
     def _planned(self, devices: Sequence[str], *, every: bool = False, **wishes: object) -> Plan:
-        from vfioctl.probe.processes import Processes
+        from vfioctl.inventory.probe.processes import Processes
 
         processes = Processes(self.kernel)  # its children look while the inventory is read
         chosen = self.find(devices, every=every)
-        from vfioctl.model.change import Intent
-        from vfioctl.planning import planned
+        from vfioctl.binding.planning import planned
+        from vfioctl.core.change import Intent
 
         intent = Intent.model_validate({"devices": chosen, **wishes})
         inventory = self._seen or self.inventory()

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.live import Live
-from vfioctl.kernel.recorded import read_tree
-from vfioctl.kernel.seam import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Kernel
+from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Kernel
+from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.probe.inventory import read_inventory
 
 HOSTS = Path(__file__).parents[1] / "hosts"
 IN_LAB = "VFIOCTL_LAB_RESULTS" in os.environ

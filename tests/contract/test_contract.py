@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.conftest import Machine
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.seam import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 
 
 def refusal(machine: Machine, path: str, value: str) -> int:

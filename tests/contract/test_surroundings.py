@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.conftest import Machine
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.seam import PCI_DEVICES
+from vfioctl.kernel.protocol import PCI_DEVICES
 
 CONSOLE = "/sys/class/vtconsole/vtcon1/bind"
 SYSTEM_CONSOLE = "/sys/class/vtconsole/vtcon0/bind"

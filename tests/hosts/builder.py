@@ -317,9 +317,11 @@ class HostBuilder:
         group, number = self.group_of(function), self._taken
         self._taken += 1
         self.device(
-            f"{function.path}/vfio-dev/vfio{number}", "vfio-dev", f"{VFIO_CDEV_MAJOR}:{number}",
+            f"{function.path}/vfio-dev/vfio{number}",
+            "vfio-dev",
+            f"{VFIO_CDEV_MAJOR}:{number}",
             f"/dev/vfio/devices/vfio{number}",
-        )  # fmt: skip
+        )
         if (f"/dev/vfio/{group}", "") not in self._facts:
             self.node(f"/dev/vfio/{group}", VFIO_MAJOR, number)
 

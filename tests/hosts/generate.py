@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.hosts import catalogue as parts  # noqa: E402 -- the line above lets this run as a script
-from tests.hosts import occupants, slicing  # noqa: E402
+from tests.hosts import occupants, vgpu_cards  # noqa: E402
 from tests.hosts.builder import Function, HostBuilder, Root  # noqa: E402
 
 VFIO = ("vfio_pci", "vfio_iommu_type1")
@@ -415,8 +415,13 @@ def _busy_storage(host: HostBuilder, system: Function, data: Function) -> None:
         "0:24 / /run rw,nosuid,nodev shared:5 - tmpfs tmpfs rw",
     )
     host.lines("/proc/1/mountinfo", [f"{26 + number} 1 {mount}" for number, mount in enumerate(mounts)])
-    host.lines("/proc/swaps", ["Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority",
-                               "/dev/dm-1                               partition\t8388604\t\t0\t\t-2"])  # fmt: skip
+    host.lines(
+        "/proc/swaps",
+        [
+            "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority",
+            "/dev/dm-1                               partition\t8388604\t\t0\t\t-2",
+        ],
+    )
     host.claimed("259:5", "zfs")
 
 
@@ -425,11 +430,14 @@ def _busy_network(host: HostBuilder, card: Function) -> None:
     port = occupants.interface(host, f"{card.path}/net/enp6s0")
     bridge = occupants.interface(host, "/sys/devices/virtual/net/br0")
     host.link(f"{port}/upper_br0", bridge)
-    host.lines("/proc/net/route", [
-        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT",
-        "br0\t00000000\t010200C0\t0003\t0\t0\t425\t00000000\t0\t0\t0",
-        "br0\t000200C0\t00000000\t0001\t0\t0\t425\t00FFFFFF\t0\t0\t0",
-    ])  # fmt: skip
+    host.lines(
+        "/proc/net/route",
+        [
+            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT",
+            "br0\t00000000\t010200C0\t0003\t0\t0\t425\t00000000\t0\t0\t0",
+            "br0\t000200C0\t00000000\t0001\t0\t0\t425\t00FFFFFF\t0\t0\t0",
+        ],
+    )
     host.file("/proc/self/stat", "4242 (vfioctl) R 4240 4242 4240 34816 4242")
     host.file("/proc/self/environ", "HOME=/root\0")
     occupants.process(host, 4240, ["-bash"], uid=0, cgroup="/user.slice/user-0.slice/session-9.scope", name="bash")
@@ -445,11 +453,19 @@ def _busy_services(host: HostBuilder) -> None:
     session = "/user.slice/user-1000.slice/user@1000.service/session.slice/pipewire.service"
     occupants.process(host, 1, ["/sbin/init"], uid=0, cgroup="/init.scope", name="systemd")
     occupants.process(
-        host, 812, ["/usr/bin/nvidia-persistenced", "--user", "nvidia-persistenced"], uid=110,
-        cgroup=f"{services}/nvidia-persistenced.service", files=["/dev/nvidiactl", "/dev/nvidia0"],
+        host,
+        812,
+        ["/usr/bin/nvidia-persistenced", "--user", "nvidia-persistenced"],
+        uid=110,
+        cgroup=f"{services}/nvidia-persistenced.service",
+        files=["/dev/nvidiactl", "/dev/nvidia0"],
     )
     occupants.process(
-        host, 1440, ["/usr/lib/xorg/Xorg", ":0", "-seat", "seat0"], uid=0, cgroup=f"{services}/lightdm.service",
+        host,
+        1440,
+        ["/usr/lib/xorg/Xorg", ":0", "-seat", "seat0"],
+        uid=0,
+        cgroup=f"{services}/lightdm.service",
         files=["/dev/tty7", "/dev/dri/card0"],
     )
     occupants.process(
@@ -463,12 +479,18 @@ def _busy_guests(host: HostBuilder, gpu: Function, sound: Function) -> None:
     """A container, a pod, a virtual machine."""
     container, pod = occupants.container_id("train"), "kubepods-burstable-pod6c0e4f3a_2f0b_4d5c_9a51_0c1d2e3f4a5b.slice"
     occupants.process(
-        host, 3107, ["python3", "train.py", "--epochs", "90"], uid=1001,
+        host,
+        3107,
+        ["python3", "train.py", "--epochs", "90"],
+        uid=1001,
         cgroup=f"/system.slice/docker-{container}.scope",
         files=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0"],
     )
     occupants.process(
-        host, 3395, ["/opt/tritonserver/bin/tritonserver", "--model-repository=/models"], uid=1000,
+        host,
+        3395,
+        ["/opt/tritonserver/bin/tritonserver", "--model-repository=/models"],
+        uid=1000,
         cgroup=f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{occupants.container_id('serve')}.scope",
         files=["/dev/nvidiactl", "/dev/nvidia0"],
     )
@@ -478,7 +500,10 @@ def _busy_guests(host: HostBuilder, gpu: Function, sound: Function) -> None:
         for word in ("-device", f'{{"driver":"vfio-pci","host":"{function.address}","id":"hostdev{number}"}}')
     ]
     occupants.process(
-        host, 2684, ["/usr/bin/qemu-system-x86_64", "-name", "guest=win11,debug-threads=on", *devices], uid=64055,
+        host,
+        2684,
+        ["/usr/bin/qemu-system-x86_64", "-name", "guest=win11,debug-threads=on", *devices],
+        uid=64055,
         cgroup="/machine.slice/machine-qemu\\x2d1\\x2dwin11.scope/libvirt/emulator",
         files=["/dev/kvm", "/dev/vfio/vfio", f"/dev/vfio/{host.group_of(gpu)}", *["anon_inode:[vfio-device]"] * 2],
     )
@@ -505,17 +530,17 @@ def a2() -> HostBuilder:
     gpu = host.add(parts.A2, "0000:08:00.0", port, "nvidia")
     places = [f"00.{n}" for n in range(4, 8)] + [f"01.{n}" for n in range(8)] + [f"02.{n}" for n in range(4)]
     vfs = [host.add_vf(parts.A2_VF, f"0000:08:{place}", gpu) for place in places]
-    kind = next(each for each in slicing.A2_TYPES if each.name.endswith("-4C"))
-    free = {each.id: 1 for each in slicing.A2_TYPES if each.size == kind.size}
+    kind = next(each for each in vgpu_cards.A2_TYPES if each.name.endswith("-4C"))
+    free = {each.id: 1 for each in vgpu_cards.A2_TYPES if each.size == kind.size}
     for number, vf in enumerate(vfs):
         vf.driver = "nvidia"
-        slicing.mdev_parent(host, vf, slicing.A2_TYPES, {} if number < 2 else free)
+        vgpu_cards.mdev_parent(host, vf, vgpu_cards.A2_TYPES, {} if number < 2 else free)
     uuids = [f"{number}d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d" for number in (6, 8, 9)]
     for number, uuid in enumerate(uuids[:2]):
-        slicing.mdev(host, vfs[number], uuid, kind, 240 + number)
+        vgpu_cards.mdev(host, vfs[number], uuid, kind, 240 + number)
     host.node("/dev/vfio/vfio", 10, 196)
-    slicing.definition(host, vfs[0].address, uuids[0], kind, start="auto")
-    slicing.definition(host, vfs[2].address, uuids[2], kind, start="manual")
+    vgpu_cards.definition(host, vfs[0].address, uuids[0], kind, start="auto")
+    vgpu_cards.definition(host, vfs[2].address, uuids[2], kind, start="manual")
     host.nvml(gpu, "NVIDIA A2", 15356, persistence_mode="1")
     return host
 
@@ -532,21 +557,22 @@ def l40s() -> HostBuilder:
     for number, place in enumerate(range(4, 36)):
         vf = host.add_vf(parts.L40S_VF, f"0000:41:{place // 8:02x}.{place % 8}", gpu)
         current = {0: 1153, 1: 1163}.get(number, 0)
-        same = [kind for kind in slicing.L40S_TYPES if kind.size == 12]
-        slicing.vendor_vf(host, vf, number, [] if current else same, current)
-    host.vendor_types(gpu, {kind.number: kind.name for kind in slicing.L40S_TYPES})
-    told = slicing.told_by_nvml(slicing.L40S_TYPES)
+        same = [kind for kind in vgpu_cards.L40S_TYPES if kind.size == 12]
+        vgpu_cards.vendor_vf(host, vf, number, [] if current else same, current)
+    host.vendor_types(gpu, {kind.number: kind.name for kind in vgpu_cards.L40S_TYPES})
+    told = vgpu_cards.told_by_nvml(vgpu_cards.L40S_TYPES)
     host.nvml(gpu, "NVIDIA L40S", 46068, persistence_mode="1", vgpu_types=told, vgpu_heterogeneous_mode="0")
     return host
 
 
 def t4() -> HostBuilder:
-    host = _server("a server with a T4, which has no VFs: mdev types on the card itself", release="6.1.0-28-amd64",
-                   boot=13)  # fmt: skip
+    host = _server(
+        "a server with a T4, which has no VFs: mdev types on the card itself", release="6.1.0-28-amd64", boot=13
+    )
     host.modules((*NVIDIA, "ast", "pcieportdrv"), VFIO)
     gpu = host.add(parts.T4, "0000:3b:00.0", _bmc(host), "nvidia")
-    slicing.mdev_parent(host, gpu, slicing.T4_TYPES, {kind.id: kind.most for kind in slicing.T4_TYPES})
-    host.directory(f"{slicing.MDEV}/devices")
+    vgpu_cards.mdev_parent(host, gpu, vgpu_cards.T4_TYPES, {kind.id: kind.most for kind in vgpu_cards.T4_TYPES})
+    host.directory(f"{vgpu_cards.MDEV}/devices")
     host.nvml(gpu, "Tesla T4", 15360, persistence_mode="1")
     return host
 
@@ -576,7 +602,7 @@ def xe() -> HostBuilder:
     gpu = host.add(parts.ARC_B50, "0000:03:00.0", _bmc(host), "xe")
     vfs = [host.add_vf(parts.ARC_B50_VF, f"0000:03:00.{number}", gpu) for number in (1, 2)]
     host.take_over(vfs[0])
-    slicing.xe_profiles(host, gpu, [(0, 0), (20, 40000), (20, 40000), (0, 0), (0, 0)])
+    vgpu_cards.xe_profiles(host, gpu, [(0, 0), (20, 40000), (20, 40000), (0, 0), (0, 0)])
     return host
 
 

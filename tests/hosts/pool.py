@@ -5,7 +5,7 @@ Does no input or output.
 
 from __future__ import annotations
 
-from vfioctl.kernel.tree import Tree
+from vfioctl.kernel.recorded.tree import Tree
 
 PARENT = "mbochs"
 SIZES = {"mbochs-small": 4, "mbochs-medium": 16, "mbochs-large": 64}

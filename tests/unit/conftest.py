@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from vfioctl.cli.app import main
+from vfioctl.app import main
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 

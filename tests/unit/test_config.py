@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hosts.machines import unhurried
 from tests.unit.conftest import Run
-from tests.unit.machines import unhurried
 from vfioctl import config
 from vfioctl.config import read_deadlines
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
-from vfioctl.kernel.deadlines import Deadlines
-from vfioctl.kernel.live import Live
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.timeouts import Deadlines
 
 DEFAULT = Deadlines()
 

@@ -18,8 +18,16 @@ LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_examples_hold(name: str, tmp_path: Path) -> None:
     told = [
-        "\n".join([f"{name}, block at line {block.line}, status {answer.status}", command.text if command else "python",
-                   "--- shown", *(command.shown if command else ()), "--- printed", *answer.lines])
+        "\n".join(
+            [
+                f"{name}, block at line {block.line}, status {answer.status}",
+                command.text if command else "python",
+                "--- shown",
+                *(command.shown if command else ()),
+                "--- printed",
+                *answer.lines,
+            ]
+        )
         for block, command, answer in examples.wrong(DOCUMENTS[name], tmp_path)
     ]
     assert not told, "\n\n".join(told)

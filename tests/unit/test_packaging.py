@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from vfioctl.cli.app import main
+from vfioctl.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
@@ -47,7 +47,7 @@ def test_the_wheel_has_the_package_and_its_data(wheel: zipfile.ZipFile) -> None:
 
 def test_the_wheel_names_its_command_and_its_licence(wheel: zipfile.ZipFile) -> None:
     texts = {name.rpartition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if ".dist-info/" in name}
-    assert "vfioctl = vfioctl.cli.app:console" in texts["entry_points.txt"]
+    assert "vfioctl = vfioctl.app:console" in texts["entry_points.txt"]
     assert "License-Expression: Apache-2.0" in texts["METADATA"]
     assert "Provides-Extra: libvirt" in texts["METADATA"]
 

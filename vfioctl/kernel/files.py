@@ -9,7 +9,7 @@ import stat
 from collections.abc import Collection
 from contextlib import suppress
 
-from vfioctl.kernel.seam import Directory, Prefixes
+from vfioctl.kernel.protocol import Directory, Prefixes
 
 MOST_TEXT = 16 << 20
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import vfioctl as package
-from vfioctl.cli.app import main
+from vfioctl.app import main
 
 LONGEST_SECONDS = 60.0
 

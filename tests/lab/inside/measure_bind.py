@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.lab.inside import pci
 from tests.lab.inside.peers import driverctl_set, driverctl_unset
 from tests.lab.inside.topology import Topology
+from vfioctl.core.change import Result
 from vfioctl.host import Host
-from vfioctl.model.change import Result
 
 RUNS = 7
 

@@ -16,14 +16,14 @@ from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Hold
 from tests.lab.inside.test_vfioctl import whole_vfioctl
 from tests.lab.inside.topology import Topology
+from vfioctl.core.change import JournalState, Result, Step
 from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
 from vfioctl.host import Host
-from vfioctl.kernel.deadlines import Deadlines
-from vfioctl.kernel.live import Live
-from vfioctl.model.change import JournalState, Result, Step
-from vfioctl.model.holders import Holder, HolderKind
-from vfioctl.model.inventory import MarkKind
-from vfioctl.model.values import PciAddress
+from vfioctl.inventory.model.functions import MarkKind
+from vfioctl.inventory.model.holders import Holder, HolderKind
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.timeouts import Deadlines
 
 DEADLINE = 3.0
 AFTER_THE_DEADLINE = 1.0

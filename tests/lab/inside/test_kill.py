@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.lab.inside import pci
 from tests.lab.inside.topology import Topology
+from vfioctl.core.change import JournalState, Plan, Result
 from vfioctl.host import Host
-from vfioctl.model.change import JournalState, Plan, Result
 
 ROUNDS = 50
 State = tuple[tuple[str | None, str], ...]

@@ -14,7 +14,7 @@ from tests.lab.inside.pci import DEVICES, bind_to_vfio
 from tests.lab.inside.topology import Topology
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
-from vfioctl.kernel.live import Live
+from vfioctl.kernel.live.host import Live
 
 MEMORY_DECODED = 0x2
 

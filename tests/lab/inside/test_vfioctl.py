@@ -10,10 +10,10 @@ import pytest
 from tests.lab.inside import l2, pci, view
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.topology import Topology, group_members
+from vfioctl.core.change import Result
 from vfioctl.errors import DeviceInUse, GroupNotViable
 from vfioctl.host import Host
-from vfioctl.model.change import Result
-from vfioctl.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress
 
 
 @pytest.fixture
@@ -155,10 +155,11 @@ def test_strangers_in_a_group_are_named(host: Host, original_drivers: dict[str, 
     """The machine's own disk controllers share the south bridge's group."""
     inventory = host.inventory()
     shared = [
-        group for group in inventory.groups
+        group
+        for group in inventory.groups
         if len({inventory.card_of(m) for m in group.members if not inventory.by_address[m].is_bridge}) > 1
         and len(group.blockers) > 1
-    ]  # fmt: skip
+    ]
     for group in shared:
         with pytest.raises(GroupNotViable, match="also holds"):
             host.plan_bind((group.blockers[0].address,))

@@ -66,8 +66,13 @@ class TestWhatATypeSays:
         assert mdev.parents() == {"mbochs", "mtty"}
         (large, ports) = mdev.supported("mbochs")["mbochs-large"], mdev.supported("mtty")["mtty-2"]
         assert {path.name for path in large.iterdir()} == {
-            "available_instances", "create", "description", "device_api", "devices", "name",
-        }  # fmt: skip
+            "available_instances",
+            "create",
+            "description",
+            "device_api",
+            "devices",
+            "name",
+        }
         assert (large / "device_api").read_text() == "vfio-pci\n"
         assert (large / "name").read_text().endswith("\n")
         assert (ports / "name").read_text() == "Dual port serial\n"
@@ -94,9 +99,14 @@ class TestWhatATypeSays:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("module", "kind", "reason"), [
-        ("mdpy", "mdpy-vga", "EUSERS"), ("mtty", "mtty-1", "ENOSPC"), ("mbochs", "mbochs-large", "ENOSPC"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("module", "kind", "reason"),
+        [
+            ("mdpy", "mdpy-vga", "EUSERS"),
+            ("mtty", "mtty-1", "ENOSPC"),
+            ("mbochs", "mbochs-large", "ENOSPC"),
+        ],
+    )
     def test_a_full_parent(self, load: Load, module: str, kind: str, reason: str) -> None:
         load(module)
         mdev.fill(module, kind, mdev.available(module)[kind])

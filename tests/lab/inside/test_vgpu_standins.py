@@ -111,8 +111,12 @@ class TestTheVendorsFolder:
         (function,) = bind_vfs("standin_vendor", 1)
         folder = pci.DEVICES / function / "nvidia"
         assert {path.name for path in folder.iterdir()} == {
-            "creatable_vgpu_types", "current_vgpu_type", "vgpu_params", "gpu_instance_id", "placement_id",
-        }  # fmt: skip
+            "creatable_vgpu_types",
+            "current_vgpu_type",
+            "vgpu_params",
+            "gpu_instance_id",
+            "placement_id",
+        }
         lines = (folder / "creatable_vgpu_types").read_text().splitlines()
         assert lines[:2] == ["ID    : vGPU Name", "1145  : NVIDIA L40S-1B"]
         assert mdev.current(function) == mdev.NONE

@@ -33,9 +33,11 @@ NOT_AT_BOOT = ("kvm_amd", "kvm_intel", "psmouse", "pcspkr", "sr_mod", "aesni_int
 KERNEL_ARGUMENTS = (
     "intel_iommu=on",
     # it is one clock for all processors here, and needs no exit to be read
-    "tsc=reliable", "clocksource=tsc",
-    "loglevel=5", "modprobe.blacklist=" + ",".join(NOT_AT_BOOT),
-)  # fmt: skip
+    "tsc=reliable",
+    "clocksource=tsc",
+    "loglevel=5",
+    "modprobe.blacklist=" + ",".join(NOT_AT_BOOT),
+)
 
 # all that the emulator has, but for what costs it most: copies byte by byte, and checks that nothing here asks for
 CPU = "max,-erms,-la57,-smap,-smep,-umip,-pku"

@@ -6,10 +6,10 @@ import json
 import re
 
 from vfioctl.errors import KernelRefused, Stuck
-from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
+from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import drivers, groups, mediated, rules, surroundings, virtual
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
-from vfioctl.kernel.tree import Tree
 
 MANAGING = "sriov-manage:"
 """What a run of NVIDIA's tool is called among the writes, before its GPU's address; it takes that one's lock."""

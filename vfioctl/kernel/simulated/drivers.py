@@ -10,12 +10,13 @@ import errno as errnos
 import posixpath
 from collections.abc import Iterator
 
-from vfioctl.kernel.seam import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
-from vfioctl.kernel.simulated import groups, mediated, slicing, surroundings
+from vfioctl.kernel.modalias import NATIVE, Aliases
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.simulated import groups, mediated, surroundings
+from vfioctl.kernel.simulated import vendor as slicing
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
-from vfioctl.kernel.tree import Tree
-from vfioctl.modalias import NATIVE, Aliases
 
 PAGE_SIZE = 4096
 NO_OVERRIDE = "(null)"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
+from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated import surroundings
-from vfioctl.kernel.tree import Node, Tree
 
 VFIO_MAJOR, VFIO_CDEV_MAJOR = 243, 511
 CONTAINER, CDEVS = "/dev/vfio/vfio", "/dev/vfio/devices"

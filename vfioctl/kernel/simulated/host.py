@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.recorded import Recorded, read_tree
-from vfioctl.kernel.seam import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
+from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
+from vfioctl.kernel.recorded.host import Recorded, read_tree
+from vfioctl.kernel.recorded.tree import ROOTS, Tree, form
 from vfioctl.kernel.simulated import blocking, rules, surroundings
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, let_go, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.refusal import WouldBlock
-from vfioctl.kernel.tree import ROOTS, Tree, form
 
 T = TypeVar("T")
 _KEPT = tuple(root for root in ROOTS if root.startswith("/etc/"))

@@ -11,10 +11,10 @@ import posixpath
 import re
 from collections.abc import Callable
 
+from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups, room
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
-from vfioctl.kernel.simulated.slicing import MDEV_PARENTS
-from vfioctl.kernel.tree import Tree
+from vfioctl.kernel.simulated.vendor import MDEV_PARENTS
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from vfioctl.kernel.tree import Tree
+from vfioctl.kernel.recorded.tree import Tree
 
 TYPES, VENDOR = "mdev_supported_types", "nvidia"
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)

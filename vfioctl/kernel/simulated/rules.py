@@ -12,17 +12,24 @@ import re
 from collections.abc import Callable
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.seam import PCI_DRIVERS
-from vfioctl.kernel.simulated import drivers, groups, mediated, slicing, surroundings, virtual
+from vfioctl.kernel.modalias import NATIVE, VFIO
+from vfioctl.kernel.protocol import PCI_DRIVERS
+from vfioctl.kernel.recorded.tree import Node, Tree
+from vfioctl.kernel.simulated import drivers, groups, mediated, surroundings, virtual
+from vfioctl.kernel.simulated import vendor as slicing
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
-from vfioctl.kernel.tree import Node, Tree
-from vfioctl.modalias import NATIVE, VFIO
 
 __all__ = [
-    "driver_of", "group_of", "is_vfio", "load_module", "remember_natives", "resume", "vfio_group_ioctl_get_status",
+    "driver_of",
+    "group_of",
+    "is_vfio",
+    "load_module",
+    "remember_natives",
+    "resume",
+    "vfio_group_ioctl_get_status",
     "write",
-]  # fmt: skip
+]
 
 _MANAGED_DMA = ("pcieport", "pci-stub")
 # Where a driver is not called as its module is: struct pci_driver.name in the sources.

@@ -12,9 +12,9 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from vfioctl.kernel.seam import PCI_DEVICES
+from vfioctl.kernel.protocol import PCI_DEVICES
+from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated.refusal import Refusal
-from vfioctl.kernel.tree import Node, Tree
 
 VTCONSOLES = "/sys/class/vtconsole"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]+/fd/")

@@ -12,10 +12,10 @@ import posixpath
 import re
 from contextlib import suppress
 
-from vfioctl.kernel.seam import IOMMU_GROUPS, PCI_DEVICES
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
+from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import drivers, groups, room, surroundings
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
-from vfioctl.kernel.tree import Tree
 
 NUMVFS = re.compile(r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/sriov_numvfs")
 NVIDIA = "nvidia"
@@ -23,9 +23,15 @@ NVIDIA = "nvidia"
 _WITHOUT_CONFIGURE = ("gim",)
 _VF_BARS, _BARS = 7, 6
 _ALIKE = (
-    "class", "local_cpulist", "numa_node", "power/control", "power_state", "revision", "subsystem_device",
+    "class",
+    "local_cpulist",
+    "numa_node",
+    "power/control",
+    "power_state",
+    "revision",
+    "subsystem_device",
     "subsystem_vendor",
-)  # fmt: skip
+)
 
 
 def sriov_numvfs_store(tree: Tree, path: str, value: str) -> None:

@@ -1,0 +1,252 @@
+"""bind, unbind, apply, snapshot and hosts from the outside: asking, plan files, files written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import Answer, Run
+from vfioctl.commands.apply import LARGEST
+from vfioctl.host import Host
+from vfioctl.kernel.simulated.host import Simulated
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
+BIND = ("bind", "gpu0", "--simulate", "laptop")
+COMPANION = "0000:0b:00.1"
+
+
+def let_go(address: str) -> None:
+    """What held a function of the simulated workstation has ended, so that the write to it returns."""
+    kernel = Host.simulated("workstation").kernel
+    assert isinstance(kernel, Simulated)
+    kernel.let_go(address)
+
+
+def at_a_terminal(answer: str, *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, and what the terminal (stdin and stderr) showed."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, *words], cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True
+    ) as child:
+        os.close(theirs)
+        os.write(ours, answer.encode())
+        shown = b""
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:  # EIO: the child has closed its end
+            pass
+        assert child.stdout is not None
+        out = child.stdout.read()
+    os.close(ours)
+    return child.returncode, out, shown.decode()
+
+
+class TestAsking:
+    def test_yes(self) -> None:
+        code, out, shown = at_a_terminal("y\n", *BIND)
+        assert code == 0
+        assert "Go on? [y/N]" in shown
+        assert "Steps" in shown
+        assert out.startswith("Done: bind 0000:01:00.0")
+
+    @pytest.mark.parametrize("answer", ["n\n", "\n", "\x04"])
+    def test_no(self, run: Run, answer: str) -> None:
+        code, out, shown = at_a_terminal(answer, *BIND)
+        assert (code, out) == (1, "")
+        assert "not confirmed: nothing was changed" in shown
+        assert run("history --simulate laptop").out == "No changes yet.\n"
+
+    def test_not_with_yes(self) -> None:
+        code, _, shown = at_a_terminal("", *BIND, "--yes")
+        assert code == 0
+        assert "Go on?" not in shown
+
+    def test_not_when_there_is_nothing_to_do(self, run: Run) -> None:
+        run("bind gpu0 --simulate laptop")
+        code, out, shown = at_a_terminal("", *BIND)
+        assert (code, shown) == (0, "")
+        assert out.startswith("Nothing to do")
+
+    def test_not_without_a_terminal(self, run: Run) -> None:
+        assert run(" ".join(BIND)).code == 0
+
+
+class TestPlanFiles:
+    @pytest.fixture
+    def plan(self, run: Run, tmp_path: Path) -> Path:
+        file = tmp_path / "plan.json"
+        file.write_text(run("bind gpu0 --dry-run --json --simulate laptop").out)
+        return file
+
+    def test_run_later(self, run: Run, plan: Path) -> None:
+        outcome = run(f"apply {plan} --simulate laptop --json").document
+        assert outcome["result"] == "done"
+        assert outcome["plan"] == json.loads(plan.read_text())
+
+    def test_from_stdin(self, run: Run, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(plan.read_bytes())))
+        assert run("apply - --simulate laptop").code == 0
+
+    def test_from_a_closed_stdin(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", None)
+        assert run("apply - --simulate laptop").code == 2
+
+    def test_once_only(self, run: Run, plan: Path) -> None:
+        assert run(f"apply {plan} --simulate laptop").code == 0
+        assert run(f"apply {plan} --simulate laptop --json").document["error"]["kind"] == "StalePlan"
+
+    @pytest.mark.parametrize(
+        ("damage", "said"),
+        [
+            (lambda text: text[:200], "EOF"),
+            (lambda _: "", "EOF"),
+            (lambda _: "[]", "should be an object"),
+            (lambda _: "{}", "Field required"),
+            (lambda text: text.replace("vfio-pci", "vfio-pcj"), "edited or cut short"),
+            (lambda text: text.replace('"version": 1', '"version": 2'), "version 2"),
+            (lambda text: text.replace('"version": 1', '"version": 1, "more": 1'), "Extra inputs"),
+            (lambda text: text.replace("0000:01:00.0", "../../etc/pw"), "not a PCI address"),
+            (lambda text: text + " " * LARGEST, "larger than"),
+            (lambda _: "[" * 100_000, "recursion"),
+            (lambda _: "\x00\x1b[2J", "Invalid JSON"),
+        ],
+        ids=["cut", "empty", "list", "object", "edited", "version", "more", "path", "large", "deep", "binary"],
+    )
+    def test_damaged(self, run: Run, plan: Path, damage: object, said: str) -> None:
+        assert callable(damage)
+        plan.write_text(damage(plan.read_text()))
+        error = run(f"apply {plan} --simulate laptop --json").document["error"]
+        assert (error["kind"], error["exit_code"]) == ("BadDocument", 2)
+        assert said in error["message"]
+        assert len(error["message"]) < 300
+        assert run("history --simulate laptop --json").document == {"entries": []}
+
+    @pytest.mark.parametrize("name", ["/", "/nonexistent/plan.json", "/dev/zero"])
+    def test_not_files(self, run: Run, name: str) -> None:
+        assert run(f"apply {name} --simulate laptop").code == 2
+
+
+class TestDryRuns:
+    def test_change_nothing(self, run: Run) -> None:
+        before = run("inventory --json --all --simulate laptop").out
+        answer = run("bind gpu0 --dry-run --simulate laptop")
+        assert answer.err == "Nothing was changed: this is a dry run.\n"
+        assert run("inventory --json --all --simulate laptop").out == before
+
+    def test_say_when_there_is_nothing_to_do(self, run: Run) -> None:
+        run("bind gpu0 --simulate laptop")
+        answer = run("bind gpu0 --dry-run --simulate laptop")
+        assert answer.out.startswith("Nothing to do")
+        assert run("bind gpu0 --dry-run --json --simulate laptop").document["steps"] == []
+
+    def test_of_several_alike(self, run: Run) -> None:
+        assert run("bind 10de:2330 --dry-run --host hgx8").code == 2
+        plan = run("bind 10de:2330 --every --dry-run --json --host hgx8").document
+        assert len(plan["intent"]["devices"]) == 8
+
+    def test_of_another_driver(self, run: Run) -> None:
+        plan = run("unbind gpu1 --to nouveau --dry-run --json --simulate workstation").document
+        assert plan["intent"]["driver"] == "nouveau"
+
+
+class TestSnapshots:
+    def test_read_back_alike(self, run: Run, tmp_path: Path) -> None:
+        file = tmp_path / "mine.host"
+        answer = run(f"snapshot --host laptop -o {file}")
+        assert (answer.code, answer.out) == (0, "")
+        assert run(f"inventory --json --all --host {file}").out == run("inventory --json --all --host laptop").out
+
+    def test_to_stdout(self, run: Run) -> None:
+        assert run("snapshot --host laptop").out.startswith("#vfioctl-host 1\n")
+
+    def test_replace_nothing_unasked(self, run: Run, tmp_path: Path) -> None:
+        file = tmp_path / "mine.host"
+        file.write_text("precious")
+        assert run(f"snapshot --host laptop -o {file}").code == 2
+        assert file.read_text() == "precious"
+        assert run(f"snapshot --host laptop --force -o {file}").code == 0
+        assert file.read_text().startswith("#vfioctl-host 1\n")
+
+    @pytest.mark.parametrize("name", ["/dev/null", "/"])
+    def test_replace_no_device_or_directory(self, run: Run, name: str) -> None:
+        assert run(f"snapshot --host laptop --force -o {name}").code == 2
+        assert Path(name).exists()
+
+    def test_leave_no_half_file(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(_number: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        answer = run(f"snapshot --host laptop -o {tmp_path / 'mine.host'}")
+        assert answer.code == 3
+        assert "No space left on device" in answer.err
+        assert not [file for file in tmp_path.iterdir() if file.name != "state"]
+
+    def test_into_no_directory(self, run: Run, tmp_path: Path) -> None:
+        assert run(f"snapshot --host laptop -o {tmp_path}/no/mine.host").code == 3
+
+    def test_name_what_was_not_read(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vfioctl.host.Host.snapshot", lambda _host: ("text", ("/sys/a", "/sys/b")))
+        answer = run("snapshot --host laptop")
+        assert answer.out == "text\n"
+        assert answer.err.splitlines()[:2] == ["not read: /sys/a", "not read: /sys/b"]
+
+
+class TestHistoryAndHosts:
+    def test_the_last_few(self, run: Run) -> None:
+        for line in ("bind gpu0", "unbind gpu0", "bind gpu0"):
+            run(f"{line} --simulate laptop")
+        entries = run("history -n 2 --json --simulate laptop").document["entries"]
+        assert [entry["id"] for entry in entries] == [3, 2]
+
+    @pytest.mark.parametrize(("at", "text"), [(3, "'0' to /sys/bus/pci/devices/"), (6, "'vfio-pci' to /sys/bus/pci/")])
+    def test_a_failure_is_told_whole(self, run: Run, monkeypatch: pytest.MonkeyPatch, at: int, text: str) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", f"{at}:EINVAL")
+        run("bind gpu1 --simulate workstation")
+        assert f"writing {text}" in run("history --simulate workstation").out
+
+    def test_reset(self, run: Run) -> None:
+        run("bind gpu0 --simulate laptop")
+        assert run("hosts --reset laptop").out == "laptop is as it was at the start.\n"
+        assert run("history --simulate laptop --json").document == {"entries": []}
+        assert run("inventory --simulate laptop").out == run("inventory --host laptop").out
+
+    def test_reset_of_nothing(self, run: Run) -> None:
+        assert run("hosts --reset nowhere").code == 2
+        assert run("hosts --reset laptop --json").document["name"] == "laptop"
+
+
+class TestRecovery:
+    def test_back_and_forward(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        for words, result in (("recover", "put back"), ("recover --forward", "done")):
+            self.hangs(run, monkeypatch)
+            assert run(f"{words} --simulate workstation").code == 7, "the write is under way"
+            let_go(COMPANION)
+            (outcome,) = run(f"{words} --simulate workstation --json").document["outcomes"]
+            assert outcome["result"] == result
+
+    def test_is_told(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = self.hangs(run, monkeypatch)
+        assert answer.err.splitlines()[-1] == "  next:     vfioctl recover --simulate workstation"
+        waiting = run("recover --simulate workstation")
+        assert waiting.err.startswith(f"vfioctl: {COMPANION} is still wedged: writing '0' to /sys/bus/pci/devices/")
+        assert waiting.err.splitlines()[-1] == f"  next:     vfioctl holders {COMPANION} --simulate workstation"
+        let_go(COMPANION)
+        assert run("recover --simulate workstation").out.startswith("Put back: bind 0000:0b:00.0")
+
+    def hangs(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> Answer:
+        """A bind whose second write never returns: it is of the card's sound function."""
+        monkeypatch.setenv("VFIOCTL_FAULTS", "2:hang")
+        answer = run("bind gpu1 --simulate workstation")
+        monkeypatch.delenv("VFIOCTL_FAULTS")
+        assert answer.code == 7
+        return answer

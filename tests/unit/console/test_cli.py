@@ -1,0 +1,327 @@
+"""The command line itself: the table of commands, which host, streams, exit codes, usage errors."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import Run
+from vfioctl.app import main
+from vfioctl.console.lazy import COMMANDS, LazyGroup
+from vfioctl.console.root import app
+from vfioctl.errors import KernelRefused, VfioctlError
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
+
+
+def group() -> LazyGroup:
+    from typer.main import get_command
+
+    built = get_command(app)
+    assert isinstance(built, LazyGroup)
+    return built
+
+
+def process(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    """A process of its own, where streams and modules matter."""
+    return subprocess.run([*PROGRAM, *words], cwd=ROOT, text=True, check=False, **more)  # type: ignore[call-overload, no-any-return]
+
+
+class TestTable:
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_says_what_the_command_says_of_itself(self, name: str) -> None:
+        command = group().load(name)
+        assert command.name == name
+        assert (command.help or "").split("\n\n")[0] == COMMANDS[name].summary
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_every_command_takes_the_host_options(self, run: Run, name: str) -> None:
+        answer = run(f"{name} --help")
+        assert answer.code == 0
+        for option in ("--root", "--host", "--simulate", "--ledger", "Examples"):
+            assert option in answer.out
+        assert "<bool>" not in answer.out
+
+    def test_help_imports_no_command(self) -> None:
+        program = "import sys; from vfioctl.app import main; main(['--help']); print(*sys.modules)"
+        loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        modules = set(loaded.stdout.splitlines()[-1].split())
+        assert not modules & {entry.module for entry in COMMANDS.values()}
+        assert not modules & {"pydantic", "vfioctl.host", "vfioctl.model"}
+
+    def test_json_needs_no_rich(self) -> None:
+        program = (
+            "import sys; from vfioctl.app import main; main(['inventory', '--host', 'laptop', '--json']); "
+            "print('rich' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_in_the_help_work(name: str, tmp_path: Path) -> None:
+    lines = (group().load(name).epilog or "").splitlines()[1:]
+    shim = tmp_path / "bin" / "vfioctl"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(PROGRAM)} "$@"\n')
+    shim.chmod(0o755)
+    script = "\n".join(("set -eu -o pipefail", *lines))
+    environment = {**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{script}\n{done.stderr}"
+    assert lines
+
+
+class TestWhichHost:
+    def test_before_and_after_the_command(self, run: Run) -> None:
+        after, before = run("inventory --host laptop"), run("--host laptop inventory")
+        assert after == before
+        assert "RTX 3050 Ti" in after.out
+
+    def test_the_later_word_counts(self, run: Run) -> None:
+        assert run("--host hgx8 inventory --host laptop") == run("inventory --host laptop")
+
+    def test_from_the_environment(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_HOST", "laptop")
+        assert run("inventory") == run("inventory --host laptop")
+
+    def test_the_command_line_before_the_environment(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_SIMULATE", "hgx8")
+        assert run("inventory --host laptop").code == 0
+
+    @pytest.mark.parametrize("line", ["--root / inventory --host laptop", "inventory --simulate laptop --host laptop"])
+    def test_one_at_a_time(self, run: Run, line: str) -> None:
+        answer = run(line)
+        assert answer.code == 2
+        assert "exclude each other" in answer.err
+
+    def test_one_at_a_time_in_the_environment(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_SIMULATE", "hgx8")
+        monkeypatch.setenv("VFIOCTL_HOST", "hgx8")
+        assert "VFIOCTL_HOST and VFIOCTL_SIMULATE exclude each other" in run("inventory").err
+
+    def test_an_empty_name_is_none(self, run: Run) -> None:
+        assert run("inventory --host", "").code == 2
+
+    def test_a_captured_directory(self, run: Run, tmp_path: Path) -> None:
+        assert run(f"inventory --root {tmp_path}").code == 2
+        (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+        answer = run(f"inventory --root {tmp_path}")
+        assert answer.code == 0
+        assert answer.out.startswith("no GPU among 0 functions\n")
+
+    def test_a_ledger_of_ones_own(self, run: Run, tmp_path: Path) -> None:
+        ledger = tmp_path / "mine.db"
+        assert run(f"bind gpu0 --simulate laptop --ledger {ledger}").code == 0
+        assert len(run(f"history --simulate laptop --json --ledger {ledger}").document["entries"]) == 1
+        assert run("history --simulate laptop --json").document == {"entries": []}
+
+    def test_a_command_to_run_next_is_for_the_same_host(self, run: Run) -> None:
+        assert run("show gpu9 --host laptop").err.splitlines()[-1] == "  next:     vfioctl inventory --host laptop"
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("bnd", "Did you mean 'bind'"),
+            ("bind", "Missing argument"),
+            ("inventory --nope", "No such option"),
+            ("inventory more", "unexpected extra argument"),
+            ("history -n nine", "-n"),
+            ("inventory --tree --json", "exclude each other"),
+        ],
+    )
+    def test_is_told_with_code_2(self, run: Run, line: str, said: str) -> None:
+        answer = run(line)
+        assert answer.code == 2
+        assert said in answer.out + answer.err
+        as_json = run(f"{line} --json" if "--json" not in line else line)
+        assert as_json.document["error"]["exit_code"] == 2
+
+    def test_names_the_help_to_read(self, run: Run) -> None:
+        assert run("bind --json").document["error"]["next_command"] == "vfioctl bind --help"
+
+    def test_nothing_asked_shows_the_help(self, run: Run) -> None:
+        answer = run("")
+        assert answer.code == 2
+        assert "Usage: vfioctl" in answer.out
+
+    def test_version(self, run: Run) -> None:
+        answer = run("--version")
+        assert (answer.code, answer.err) == (0, "")
+        assert re.fullmatch(r"vfioctl \d+\.\d+\.\d+\S*\n", answer.out)
+
+    def test_version_among_other_words(self, run: Run) -> None:
+        assert run("--version inventory") == run("--host laptop --version") == run("--version")
+
+    def test_version_alone_needs_no_parser(self) -> None:
+        program = "import sys; from vfioctl.app import main; main(['--version']); print('typer' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "False"
+
+    def test_words_after_a_double_dash_are_devices(self, run: Run) -> None:
+        answer = run("bind --host laptop -- --json")
+        assert answer.out == ""
+        assert "not a PCI address: '--json'" in answer.err
+
+
+class TestStreams:
+    def test_a_reader_that_has_seen_enough(self) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "w") as gone:
+            done = process("inventory", "--host", "hgx8", stdout=gone, stderr=subprocess.PIPE)
+        assert (done.returncode, done.stderr) == (141, "")
+
+    @pytest.mark.parametrize("words", ["inventory --host laptop", "hosts --json", "--version", "--help"])
+    def test_a_full_disk(self, words: str) -> None:
+        with Path("/dev/full").open("w") as full:
+            done = process(*words.split(), stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 3
+        assert done.stderr.splitlines() == [
+            "vfioctl: the results could not be written to stdout",
+            "  kernel:   No space left on device",
+        ]
+
+    def test_a_closed_stdout_is_told_before_anything_is_done(self, tmp_path: Path) -> None:
+        line = f"{shlex.join([*PROGRAM, 'bind', 'gpu0', '--simulate', 'laptop'])} >&-"
+        done = subprocess.run(["sh", "-c", line], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 3
+        assert "stdout is closed" in done.stderr
+        assert not (tmp_path / "state").exists()
+
+    @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+    def test_a_lost_stderr_stops_nothing_and_spoils_nothing(self, redirection: str) -> None:
+        line = f"{shlex.join([*PROGRAM, 'bind', 'gpu0', '--simulate', 'laptop', '--json'])} {redirection}"
+        done = subprocess.run(["sh", "-c", line], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 0
+        assert done.stdout.startswith("{")
+        assert done.stdout.endswith("}\n")
+
+    def test_no_colour_in_a_pipe_and_80_columns(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        done = process("inventory", "--host", "hgx8", capture_output=True, env=environment)
+        assert "\x1b" not in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 80
+
+    def test_an_encoding_that_lacks_characters(self) -> None:
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
+        done = process("inventory", "--host", "workstation", "--tree", capture_output=True, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "`-- group 12" in done.stdout
+
+    def test_results_alone_are_on_stdout(self, run: Run) -> None:
+        answer = run("bind gpu0 --simulate laptop --json")
+        assert answer.document["result"] == "done"
+        assert answer.err.splitlines()[0].startswith("[1/")
+
+
+class TestFailures:
+    def test_are_told_in_order(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", "6:EINVAL")
+        answer = run("bind gpu1 --simulate workstation")
+        assert (answer.code, answer.out) == (5, "")
+        told = [line.split(":")[0].strip() for line in answer.err.splitlines() if not line.startswith("[")]
+        assert told == ["vfioctl", "kernel", "restored", "hint"]
+
+    def test_are_one_object_as_json(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", "3:EBUSY")
+        error = run("bind gpu1 --simulate workstation --json").document["error"]
+        assert list(error) == [
+            "kind",
+            "exit_code",
+            "message",
+            "kernel_said",
+            "restored",
+            "hint",
+            "next_command",
+            "facts",
+        ]
+        assert (error["kind"], error["exit_code"]) == ("KernelRefused", 5)
+        assert error["kernel_said"] == "EBUSY: Device or resource busy"
+
+    def test_control_characters_do_not_reach_the_terminal(self, run: Run) -> None:
+        assert "\x1b" not in run("inventory --host", "\x1b[2J.host").err
+
+    def test_ctrl_c(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vfioctl.host.Host.inventory", _interrupt)
+        answer = run("inventory --host laptop")
+        assert (answer.code, answer.out, answer.err) == (130, "", "vfioctl: interrupted\n")
+        assert run("inventory --host laptop --json").document["error"]["exit_code"] == 130
+
+    def test_ctrl_c_in_a_change_says_that_it_was_taken_back(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vfioctl.kernel.simulated.host.Simulated.load", _interrupt)
+        answer = run("bind gpu1 --simulate workstation")
+        assert answer.code == 130
+        assert "vfioctl: interrupted: 0000:0b:00.0, " in answer.err
+        assert answer.err.endswith(" put back as before\n")
+
+    def test_bugs_keep_their_traceback(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vfioctl.host.Host.inventory", _stumble)
+        with pytest.raises(OSError, match="a bug"):
+            run("inventory --host laptop")
+
+    @pytest.mark.parametrize("error", [VfioctlError("m"), KernelRefused("/sys/x", errno.EIO)])
+    def test_have_the_exit_code_of_their_class(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, error: VfioctlError
+    ) -> None:
+        def fail(_host: object) -> None:
+            raise error
+
+        monkeypatch.setattr("vfioctl.host.Host.inventory", fail)
+        assert run("inventory --host laptop").code == error.exit_code
+
+
+class TestCompletion:
+    def complete(self, words: str, **more: str) -> str:
+        environment = {**os.environ, "_VFIOCTL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words, **more}
+        return process(capture_output=True, env=environment).stdout
+
+    def test_of_commands(self) -> None:
+        assert '"recover"' in self.complete("vfioctl rec")
+
+    def test_of_devices_on_the_host_in_question(self) -> None:
+        told = self.complete("vfioctl bind --host laptop ")
+        assert '"gpu0"' in told
+        assert '"gpu1"' in told
+        assert '"gpu2"' not in told
+
+    def test_of_hosts(self) -> None:
+        assert '"workstation"' in self.complete("vfioctl inventory --simulate work")
+
+    def test_of_addresses_once_begun(self) -> None:
+        assert "RTX 3050" in self.complete("vfioctl bind --host laptop 0")
+
+    def test_is_silent_when_the_host_is_not_there(self) -> None:
+        assert self.complete("vfioctl bind --host nowhere ") == "_files\n"
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _stumble(*_: object) -> None:
+    raise OSError(errno.ENOENT, "a bug", "/there")
+
+
+def test_streams_of_odd_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedder's stdout need not have a file number."""
+
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["--version"]) == 3

@@ -1,0 +1,225 @@
+"""Every listing, as text and as JSON, on every bundled host, against golden files.
+
+After a change that is meant: pytest tests/unit/test_cli_golden.py --renew-golden, and read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.conftest import Golden, Run, timeless
+from vfioctl.host import Host
+from vfioctl.kernel.recorded.bundled import bundled_hosts
+
+HOSTS = sorted(bundled_hosts())
+SLICED = ("a2", "l40s", "t4", "mi300x-vf", "xe", "mi300x")
+ONE, TWO = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "5e8c5df7-c4fa-4719-904f-5579cd5ac35f"
+CHANGES = {
+    "a2": (
+        f"vgpu create A2-4C --uuid {ONE} --dry-run",
+        f"vgpu create A2-4C --uuid {ONE} --persistent",
+        "vgpu create A2-4C --count 2",
+        f"vgpu create A2-4C --uuid {ONE}",
+        "sriov off 08:00.0",
+        f"vgpu remove {ONE} --dry-run",
+        "vgpu remove 6d3f2c1a",
+        f"vgpu remove {ONE} 6d3f2c1a --foreign",
+        "vgpu remove 9d3f2c1a --foreign --dry-run",
+        "history",
+    ),
+    "l40s": (
+        "vgpu create L40S-12Q --count 2 --dry-run",
+        "vgpu create L40S-12Q --count 2 --persistent --param frame_rate_limiter=0",
+        "vgpu create L40S-12Q",
+        f"vgpu create L40S-12Q --uuid {ONE}",
+        "vgpu remove 41:00.6 --dry-run",
+        "vgpu remove 41:00.6 41:00.7",
+        "vgpu remove 41:00.4",
+        "sriov off 41:00.0",
+        "sriov off 41:00.0 --foreign",
+        "vgpu remove 41:00.4 41:00.5 --foreign",
+        "sriov off 41:00.0 --foreign --dry-run",
+        "sriov off 41:00.0 --foreign",
+        "sriov set 41:00.0 4",
+        "sriov set 41:00.0 all --persistent",
+    ),
+    "t4": (
+        f"vgpu create T4-4C --count 2 --uuid {ONE} --uuid {TWO} --param frame_rate_limiter=0 --dry-run",
+        f"vgpu create T4-4C --count 2 --uuid {ONE} --uuid {TWO} --param frame_rate_limiter=0",
+        "vgpu create T4-8Q",
+        f"vgpu remove {ONE} --dry-run",
+        f"vgpu remove {ONE} {TWO}",
+    ),
+    "mi300x-vf": ("sriov set 05:00.0 4", "sriov off 05:00.0", "vgpu create VF --parent 05:00.0"),
+    "xe": (
+        "sriov set 03:00.0 4",
+        "sriov off 03:00.0 --foreign",
+        "vgpu create VF",
+        "vgpu remove 03:00.1",
+        "sriov profile 03:00.0 vf1/exec_quantum_ms=10 pf/sched_priority=high --dry-run",
+        "sriov profile 03:00.0 vf1/exec_quantum_ms=10 pf/sched_priority=high",
+        "sriov profile 03:00.0 vf1/vram_quota=1",
+    ),
+    "laptop": (
+        "sriov set 00:02.0 4 --persistent --dry-run",
+        "sriov set 00:02.0 4 --persistent",
+        "sriov set 00:02.0 4",
+        "sriov set 00:02.0 2 --dry-run",
+        "sriov set 00:02.0 2",
+        "sriov set 00:02.0 8",
+        "sriov off 00:02.0",
+        "sriov off 00:02.0",
+    ),
+}
+LISTINGS = {
+    "inventory.txt": "inventory",
+    "inventory.json": "inventory --json",
+    "inventory-all.txt": "inventory --all",
+    "tree.txt": "inventory --tree",
+    "tree-all.txt": "inventory --tree --all",
+}
+
+
+def last_gpu(name: str) -> str:
+    """The GPU that a host is for; the first is often its console."""
+    return f"gpu{len(Host.recorded(name).inventory().numbered_gpus) - 1}"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("file", LISTINGS)
+def test_inventory(run: Run, golden: Golden, host: str, file: str) -> None:
+    answer = run(f"--host {host} {LISTINGS[file]}")
+    assert (answer.code, answer.err) == (0, "")
+    golden(f"{host}/{file}", answer.out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_wide_inventory(run: Run, golden: Golden, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    golden(f"{host}/inventory-160.txt", run(f"--host {host} inventory").out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_show(run: Run, golden: Golden, host: str) -> None:
+    golden(f"{host}/show.txt", run(f"show {last_gpu(host)} --host {host}").out)
+    golden(f"{host}/show.json", run(f"show {last_gpu(host)} --host {host} --json").out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_dry_run(run: Run, golden: Golden, host: str) -> None:
+    """The plan, or why there is none."""
+    line = f"bind {last_gpu(host)} --dry-run --host {host} --with-group --allow-boot-vga"
+    text, document = run(line), run(f"{line} --json")
+    golden(f"{host}/bind.txt", text.out + text.err)
+    golden(f"{host}/bind.json", document.out)
+    assert text.code == document.code
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_refusals(run: Run, golden: Golden, host: str) -> None:
+    """What bind says of each GPU when nothing is granted."""
+    inventory = Host.recorded(host).inventory()
+    told = [run(f"bind {gpu.address} --dry-run --host {host}") for gpu in inventory.gpus]
+    golden(f"{host}/refusals.txt", "".join(f"exit {answer.code}\n{answer.err}" for answer in told if answer.code))
+
+
+def test_a_session(run: Run, golden: Golden) -> None:
+    told = ""
+    for line in ("bind gpu1", "bind gpu1", "history", "unbind gpu1", "unbind gpu1", "history", "recover"):
+        answer = run(f"{line} --simulate workstation")
+        told += f"$ vfioctl {line}\n{answer.err}{answer.out}"
+        assert answer.code == 0
+    golden("session.txt", timeless(told))
+
+
+def test_a_session_in_json(run: Run, golden: Golden) -> None:
+    lines = ("bind gpu0", "bind gpu0", "unbind gpu0", "recover", "history")
+    answers = [run(f"{line} --json --simulate laptop") for line in lines]
+    assert [answer.code for answer in answers] == [0] * len(lines)
+    golden("session.json", timeless(json.dumps([answer.document for answer in answers], indent=2) + "\n"))
+
+
+def test_holders(run: Run, golden: Golden) -> None:
+    """Of every GPU of a host in use, and of the disk that it runs from."""
+    told = ""
+    for line in (*(f"holders gpu{number}" for number in range(5)), "holders 0a:00.0", "holders gpu0 gpu3"):
+        answer = run(f"{line} --host busy")
+        assert (answer.code, answer.err) == (0, "")
+        told += f"$ vfioctl {line}\n{answer.out}"
+    golden("busy/holders.txt", told)
+    golden("busy/holders.json", run("holders gpu0 gpu1 gpu2 gpu4 --host busy --json").out)
+
+
+def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
+    assert "No processes are recorded of this host" in run("holders gpu0 --host hgx8").out
+
+
+@pytest.mark.parametrize("host", SLICED)
+def test_slices(run: Run, golden: Golden, host: str) -> None:
+    golden(f"{host}/vgpu-types.txt", run(f"vgpu types --host {host}").out)
+    golden(f"{host}/vgpu-types.json", json.dumps(run(f"vgpu types --host {host} --json").document, indent=1) + "\n")
+    golden(f"{host}/vgpu-list.txt", run(f"vgpu list --host {host}").out)
+    golden(f"{host}/vgpu-list.json", json.dumps(run(f"vgpu list --host {host} --json").document, indent=1) + "\n")
+
+
+def test_a_slice(run: Run, golden: Golden) -> None:
+    told = ""
+    for host, slice_ in (("a2", "6d3f2c1a"), ("a2", "9d3f2c1a"), ("l40s", "41:00.5"), ("xe", "03:00.1")):
+        answer = run(f"vgpu show {slice_} --host {host}")
+        assert (answer.code, answer.err) == (0, "")
+        told += f"$ vfioctl vgpu show {slice_} --host {host}\n{answer.out}"
+    golden("vgpu-show.txt", told)
+    golden("vgpu-show.json", json.dumps(run("vgpu show 6d3f2c1a --host a2 --json").document, indent=1) + "\n")
+
+
+def test_what_would_remain(run: Run, golden: Golden) -> None:
+    told = ""
+    for line in ("--host t4 --after T4-4C=2", "--host a2 --after A2-4Q", "--host laptop --after VF=4"):
+        told += f"$ vfioctl vgpu types {line}\n{run(f'vgpu types {line}').out}"
+    golden("vgpu-after.txt", told)
+    document = run("vgpu types --host t4 --after T4-4C=2 --json").document
+    golden("vgpu-after.json", json.dumps(document["after"], indent=1) + "\n")
+
+
+@pytest.mark.parametrize("host", SLICED)
+def test_no_line_about_slices_is_wider_than_the_terminal(run: Run, host: str) -> None:
+    told = [run(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
+    assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("host", CHANGES)
+def test_changes_of_slices(run: Run, golden: Golden, host: str) -> None:
+    """Plans, outcomes and refusals, one after the other on one host."""
+    told = ""
+    for line in CHANGES[host]:
+        answer = run(f"{line} --simulate {host}")
+        told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
+    golden(f"{host}/slicing.txt", timeless(told))
+
+
+@pytest.mark.parametrize("host", CHANGES)
+def test_changes_of_slices_in_json(run: Run, golden: Golden, host: str) -> None:
+    documents = [run(f"{line} --json --simulate {host}").document for line in CHANGES[host]]
+    golden(f"{host}/slicing.json", timeless(json.dumps(documents, indent=1) + "\n"))
+
+
+def test_hosts(run: Run, golden: Golden) -> None:
+    golden("hosts.txt", run("hosts").out)
+    golden("hosts.json", run("hosts --json").out)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_all_adds_the_functions_and_nothing_else(run: Run, host: str) -> None:
+    some, every = run(f"inventory --host {host} --json").document, run(f"inventory --host {host} --json --all").document
+    assert some["functions"] is None
+    assert [gpu for gpu in some["gpus"] if gpu not in every["functions"]] == []
+    assert {**every, "functions": None} == some
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_no_line_is_wider_than_the_terminal(run: Run, host: str) -> None:
+    """Paths and commands may be: half a path is of no use."""
+    told = [run(f"inventory{form} --host {host}").out for form in ("", " --all", " --tree")]
+    assert [line for text in told for line in text.splitlines() if len(line) > 80] == []

@@ -1,0 +1,773 @@
+"""The walk: nothing before its time, nothing half done, and every way back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.hosts.machines import NAMES, copy, effect, effects_of, machine, original, settings_that_differ, state
+from vfioctl.binding.plan.steps import follows, steps
+from vfioctl.core.change import Binding, JournalState, Plan, Result, Step, StepKind
+from vfioctl.core.engine import Engine
+from vfioctl.core.journal import Journal
+from vfioctl.core.setting import Setting, SettingKind
+from vfioctl.core.store import Store
+from vfioctl.errors import (
+    BadDocument,
+    HostError,
+    KernelRefused,
+    NotPermitted,
+    StalePlan,
+    StoreDamaged,
+    Stuck,
+    Unfinished,
+    VerifyError,
+    VfioctlError,
+)
+from vfioctl.host import Host
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.protocol import DRIVERS_PROBE, IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS, Unanswered
+from vfioctl.kernel.recorded.host import Recorded
+from vfioctl.kernel.recorded.tree import Node, Tree
+from vfioctl.kernel.simulated import rules
+from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.host import Simulated
+
+T = TypeVar("T")
+CONTENT = ("intent", "facts", "changes", "settings", "reset", "steps", "viable_groups", "notes")
+GPU, AUDIO = PciAddress("0000:0b:00.0"), PciAddress("0000:0b:00.1")
+
+
+class Machine:
+    """A workstation, a ledger, and the plan to bind the card at 0b:00."""
+
+    def __init__(self, ledger: Path, kernel: type[Simulated] = Simulated, faults: tuple[Fault, ...] = ()) -> None:
+        self.tree, self.ledger = copy(original("workstation")), ledger
+        self.before = state(self.tree)
+        self.kernel = kernel(self.tree, "simulated", faults=faults)
+        self.host = Host(self.kernel, ledger, settle=0.0, lock_wait=0.0)
+        self.plan = self.host.plan_bind([GPU])
+        self.effects = effects_of(self.plan)
+        self.writes = len(self.effects)
+
+    def fails(self, kind: type[VfioctlError]) -> VfioctlError:
+        with pytest.raises(kind) as caught:
+            self.host.apply(self.plan)
+        return caught.value
+
+    @property
+    def untouched(self) -> bool:
+        return self.kernel.writes == [] and self.host.history() == () and state(self.tree) == self.before
+
+    @property
+    def device(self) -> str:
+        return self.tree.resolve(f"{PCI_DEVICES}/{GPU}")
+
+
+@pytest.fixture
+def work(fast_folder: Path) -> Machine:
+    return Machine(fast_folder / "x.db")
+
+
+# -- before the first write ------------------------------------------------------------------------------
+
+
+class TestBefore:
+    @pytest.mark.parametrize("fact", ["driver", "override", "group", "identity", "gone", "member"])
+    def test_a_plan_is_stale_when_any_fact_has_changed(self, work: Machine, fact: str) -> None:
+        tree, who = work.tree, AUDIO if fact == "member" else GPU
+        if fact == "driver":
+            rules.write(tree, f"{PCI_DRIVERS}/nvidia/unbind", GPU)
+        elif fact in ("override", "member"):
+            rules.write(tree, f"{PCI_DEVICES}/{who}/driver_override", "none")
+        elif fact == "group":
+            tree.put_link(f"{work.device}/iommu_group", "../../../kernel/iommu_groups/99")
+        elif fact == "identity":
+            tree.put(f"{work.device}/modalias", tree.files[f"{work.device}/modalias"].replace("1E04", "1E05"))
+        else:
+            tree.remove(f"{PCI_DEVICES}/{GPU}")
+        error = work.fails(StalePlan)
+        assert error.message == f"{who} changed after the plan was made"
+        assert [each is None for each in error.facts["found"]] == [fact == "gone"]  # type: ignore[attr-defined] # a list
+        assert (work.kernel.writes, work.host.history()) == ([], ())
+
+    def test_a_fact_of_a_stranger_that_the_plan_rests_on_counts(self, fast_folder: Path) -> None:
+        tree = copy(original("shared-group"))
+        host = machine(tree, fast_folder / "x.db")
+        plan = host.plan_bind(["01:00.0"], with_group=True)
+        bridge = next(fact.address for fact in plan.facts if fact.identity.endswith("060400"))
+        tree.put(f"{tree.resolve(f'{PCI_DEVICES}/{bridge}')}/driver_override", "x")
+        with pytest.raises(StalePlan, match=bridge):
+            host.apply(plan)
+
+    def test_nothing_to_do_is_success_and_leaves_no_trace(self, work: Machine) -> None:
+        work.host.apply(work.plan)
+        writes = list(work.kernel.writes)
+        outcome = work.host.apply(work.host.plan_bind([GPU]))
+        assert outcome.result == Result.NOTHING
+        assert [fact.binding.driver for fact in outcome.found if fact.address == GPU] == ["vfio-pci"]
+        assert work.kernel.writes == writes
+        assert len(work.host.history()) == 1
+
+    def test_nothing_to_do_may_be_stale_too(self, work: Machine) -> None:
+        work.host.apply(work.plan)
+        plan = work.host.plan_bind([GPU])
+        rules.write(work.tree, f"{PCI_DRIVERS}/vfio-pci/unbind", GPU)
+        with pytest.raises(StalePlan):
+            work.host.apply(plan)
+
+    def test_files_that_cannot_be_written_are_all_named(self, fast_folder: Path) -> None:
+        class Restricted(Simulated):
+            def writable(self, path: str) -> bool:
+                return not path.endswith(("0b:00.1/driver_override", "/drivers_probe", "nvidia/unbind"))
+
+        work = Machine(fast_folder / "x.db", Restricted)
+        files = [
+            f"{PCI_DEVICES}/{AUDIO}/driver_override",
+            f"{PCI_DRIVERS}/nvidia/unbind",
+            DRIVERS_PROBE,
+        ]
+        work.tree.put(DRIVERS_PROBE, "")
+        work.tree.put(f"{PCI_DRIVERS}/nvidia/unbind", "")
+        error = work.fails(NotPermitted)
+        assert error.facts == {"files": sorted(files)}
+        assert all(file in error.message for file in files)
+        assert "root" in error.hint
+        assert work.untouched
+
+    def test_a_read_only_host_says_that_it_is(self, fast_folder: Path) -> None:
+        host = Host(Recorded(original("workstation"), "recorded"), fast_folder / "x.db", settle=0.0)
+        with pytest.raises(NotPermitted, match="a recorded host is read-only") as caught:
+            host.apply(host.plan_bind([GPU]))
+        assert "--simulate" in caught.value.hint
+        assert os.listdir(fast_folder) == []
+        assert host.recover() == ()
+
+    def test_a_read_only_host_cannot_be_recovered(self, fast_folder: Path) -> None:
+        work = Machine(fast_folder / "x.db", faults=(Fault(2, DIE),))
+        with pytest.raises(SimulatedDeath):
+            work.host.apply(work.plan)
+        with pytest.raises(NotPermitted, match="read-only"):
+            Host(Recorded(work.tree, ""), work.ledger).recover()
+
+    def test_an_unfinished_change_comes_first(self, fast_folder: Path) -> None:
+        work = Machine(fast_folder / "x.db", faults=(Fault(1, HANG),))
+        work.fails(Stuck)
+        error = work.fails(Unfinished)
+        assert error.next_command == "vfioctl recover"
+
+    def test_an_unfinished_change_comes_before_nothing_to_do(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", Machine(fast_folder / "y.db").writes) as work:
+            plan = work.host.plan_bind([GPU])
+            assert plan.nothing_to_do
+            with pytest.raises(Unfinished, match=GPU):
+                work.host.apply(plan)
+            other = work.host.plan_bind(["05:00.0"])
+            assert work.host.apply(other).result == Result.DONE
+
+    def test_the_promise_is_made_before_the_first_write(self, fast_folder: Path) -> None:
+        class Watched(Simulated):
+            def write(self, path: str, value: str) -> None:
+                (entry,) = Journal(Store(fast_folder / "x.db")).entries()
+                assert entry.state == JournalState.OPEN
+                assert entry.boot_id == self.read("/proc/sys/kernel/random/boot_id")
+                super().write(path, value)
+
+            def load(self, module: str) -> None:
+                assert Journal(Store(fast_folder / "x.db")).unfinished()
+                super().load(module)
+
+        work = Machine(fast_folder / "x.db", Watched)
+        assert work.host.apply(work.plan).result == Result.DONE
+
+
+class TestForgedPlans:
+    """A plan file may be anybody's: its id shows that it is whole, not that it is honest."""
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_plan_of_ours_follows_from_its_changes(self, name: str, fast_folder: Path) -> None:
+        host = machine(copy(original(name)), fast_folder / "x.db")
+        for gpu in host.inventory().numbered_gpus.values():
+            try:
+                plan = host.plan_bind([gpu], with_group=True, allow_boot_vga=True)
+            except VfioctlError:
+                continue
+            assert follows(plan)
+            if plan.nothing_to_do:
+                continue
+            host.apply(plan)
+            assert follows(host.plan_unbind([gpu]))
+
+    @pytest.mark.parametrize(
+        "step",
+        [
+            Step(kind=StepKind.WRITE, target="/etc/passwd", value="x", why=""),
+            Step(kind=StepKind.WRITE, target=f"{PCI_DEVICES}/0000:05:00.0/driver_override", value="x", why=""),
+            Step(kind=StepKind.LOAD, target="../evil", value="", why=""),
+            Step(kind=StepKind.LOAD, target="--remove", value="", why=""),
+        ],
+        ids=lambda step: step.target,
+    )
+    def test_a_step_more_is_refused(self, work: Machine, step: Step) -> None:
+        self.refused(work, steps=(step, *work.plan.steps))
+
+    def test_a_step_less_or_another_order_is_refused(self, work: Machine) -> None:
+        for number in range(1, len(work.plan.steps)):
+            self.refused(work, steps=work.plan.steps[:number] + work.plan.steps[number + 1 :])
+        self.refused(work, steps=work.plan.steps[::-1])
+        self.refused(work, steps=())
+
+    def test_changes_that_do_not_begin_at_the_facts_are_refused(self, work: Machine) -> None:
+        first, *others = work.plan.changes
+        bent = first.model_copy(update={"before": Binding(driver="../../../../etc", driver_override=None)})
+        self.refused(work, changes=(bent, *others))
+        self.refused(work, facts=work.plan.facts[1:])
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"after": "auto"}, {"before": "on"}, {"during": "auto"}],
+        ids=str,
+    )
+    def test_settings_that_the_steps_do_not_make_are_refused(self, work: Machine, change: dict[str, str]) -> None:
+        power, *others = work.plan.settings
+        assert power.kind == SettingKind.POWER
+        if getattr(power, next(iter(change))) != next(iter(change.values())):
+            self.refused(work, settings=(power.model_copy(update=change), *others))
+        self.refused(work, settings=())
+        self.refused(work, settings=work.plan.settings[1:])
+
+    def test_settings_of_functions_that_the_plan_does_not_know_are_refused(self, work: Machine) -> None:
+        stranger = PciAddress("0000:05:00.0")
+        file = f"{PCI_DEVICES}/{stranger}/d3cold_allowed"
+        more = Setting(kind=SettingKind.D3COLD, name=file, address=stranger, before="1", after="0")
+        self.refused_whole(work, more)
+
+    @pytest.mark.parametrize("unit", ["sshd.service", "display-manager.service"])
+    def test_services_that_nobody_allowed_to_stop_are_refused(self, work: Machine, unit: str) -> None:
+        more = Setting(kind=SettingKind.SERVICE, name=unit, address=GPU, before="active", after="inactive")
+        self.refused_whole(work, more)
+        later = Setting(
+            kind=SettingKind.SERVICE, name=unit, address=GPU, before="active", after="active", during="inactive"
+        )
+        self.refused_whole(work, later)
+
+    def refused_whole(self, work: Machine, more: Setting) -> None:
+        """Though the steps are those that the setting takes."""
+        settings = (*work.plan.settings, more)
+        self.refused(work, settings=settings, steps=steps_of(work.plan, settings))
+
+    @pytest.mark.parametrize(
+        "file",
+        [f"{PCI_DEVICES}/{GPU}/reset", f"{PCI_DEVICES}/{GPU}/reset_subordinate", "/etc/passwd", "/proc/sysrq-trigger"],
+    )
+    def test_a_reset_that_is_none_of_a_bind_is_refused(self, work: Machine, file: str) -> None:
+        self.refused(work, reset=file, steps=steps_of(work.plan, work.plan.settings, file))
+        self.refused(work, reset=file)
+
+    @pytest.mark.parametrize(
+        "file",
+        [
+            f"{PCI_DEVICES}/0000:05:00.0/reset",
+            f"{PCI_DEVICES}/../reset",
+            f"{PCI_DEVICES}/{GPU}/remove",
+            "/etc/passwd",
+            f"{PCI_DEVICES}/{GPU}/reset\n",
+            f"{PCI_DEVICES}/../reset_subordinate",
+            None,
+        ],
+    )
+    def test_a_reset_of_something_else_is_refused(self, work: Machine, file: str | None) -> None:
+        work.plan = work.host.plan_reset("0a:00.0", force_holders=True)
+        self.refused(work, reset=file, steps=steps_of(work.plan, (), file))
+
+    def refused(self, work: Machine, **content: object) -> None:
+        parts = {name: getattr(work.plan, name) for name in CONTENT}
+        forged = Plan.model_validate_json(Plan.make(**parts | content).model_dump_json())
+        with pytest.raises(BadDocument, match="do not follow"):
+            work.host.apply(forged)
+        assert work.untouched
+
+
+def steps_of(plan: Plan, settings: tuple[Setting, ...], reset: str | None = None) -> tuple[Step, ...]:
+    """The steps that the plan would have with those settings and that reset."""
+    before, after = ({c.address: getattr(c, when) for c in plan.changes} for when in ("before", "after"))
+    modules = tuple(step.target for step in plan.steps if step.kind == StepKind.LOAD)
+    return steps(before, after, modules, settings=settings, reset=reset)
+
+
+# -- the walk --------------------------------------------------------------------------------------------
+
+
+class TestTheWalk:
+    def test_it_takes_the_steps_of_the_plan_in_order_and_tells_each_before(self, work: Machine) -> None:
+        told: list[tuple[Step, int, int, int]] = []
+        outcome = work.host.apply(
+            work.plan, progress=lambda step, number, total: told.append((step, number, total, len(work.kernel.writes)))
+        )
+        assert [step for step, *_ in told] == list(work.plan.steps)
+        assert [(number, total) for _, number, total, _ in told] == [
+            (number, len(work.plan.steps)) for number in range(1, len(work.plan.steps) + 1)
+        ]
+        assert [writes for step, *_, writes in told if step in work.effects] == [*range(work.writes)]
+        assert work.kernel.writes == [effect(step) for step in work.effects]
+        assert outcome.plan == work.plan
+        assert outcome.seconds > 0
+        assert {fact.address: fact.binding.driver for fact in outcome.found}[GPU] == "vfio-pci"
+
+    def test_a_variant_driver_goes_by_the_name_that_it_registers(
+        self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(rules._DRIVER_OF_MODULE, "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci")
+        tree = copy(original("gh200"))
+        before = state(tree)
+        host = machine(tree, fast_folder / "x.db")
+        plan = host.plan_bind(["gpu0"])
+        assert plan.changes[0].after.driver == "nvgrace_gpu_vfio_pci"
+        assert host.apply(plan).result == Result.DONE
+        gpu = host.inventory().by_address[plan.changes[0].address]
+        assert (gpu.driver, gpu.driver_override) == ("nvgrace-gpu-vfio-pci", "nvgrace-gpu-vfio-pci")
+        assert host.plan_bind(["gpu0"]).nothing_to_do
+        assert host.apply(host.plan_unbind(["gpu0"])).result == Result.DONE
+        assert state(tree) == before
+
+    def test_a_module_that_cannot_be_loaded_puts_everything_back(self, fast_folder: Path) -> None:
+        class Bare(Simulated):
+            def load(self, module: str) -> None:
+                raise HostError(f"module {module} could not be loaded")
+
+        work = Machine(fast_folder / "x.db", Bare)
+        assert "put back as before" in work.fails(HostError).restored
+        assert state(work.tree) == work.before
+        assert work.host.history()[0].state == JournalState.BACK
+
+
+# -- the proof -------------------------------------------------------------------------------------------
+
+
+class Inert(Simulated):
+    """A kernel on which a probe of the GPU for vfio-pci succeeds and binds nothing."""
+
+    def write(self, path: str, value: str) -> None:
+        device = self.tree.resolve(f"{PCI_DEVICES}/{GPU}")
+        if path == DRIVERS_PROBE and value == GPU and self.tree.files[f"{device}/driver_override"] == "vfio-pci":
+            self.writes.append((path, value))
+        else:
+            super().write(path, value)
+
+
+class TestTheProof:
+    def test_a_probe_that_bound_nothing_is_no_success(self, fast_folder: Path) -> None:
+        work = Machine(fast_folder / "x.db", Inert)
+        error = work.fails(VerifyError)
+        assert error.message == f"{GPU} should be on vfio-pci, override vfio-pci and is on no driver, override vfio-pci"
+        assert error.facts == {
+            "wanted": {GPU: {"driver": "vfio-pci", "driver_override": "vfio-pci"}},
+            "found": {GPU: {"driver": None, "driver_override": "vfio-pci"}},
+        }
+        assert error.restored.endswith("put back as before")
+        assert state(work.tree) == work.before
+        assert work.host.history()[0].state == JournalState.BACK
+
+    def test_a_device_that_vanished_is_no_success(self, fast_folder: Path) -> None:
+        class Fragile(Simulated):
+            def write(self, path: str, value: str) -> None:
+                super().write(path, value)
+                if len(self.writes) == last:
+                    self.tree.remove(f"{PCI_DEVICES}/{GPU}")
+
+        last = Machine(fast_folder / "y.db").writes
+        work = Machine(fast_folder / "x.db", Fragile)
+        error = work.fails(Stuck)
+        assert f"{GPU} should be on vfio-pci, override vfio-pci and is on gone" in error.message
+        assert "has gone from the PCI bus" in error.message
+        assert work.host.history()[0].state == JournalState.STUCK
+
+    def test_a_driver_may_take_its_time(self, fast_folder: Path) -> None:
+        class Slow(Inert):
+            asked = 0
+
+            def survey(
+                self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+            ) -> Iterator[tuple[str, T | Unanswered]]:
+                if len(self.writes) == last:
+                    Slow.asked += 1
+                if Slow.asked == 3:
+                    Simulated.write(self, DRIVERS_PROBE, GPU)
+                    Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
+                return super().survey(read_one, subjects, patience=patience)
+
+        last = Machine(fast_folder / "y.db").writes
+        work = Machine(fast_folder / "x.db", Slow)
+        patient = Engine(work.kernel, Journal(Store(work.ledger)), settle=20.0, lock_wait=0.0)
+        assert patient.apply(work.plan).result == Result.DONE
+
+    @pytest.mark.parametrize("answer", ["no", "EIO"])
+    def test_a_group_that_the_kernel_calls_not_viable_is_no_success(self, fast_folder: Path, answer: str) -> None:
+        class Contrary(Simulated):
+            def viable(self, group: int) -> bool:
+                assert group == 12
+                if answer == "no":
+                    return False
+                raise KernelRefused("/dev/vfio/12", errno.EIO)
+
+        work = Machine(fast_folder / "x.db", Contrary)
+        error = work.fails(VerifyError if answer == "no" else KernelRefused)
+        assert "12" in error.message
+        assert error.restored
+        assert state(work.tree) == work.before
+
+    @pytest.mark.parametrize("cdevs", [True, False])
+    def test_without_group_nodes_device_nodes_will_do(self, fast_folder: Path, cdevs: bool) -> None:
+        class Modern(Simulated):
+            def viable(self, group: int) -> bool:
+                raise KernelRefused(f"/dev/vfio/{group}", errno.ENOENT)
+
+        work = Machine(fast_folder / "x.db", Modern)
+        if cdevs:
+            work.tree.put_node("/dev/vfio/devices/vfio0", Node("c", 511, 0))
+            assert work.host.apply(work.plan).result == Result.DONE
+        else:
+            assert work.fails(KernelRefused).restored
+
+
+# -- interrupted -----------------------------------------------------------------------------------------
+
+
+class Interrupting(Simulated):
+    """A kernel during whose so-manieth write something happens, before or after it took effect."""
+
+    moment, late, what = 0, False, staticmethod(lambda: None)
+
+    def write(self, path: str, value: str) -> None:
+        now = len(self.writes) + 1 == type(self).moment
+        if now and not type(self).late:
+            self.writes.append((path, value))
+            type(self).what()
+        super().write(path, value)
+        if now and type(self).late:
+            type(self).what()
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def at_the_terminal() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def terminated() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def left_alone() -> None:
+    """The terminal has gone, and more than one says so."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", [ctrl_c, at_the_terminal, terminated, left_alone])
+def test_an_interrupt_in_any_write_puts_everything_back(
+    fast_folder: Path,
+    what: Callable[[], None],
+    late: bool,
+) -> None:
+    for at in range(1, Machine(fast_folder / "x.db").writes + 1):
+        kernel = type("At", (Interrupting,), {"moment": at, "late": late, "what": staticmethod(what)})
+        work = Machine(fast_folder / f"{at}.db", kernel)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            work.host.apply(work.plan)
+        assert getattr(caught.value, "restored", "").endswith("put back as before")
+        assert state(work.tree) == work.before, at
+        assert work.host.history()[0].state == JournalState.BACK
+        assert work.host.recover() == ()
+
+
+@pytest.mark.alone
+def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) -> None:
+    def twice() -> None:
+        if len(kernel_writes) == 0:
+            kernel_writes.append(1)
+            raise KeyboardInterrupt
+
+    kernel_writes: list[int] = []
+
+    class Impatient(Interrupting):
+        moment, late, what = 5, True, staticmethod(twice)
+
+        def write(self, path: str, value: str) -> None:
+            if kernel_writes:
+                os.kill(os.getpid(), signal.SIGINT)
+            super().write(path, value)
+
+    work = Machine(fast_folder / "x.db", Impatient)
+    with pytest.raises(KeyboardInterrupt):
+        work.host.apply(work.plan)
+    assert state(work.tree) == work.before
+    assert work.host.history()[0].state == JournalState.BACK
+
+
+def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: Machine) -> None:
+    def buggy(step: Step, number: int, total: int) -> None:
+        if number == 4:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work.host.apply(work.plan, progress=buggy)
+    assert work.host.history()[0].state == JournalState.OPEN
+    work.host.recover()
+    assert state(work.tree) == work.before
+
+
+@pytest.mark.parametrize("at", [5, 9, 13])
+def test_an_interrupt_after_which_going_back_fails_is_stuck(fast_folder: Path, at: int) -> None:
+    kernel = type("At", (Interrupting,), {"moment": at, "late": True, "what": staticmethod(ctrl_c)})
+    work = Machine(fast_folder / "x.db", kernel, (Fault(at + 1, "errno", errno.EIO),))
+    error = work.fails(Stuck)
+    assert error.message.startswith("interrupted; and going back failed: writing")
+    assert (error.next_command, error.kernel_said) == ("vfioctl recover", "EIO: Input/output error")
+    assert work.host.history()[0].why.startswith("interrupted; then, going back: ")
+    machine(work.tree, work.ledger).recover()
+    assert state(work.tree) == work.before
+
+
+def test_a_setting_that_cannot_be_put_back_is_told_and_stops_nothing(fast_folder: Path) -> None:
+    kernel = type("At", (Interrupting,), {"moment": 4, "late": True, "what": staticmethod(ctrl_c)})
+    # after the four that were made come four of power/control on the way back, and then d3cold_allowed
+    work = Machine(fast_folder / "x.db", kernel, (Fault(9, "errno", errno.EIO),))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work.host.apply(work.plan)
+    told = getattr(caught.value, "restored", "")
+    kept = f"{PCI_DEVICES}/0000:0b:00.0/d3cold_allowed"
+    assert " put back as before; but writing '1' to " in told
+    assert f"{kept} should be 1 again and is 0" in told
+    assert settings_that_differ(work.tree, original("workstation")) == {work.tree.resolve(kept)}
+    assert work.host.history()[0].state == JournalState.BACK
+
+
+# -- the way back ----------------------------------------------------------------------------------------
+
+
+class TestTheWayBack:
+    def test_a_device_that_had_no_driver_has_none_again(self, work: Machine) -> None:
+        rules.write(work.tree, f"{PCI_DRIVERS}/nvidia/unbind", GPU)
+        before = state(work.tree)
+        work.host.apply(work.host.plan_bind([GPU]))
+        work.host.apply(work.host.plan_unbind([GPU]))
+        assert state(work.tree) == before
+
+    @pytest.mark.parametrize("override", ["nvidia", "vfio-pci", "none"])
+    def test_the_previous_override_is_there_again(self, work: Machine, override: str) -> None:
+        rules.write(work.tree, f"{PCI_DEVICES}/{GPU}/driver_override", override)
+        before = state(work.tree)
+        work.host.apply(work.host.plan_bind([GPU]))
+        work.host.apply(work.host.plan_unbind([GPU]))
+        assert state(work.tree) == before
+
+    def test_without_a_record_a_death_at_each_write_leaves_before_or_after(self, fast_folder: Path) -> None:
+        def on_vfio(ledger: Path, faults: tuple[Fault, ...]) -> tuple[Tree, Host]:
+            tree = copy(original("workstation"))
+            host = machine(tree, fast_folder / "other.db")
+            host.apply(host.plan_bind([GPU]))
+            (fast_folder / "other.db").unlink()
+            return tree, machine(tree, ledger, faults)
+
+        tree, host = on_vfio(fast_folder / "x.db", ())
+        start, before = copy(tree), state(tree)
+        plan = host.plan_unbind([GPU])
+        assert any("no record" in note for note in plan.notes)
+        host.apply(plan)
+        after = state(tree)
+        card = tree.resolve(f"{PCI_DEVICES}/{GPU}").removesuffix("0")
+        assert settings_that_differ(tree, original("workstation")) == {
+            f"{card}{number}/d3cold_allowed" for number in range(4)
+        }, "what no record tells"
+        done = copy(tree)
+        assert {**after, "settings": ()} == {**state(original("workstation")), "settings": ()}
+        for at in range(1, len(effects_of(plan)) + 1):
+            tree, host = on_vfio(fast_folder / f"{at}.db", (Fault(at, DIE),))
+            with pytest.raises(SimulatedDeath):
+                host.apply(host.plan_unbind([GPU]))
+            heir = machine(tree, fast_folder / f"{at}.db")
+            (outcome,) = heir.recover()
+            expected, twin = (after, done) if outcome.result == Result.DONE else (before, start)
+            assert {**state(tree), "settings": ()} == {**expected, "settings": ()}, at
+            asleep = {f"{card}{number}/power/control" for number in range(4)}  # vfio-pci's doing, and not planned for
+            assert settings_that_differ(tree, twin) <= (set() if twin is done else asleep)
+
+    def test_a_disk_that_fills_up_meanwhile_loses_nothing(self, work: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise StoreDamaged("the ledger is full")
+
+        monkeypatch.setattr(Journal, "end", full)
+        work.fails(StoreDamaged)
+        assert work.host.history()[0].state == JournalState.OPEN
+        monkeypatch.undo()
+        (outcome,) = work.host.recover()
+        assert outcome.result == Result.DONE
+        assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
+
+    def test_a_full_disk_does_not_hide_that_everything_is_back(
+        self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise StoreDamaged("the ledger is full")
+
+        work = Machine(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
+        monkeypatch.setattr(Journal, "end", full)
+        error = work.fails(KernelRefused)
+        assert error.restored.endswith("put back as before; the journal could not say so: vfioctl recover")
+        assert state(work.tree) == work.before
+        monkeypatch.undo()
+        assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
+        assert work.host.history()[0].state == JournalState.BACK
+
+    def test_progress_tells_the_steps_back_too(self, fast_folder: Path) -> None:
+        fatal = Machine(fast_folder / "y.db").effects[10]
+        work = Machine(fast_folder / "x.db", faults=(Fault(11, "errno", errno.EIO),))
+        told: list[Step] = []
+        with pytest.raises(KernelRefused):
+            work.host.apply(work.plan, progress=lambda step, *_: told.append(step))
+        forth = [*work.plan.steps[: work.plan.steps.index(fatal) + 1]]
+        assert told[: len(forth)] == forth
+        back = [step.target.rpartition("/")[2] for step in told[len(forth) :]]
+        assert [name for name, _ in groupby(back)] == [
+            "driver_override",
+            "drivers_probe",
+            "driver_override",
+            "control",
+            "d3cold_allowed",
+        ]
+
+
+@contextmanager
+def died(ledger: Path, at: int) -> Iterator[Machine]:
+    """A machine whose bind died after that write."""
+    work = Machine(ledger, faults=(Fault(at, DIE),))
+    with pytest.raises(SimulatedDeath):
+        work.host.apply(work.plan)
+    work.host = machine(work.tree, ledger)
+    yield work
+
+
+class TestRecovery:
+    def test_forward_finishes_what_was_meant(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            told: list[int] = []
+            (outcome,) = work.host.recover(forward=True, progress=lambda _, number, __: told.append(number))
+        assert outcome.result == Result.DONE
+        assert told == list(range(1, len(told) + 1))
+        assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
+        assert work.host.history()[0].state == JournalState.DONE
+        work.host.apply(work.host.plan_unbind([GPU]))
+        assert state(work.tree) == work.before
+
+    def test_after_a_reboot_has_nothing_to_put_back(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            fresh = copy(original("workstation"))
+            fresh.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
+            kernel = Simulated(fresh, "")
+            assert Host(kernel, work.ledger).recover()[0].result == Result.REBOOTED
+            assert kernel.writes == []
+            assert work.host.history()[0].state == JournalState.REBOOTED
+
+    def test_of_what_was_done_already_only_says_so(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", Machine(fast_folder / "y.db").writes) as work:
+            (outcome,) = work.host.recover()
+        assert outcome.result == Result.DONE
+        assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
+
+    def test_forward_to_a_group_that_is_not_viable_is_stuck(
+        self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Simulated, "viable", lambda *_: False)
+        with died(fast_folder / "x.db", 5) as work:
+            with pytest.raises(Stuck, match="not viable"):
+                work.host.recover(forward=True)
+            assert work.host.recover()[0].result == Result.BACK
+        assert state(work.tree) == work.before
+
+    def test_of_a_device_that_has_vanished_is_stuck_and_stays_open(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            link = work.tree.links[f"{PCI_DEVICES}/{GPU}"]
+            work.tree.remove(f"{PCI_DEVICES}/{GPU}")
+            for forward in (False, True):
+                with pytest.raises(Stuck, match=f"{GPU} has gone from the PCI bus") as caught:
+                    work.host.recover(forward=forward)
+                assert "rescan" in caught.value.hint
+                assert work.host.history()[0].state == JournalState.STUCK
+            work.tree.put_link(f"{PCI_DEVICES}/{GPU}", link)
+            assert work.host.recover()[0].result == Result.BACK
+        assert state(work.tree) == work.before
+
+    def test_of_a_write_that_is_refused_is_stuck_with_what_the_kernel_said(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            with pytest.raises(Stuck, match="could not be finished") as caught:
+                machine(work.tree, work.ledger, (Fault(1, "errno", errno.EBUSY),)).recover()
+            assert caught.value.kernel_said == "EBUSY: Device or resource busy"
+            assert caught.value.next_command == "vfioctl recover"
+
+    def test_of_several_changes_takes_the_newest_first(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            second = machine(work.tree, work.ledger, (Fault(2, DIE),))
+            with pytest.raises(SimulatedDeath):
+                second.apply(second.plan_bind(["05:00.0"]))
+            first, other = work.host.recover()
+        assert [outcome.plan.intent.devices[0] for outcome in (first, other)] == ["0000:05:00.0", GPU]
+        assert state(work.tree) == work.before
+
+    def test_of_several_changes_finishes_all_but_those_that_are_stuck(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 5) as work:
+            second = machine(work.tree, work.ledger, (Fault(1, HANG),))
+            with pytest.raises(Stuck):
+                second.apply(second.plan_bind(["05:00.0"]))
+            with pytest.raises(Stuck, match=r"0000:05:00\.0 is still wedged") as caught:
+                work.host.recover()
+        assert caught.value.restored == "0000:0b:00.0, 0000:0b:00.1, 0000:0b:00.2, 0000:0b:00.3: put back"
+        assert caught.value.facts["others"] == []
+        states = [(entry.plan.intent.devices[0], entry.state) for entry in work.host.history()]
+        assert states == [("0000:05:00.0", JournalState.STUCK), (GPU, JournalState.BACK)]
+        work.kernel.let_go("0000:05:00.0")
+        assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
+        assert state(work.tree) == work.before
+
+    def test_of_changes_that_are_all_stuck_names_the_others(self, fast_folder: Path) -> None:
+        work = Machine(fast_folder / "x.db", faults=(Fault(1, HANG),))
+        work.fails(Stuck)
+        second = machine(work.tree, work.ledger, (Fault(1, HANG),))
+        with pytest.raises(Stuck):
+            second.apply(second.plan_bind(["05:00.0"]))
+        with pytest.raises(Stuck, match=r"0000:05:00\.0 is still wedged") as caught:
+            work.host.recover()
+        others = caught.value.facts["others"]
+        assert isinstance(others, list)
+        assert [text.partition(":00.0 ")[2][:15] for text in others] == ["is still wedged"]
+        assert caught.value.restored == ""
+
+    def test_interrupted_can_be_done_again(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 9) as work:
+            kernel = type("At", (Interrupting,), {"moment": 3, "what": staticmethod(ctrl_c)})(work.tree, "")
+            with pytest.raises(KeyboardInterrupt):
+                Host(kernel, work.ledger, settle=0.0, lock_wait=0.0).recover()
+            work.host.recover()
+        assert state(work.tree) == work.before
+
+    def test_with_nothing_to_finish_does_nothing(self, work: Machine) -> None:
+        assert work.host.recover() == ()
+        assert work.untouched
+
+
+def test_a_group_that_has_lost_a_member_is_stale(work: Machine) -> None:
+    work.tree.remove(f"{IOMMU_GROUPS}/12/devices/{AUDIO}")
+    work.tree.remove(f"{PCI_DEVICES}/{AUDIO}")
+    assert AUDIO in work.fails(StalePlan).message

@@ -1,0 +1,329 @@
+"""A snapshot: it reads back as the same host, says nothing private, and can be taken of any host."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, written
+from vfioctl.errors import KernelRefused
+from vfioctl.host import Host
+from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    PCI_DEVICES,
+    PCI_DRIVERS,
+    Directory,
+    NvmlAnswer,
+    Prefixes,
+    Unanswered,
+)
+from vfioctl.kernel.recorded.capture import capture
+from vfioctl.kernel.recorded.host import Recorded
+from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
+
+T = TypeVar("T")
+SMALL = "iommu-firmware"
+
+
+def retaken(tree: Tree) -> Tree:
+    """The tree that the snapshot's text holds."""
+    return parse(form(capture(Recorded(tree, ""))[0]), "snapshot")
+
+
+def listing(tree: Tree) -> str:
+    return read_inventory(Recorded(tree, "")).document(everything=True).model_dump_json()
+
+
+def spoilt(name: str = SMALL) -> Tree:
+    return copy(original(name))
+
+
+# -- reads back ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_snapshot_of_a_bundled_host_gives_the_same_inventory_byte_for_byte(name: str) -> None:
+    assert listing(retaken(original(name))) == listing(original(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_snapshot_of_a_snapshot_is_that_snapshot(name: str) -> None:
+    once = form(capture(Recorded(original(name), ""))[0])
+    assert form(capture(Recorded(parse(once, "once"), ""))[0]) == once
+
+
+@pytest.mark.parametrize("name", ["workstation", "gh200"])
+def test_a_snapshot_does_not_depend_on_the_order_in_which_a_directory_is_read(name: str) -> None:
+    class Shuffled(Recorded):
+        def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+            names, *maps = super().directory(path, wanted, links)
+            return Directory(names, *(dict(random.sample([*each.items()], len(each))) for each in maps))
+
+        def nvml(self) -> Callable[[], NvmlAnswer]:
+            answer = super().nvml()()
+            assert not isinstance(answer, Unanswered)
+            return lambda: dict(reversed([*answer.items()]))
+
+    tree = spoilt(name)
+    for number, subject in enumerate(s for s in tree.properties if s.startswith("nvml:")):
+        tree.properties[subject]["uuid"] = f"GPU-6ba7b810-9dad-11d1-80b4-{number:012x}"
+    for path in tree.files:
+        if path.endswith(("/power_state", "/reset_method")):
+            tree.files[path] = f"6ba7b810-9dad-11d1-80b4-{len(path):06x}{sum(path.encode()):06x}"
+    assert form(capture(Shuffled(tree, ""))[0]) == form(capture(Recorded(tree, ""))[0])
+
+
+def test_a_captured_directory_and_its_snapshot_are_the_same_host(tmp_path: Path) -> None:
+    tree = spoilt()
+    tree.nodes, tree.refused = {}, {}
+    expected, found = capture(Recorded(tree, ""))[0], capture(Live(str(written(tree, tmp_path))))[0]
+    for each in (expected, found):
+        each.properties = {}  # this machine has names of its own
+    assert form(found) == form(expected)
+
+
+def test_the_snapshot_of_a_host_says_where_it_comes_from() -> None:
+    text, unread = Host.recorded(str(HOSTS / f"{SMALL}.host")).snapshot()
+    assert text.split("\n")[1] == f"# recorded from recorded host {SMALL}.host by vfioctl snapshot"
+    assert unread == ()
+
+
+# -- says nothing private ------------------------------------------------------------------------------
+
+
+def test_uuids_and_macs_get_stand_ins_that_keep_what_is_equal_equal() -> None:
+    tree = spoilt()
+    device = tree.resolve(f"{PCI_DEVICES}/0000:01:00.0")
+    tree.put("/proc/sys/kernel/random/boot_id", "6BA7B810-9dad-11d1-80b4-00c04fd430c8")
+    tree.put(f"{device}/power_state", "6BA7B810-9dad-11d1-80b4-00c04fd430c8 and 6ba7b811-9dad-11d1-80b4-00c04fd430c8")
+    tree.put(f"{device}/reset_method", "3c:fd:fe:12:34:56, 3C:FD:FE:12:34:57")
+    tree.put("/proc/cmdline", "vfio.x=6ba7b811-9dad-11d1-80b4-00c04fd430c8")
+    found = retaken(tree)
+    first, second = found.files[f"{device}/power_state"].split(" and ")
+    assert first == found.files["/proc/sys/kernel/random/boot_id"] != second
+    assert found.files["/proc/cmdline"] == f"vfio.x={second}"
+    one, other = found.files[f"{device}/reset_method"].split(", ")
+    assert one != other
+    text = form(found).lower()
+    assert not re.search("9dad|c04fd4|3c:fd:fe", text)
+
+
+def test_what_nvml_says_is_redacted() -> None:
+    tree = spoilt("gh200")
+    subject = next(s for s in tree.properties if s.startswith("nvml:"))
+    tree.properties[subject]["uuid"] = "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    assert re.fullmatch(r"GPU-00000000-0000-0000-0000-[0-9a-f]{12}", retaken(tree).properties[subject]["uuid"])
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("BOOT_IMAGE=/vmlinuz-6.1 root=UUID=x ro quiet intel_iommu=on iommu=pt", "intel_iommu=on iommu=pt"),
+        ("hostname=alice ip=10.0.0.1::::alice:eth0 amd_iommu=off", "amd_iommu=off"),
+        ("vfio-pci.ids=10de:2330,10de:22a3 vfio_pci.disable_vga=1", None),
+        ("pci=realloc,assign-busses pcie_acs_override=downstream pcie_aspm=off", None),
+        ("module_blacklist=nouveau modprobe.blacklist=nouveau rd.driver.blacklist=nouveau", None),
+        ("isolcpus=1-3 nohz_full=1-3 hugepagesz=1G default_hugepagesz=1G hugepages=8", None),
+        ("systemd.machine_id=6ba7b8109dad11d180b400c04fd430c8 luks.uuid=x xvfio=1 myiommu=1", ""),
+        ("console=ttyS0 video=efifb:off nomodeset kvm.ignore_msrs=1", "video=efifb:off nomodeset kvm.ignore_msrs=1"),
+        ("", ""),
+    ],
+)
+def test_of_the_command_line_only_what_concerns_devices_is_kept(words: str, kept: str | None) -> None:
+    tree = spoilt()
+    tree.put("/proc/cmdline", words)
+    expected = words if kept is None else kept
+    if "modprobe.blacklist" in expected:
+        expected = expected.replace("modprobe.blacklist=nouveau ", "")
+    assert retaken(tree).files["/proc/cmdline"] == expected
+
+
+def test_of_the_processor_only_vendor_and_flags_are_kept() -> None:
+    tree = spoilt()
+    tree.put("/proc/cpuinfo", "processor\t: 0\nvendor_id\t: X\nserial\t: 123\nflags\t\t: vmx\n\nflags\t: other")
+    assert retaken(tree).files["/proc/cpuinfo"] == "vendor_id\t: X\nflags\t\t: vmx"
+    tree.put("/proc/cpuinfo", "serial\t: 123")
+    assert "/proc/cpuinfo" not in retaken(tree).files
+
+
+def test_of_a_nodes_memory_only_the_total_is_kept() -> None:
+    name, home = "workstation", "/sys/devices/system/node/node0"
+    tree = spoilt(name)
+    tree.put(f"{home}/meminfo", "Node 0 MemTotal:       65536 kB\nNode 0 MemFree:  1234 kB")
+    assert retaken(tree).files[f"{home}/meminfo"] == "Node 0 MemTotal:       65536 kB"
+
+
+def test_of_a_device_only_known_files_are_kept() -> None:
+    tree = spoilt()
+    device = tree.resolve(f"{PCI_DEVICES}/0000:01:00.0")
+    tree.put(f"{device}/serial_number", "A-SERIAL")
+    assert "A-SERIAL" not in form(retaken(tree))
+
+
+def test_of_modules_alias_only_the_lines_for_devices_here_are_kept_in_their_order() -> None:
+    tree = spoilt("gh200")
+    path = next(path for path in tree.files if path.endswith("modules.alias"))
+    tree.put(path, f"{tree.files[path]}\nalias pci:v0000FFFFd*sv*sd*bc*sc*i* secret_module\nalias usb:v1 x")
+    kept = retaken(tree).files[path].split("\n")
+    assert "secret_module" not in " ".join(kept)
+    assert kept == [line for line in original("gh200").files[path].split("\n") if line in kept]
+    assert "alias vfio_pci:v000010DEd00002342sv*sd*bc*sc*i* nvgrace_gpu_vfio_pci" in kept
+
+
+# -- of any host ---------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_read_is_named_and_recorded_as_such() -> None:
+    tree = spoilt("workstation")
+    device = tree.resolve(f"{PCI_DEVICES}/0000:0a:00.0")
+    for path in (f"{device}/reset_method", "/proc/sys/kernel/osrelease"):
+        del tree.files[path]
+    tree.put_refused(f"{device}/reset_method", 13)
+    tree.put_refused("/proc/sys/kernel/osrelease", 524)
+    found, unread = capture(Recorded(tree, ""))
+    assert unread == ["/proc/sys/kernel/osrelease", f"{device}/reset_method"]
+    refused = parse(form(found), "").refused
+    assert (refused[f"{device}/reset_method"], refused["/proc/sys/kernel/osrelease"]) == (13, 5)
+
+
+def test_tables_of_the_firmware_are_there_but_not_read() -> None:
+    tree = spoilt("workstation")
+    found, unread = capture(Recorded(tree, ""))
+    assert found.refused["/sys/firmware/acpi/tables/IVRS"] == 13
+    assert unread == []
+
+
+class Vanishing(Recorded):
+    """A host on which some directories are gone, or say nothing, by the time they are read."""
+
+    def __init__(self, tree: Tree, *gone: str, errno: int = 2) -> None:
+        super().__init__(tree, "")
+        self._gone, self._errno = gone, errno
+
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        if path in self._gone:
+            raise KernelRefused(path, self._errno)
+        return super().directory(path, wanted, links)
+
+    def device_number(self, path: str) -> Node:
+        if path in self._gone:
+            raise KernelRefused(path, self._errno)
+        return super().device_number(path)
+
+
+def test_a_device_that_vanishes_meanwhile_costs_itself() -> None:
+    gone = f"{PCI_DEVICES}/0000:0a:00.0"
+    found, unread = capture(Vanishing(spoilt("workstation"), gone))
+    assert unread == [gone]
+    assert len(found.directories[PCI_DEVICES]) == len(original("workstation").directories[PCI_DEVICES]) - 1
+
+
+@pytest.mark.parametrize(("errno", "unread"), [(2, []), (13, [f"{PCI_DRIVERS}/nvidia", "/sys/module/nvme/drivers"])])
+def test_a_driver_that_vanishes_meanwhile_costs_itself(errno: int, unread: list[str]) -> None:
+    gone = (f"{PCI_DRIVERS}/nvidia", "/sys/module/nvme/drivers")
+    found, problems = capture(Vanishing(spoilt("workstation"), *gone, errno=errno))
+    assert problems == sorted(unread)
+    assert "nvidia" not in found.directories[PCI_DRIVERS]
+    assert found.directories[PCI_DEVICES] == original("workstation").directories[PCI_DEVICES]
+
+
+@pytest.mark.parametrize(("errno", "unread"), [(2, []), (13, ["/dev/vfio/vfio"])])
+def test_device_nodes_are_recorded_by_number(errno: int, unread: list[str]) -> None:
+    tree = spoilt("workstation")
+    tree.put_node("/dev/vfio/vfio", Node("c", 10, 196))
+    tree.put_directory("/dev/vfio/devices")
+    assert retaken(tree).nodes["/dev/vfio/vfio"] == Node("c", 10, 196)
+    assert capture(Vanishing(tree, "/dev/vfio/vfio", errno=errno))[1] == unread
+
+
+def test_a_device_on_vfio_keeps_its_own_node() -> None:
+    tree = spoilt("workstation")
+    device = tree.resolve(f"{PCI_DEVICES}/0000:0a:00.0")
+    tree.put_directory(f"{device}/vfio-dev/vfio7")
+    tree.put_node("/dev/vfio/devices/vfio7", Node("c", 511, 7))
+    found = retaken(tree)
+    assert found.directories[f"{device}/vfio-dev"] == {"vfio7"}
+    by_address = read_inventory(Recorded(found, "")).by_address
+    assert {f.vfio_cdev for f in by_address.values()} == {None, "/dev/vfio/devices/vfio7"}
+
+
+def test_a_device_that_does_not_answer_is_named() -> None:
+    class Mute(Recorded):
+        def survey(
+            self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        ) -> Iterator[tuple[str, T | Unanswered]]:
+            for subject, answer in super().survey(read_one, subjects, patience=patience):
+                yield subject, Unanswered("no answer") if subject == "0000:01:00.0" else answer
+
+    found, unread = capture(Mute(spoilt(), ""))
+    assert unread == [f"{PCI_DEVICES}/0000:01:00.0"]
+    assert "0000:01:00.0" not in found.directories[PCI_DEVICES]
+
+
+def test_names_with_spaces_are_kept(tmp_path: Path) -> None:
+    root = written(spoilt(), tmp_path)
+    device = root / original(SMALL).resolve(f"{PCI_DEVICES}/0000:01:00.0").lstrip("/")
+    (root / PCI_DRIVERS.lstrip("/") / "a driver").mkdir()
+    (device / "consumer:platform:Fixed MDIO bus.0").symlink_to("x")
+    found, unread = capture(Live(str(root)))
+    again = parse(form(found), "snapshot")
+    assert unread == []
+    assert "a driver" in again.directories[PCI_DRIVERS]
+    assert any(path.endswith("/consumer:platform:Fixed MDIO bus.0") for path in again.links)
+
+
+@pytest.mark.parametrize("spoil", ["driver", "link", "target", "line", "device", "group", "modalias"])
+def test_what_the_format_cannot_hold_is_left_out_and_named(tmp_path: Path, spoil: str) -> None:
+    tree = spoilt()
+    root = written(tree, tmp_path)
+    device = root / tree.resolve(f"{PCI_DEVICES}/0000:01:00.0").lstrip("/")
+    if spoil == "driver":
+        (root / PCI_DRIVERS.lstrip("/") / "a\ndriver").mkdir()
+    elif spoil == "link":
+        (device / "consumer:\x1b[0m").symlink_to("x")
+    elif spoil == "target":
+        (device / "firmware_node").symlink_to("a\nb -> c\t ")
+    elif spoil == "line":
+        (root / "proc/cmdline").write_text("iommu=" + "x" * 100_000)
+    elif spoil == "device":
+        (root / PCI_DEVICES.lstrip("/") / "a\nb").symlink_to(f"../../../{device.relative_to(root / 'sys')}")
+    elif spoil == "group":
+        (root / "sys/kernel/iommu_groups/a\tb/devices").mkdir(parents=True)
+    elif spoil == "modalias":
+        (device / "modalias").write_text((device / "modalias").read_text().strip() + " KEY = x\nhwdb:y")
+    found, unread = capture(Live(str(root)))
+    again = parse(form(found), "snapshot")
+    assert form(again) == form(found)
+    assert bool(unread) == (spoil not in ("target", "modalias"))
+    assert "0000:01:00.0" in again.directories[PCI_DEVICES]
+    if spoil == "target":
+        assert "a\nb -> c\t " in again.links.values()
+
+
+def test_an_empty_directory_gives_an_empty_host(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    text, unread = Host.at(tmp_path).snapshot()
+    assert unread == ()
+    assert parse(text, "").files == {"/proc/cmdline": ""}
+
+
+@unhurried
+@given(st.data())
+def test_any_spoilt_file_still_gives_a_snapshot_that_reads_back(data: st.DataObject) -> None:
+    tree = spoilt()
+    for path in data.draw(st.lists(st.sampled_from(sorted(tree.files)), max_size=4)):
+        tree.put(path, data.draw(st.text(max_size=30) | st.sampled_from(["pci:v" + "0" * 60, "\n" * 9, "0" * 70_000])))
+    for path in data.draw(st.lists(st.sampled_from(sorted(tree.links)), max_size=3)):
+        target = st.text(max_size=10) | st.sampled_from(["..", "/", path.rpartition("/")[2], "x" * 5000])
+        tree.put_link(path, data.draw(target))
+    once = form(capture(Recorded(tree, ""))[0])
+    assert form(parse(once, "once")) == once

@@ -1,0 +1,563 @@
+"""Plans that make and remove slices, of made-up cards: what they take, in which order, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from vfioctl.binding.model.circumstances import Circumstances
+from vfioctl.binding.plan.release import to_finish, to_put_back
+from vfioctl.binding.plan.steps import follows, steps
+from vfioctl.core.change import Binding, Change, Fact, Intent, Plan, Slicing, Step, StepKind, Verb
+from vfioctl.core.setting import ZOMBIE, Setting, SettingKind
+from vfioctl.errors import BadSpec, ConflictError, DeviceInUse, Foreign, UnknownDevice
+from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.vgpu.model.persistent import definition_text, slice_text
+from vfioctl.vgpu.model.vgpu import (
+    FOREIGN,
+    OURS,
+    Definition,
+    Dialect,
+    Made,
+    Vgpu,
+    VgpuCard,
+    VgpuParent,
+    Vgpus,
+    VgpuState,
+    VgpuType,
+)
+from vfioctl.vgpu.placement.placement import Place, Placement
+from vfioctl.vgpu.plan.steps import makes, slice_steps
+from vfioctl.vgpu.plan.vgpu import choose, plan_create, plan_remove
+
+ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
+PF, VF, NEXT = (PciAddress(f"0000:41:00.{n}") for n in (0, 4, 5))
+KIND = VgpuType("nvidia-754", name="NVIDIA A2-4C", profile="A2-4C")
+NUMBERED = VgpuType("1155", name="NVIDIA L40S-4Q", profile="L40S-4Q")
+PLAIN = VgpuType("mbochs-small", name="mbochs small")
+MDEV = VgpuCard(PF, Dialect.MDEV, types=(KIND,), parents=(VgpuParent(VF, {KIND.id: 1}), VgpuParent(NEXT, {KIND.id: 1})))
+VENDOR = VgpuCard(
+    PF, Dialect.VENDOR, types=(NUMBERED,), parents=(VgpuParent(VF, {"1155": 1}), VgpuParent(NEXT, {"1155": 1}))
+)
+MBOCHS = VgpuCard("mbochs", Dialect.MDEV, types=(PLAIN,), parents=(VgpuParent("mbochs", {PLAIN.id: 25}),))
+DEFINITION = f"/etc/mdevctl.d/{VF}/{ONE}"
+OWN_FILE = f"/etc/vfioctl/vgpu.d/{VF}.json"
+MDEVS = "/sys/bus/mdev/devices"
+NOTHING: Mapping[str, Made] = {}
+
+
+def fact(address: PciAddress) -> Fact:
+    binding = Binding(driver="nvidia", driver_override=None)
+    return Fact(address=address, identity="10de:25b6:10de:157e:030200", iommu_group=3, binding=binding)
+
+
+FACTS = {address: fact(address) for address in (PF, VF, NEXT)}
+
+
+def create(
+    card: VgpuCard = MDEV,
+    *there: Vgpu,
+    uuids: tuple[Uuid, ...] = (ONE,),
+    texts: Mapping[str, str] | None = None,
+    **wish: object,
+) -> Plan:
+    """One or more slices of the card's only type, on its first places."""
+    found = Vgpus((card,), there)
+    kind = card.types[0].id
+    slicing = Slicing.model_validate({"type": kind, "uuids": uuids, **wish})
+    intent = Intent(verb=Verb.CREATE, devices=(), slicing=slicing)
+    names: list[str] = [parent.name for parent in card.parents] * slicing.count
+    places = tuple(Place(card.id, name, kind) for name in names[: slicing.count])
+    is_mdev = card.dialect is Dialect.MDEV
+    subjects = [*uuids] if is_mdev else [PciAddress(place.parent) for place in places]
+    return plan_create(found, intent, Placement(places, ("because",), certain=True), subjects, FACTS, texts or {})
+
+
+def written(plan: Plan) -> list[tuple[str, str]]:
+    return [(step.target, step.value) for step in plan.steps if step.kind == StepKind.WRITE]
+
+
+def effects(steps_of: tuple[Step, ...]) -> list[str]:
+    return [f"{step.kind} {step.target} {step.value}".strip() for step in steps_of]
+
+
+def mdev(uuid: Uuid = ONE, **more: object) -> Vgpu:
+    known = Vgpu(uuid, Dialect.MDEV, card=PF, parent=VF, type=KIND.id, profile="A2-4C", owner=OURS)
+    return replace(known, **more)  # type: ignore[arg-type] # each test names its own
+
+
+def of_vendor(**more: object) -> Vgpu:
+    known = Vgpu(VF, Dialect.VENDOR, card=PF, parent=VF, type="1155", profile="L40S-4Q", owner=OURS)
+    return replace(known, **more)  # type: ignore[arg-type] # each test names its own
+
+
+def made(*names: str, kept: bool = False) -> dict[str, Made]:
+    return {name: Made(name, PF, f"{VF}/{KIND.id}", "t", kept) for name in names}
+
+
+def remove(
+    *there: Vgpu,
+    names: tuple[Subject, ...] | None = None,
+    texts: Mapping[str, str] | None = None,
+    known: Mapping[str, Made] = NOTHING,
+    holders: tuple[Holder, ...] = (),
+    unread: int = 0,
+    foreign: bool = False,
+    force: bool = False,
+) -> Plan:
+    """Those slices, all that are named."""
+    going = names or tuple(Uuid(v.id) if "-" in v.id else PciAddress(v.id) for v in there)
+    slicing = Slicing(instances=going, foreign=foreign)
+    intent = Intent(verb=Verb.REMOVE, devices=(), slicing=slicing, force_holders=force)
+    circumstances = Circumstances(holders=Holders(devices=(), holders=holders, unread=unread))
+    return plan_remove(Vgpus((MDEV,), there), intent, FACTS, texts or {}, known, circumstances)
+
+
+def guest(subject: Subject = ONE, kind: HolderKind = HolderKind.GUEST) -> Holder:
+    return Holder(address=subject, kind=kind, pid=4711, name="qemu", path="/dev/vfio/20", how="open")
+
+
+class TestMaking:
+    def test_an_mdev_is_its_uuid_written_once(self) -> None:
+        plan = create()
+        assert written(plan) == [(f"/sys/class/mdev_bus/{VF}/mdev_supported_types/nvidia-754/create", ONE)]
+        (setting,) = plan.settings
+        assert (setting.kind, setting.before, setting.after) == (SettingKind.MDEV, "", f"{VF}/nvidia-754")
+        assert setting.makes
+        assert [f.address for f in plan.facts] == [PF, VF]
+        assert (plan.cards, plan.subjects, plan.changes) == ((PF,), (ONE,), ())
+        assert follows(plan)
+
+    def test_one_on_a_device_of_no_bus_has_no_facts(self) -> None:
+        plan = create(MBOCHS)
+        assert written(plan) == [("/sys/class/mdev_bus/mbochs/mdev_supported_types/mbochs-small/create", ONE)]
+        assert plan.facts == ()
+        assert follows(plan)
+
+    def test_a_vf_gets_its_type_by_number(self) -> None:
+        plan = create(VENDOR, count=2)
+        home = "/sys/bus/pci/devices/{}/nvidia/current_vgpu_type"
+        assert written(plan) == [(home.format(VF), "1155"), (home.format(NEXT), "1155")]
+        assert plan.subjects == (VF, NEXT)
+        assert follows(plan)
+
+    def test_several_are_made_before_any_is_set(self) -> None:
+        plan = create(MDEV, uuids=(ONE, TWO), count=2, parameters=(("frame_rate_limiter", "0"),), persistent=True)
+        assert [step.target.rpartition("/")[2] for step in plan.steps] == [
+            "create",
+            "create",
+            "vgpu_params",
+            "vgpu_params",
+            ONE,
+            TWO,
+        ]
+        assert [step.kind for step in plan.steps[-2:]] == [StepKind.KEEP, StepKind.KEEP], "last: it is there by then"
+
+    @pytest.mark.parametrize("state", [state for state in VgpuState if state is not VgpuState.DEFINED])
+    def test_a_uuid_that_is_taken_is_refused_wherever_it_is(self, state: VgpuState) -> None:
+        with pytest.raises(DeviceInUse, match=f"there is a slice {ONE} already, on {NEXT}"):
+            create(MDEV, mdev(parent=NEXT, state=state, owner=FOREIGN))
+
+    def test_one_that_is_defined_alike_is_started(self) -> None:
+        assert written(create(MDEV, mdev(state=VgpuState.DEFINED, owner=FOREIGN)))
+
+    @pytest.mark.parametrize("other", [{"parent": NEXT}, {"type": "nvidia-755"}])
+    def test_one_that_is_defined_otherwise_is_refused(self, other: dict[str, object]) -> None:
+        with pytest.raises(DeviceInUse, match="is defined already, as"):
+            create(MDEV, replace(mdev(state=VgpuState.DEFINED), **other))  # type: ignore[arg-type] # drawn
+
+    def test_without_slicing_there_is_nothing_to_plan(self) -> None:
+        with pytest.raises(BadSpec, match="which slices"):
+            choose(Vgpus((MDEV,)), Intent(verb=Verb.CREATE, devices=()))
+
+
+class TestNames:
+    def test_mdevs_are_called_by_the_uuids_in_their_order(self) -> None:
+        found = Vgpus((replace(MDEV, types=(replace(KIND, available=KIND.available),)),))
+        intent = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(type="A2-4C", count=2, uuids=(ONE, TWO)))
+        chosen, names = choose(found, intent)
+        assert names == (ONE, TWO)
+        assert [place.card for place in chosen.places] == [PF, PF]
+
+    def test_too_few_uuids_are_refused(self) -> None:
+        intent = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(type="A2-4C", count=2, uuids=(ONE,)))
+        with pytest.raises(BadSpec, match="2 slices need as many UUIDs, and there are 1"):
+            choose(Vgpus((MDEV,)), intent)
+
+    def test_vfs_are_called_by_their_addresses(self) -> None:
+        intent = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(type="L40S-4Q", count=1))
+        chosen, (name,) = choose(Vgpus((VENDOR,)), intent)
+        assert name == chosen.places[0].parent
+        assert isinstance(name, PciAddress)
+
+
+class TestParameters:
+    def test_of_nvidia_are_one_list(self) -> None:
+        plan = create(parameters=(("frame_rate_limiter", "0"), ("enable_profiling", "1")))
+        assert written(plan)[1] == (f"{MDEVS}/{ONE}/nvidia/vgpu_params", "frame_rate_limiter=0, enable_profiling=1")
+        assert any("before any guest" in note for note in plan.notes)
+
+    def test_of_a_vf_are_below_it(self) -> None:
+        plan = create(VENDOR, parameters=(("placement_id", "8"), ("enable_debugging", "1")))
+        home = f"/sys/bus/pci/devices/{VF}/nvidia"
+        assert written(plan)[1:] == [(f"{home}/placement_id", "8"), (f"{home}/vgpu_params", "enable_debugging=1")]
+
+    def test_a_placement_is_for_one(self) -> None:
+        with pytest.raises(BadSpec, match="for one slice"):
+            create(uuids=(ONE, TWO), count=2, parameters=(("placement_id", "8"),))
+
+    def test_of_other_drivers_are_named_as_files(self) -> None:
+        with pytest.raises(BadSpec, match="is no parameter of a slice of mbochs"):
+            create(MBOCHS, parameters=(("resolution", "640x480"),))
+        plan = create(MBOCHS, parameters=(("vendor/resolution", "640x480"),))
+        assert written(plan)[1] == (f"{MDEVS}/{ONE}/vendor/resolution", "640x480")
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("../../x", "1"),
+            ("driver/unbind", ONE),
+            ("mdev_type/create", TWO),
+            ("power/control", "on"),
+            ("a/b/c", "1"),
+            ("/etc/passwd", "x"),
+            ("frl", "\u00e9"),
+            ("frl", "0\n1"),
+            ("frl", "x" * 1000),
+            ("\x1b/x", "1"),
+            ("subsystem/x", "1"),
+        ],
+    )
+    def test_that_lead_elsewhere_are_refused(self, name: str, value: str) -> None:
+        with pytest.raises(BadSpec, match="not a parameter of a slice") as caught:
+            create(parameters=((name, value),))
+        assert caught.value.hint
+        assert len(caught.value.message) < 120
+
+    def test_of_a_vf_cannot_be_its_type(self) -> None:
+        with pytest.raises(BadSpec, match="not a parameter"):
+            create(VENDOR, parameters=(("nvidia/current_vgpu_type", "1"),))
+
+
+class TestKeeping:
+    """The texts were made by `mdevctl define` 1.2.0."""
+
+    def test_a_definition_is_mdevctls_to_the_byte(self) -> None:
+        plan = create(persistent=True)
+        step = plan.steps[-1]
+        assert (step.kind, step.target) == (StepKind.KEEP, DEFINITION)
+        assert step.value == '{\n  "mdev_type": "nvidia-754",\n  "start": "auto",\n  "attrs": []\n}'
+
+    def test_with_attributes_too(self) -> None:
+        plan = create(persistent=True, parameters=(("frame_rate_limiter", "0"),))
+        assert plan.steps[-1].value == (
+            '{\n  "mdev_type": "nvidia-754",\n  "start": "auto",\n  "attrs": [\n    {\n'
+            '      "nvidia/vgpu_params": "frame_rate_limiter=0"\n    }\n  ]\n}'
+        )
+
+    def test_a_vf_has_a_file_of_vfioctls_own(self) -> None:
+        plan = create(VENDOR, persistent=True, parameters=(("placement_id", "8"),))
+        assert plan.steps[-1].target == OWN_FILE
+        assert json.loads(plan.steps[-1].value) == {
+            "version": 1,
+            "device": VF,
+            "card": PF,
+            "type": "1155",
+            "name": "NVIDIA L40S-4Q",
+            "parameters": {"nvidia/placement_id": "8"},
+        }
+
+    def test_a_definition_that_says_the_same_is_left(self) -> None:
+        text = definition_text(KIND.id, {})
+        plan = create(persistent=True, texts={DEFINITION: text})
+        assert not [step for step in plan.steps if step.kind == StepKind.KEEP]
+        assert plan.settings[-1].before == plan.settings[-1].after == text
+
+    def test_one_that_says_otherwise_is_not_replaced(self) -> None:
+        with pytest.raises(DeviceInUse, match="says something else already"):
+            create(persistent=True, texts={DEFINITION: definition_text("nvidia-755", {})})
+
+    def test_a_file_of_its_own_about_a_free_vf_is(self) -> None:
+        """As after an update of the driver, which may number its types anew."""
+        before = slice_text(PF, VF, VgpuType("42", name="NVIDIA L40S-4Q"), {})
+        plan = create(VENDOR, persistent=True, texts={OWN_FILE: before})
+        assert plan.settings[-1].before == before
+        assert json.loads(plan.settings[-1].after)["type"] == "1155"
+
+
+class TestRemoving:
+    def test_an_mdev_is_asked_for_and_then_told_to_go(self) -> None:
+        plan = remove(mdev())
+        assert effects(plan.steps) == [f"check {ONE}", f"write {MDEVS}/{ONE}/remove 1"]
+        assert follows(plan)
+
+    def test_a_vf_is_set_to_no_type(self) -> None:
+        plan = remove(of_vendor())
+        assert effects(plan.steps) == [f"check {VF}", f"write /sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type 0"]
+        assert follows(plan)
+
+    def test_several_are_checked_together_and_first(self) -> None:
+        plan = remove(mdev(), mdev(TWO, parent=NEXT))
+        assert plan.steps[0].target == f"{ONE} {TWO}"
+        assert len(plan.steps) == 3
+
+    @pytest.mark.parametrize("slice_", [mdev(owner=FOREIGN), of_vendor(owner=FOREIGN)])
+    def test_what_others_made_is_left_alone_unless_told(self, slice_: Vgpu) -> None:
+        with pytest.raises(Foreign, match=f"vfioctl did not make {slice_.id}") as caught:
+            remove(slice_)
+        assert isinstance(caught.value, ConflictError)
+        assert caught.value.exit_code == 4
+        assert "--foreign" in caught.value.hint
+        assert caught.value.facts == {"foreign": [slice_.id]}
+        assert len(remove(slice_, foreign=True).steps) == 2
+
+    def test_one_of_others_among_ones_own_refuses_all(self) -> None:
+        with pytest.raises(Foreign, match=TWO) as caught:
+            remove(mdev(), mdev(TWO, owner=FOREIGN))
+        assert ONE not in caught.value.message
+
+    @pytest.mark.parametrize("owner", [OURS, FOREIGN])
+    @pytest.mark.parametrize("force", [True, False])
+    def test_a_zombie_cannot_be_helped(self, owner: str, force: bool) -> None:
+        with pytest.raises(DeviceInUse, match="was removed while somebody had it open"):
+            remove(mdev(state=VgpuState.ZOMBIE, owner=owner), force=force)
+
+    @pytest.mark.parametrize("dialect", [Dialect.SRIOV, Dialect.XE])
+    @pytest.mark.parametrize("owner", [OURS, FOREIGN])
+    def test_a_vf_does_not_go_by_itself(self, dialect: Dialect, owner: str) -> None:
+        with pytest.raises(BadSpec, match="VFs go all at once") as caught:
+            remove(of_vendor(dialect=dialect, type="vf", owner=owner))
+        assert caught.value.hint == f"vfioctl sriov off {PF}", "and not that --foreign would help"
+
+    def test_an_orphan_can_go(self) -> None:
+        assert len(remove(mdev(state=VgpuState.ORPHAN)).steps) == 2
+
+    def test_what_is_not_there_is_unknown(self) -> None:
+        with pytest.raises(UnknownDevice, match="there is no slice"):
+            remove(mdev(), names=(TWO,))
+
+    def test_what_it_was_set_to_comes_back_with_it(self) -> None:
+        plan = remove(mdev(attributes={"vgpu_params": "frame_rate_limiter=0\n"}))
+        assert [(s.kind, s.before, s.after) for s in plan.settings] == [
+            (SettingKind.MDEV, f"{VF}/{KIND.id}", ""),
+            (SettingKind.PARAMETER, "frame_rate_limiter=0", ""),
+        ]
+        assert len(plan.steps) == 2, "it goes with the slice: nothing is written to it"
+
+
+class TestHolders:
+    @pytest.mark.parametrize("kind", [HolderKind.GUEST, HolderKind.PROCESS, HolderKind.VFIO_GROUP])
+    def test_refuse_unless_forced(self, kind: HolderKind) -> None:
+        with pytest.raises(DeviceInUse, match="qemu") as caught:
+            remove(mdev(), holders=(guest(kind=kind),))
+        assert caught.value.next_command == f"vfioctl holders {ONE}" or ONE in caught.value.message
+        plan = remove(mdev(), holders=(guest(kind=kind),), force=True)
+        assert any("it may stay a zombie" in note for note in plan.notes)
+
+    def test_of_another_slice_do_not(self) -> None:
+        assert remove(mdev(), mdev(TWO), names=(ONE,), holders=(guest(TWO),)).steps
+
+    def test_that_a_vf_is_a_slice_is_no_holder_of_it(self) -> None:
+        assert remove(of_vendor(), holders=(guest(VF, HolderKind.VGPU),)).steps
+
+    def test_that_could_not_be_read_are_told(self) -> None:
+        assert any("could not be read" in note for note in remove(mdev(), unread=3).notes)
+
+
+class TestForgetting:
+    TEXT = definition_text(KIND.id, {})
+    DEFINED = Definition(DEFINITION, KIND.id, "auto")
+
+    def test_what_was_kept_goes_before_the_slice(self) -> None:
+        plan = remove(mdev(definition=self.DEFINED), known=made(ONE, kept=True), texts={DEFINITION: self.TEXT})
+        assert effects(plan.steps) == [
+            f"check {ONE}",
+            f"keep {DEFINITION}",
+            f"write {MDEVS}/{ONE}/remove 1",
+        ]
+        assert plan.notes == ()
+
+    def test_a_definition_of_others_stays_and_is_told(self) -> None:
+        plan = remove(mdev(definition=self.DEFINED), known=made(ONE), texts={DEFINITION: self.TEXT})
+        assert not [step for step in plan.steps if step.kind == StepKind.KEEP]
+        assert any(f"stays defined in {DEFINITION}" in note for note in plan.notes)
+
+    def test_what_is_only_defined_is_forgotten(self) -> None:
+        defined = mdev(state=VgpuState.DEFINED, definition=self.DEFINED, owner=FOREIGN)
+        with pytest.raises(Foreign):
+            remove(defined, texts={DEFINITION: self.TEXT})
+        plan = remove(defined, texts={DEFINITION: self.TEXT}, foreign=True)
+        assert effects(plan.steps) == [f"keep {DEFINITION}"]
+        assert follows(plan)
+
+    @pytest.mark.parametrize("text", ['{\n\t"mdev_type": "x",\r\n}', "\x00", "{\u00e9}", "x" * 65_537])
+    def test_a_text_that_could_not_be_put_back_is_left(self, text: str) -> None:
+        defined = mdev(state=VgpuState.DEFINED, definition=self.DEFINED)
+        with pytest.raises(BadSpec, match="is not plain text") as caught:
+            remove(defined, texts={DEFINITION: text})
+        assert caught.value.hint == f"mdevctl undefine --uuid {ONE}"
+
+    def test_a_text_by_another_hand_is_taken_as_it_is(self) -> None:
+        text = '{"mdev_type":\t"nvidia-754"\n}'
+        plan = remove(mdev(state=VgpuState.DEFINED, definition=self.DEFINED), texts={DEFINITION: text})
+        assert plan.settings[0].before == text
+
+    def test_of_two_of_one_name_the_live_one_goes(self) -> None:
+        both = (mdev(state=VgpuState.DEFINED, parent=NEXT, definition=self.DEFINED, owner=FOREIGN), mdev())
+        assert effects(remove(*both, names=(ONE,)).steps)[-1] == f"write {MDEVS}/{ONE}/remove 1"
+
+    def test_of_a_vf_its_own_file_goes_too(self) -> None:
+        plan = remove(of_vendor(), known=made(VF, kept=True), texts={OWN_FILE: "{}"})
+        assert effects(plan.steps)[1] == f"keep {OWN_FILE}"
+
+
+class TestTheWayBack:
+    """Planned from whatever is found, with the settings as they were promised."""
+
+    def values(self, plan: Plan, **found: str | None) -> dict[tuple[SettingKind, str], str | None]:
+        """As after all of it, but for the kinds named."""
+        return {s.key: found.get(s.kind.name.lower(), s.after) for s in plan.settings}
+
+    def back(self, plan: Plan, **found: str | None) -> list[str]:
+        settings = to_put_back(plan.settings, self.values(plan, **found))
+        return effects(steps({}, {}, settings=settings))
+
+    def test_of_a_slice_with_all_that_belongs_to_it(self) -> None:
+        plan = create(parameters=(("frame_rate_limiter", "0"),), persistent=True)
+        assert self.back(plan) == [f"check {ONE}", f"keep {DEFINITION}", f"write {MDEVS}/{ONE}/remove 1"]
+
+    def test_of_one_that_never_came_is_nothing(self) -> None:
+        plan = create(parameters=(("frame_rate_limiter", "0"),), persistent=True)
+        assert self.back(plan, mdev="", parameter=None, kept="") == []
+
+    def test_of_one_that_is_somebody_elses_by_now_is_nothing(self) -> None:
+        assert self.back(create(), mdev=f"{NEXT}/{KIND.id}") == []
+
+    def test_of_a_zombie_nothing_can_be_done(self) -> None:
+        assert self.back(create(), mdev=ZOMBIE) == []
+
+    def test_of_a_removal_makes_it_again_and_then_sets_it(self) -> None:
+        text = definition_text(KIND.id, {})
+        slice_ = mdev(attributes={"vgpu_params": "frame_rate_limiter=0"})
+        plan = remove(slice_, known=made(ONE, kept=True), texts={DEFINITION: text})
+        gone = to_put_back(plan.settings, {s.key: "" for s in plan.settings})
+        assert effects(steps({}, {}, settings=gone)) == [
+            f"write /sys/class/mdev_bus/{VF}/mdev_supported_types/{KIND.id}/create {ONE}",
+            f"write {MDEVS}/{ONE}/nvidia/vgpu_params frame_rate_limiter=0",
+            f"keep {DEFINITION} {text}",
+        ]
+
+    def test_of_a_vf_is_its_type(self) -> None:
+        home = f"/sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type"
+        assert self.back(create(VENDOR)) == [f"check {VF}", f"write {home} 0"]
+        assert self.back(remove(of_vendor())) == [f"write {home} 1155"]
+
+    def test_forward_makes_only_what_is_not_there(self) -> None:
+        plan = create(uuids=(ONE, TWO), count=2, parameters=(("frame_rate_limiter", "0"),))
+        found = self.values(plan) | {(SettingKind.MDEV, str(TWO)): ""}
+        found |= {(SettingKind.PARAMETER, f"{MDEVS}/{TWO}/nvidia/vgpu_params"): None}
+        todo = effects(steps({}, {}, settings=to_finish(plan.settings, found)))
+        assert todo == [
+            f"write /sys/class/mdev_bus/{NEXT}/mdev_supported_types/{KIND.id}/create {TWO}",
+            f"write {MDEVS}/{TWO}/nvidia/vgpu_params frame_rate_limiter=0",
+        ]
+
+
+class TestSteps:
+    def test_nothing_written_means_a_space(self) -> None:
+        """The kernel calls no attribute for an empty write."""
+        name = f"{MDEVS}/{ONE}/nvidia/vgpu_params"
+        clearing = Setting(kind=SettingKind.PARAMETER, name=name, address=ONE, before="x=1", after="")
+        (step,) = slice_steps([clearing])
+        assert step.value == " "
+
+    def test_a_zombie_is_not_removed_again(self) -> None:
+        gone = Setting(kind=SettingKind.MDEV, name=ONE, address=ONE, before=ZOMBIE, after="")
+        assert list(slice_steps([gone])) == []
+
+    def test_which_slice_a_write_makes(self) -> None:
+        plan = create(uuids=(ONE, TWO), count=2)
+        for setting, (path, value) in zip(plan.settings, written(plan), strict=True):
+            assert makes(plan, path, value) == setting
+        assert makes(plan, *written(create(VENDOR))[0]) is None
+        path, _ = written(plan)[0]
+        assert makes(plan, path, TWO) is None
+        assert makes(remove(mdev()), f"{MDEVS}/{ONE}/remove", "1") is None
+
+
+class TestForgedPlans:
+    """Whoever wrote a plan: it does what its changes take, and of the kind that was asked for."""
+
+    def forged(self, plan: Plan, **parts: object) -> bool:
+        known: dict[str, object] = {
+            name: getattr(plan, name) for name in type(plan).model_fields if name not in ("version", "id", "steps")
+        }
+        known |= parts
+        settings, changes = known["settings"], known["changes"]
+        assert isinstance(settings, tuple)
+        assert isinstance(changes, tuple)
+        before = {change.address: change.before for change in changes}
+        after = {change.address: change.after for change in changes}
+        known.setdefault("steps", steps(before, after, settings=settings))
+        return not follows(Plan.make(**known))  # type: ignore[arg-type] # by name
+
+    def test_what_was_planned_follows(self) -> None:
+        assert not self.forged(create())
+
+    @pytest.mark.parametrize(
+        "extra",
+        [
+            Setting(kind=SettingKind.SERVICE, name="sshd.service", address=PF, before="active", after="inactive"),
+            Setting(
+                kind=SettingKind.POWER,
+                name=f"/sys/bus/pci/devices/{PF}/power/control",
+                address=PF,
+                before="auto",
+                after="on",
+            ),
+            Setting(
+                kind=SettingKind.LOCK,
+                name=f"/proc/driver/nvidia/gpus/{PF}/unbindLock",
+                address=PF,
+                before="0",
+                after="1",
+            ),
+        ],
+        ids=lambda setting: setting.kind,
+    )
+    def test_one_about_slices_sets_nothing_of_drivers(self, extra: Setting) -> None:
+        plan = create()
+        assert self.forged(plan, settings=(*plan.settings, extra))
+
+    def test_one_about_slices_moves_no_function(self) -> None:
+        now = Binding(driver="nvidia", driver_override=None)
+        change = Change(address=PF, before=now, after=Binding(driver="vfio-pci", driver_override="vfio-pci"))
+        assert self.forged(create(), changes=(change,))
+
+    def test_one_about_drivers_makes_no_slice(self) -> None:
+        intent = Intent(verb=Verb.BIND, devices=(PF,))
+        assert self.forged(create(), intent=intent)
+        assert self.forged(remove(mdev()), intent=intent)
+
+    def test_one_about_slices_loads_and_resets_nothing(self) -> None:
+        plan = create()
+        load = Step(kind=StepKind.LOAD, target="evil", why="")
+        assert self.forged(plan, steps=(load, *plan.steps))
+        assert self.forged(plan, reset=f"/sys/bus/pci/devices/{PF}/reset")
+
+    @pytest.mark.parametrize("change", ["target", "value", "kind", "fewer", "more"])
+    def test_steps_are_those_of_the_settings(self, change: str) -> None:
+        plan = create(persistent=True)
+        first, *rest = plan.steps
+        spoilt: dict[str, tuple[Step, ...]] = {
+            "target": (first.model_copy(update={"target": "/sys/bus/pci/rescan"}), *rest),
+            "value": (first.model_copy(update={"value": TWO}), *rest),
+            "kind": (first.model_copy(update={"kind": StepKind.KEEP}), *rest),
+            "fewer": tuple(rest),
+            "more": (first, *rest, first),
+        }
+        assert self.forged(plan, steps=spoilt[change])

@@ -1,0 +1,1 @@
+"""Functions between the host's drivers and VFIO."""

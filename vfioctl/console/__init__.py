@@ -1,0 +1,1 @@
+"""What every cli and render module shares. Knows no subsystem."""

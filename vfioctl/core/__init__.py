@@ -1,0 +1,1 @@
+"""Changes as documents, and what carries them out: knows no PCI."""

@@ -1,0 +1,280 @@
+"""What a host has: functions, groups, cards, NUMA nodes, and the look-ups between them.
+
+May not do input or output. Facts that could not be read are None, and `unknown` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from functools import cached_property
+
+from pydantic import Field
+
+from vfioctl.inventory.model.values import CpuSet, PciAddress, Subject, Value
+
+MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
+"""Drivers that leave DMA to a guest (`driver_managed_dma`, Linux 5.19), besides VFIO variant drivers."""
+
+
+class Bar(Value):
+    """One base address region. Source: the `resource` attribute, flags in linux/ioport.h."""
+
+    index: int = Field(description="0 to 5; 6 is the expansion ROM")
+    size: int = Field(description="bytes")
+    kind: str = Field(description="io, mem32 or mem64")
+    prefetchable: bool
+
+
+class Link(Value):
+    """The PCIe link. Speeds in GT/s, widths in lanes."""
+
+    speed: float | None
+    width: int | None
+    max_speed: float | None
+    max_width: int | None
+
+
+class Nvml(Value):
+    """What the NVIDIA driver says of its GPU."""
+
+    name: str | None = None
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    persistence_mode: bool | None = None
+    compute_mode: str | None = None
+    mig_mode: bool | None = None
+
+
+class MarkKind(StrEnum):
+    WEDGED = "wedged"
+    """A write to it never returned."""
+    DEAD = "dead"
+    """Its configuration space reads as all ones: it has fallen off the bus, or a reset killed it."""
+
+
+class Mark(Value):
+    """What the ledger says against a device, in this boot."""
+
+    address: Subject
+    kind: MarkKind
+    since: str = Field(description="ISO 8601, UTC")
+    why: str
+    ticket: str = Field("", description="the write that was given up, as the kernel side knows it")
+
+
+class Function(Value):
+    """One PCI function. Ids are four lower-case hexadecimal digits."""
+
+    address: PciAddress
+    vendor_id: str
+    device_id: str
+    subsystem_vendor_id: str
+    subsystem_device_id: str
+    vendor_name: str | None = None
+    device_name: str | None = None
+    subsystem_name: str | None = None
+    class_code: str = Field(alias="class", description="six hexadecimal digits: class, subclass, interface")
+    class_name: str | None = None
+    driver: str | None = None
+    driver_override: str | None = None
+    available_drivers: tuple[str, ...] = Field((), description="from modules.alias, the VFIO variants last")
+    iommu_group: int | None = None
+    numa_node: int | None = Field(None, description="None when the firmware did not say (-1)")
+    bars: tuple[Bar, ...] = ()
+    prefetchable_64: int = Field(0, description="bytes of 64-bit prefetchable space in all BARs")
+    link: Link | None = None
+    power_state: str | None = None
+    d3cold_allowed: bool | None = None
+    reset_methods: tuple[str, ...] = ()
+    boot_vga: bool = False
+    physfn: PciAddress | None = Field(None, description="the PF, for a VF")
+    virtfns: tuple[PciAddress, ...] = Field((), description="the live VFs, for a PF")
+    sriov_totalvfs: int | None = None
+    suppliers: tuple[PciAddress, ...] = Field((), description="device links: functions that this one needs")
+    consumers: tuple[PciAddress, ...] = Field((), description="device links: functions that need this one")
+    upstream: PciAddress | None = Field(None, description="the bridge above")
+    vfio_group: str | None = Field(None, description="/dev/vfio/N while it exists")
+    vfio_cdev: str | None = Field(None, description="/dev/vfio/devices/vfioN while it exists")
+    nvml: Nvml | None = None
+    companions: tuple[PciAddress, ...] = ()
+    mark: Mark | None = Field(None, description="wedged or dead, as the ledger has it")
+    unknown: Mapping[str, str] = Field(default_factory=dict, description="facts that could not be read, and why")
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.class_code.startswith(("03", "1200"))
+
+    @property
+    def is_bridge(self) -> bool:
+        """What forwards to others and stays with the host. 0680 is no bridge: NVSwitches go by that class."""
+        return self.class_code.startswith("06") and not self.class_code.startswith("0680")
+
+    @property
+    def is_vf(self) -> bool:
+        return self.physfn is not None
+
+    @property
+    def on_vfio(self) -> bool:
+        return self.driver is not None and is_vfio_driver(self.driver)
+
+    @property
+    def identity(self) -> str:
+        """What the device is, wherever it may be plugged: ids and class."""
+        subsystem = f"{self.subsystem_vendor_id}:{self.subsystem_device_id}"
+        return f"{self.vendor_id}:{self.device_id}:{subsystem}:{self.class_code}"
+
+    @property
+    def title(self) -> str:
+        """The best short name there is."""
+        if self.nvml and self.nvml.name:
+            return self.nvml.name
+        return self.device_name or f"{self.vendor_id}:{self.device_id}"
+
+
+def is_vfio_driver(name: str) -> bool:
+    """Whether a driver hands its device to VFIO: vfio-pci or a variant such as nvgrace_gpu_vfio_pci."""
+    return name.replace("_", "-").endswith("vfio-pci")
+
+
+class Blocker(Value):
+    """A member that keeps its group from a guest."""
+
+    address: PciAddress
+    driver: str
+
+
+class Group(Value):
+    """An IOMMU group: the unit that the kernel lets a guest own."""
+
+    id: int
+    type: str | None = Field(None, description="DMA, DMA-FQ, identity, ... as the kernel says")
+    members: tuple[PciAddress, ...]
+    viable: bool
+    blockers: tuple[Blocker, ...] = Field((), description="members on a driver that does its own DMA")
+    node: str | None = Field(None, description="/dev/vfio/N while it exists")
+
+
+class Card(Value):
+    """The physical functions of one domain:bus:device, and those tied to it by device links."""
+
+    slot: str
+    functions: tuple[PciAddress, ...]
+    groups: tuple[int, ...]
+
+
+class NumaNode(Value):
+    """A NUMA node. Memory in bytes; distances as the firmware's SLIT gives them, by node id."""
+
+    id: int
+    cpus: CpuSet
+    memory_bytes: int | None
+    distances: Mapping[int, int] = Field(default_factory=dict)
+
+
+class Iommu(Value):
+    """Whether devices are translated, from sysfs; `reason` explains it when they are not."""
+
+    kind: str | None = Field(None, description="intel-vt-d, amd-vi, arm-smmu-v3, ... or None")
+    translating: bool
+    reason: str = ""
+
+
+class ProbeWarning(Value):
+    """A fact that could not be had."""
+
+    subject: str
+    text: str
+
+
+class Inventory(Value):
+    """A host at one moment. Functions are in address order."""
+
+    functions: tuple[Function, ...]
+    groups: tuple[Group, ...]
+    numa_nodes: tuple[NumaNode, ...]
+    iommu: Iommu
+    drivers: tuple[str, ...] = Field((), description="PCI drivers that are registered now")
+    warnings: tuple[ProbeWarning, ...] = ()
+
+    @cached_property
+    def by_address(self) -> Mapping[PciAddress, Function]:
+        return {function.address: function for function in self.functions}
+
+    @cached_property
+    def gpus(self) -> tuple[Function, ...]:
+        return tuple(function for function in self.functions if function.is_gpu)
+
+    @cached_property
+    def numbered_gpus(self) -> Mapping[str, PciAddress]:
+        """`gpu0`, `gpu1`, ... in address order, the boot display last; VFs have no number."""
+        physical = sorted((gpu for gpu in self.gpus if not gpu.is_vf), key=lambda gpu: gpu.boot_vga)
+        return {f"gpu{number}": gpu.address for number, gpu in enumerate(physical)}
+
+    @cached_property
+    def group_by_id(self) -> Mapping[int, Group]:
+        return {group.id: group for group in self.groups}
+
+    @cached_property
+    def _cards(self) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
+        return card_members(self.functions)
+
+    def card_of(self, address: PciAddress) -> tuple[PciAddress, ...]:
+        """All functions of the card, this one included, in address order; a VF is a card of its own."""
+        return self._cards.get(address, (address,))
+
+    @cached_property
+    def cards(self) -> tuple[Card, ...]:
+        """The cards that have a GPU."""
+        members = {self.card_of(gpu.address) for gpu in self.gpus if not gpu.is_vf}
+        return tuple(
+            Card(slot=functions[0].slot, functions=functions, groups=self._groups_of(functions))
+            for functions in sorted(members, key=lambda m: m[0].order)
+        )
+
+    def _groups_of(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
+        found = {self.by_address[address].iommu_group for address in addresses}
+        return tuple(sorted(group for group in found if group is not None))
+
+    def members_of(self, group: int | None) -> tuple[PciAddress, ...]:
+        known = self.group_by_id.get(group) if group is not None else None
+        return known.members if known else ()
+
+    def document(self, *, everything: bool) -> InventoryDocument:
+        """The form that `vfioctl inventory --json` prints."""
+        return InventoryDocument(
+            gpus=self.gpus,
+            functions=self.functions if everything else None,
+            cards=self.cards,
+            groups=self.groups,
+            numa_nodes=self.numa_nodes,
+            iommu=self.iommu,
+            warnings=self.warnings,
+        )
+
+
+class InventoryDocument(Value):
+    """`vfioctl inventory --json`: one object. `functions` only with `--all`."""
+
+    gpus: tuple[Function, ...]
+    functions: tuple[Function, ...] | None = None
+    cards: tuple[Card, ...]
+    groups: tuple[Group, ...]
+    numa_nodes: tuple[NumaNode, ...]
+    iommu: Iommu
+    warnings: tuple[ProbeWarning, ...]
+
+
+def card_members(functions: Iterable[Function]) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
+    """The card of every function that shares one: same slot, or tied by a device link. VFs never do."""
+    physical = {f.address: f for f in functions if not f.is_vf and not f.is_bridge}
+    slots: dict[str, set[PciAddress]] = {}
+    for address in physical:
+        slots.setdefault(address.slot, set()).add(address)
+    for address, function in physical.items():
+        for other in (*function.suppliers, *function.consumers):
+            if other in physical and slots[other.slot] is not slots[address.slot]:
+                joined = slots[address.slot] | slots[other.slot]
+                slots.update({member.slot: joined for member in joined})
+    cards = {id(members): tuple(sorted(members, key=lambda a: a.order)) for members in slots.values()}
+    return {address: cards[id(slots[address.slot])] for address in physical if len(slots[address.slot]) > 1}

@@ -1,0 +1,154 @@
+"""The small values everything is made of: PCI addresses, UUIDs, CPU lists, and the base of all documents.
+
+May not do input or output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
+
+from vfioctl.errors import BadAddress, BadSpec
+
+# The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
+_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+
+
+class PciAddress(str):
+    """The address of one PCI function as the kernel writes it: ``0000:41:00.0``, ``10000:01:00.0``.
+
+    A string, so it prints, hashes and serialises as one. Raises BadAddress.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        match = _ADDRESS.fullmatch(text) if len(text) <= 16 else None
+        if match is None or int(match[3], 16) > 0x1F:
+            raise BadAddress(f"not a PCI address: {text[:40]!r}", hint="write it as 0000:41:00.0 or 41:00.0")
+        domain, bus, device = (int(part or "0", 16) for part in match.groups()[:3])
+        return super().__new__(cls, f"{domain:04x}:{bus:02x}:{device:02x}.{match[4]}")
+
+    @property
+    def slot(self) -> str:
+        """``domain:bus:device``, which all functions of one card share."""
+        return self[:-2]
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The sort key: by number, where plain text would put domain 10000 before 0000:02."""
+        return len(self), self
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_as_address, core_schema.str_schema())
+
+
+class Uuid(str):
+    """The UUID of a mediated device as the kernel names it, in lower case. Raises BadSpec."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        if not _UUID.fullmatch(text):
+            raise BadSpec(f"not a UUID: {text[:40]!r}", hint="write it with its dashes, as uuidgen does")
+        return super().__new__(cls, text.lower())
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The sort key: after all addresses."""
+        return len(self), self
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_as_uuid, core_schema.str_schema())
+
+
+Subject = PciAddress | Uuid
+"""What a change concerns: a function, or a mediated device."""
+
+
+def subject(text: str) -> Subject:
+    """Raises BadAddress."""
+    return Uuid(text) if _UUID.fullmatch(text) else PciAddress(text)
+
+
+def _as_uuid(text: str) -> Uuid:
+    try:
+        return Uuid(text)
+    except BadSpec as error:
+        raise ValueError(error.message) from None
+
+
+@lru_cache(maxsize=65_536)  # the same bridges and PFs are named thousands of times in one inventory
+def _as_address(text: str) -> PciAddress:
+    try:
+        return PciAddress(text)
+    except BadAddress as error:
+        raise ValueError(error.message) from None
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """The numbers of a kernel list such as ``0-3,8`` (cpulist_parse), sorted. Raises BadSpec."""
+    numbers: set[int] = set()  # no kernel has more than 8192 CPUs (NR_CPUS) or 1024 nodes
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?", part, re.ASCII) or (dash and int(last) < int(first)):
+            raise BadSpec(f"not a list of numbers: {text[:40]!r}", hint="write it as 0-3,8")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(numbers))
+
+
+def format_cpu_list(numbers: Iterable[int]) -> str:
+    """The kernel's shortest form: ``0-3,8``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _cpu_list_input(value: object) -> object:
+    try:
+        return parse_cpu_list(value) if isinstance(value, str) else value
+    except BadSpec as error:
+        raise ValueError(error.message) from None
+
+
+CpuSet = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_cpu_list_input),
+    PlainSerializer(format_cpu_list, return_type=str),
+    WithJsonSchema({"type": "string", "description": "CPU numbers as the kernel lists them: 0-3,8"}),
+]
+"""CPU numbers, ascending; in JSON the kernel's list form."""
+
+
+class Value(BaseModel):
+    """The base of every document: frozen, no unknown fields, one canonical JSON."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True, validate_by_alias=True
+    )
+
+    def canonical(self) -> str:
+        """JSON with sorted keys and no spaces: equal values give equal text."""
+        import json
+
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """Twelve hexadecimal digits of SHA-256 over the canonical JSON."""
+        import hashlib  # a listing needs no digest, and OpenSSL takes its time
+
+        return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]

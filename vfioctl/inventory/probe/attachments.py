@@ -1,0 +1,94 @@
+"""What the kernel itself has attached to a function: live slices, the text console, users of the driver's module.
+
+Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.holders import Holder, HolderKind
+from vfioctl.kernel.lenient import link_name, names_in, text_of
+from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Kernel
+
+_VTCONSOLES = "/sys/class/vtconsole"
+_FRAMEBUFFERS = "/sys/class/graphics"
+_FIRMWARE = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer", "bootfb")
+"""Platform devices of a framebuffer that the firmware has set up on the boot display (drivers/firmware/sysfb.c)."""
+
+
+def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+    """The slices that the function is cut into."""
+    for device in below:
+        if device.subsystem == "mdev":
+            name = device.path.rpartition("/")[2]
+            yield Holder(
+                address=function.address,
+                kind=HolderKind.MDEV,
+                name=name,
+                path=device.path,
+                how="a live mdev",
+                remedy=f"stop the guest that has it, then vfioctl vgpu remove {name}",
+            )
+
+
+def vgpu_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
+    """The slice that a VF is, in NVIDIA's vendor-specific way."""
+    path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
+    if not kernel.has(path):
+        return
+    ((_, kind),) = kernel.survey(partial(text_of, kernel), [path])
+    if kind not in ("", "0"):
+        yield Holder(
+            address=function.address,
+            kind=HolderKind.VGPU,
+            name=f"vGPU type {kind}",
+            path=path,
+            how="a live slice",
+            remedy=f"stop the guest that has it, then vfioctl vgpu remove {function.address}",
+        )
+
+
+def console_holders(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+    """The framebuffers that the text console is on."""
+    own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
+    if function.boot_vga and not own:
+        own = [fb for fb in names_in(kernel, _FRAMEBUFFERS) if _is_of_firmware(kernel, fb)]
+    consoles = names_in(kernel, _VTCONSOLES) if own else []
+    for console, drawn in kernel.survey(partial(_is_drawn, kernel), consoles):
+        for framebuffer in own if drawn is True else ():
+            yield Holder(
+                address=function.address,
+                kind=HolderKind.CONSOLE,
+                name=console,
+                path=f"/dev/{framebuffer}",
+                how="the text console",
+                remedy=f"echo 0 > {_VTCONSOLES}/{console}/bind",
+            )
+
+
+def _is_drawn(kernel: Kernel, console: str) -> bool:
+    """Whether it is on framebuffers. Reading that takes the lock of all consoles (show_bind, drivers/tty/vt/vt.c)."""
+    home = f"{_VTCONSOLES}/{console}"
+    return "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1"
+
+
+def _is_of_firmware(kernel: Kernel, framebuffer: str) -> bool:
+    return link_name(kernel, f"{_FRAMEBUFFERS}/{framebuffer}/device").startswith(_FIRMWARE)
+
+
+def module_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
+    """The driver's module, when anything uses it: other modules, open files of any of its devices."""
+    home = f"{PCI_DRIVERS}/{function.driver}/module"
+    count = text_of(kernel, f"{home}/refcnt") if function.driver else ""
+    if count.isdecimal() and int(count):
+        users = ", ".join(names_in(kernel, f"{home}/holders"))
+        yield Holder(
+            address=function.address,
+            kind=HolderKind.MODULE,
+            name=link_name(kernel, home),
+            path=f"/sys/module/{link_name(kernel, home)}",
+            how=f"used {count} times" + (f" by {users}, or by open files of its devices" if users else ""),
+        )

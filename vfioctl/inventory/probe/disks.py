@@ -1,0 +1,142 @@
+"""Block devices in use: mounted, swapped to, or a part of md, device mapper and the like. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import NamedTuple
+
+from vfioctl.errors import KernelRefused
+from vfioctl.inventory.model.holders import Holder, HolderKind
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.lenient import names_in, number_of, text_of
+from vfioctl.kernel.protocol import Descendant, Kernel, Unanswered
+
+_BLOCK = "/sys/class/block"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_NOTHING_THERE = ("ENXIO", "ENOMEDIUM")
+_DEEPEST = 8
+"""How high block devices are stacked on one another: a partition, RAID, encryption, volumes, ..."""
+
+
+class Use(NamedTuple):
+    """What keeps a block device."""
+
+    name: str
+    how: str
+    remedy: str
+
+
+class Disks:
+    """The block devices of a host, as far as they are in use."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
+        """The users of the disks and partitions below a function."""
+        disks = [device for device in below if device.subsystem == "block" and device.number]
+        uses = {disk.path: [*self._uses(disk.number, disk.path)] for disk in disks}
+        idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
+        for path, why in self._claimed(idle).items():
+            uses[path] = [Use(_name(path), why, f"find out with lsblk {_node(path)}, and take it out of use")]
+        for path, found in uses.items():
+            for use in found:
+                yield Holder(
+                    address=address,
+                    kind=HolderKind.DISK,
+                    path=_node(path),
+                    name=use.name,
+                    how=use.how,
+                    remedy=use.remedy,
+                )
+
+    def _uses(self, number: str, path: str, depth: int = _DEEPEST) -> Iterator[Use]:
+        places = sorted(self._mounts.get(number, ()), key=len)
+        if places:
+            more = f" at {len(places)} places" if len(places) > 1 else ""
+            remedy = f"umount {places[0]}" if places[0] != "/" else "this host runs from it"
+            yield Use(places[0], f"mounted{more}", remedy)
+        if number in self._swaps:
+            yield Use("swap", "swap", f"swapoff {self._swaps[number]}")
+        for upper in names_in(self._kernel, f"{path}/holders") if depth else ():
+            yield from self._above(upper, depth - 1)
+
+    def _above(self, upper: str, depth: int) -> Iterator[Use]:
+        """A device that is made of this one, and what uses it in turn."""
+        home = f"{_BLOCK}/{upper}"
+        label = text_of(self._kernel, f"{home}/dm/name") or upper
+        undo = f"dmsetup remove {label}" if label != upper else f"take {upper} apart"
+        if upper.startswith("md"):
+            undo = f"mdadm --stop /dev/{upper}"
+        found = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
+        for use in found:
+            remedy = f"{use.remedy}, then {undo}" if use.name != "/" else use.remedy
+            yield Use(use.name, f"{use.how}, through {label}", remedy)
+        if not found:
+            yield Use(label, f"a part of {label}", undo)
+
+    def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:
+        """The innermost that have an owner whom no file names, or may have one; the kernel is asked in children."""
+        paths = {disk.number: disk.path for disk in disks}
+        answers = self._kernel.survey(partial(_why_claimed, self._kernel), list(paths))
+        found = {
+            paths[number]: f"in use perhaps: it does not answer, {why.reason}" if isinstance(why, Unanswered) else why
+            for number, why in answers
+            if why
+        }
+        return {p: why for p, why in found.items() if not any(o != p and _is_at_or_below(o, p) for o in found)}
+
+    @cached_property
+    def _mounts(self) -> Mapping[str, list[str]]:
+        """Mount points by device number; also those of file systems that have a number of their own, as btrfs."""
+        found: dict[str, list[str]] = {}
+        numbers: dict[str, str] = {}
+        for number, place, source in _mount_lines(self._kernel):
+            if source.startswith("/dev/") and source not in numbers:
+                numbers[source] = number_of(self._kernel, source).removeprefix("b ")
+            for each in {number, numbers.get(source, "")}:
+                found.setdefault(each, []).append(place)
+        return found
+
+    @cached_property
+    def _swaps(self) -> Mapping[str, str]:
+        """Swap space by device number."""
+        lines = text_of(self._kernel, "/proc/swaps").split("\n")[1:]
+        paths = [_unescaped(line.split()[0]) for line in lines if line.strip()]
+        return {number_of(self._kernel, path).removeprefix("b "): path for path in paths if path.startswith("/dev/")}
+
+
+def _mount_lines(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
+    """Number, mount point and source, from mountinfo (proc(5)): the host's own, where that may be read."""
+    text = text_of(kernel, "/proc/1/mountinfo") or text_of(kernel, "/proc/self/mountinfo")
+    for line in text.split("\n"):
+        before, _, after = line.partition(" - ")
+        fields, source = before.split(" "), after.split(" ")
+        if len(fields) > 4 and len(source) > 1:
+            yield fields[2], _unescaped(fields[4]), _unescaped(source[1])
+
+
+def _why_claimed(kernel: Kernel, number: str) -> str:
+    """Empty for one that is free; what cannot be told is not taken for free."""
+    try:
+        return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""
+    except KernelRefused as error:
+        return "" if error.symbol in _NOTHING_THERE else f"in use perhaps: the kernel does not tell ({error.symbol})"
+
+
+def _is_at_or_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}/")
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _node(path: str) -> str:
+    return f"/dev/{_name(path).replace('!', '/')}"

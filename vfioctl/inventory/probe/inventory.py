@@ -1,0 +1,139 @@
+"""A whole host: functions, names, groups, cards, NUMA nodes, NVML. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter
+
+from vfioctl.inventory.model.functions import Function, Inventory, Mark, MarkKind, ProbeWarning, card_members
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.inventory.probe.drivers import Registered
+from vfioctl.inventory.probe.iommu import read_groups, read_iommu
+from vfioctl.inventory.probe.numa import read_nodes
+from vfioctl.inventory.probe.pci import Facts
+from vfioctl.inventory.probe.scan import Scan
+from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.protocol import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
+
+Marks = Mapping[Subject, Mark]
+NO_MARKS: Marks = {}
+_ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
+
+
+def read_inventory(kernel: Kernel, marks: Marks = NO_MARKS) -> Inventory:
+    """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`.
+
+    Of functions that are marked as wedged only what cannot block is asked.
+    """
+    return assemble(kernel, Scan(kernel, suspects=wedged(marks)), marks)
+
+
+def wedged(marks: Marks) -> frozenset[PciAddress]:
+    """Those of the marked functions whose attributes may block."""
+    found = (address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
+    return frozenset(address for address in found if isinstance(address, PciAddress))
+
+
+def assemble(kernel: Kernel, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
+    """The inventory of a scan that was begun already."""
+    facts = scan.results()
+    for each in facts:
+        each["mark"] = marks.get(each["address"])
+    warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
+    _add_drivers(kernel, facts)
+    _add_nodes(kernel, facts)
+    _share_with_vfs(facts)
+    types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
+    if scan.nvml:
+        _add_nvml(facts, scan.nvml(), warnings)
+    functions = _validated(facts, warnings)
+    nodes, more = read_nodes(kernel)
+    return Inventory(
+        functions=_with_companions(functions),
+        groups=read_groups(kernel, functions, types),
+        numa_nodes=tuple(nodes),
+        iommu=read_iommu(kernel),
+        drivers=tuple(names_in(kernel, PCI_DRIVERS)),
+        warnings=(*warnings, *more),
+    )
+
+
+def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
+    registered = Registered(kernel)
+    drivers: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for each in facts:
+        del each["modalias"]
+        modules = tuple(each.pop("modules"))
+        if modules not in drivers:
+            drivers[modules] = registered.drivers(modules)
+        each["available_drivers"] = drivers[modules]
+
+
+def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:
+    nodes = frozenset(names_in(kernel, "/dev/vfio"))
+    for each in facts:
+        if str(each.get("iommu_group")) in nodes:
+            each["vfio_group"] = f"/dev/vfio/{each['iommu_group']}"
+
+
+def _share_with_vfs(facts: list[Facts]) -> None:
+    shared: dict[str, Facts] = {
+        pf["address"]: {key: pf[key] for key in ("link", "upstream") if key in pf} for pf in facts if "virtfns" in pf
+    }
+    for each in facts:
+        if "physfn" in each:
+            each.update(shared.get(each["physfn"], {}))
+
+
+def _add_nvml(facts: list[Facts], answer: NvmlAnswer, warnings: list[ProbeWarning]) -> None:
+    if isinstance(answer, Unanswered):
+        warnings.append(ProbeWarning(subject="NVML", text=f"no facts from the NVIDIA driver: {answer.reason}"))
+        return
+    for each in facts:
+        if each["address"] in answer and each.get("driver") == "nvidia":
+            each["nvml"] = _nvml(answer[each["address"]])
+
+
+def _nvml(said: Mapping[str, str]) -> Facts:
+    facts: Facts = {key: said[key] for key in ("name", "uuid", "compute_mode") if key in said}
+    facts |= {key: said[key] == "1" for key in ("persistence_mode", "mig_mode") if key in said}
+    if re.fullmatch(r"[0-9]{1,18}", said.get("memory_bytes", ""), re.ASCII):
+        facts["memory_bytes"] = int(said["memory_bytes"])
+    return facts
+
+
+def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
+    try:
+        return _ALL_AT_ONCE.validate_python(facts)
+    except ValueError:  # an odd file must not cost the others
+        return tuple(function for each in facts if (function := _validated_alone(each, warnings)))
+
+
+def _validated_alone(facts: Facts, warnings: list[ProbeWarning]) -> Function | None:
+    try:
+        return Function.model_validate(facts)
+    except ValueError as error:
+        warnings.append(ProbeWarning(subject=str(facts.get("address")), text=str(error).split("\n", 1)[0]))
+        return None
+
+
+def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+    """Each function with those that must travel with it: same card or same group, and no bridge."""
+    cards = card_members(functions)
+    groups: dict[int, list[PciAddress]] = {}
+    for function in functions:
+        if function.iommu_group is not None and not function.is_bridge:
+            groups.setdefault(function.iommu_group, []).append(function.address)
+    return tuple(_with_its_companions(function, cards, groups) for function in functions)
+
+
+def _with_its_companions(
+    function: Function, cards: Mapping[PciAddress, tuple[PciAddress, ...]], groups: Mapping[int, list[PciAddress]]
+) -> Function:
+    group = groups.get(function.iommu_group, []) if function.iommu_group is not None else []
+    others = {*cards.get(function.address, ()), *group} - {function.address}
+    if not others or function.is_bridge:
+        return function
+    return function.model_copy(update={"companions": tuple(sorted(others, key=lambda a: a.order))})

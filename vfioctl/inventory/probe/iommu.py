@@ -1,0 +1,76 @@
+"""Whether devices are translated, and why not; the IOMMU groups. From sysfs; the command line only explains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from pydantic import TypeAdapter
+
+from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Group, Iommu, is_vfio_driver
+from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.kernel.protocol import IOMMU_GROUPS, Kernel
+
+CLASS_IOMMU = "/sys/class/iommu"
+ACPI_TABLES = "/sys/firmware/acpi/tables"
+_KINDS = {"dmar": "intel-vt-d", "ivhd": "amd-vi", "smmu3": "arm-smmu-v3", "smmu": "arm-smmu"}
+_TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU"}
+
+_GROUPS = TypeAdapter(tuple[Group, ...])
+_OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
+
+
+def read_iommu(kernel: Kernel) -> Iommu:
+    """The IOMMU's kind; translating when the kernel has made groups."""
+    units = names_in(kernel, CLASS_IOMMU)
+    kind = next((name for unit in units for prefix, name in _KINDS.items() if unit.startswith(prefix)), None)
+    if names_in(kernel, IOMMU_GROUPS):
+        return Iommu(kind=kind or (units[0] if units else None), translating=True)
+    return Iommu(kind=kind, translating=False, reason=_why_not(kernel))
+
+
+def _why_not(kernel: Kernel) -> str:
+    command_line = set(text_of(kernel, "/proc/cmdline").split())
+    off = sorted(command_line & _OFF)
+    table = next((name for name in _TABLES if kernel.has(f"{ACPI_TABLES}/{name}")), None)
+    flags = text_of(kernel, "/proc/cpuinfo")
+    if off:
+        return f"switched off on the kernel command line ({' '.join(off)})"
+    if table == "DMAR":
+        return "not switched on: add intel_iommu=on to the kernel command line"
+    if table:
+        return f"the firmware offers {_TABLES[table]} and the kernel does not use it: look for AMD-Vi or SMMU in dmesg"
+    if re.search(r"\b(vmx|svm)\b", flags):
+        return "switched off in the firmware: enable VT-d or AMD-Vi (IOMMU) in the BIOS set-up"
+    return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
+
+
+def read_groups(
+    kernel: Kernel, functions: Iterable[Function], types: Mapping[int | None, str | None]
+) -> tuple[Group, ...]:
+    """Every IOMMU group that a function names, with all its members."""
+    members: dict[int, list[Function]] = {}
+    for function in functions:
+        if function.iommu_group is not None:
+            members.setdefault(function.iommu_group, []).append(function)
+    nodes = frozenset(names_in(kernel, "/dev/vfio"))
+    # all at once: ten thousand single validations cost twice as much
+    return _GROUPS.validate_python(
+        [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
+    )
+
+
+def _group(number: int, kind: str | None, members: list[Function], nodes: frozenset[str]) -> dict[str, object]:
+    blockers = [
+        {"address": member.address, "driver": member.driver}
+        for member in members
+        if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not is_vfio_driver(member.driver)
+    ]
+    return {
+        "id": number,
+        "type": kind,
+        "members": [member.address for member in members],
+        "viable": not blockers,
+        "blockers": blockers,
+        "node": f"/dev/vfio/{number}" if str(number) in nodes else None,
+    }

@@ -1,0 +1,157 @@
+"""Network interfaces that are up, the default route and the reader's own SSH session above all. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
+
+from vfioctl.errors import KernelRefused
+from vfioctl.inventory.model.holders import Holder, HolderKind
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.protocol import Descendant, Kernel
+
+_INTERFACES = "/sys/class/net"
+_UP = 0x1  # IFF_UP, linux/if.h
+_REJECT = 0x200  # RTF_REJECT, linux/route.h
+_UPPER = "upper_"
+_ANCESTORS = 64
+
+Address = IPv4Address | IPv6Address
+
+
+class Route(NamedTuple):
+    """A line of the routing table."""
+
+    version: int
+    network: int
+    prefix: int
+    interface: str
+
+    def leads_to(self, address: Address) -> bool:
+        shift = address.max_prefixlen - self.prefix
+        return self.version == address.version and int(address) >> shift == self.network >> shift
+
+
+class Network:
+    """The interfaces of a host, and what goes through them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
+        """The interfaces below a function that are up."""
+        for device in below:
+            name = device.path.rpartition("/")[2]
+            if device.subsystem == "net" and self._is_up(device.path):
+                how, remedy = self._carries(name, self._with_uppers(name, device.path))
+                yield Holder(
+                    address=address,
+                    kind=HolderKind.NETWORK,
+                    name=name,
+                    path=f"{_INTERFACES}/{name}",
+                    how=how,
+                    remedy=remedy,
+                )
+
+    def _is_up(self, path: str) -> bool:
+        try:
+            return bool(int(text_of(self._kernel, f"{path}/flags"), 16) & _UP)
+        except ValueError:
+            return False
+
+    def _carries(self, name: str, interfaces: Sequence[str]) -> tuple[str, str]:
+        uppers = [f"a part of {upper}" for upper in interfaces[1:]]
+        default = ["the default route"] if self._default & {*interfaces} else []
+        session = ["this SSH session"] if self._session & {*interfaces} else []
+        remedy = f"ip link set {name} down"
+        if session:
+            remedy = "you are logged in through it: go to the console first"
+        elif default:
+            remedy = f"move the default route to another interface, then {remedy}"
+        return ", ".join(["up", *uppers, *default, *session]), remedy
+
+    def _with_uppers(self, name: str, path: str) -> list[str]:
+        """The interface, and the bridges, bonds and VLANs on it."""
+        found, todo = [name], [path]
+        while todo:
+            for upper in _uppers(self._kernel, todo.pop()):
+                if upper not in found:
+                    found.append(upper)
+                    todo.append(f"{_INTERFACES}/{upper}")
+        return found
+
+    @cached_property
+    def _routes(self) -> Sequence[Route]:
+        return [*_ipv4(text_of(self._kernel, "/proc/net/route")), *_ipv6(text_of(self._kernel, "/proc/net/ipv6_route"))]
+
+    @cached_property
+    def _default(self) -> frozenset[str]:
+        return frozenset(route.interface for route in self._routes if route.prefix == 0)
+
+    @cached_property
+    def _session(self) -> frozenset[str]:
+        """The interfaces by which the reader is logged in; none at a console."""
+        client, scope = _client(self._kernel)
+        if scope or client is None or client.is_loopback:
+            return frozenset({scope} - {""})
+        ways = [route for route in self._routes if route.leads_to(client)]
+        longest = max((route.prefix for route in ways), default=0)
+        return frozenset(route.interface for route in ways if route.prefix == longest)
+
+
+def _uppers(kernel: Kernel, path: str) -> list[str]:
+    try:
+        links = kernel.directory(path, (), (_UPPER,)).links
+    except KernelRefused:
+        return []
+    return sorted(name.removeprefix(_UPPER) for name in links)
+
+
+def _ipv4(text: str) -> Iterator[Route]:
+    """From /proc/net/route: numbers as the kernel holds them, in network order read as a little-endian machine does."""
+    for line in text.split("\n")[1:]:
+        fields = line.split()
+        try:
+            network, mask = (int.from_bytes(bytes.fromhex(fields[n]), "little") for n in (1, 7))
+            if not int(fields[3], 16) & _REJECT:
+                yield Route(4, network, mask.bit_count(), fields[0])
+        except (IndexError, ValueError):
+            continue
+
+
+def _ipv6(text: str) -> Iterator[Route]:
+    for line in text.split("\n"):
+        fields = line.split()
+        try:
+            if fields[9] != "lo" and not int(fields[8], 16) & _REJECT:
+                yield Route(6, int(fields[0], 16), int(fields[1], 16), fields[9])
+        except (IndexError, ValueError):
+            continue
+
+
+def _client(kernel: Kernel) -> tuple[Address | None, str]:
+    """Where the SSH session comes from that this process is in, and the interface that a link-local address names."""
+    text, _, scope = _ssh_connection(kernel).partition(" ")[0].partition("%")
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None, ""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address, scope
+
+
+def _ssh_connection(kernel: Kernel) -> str:
+    """From the nearest ancestor that has it: sudo takes it out of the environment."""
+    pid = "self"
+    for _ in range(_ANCESTORS):
+        for setting in text_of(kernel, f"/proc/{pid}/environ").split("\0"):
+            if setting.startswith("SSH_CONNECTION="):
+                return setting.partition("=")[2]
+        after_name = text_of(kernel, f"/proc/{pid}/stat").rpartition(")")[2].split()
+        pid = after_name[1] if len(after_name) > 1 else "0"
+        if pid in ("0", "1"):
+            break
+    return ""

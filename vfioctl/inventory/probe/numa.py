@@ -1,0 +1,48 @@
+"""NUMA nodes: CPUs, memory, distances. Source: Documentation/ABI/stable/sysfs-devices-node."""
+
+from __future__ import annotations
+
+import re
+
+from vfioctl.errors import BadSpec, KernelRefused
+from vfioctl.inventory.model.functions import NumaNode, ProbeWarning
+from vfioctl.inventory.model.values import parse_cpu_list
+from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.kernel.protocol import Kernel
+
+NODES = "/sys/devices/system/node"
+
+
+def read_nodes(kernel: Kernel) -> tuple[list[NumaNode], list[ProbeWarning]]:
+    """All nodes by number; none on a kernel without NUMA."""
+    nodes, warnings = [], []
+    ids = sorted(int(name[4:]) for name in names_in(kernel, NODES) if re.fullmatch(r"node[0-9]{1,4}", name, re.ASCII))
+    for number in ids:
+        try:
+            nodes.append(_node(kernel, number, ids))
+        except (KernelRefused, BadSpec, ValueError) as error:
+            warnings.append(ProbeWarning(subject=f"NUMA node {number}", text=str(error)))
+    return nodes, warnings
+
+
+def _node(kernel: Kernel, number: int, ids: list[int]) -> NumaNode:
+    home = f"{NODES}/node{number}"
+    return NumaNode(
+        id=number,
+        cpus=parse_cpu_list(kernel.read(f"{home}/cpulist")),
+        memory_bytes=_memory(kernel, home),
+        distances=_distances(kernel, home, ids),
+    )
+
+
+def _memory(kernel: Kernel, home: str) -> int | None:
+    match = re.search(r"MemTotal:\s+([0-9]+) kB", text_of(kernel, f"{home}/meminfo"))
+    return int(match[1]) * 1024 if match else None
+
+
+def _distances(kernel: Kernel, home: str, ids: list[int]) -> dict[int, int]:
+    try:
+        numbers = [int(word) for word in kernel.read(f"{home}/distance").split()]
+    except (KernelRefused, ValueError):
+        return {}
+    return dict(zip(ids, numbers, strict=False))

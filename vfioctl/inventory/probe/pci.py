@@ -1,0 +1,180 @@
+"""One PCI function at a time, from its sysfs directory to plain facts.
+
+Runs in children that may be left behind (`Kernel.survey`), so it returns plain data and keeps no state.
+Sources: Documentation/ABI/testing/sysfs-bus-pci; include/linux/ioport.h for the resource flags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.modalias import ids_of
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Kernel
+
+Facts = dict[str, Any]
+
+# Read without the device lock by every kernel: what a stuck function can still be asked.
+SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
+ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
+LINKS = ("driver", "iommu_group", "physfn", "virtfn", "supplier:pci:", "consumer:pci:")
+LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
+
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_EMPTY_BAR = "0x0000000000000000 0x0000000000000000"
+_IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
+_ROM, _BARS = 6, 7
+
+
+def read_everything(kernel: Kernel, address: str) -> Facts:
+    """All facts of one function, with its group's type; a VF's link and the bridge above it are those of its PF."""
+    facts = read_function(kernel, address, ALL)
+    if "physfn" not in facts:
+        facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK, LINKS).texts)
+        facts["upstream"] = _upstream(kernel, address)
+    if "iommu_group" in facts:
+        facts["iommu_group_type"] = _group_type(kernel, facts["iommu_group"])
+    return facts
+
+
+def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts:
+    """Some facts of one function, as the fields of model.Function; `unknown` names those that failed.
+
+    Raises KernelRefused when the function itself has gone, ValueError when it does not say what it is.
+    """
+    found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted, LINKS)
+    facts: Facts = {"address": address, "unknown": dict(found.refused), "modalias": found.texts.get("modalias", "")}
+    facts |= _identity(found.texts.get("modalias", ""))
+    facts |= _links(found, facts["unknown"])
+    facts |= _attributes(found.texts, facts["unknown"])
+    if "vfio-dev" in found.names:
+        facts["vfio_cdev"] = _cdev(kernel, address)
+    return facts
+
+
+def _upstream(kernel: Kernel, address: str) -> str | None:
+    """The bridge above: the directory that the function's own directory lies in."""
+    above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
+    return above[0] if above and PCI_ADDRESS.fullmatch(above[0]) else None
+
+
+def _cdev(kernel: Kernel, address: str) -> str | None:
+    """Its own device node, on kernels that make one (CONFIG_VFIO_DEVICE_CDEV)."""
+    for name in kernel.children(f"{PCI_DEVICES}/{address}/vfio-dev"):
+        if kernel.has(f"/dev/vfio/devices/{name}"):
+            return f"/dev/vfio/devices/{name}"
+    return None
+
+
+@lru_cache(maxsize=4096)  # twins share it
+def _identity(modalias: str) -> Facts:
+    ids = ids_of(modalias)
+    if ids is None:
+        raise ValueError("its modalias does not say what it is")
+    vendor, device, subvendor, subdevice, base, sub, interface = (part.lower() for part in ids)
+    return {
+        "vendor_id": vendor[-4:],
+        "device_id": device[-4:],
+        "subsystem_vendor_id": subvendor[-4:],
+        "subsystem_device_id": subdevice[-4:],
+        "class": base + sub + interface,
+    }
+
+
+def _links(found: Directory, unknown: dict[str, str]) -> Facts:
+    facts: Facts = {}
+    several: dict[str, list[str]] = {"virtfns": [], "suppliers": [], "consumers": []}
+    for name, target in found.links.items():
+        last = target.rpartition("/")[2]
+        if name == "driver" or (name == "physfn" and PCI_ADDRESS.fullmatch(last)):
+            facts[name] = last
+        elif name == "iommu_group" and _NUMBER.fullmatch(last):
+            facts[name] = int(last)
+        elif name.startswith("virtfn") and PCI_ADDRESS.fullmatch(last):
+            several["virtfns"].append(last)
+        elif name.startswith(("supplier:pci:", "consumer:pci:")) and PCI_ADDRESS.fullmatch(name[13:]):
+            several[name[:8] + "s"].append(name[13:])
+        elif name.startswith(("physfn", "virtfn", "iommu_group", "supplier:pci:", "consumer:pci:")):
+            unknown[name] = f"unexpected target {target[:40]!r}"
+    return facts | {key: sorted(values) for key, values in several.items() if values}
+
+
+def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:
+    facts: Facts = {}
+    for name, text in texts.items():
+        if name in _READERS:
+            try:
+                facts |= _READERS[name](text)
+            except ValueError:
+                unknown[name] = f"unexpected text {text[:40]!r}"
+    return facts
+
+
+def _numa_node(text: str) -> Facts:
+    return {"numa_node": node if (node := int(text)) >= 0 else None}
+
+
+def _driver_override(text: str) -> Facts:
+    return {"driver_override": None if text in ("(null)", "") else text}
+
+
+def _resource(text: str) -> Facts:
+    bars, prefetchable_64 = [], 0
+    for index, line in enumerate(text.split("\n")[:_BARS]):
+        if line.startswith(_EMPTY_BAR):
+            continue
+        start, end, flags = (int(part, 16) for part in line.split())
+        if not flags & (_IO | _MEM):
+            continue
+        wide, prefetchable = bool(flags & _MEM_64), bool(flags & _PREFETCH)
+        size = end - start + 1
+        kind = "io" if flags & _IO else "mem64" if wide else "mem32"
+        bars.append({"index": index, "size": size, "kind": kind, "prefetchable": prefetchable})
+        if wide and prefetchable and index != _ROM:
+            prefetchable_64 += size
+    return {"bars": bars, "prefetchable_64": prefetchable_64}
+
+
+_READERS: Mapping[str, Callable[[str], Facts]] = {
+    "numa_node": _numa_node,
+    "driver_override": _driver_override,
+    "resource": _resource,
+    "boot_vga": lambda text: {"boot_vga": text == "1"},
+    "power_state": lambda text: {"power_state": text},
+    "d3cold_allowed": lambda text: {"d3cold_allowed": text == "1"},
+    "reset_method": lambda text: {"reset_methods": text.split()},
+    "sriov_totalvfs": lambda text: {"sriov_totalvfs": int(text)},
+}
+
+
+def _group_type(kernel: Kernel, group: int) -> str | None:
+    try:
+        return kernel.read(f"{IOMMU_GROUPS}/{group}/type")
+    except KernelRefused:
+        return None
+
+
+def _link(texts: Mapping[str, str]) -> Facts | None:
+    if not texts:
+        return None
+    return {
+        "speed": _speed(texts.get("current_link_speed", "")),
+        "width": _width(texts.get("current_link_width", "")),
+        "max_speed": _speed(texts.get("max_link_speed", "")),
+        "max_width": _width(texts.get("max_link_width", "")),
+    }
+
+
+def _speed(text: str) -> float | None:
+    """GT/s from `32.0 GT/s PCIe`; a sleeping or dead device says Unknown."""
+    number = text.partition(" ")[0]
+    return float(number) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", number, re.ASCII) else None
+
+
+def _width(text: str) -> int | None:
+    """Lanes, 32 at most; 0 means no link, 63 and 255 that the device did not answer."""
+    width = int(text) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
+    return width if 0 < width <= 32 else None

@@ -1,0 +1,35 @@
+"""What makes a process let go of a device, in the words of whatever runs it. Pure."""
+
+from __future__ import annotations
+
+from vfioctl.inventory.probe.processes import Identity, Process
+
+_STOP = {
+    "docker": "docker stop {}",
+    "libpod": "podman stop {}",
+    "nerdctl": "nerdctl stop {}",
+    "lxc": "lxc-stop --name {}",
+    "machine": "machinectl poweroff {}",
+}
+"""By what runs a container; containers of a pod are the pod's to end."""
+_FOR_SESSIONS = ("systemd-logind.service", "seatd.service")
+"""They open devices for those who are logged in, and let go when these do."""
+
+
+def remedy(process: Process, who: Identity) -> str:
+    """One line: a command where there is one."""
+    belongs = who.belongs
+    runtime, _, name = (belongs.container or "").partition("/")
+    if belongs.guest:
+        return f"virsh shutdown {belongs.guest}"
+    if belongs.pod:
+        return "delete the pod, or let it go to another node"
+    if runtime in _STOP:
+        return _STOP[runtime].format(name)
+    if process.is_vmm or runtime:
+        return f"crictl stop {name}" if runtime else "shut the guest down"
+    if belongs.unit in _FOR_SESSIONS:
+        return "log out the session that it has it open for: loginctl list-sessions"
+    service = belongs.unit if belongs.unit and belongs.unit.endswith(".service") else None
+    by_systemd = f"systemctl{' --user' if belongs.user_unit else ''} stop {service}"
+    return by_systemd if service else f"end it: kill {process.pid}"

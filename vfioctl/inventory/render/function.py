@@ -1,0 +1,130 @@
+"""One function on a page: everything known about it, and what would travel with it and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from vfioctl.console import words
+from vfioctl.inventory.model.functions import Function, Group, Inventory
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.render.travel import travel_lines
+
+_Facts = Iterable[tuple[str, str | Text | None]]
+
+
+def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> RenderableType:
+    """The page of a function that the inventory has, made for `width` columns."""
+    function = inventory.by_address[address]
+    sections = (
+        ("Identity", _identity(function)),
+        ("Driver", _driver(function)),
+        ("Isolation", _isolation(inventory, function)),
+        ("Place", _place(inventory, function)),
+        ("Memory", _memory(function)),
+        ("Link, power and reset", _link_and_power(function)),
+        ("Virtual functions", _virtual(function)),
+        ("NVIDIA driver's own facts", _nvml(function)),
+        ("Could not be read", function.unknown.items()),
+    )
+    drawn = [part for name, facts in sections for part in _section(name, facts)]
+    marked = [Text(words.mark_line(function.mark), style="bold red")] if function.mark else []
+    return Stack(_title(inventory, function), *marked, *drawn, *travel_lines(inventory, function, width))
+
+
+def _title(inventory: Inventory, function: Function) -> Text:
+    name = words.gpu_names(inventory).get(function.address, "")
+    return Text("  ".join(filter(None, (function.address, name, words.name_of(function)))), style="bold")
+
+
+def _section(name: str, facts: _Facts) -> Iterator[RenderableType]:
+    """A heading and its facts; nothing when there are none."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(min_width=18)
+    for label, fact in facts:
+        if fact:
+            grid.add_row(Text(words.plain(label)), Text(words.plain(fact)) if isinstance(fact, str) else fact)
+    if grid.row_count:
+        yield Text(f"\n{name}", style="bold")
+        yield Padding(grid, (0, 0, 0, 2))
+
+
+def _identity(function: Function) -> _Facts:
+    yield "class", f"{function.class_code} {function.class_name or ''}"
+    yield "vendor", f"{function.vendor_id} {function.vendor_name or ''}"
+    yield "device", f"{function.device_id} {function.device_name or ''}"
+    subsystem = f"{function.subsystem_vendor_id}:{function.subsystem_device_id}"
+    yield "subsystem", f"{subsystem} {function.subsystem_name or ''}"
+
+
+def _driver(function: Function) -> _Facts:
+    yield "bound to", words.function_driver(function)
+    yield "driver_override", function.driver_override or words.NONE
+    yield "could use", ", ".join(function.available_drivers) or words.NONE
+
+
+def _isolation(inventory: Inventory, function: Function) -> _Facts:
+    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+    yield "IOMMU group", _group_words(group) if group else words.group_name(function.iommu_group)
+    yield "VFIO group node", function.vfio_group or words.NONE
+    yield "VFIO device node", function.vfio_cdev
+    yield "boot display", "yes: to bind it takes --allow-boot-vga" if function.boot_vga else None
+
+
+def _group_words(group: Group) -> str:
+    kind = f" ({group.type})" if group.type else ""
+    if group.viable:
+        return f"{group.id}{kind}, viable for a guest"
+    return f"{group.id}{kind}, not viable for a guest while the host has {words.blockers(group)}"
+
+
+def _place(inventory: Inventory, function: Function) -> _Facts:
+    nodes = {node.id: node for node in inventory.numa_nodes}
+    node = nodes.get(-1 if function.numa_node is None else function.numa_node)
+    yield "NUMA node", words.node_heading(function.numa_node, node).removeprefix("NUMA node ")
+    bridge = inventory.by_address.get(function.upstream) if function.upstream else None
+    yield "below", f"{function.upstream} {words.name_of(bridge) if bridge else ''}" if function.upstream else None
+    yield "needs", words.listed(function.suppliers)
+    yield "is needed by", words.listed(function.consumers)
+
+
+def _memory(function: Function) -> _Facts:
+    for bar in function.bars:
+        name = "expansion ROM" if bar.index == 6 else f"BAR {bar.index}"
+        yield name, f"{words.size(bar.size)} {bar.kind}" + (", prefetchable" if bar.prefetchable else "")
+    if function.prefetchable_64:
+        yield "64-bit in all", f"{words.size(function.prefetchable_64)}, prefetchable"
+
+
+def _link_and_power(function: Function) -> _Facts:
+    if function.link:
+        yield "link now", words.link_pair(function.link.speed, function.link.width)
+        yield "link at most", words.link_pair(function.link.max_speed, function.link.max_width)
+    yield "power state", function.power_state
+    yield "D3cold", None if function.d3cold_allowed is None else "allowed" if function.d3cold_allowed else "not allowed"
+    yield "reset by", ", ".join(function.reset_methods) or (words.UNKNOWN if function.mark else words.NONE)
+
+
+def _virtual(function: Function) -> _Facts:
+    yield "virtual function of", function.physfn
+    if function.sriov_totalvfs is not None:
+        yield "virtual functions", f"{len(function.virtfns)} of {function.sriov_totalvfs}"
+    for address in function.virtfns:
+        yield "", address
+
+
+def _nvml(function: Function) -> _Facts:
+    known = function.nvml
+    if known is None:
+        return
+    yield "name", known.name
+    yield "UUID", known.uuid
+    yield "memory", words.size(known.memory_bytes) if known.memory_bytes is not None else None
+    yield "compute mode", known.compute_mode
+    for label, state in (("persistence mode", known.persistence_mode), ("MIG mode", known.mig_mode)):
+        yield label, None if state is None else "on" if state else "off"

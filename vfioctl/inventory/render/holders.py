@@ -1,0 +1,94 @@
+"""Who holds some devices: processes, guests, disks, interfaces, the kernel; and what makes each let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from vfioctl.console import words
+from vfioctl.console.columns import Column, Layout
+from vfioctl.console.notes import note_lines
+from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
+from vfioctl.inventory.model.values import Subject
+
+_COLUMNS = (Column("PID", right=True), Column("NAME"), Column("USER"), Column("WHO"))
+_INDENT = 2
+_UNCUT = 1 << 16
+"""Lines may be wider than the terminal: half the name of a unit is of no use."""
+
+
+def holders_page(found: Holders) -> RenderableType:
+    """By device; where several have the very same holders, together."""
+    return Stack(*_parts(found))
+
+
+def _parts(found: Holders) -> Iterator[RenderableType]:
+    layout = Layout(_COLUMNS, [_row(holder) for holder in found.refusing], _UNCUT)
+    for number, (devices, holders) in enumerate(_by_devices(found.refusing).items()):
+        yield from [Text()] if number else []
+        yield Text(words.listed(devices), style="bold")
+        yield _indented(layout.header(), _INDENT)
+        for row, alike in groupby(holders, _row):
+            yield from (_indented(line, _INDENT) for line in layout.lines([row]))
+            yield _indented(Text(_how([*alike])), 4 * _INDENT)
+    taken = {holder.address for holder in found.refusing}
+    if free := [address for address in found.devices if address not in taken]:
+        yield from [Text()] if taken else []
+        yield Text(f"Nobody holds {words.listed(free)}.")
+    yield from note_lines(_notes(found))
+
+
+def _indented(what: RenderableType, columns: int) -> Padding:
+    return Padding(what, (0, 0, 0, columns))
+
+
+def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple[Holder, ...]]:
+    """The holders without their devices, by the devices that have just these."""
+    found: dict[Subject, tuple[Holder, ...]] = {}
+    for holder in holders:
+        found[holder.address] = (*found.get(holder.address, ()), holder)
+    together: dict[tuple[str, ...], list[Subject]] = {}
+    for address, of_it in found.items():
+        together.setdefault(tuple(holder.model_dump_json(exclude={"address"}) for holder in of_it), []).append(address)
+    return {tuple(addresses): found[addresses[0]] for addresses in together.values()}
+
+
+def _row(holder: Holder) -> tuple[str, ...]:
+    pid = str(holder.pid) if holder.pid is not None else "-"
+    return pid, words.plain(holder.name), words.plain(holder.user or "-"), words.plain(_who(holder))
+
+
+def _who(holder: Holder) -> str:
+    """What a process is a part of, as far as its ending is concerned; of others their kind."""
+    if holder.pid is None:
+        return holder.kind.value
+    return f"guest {holder.guest}" if holder.guest else holder.container or holder.unit or "-"
+
+
+def _how(alike: Sequence[Holder]) -> str:
+    """The ways in which one process holds a device, and what ends them."""
+    ways = [": ".join(filter(None, (holder.path, holder.how))) for holder in alike]
+    pod = [f"pod {alike[0].pod}"] if alike[0].pod else []
+    return words.plain("  ->  ".join(filter(None, ("; ".join([*ways, *pod]), alike[0].remedy))))
+
+
+def _notes(found: Holders) -> Iterator[str]:
+    yield from map(words.mark_line, found.marks)
+    for holder in found.holders:
+        if holder.kind == HolderKind.CONSOLE:
+            yield f"{holder.address} has the text console on it ({words.plain(holder.name)}, {holder.path})."
+    modules = {holder.name: holder for holder in found.holders if holder.kind == HolderKind.MODULE}
+    for holder in modules.values():
+        yield f"The module {words.plain(holder.name)} is {words.plain(holder.how)}."
+    if found.unread:
+        one = found.unread == 1
+        yield f"{found.unread} process{'' if one else 'es'} could not be read, and may hold it too; root can read more."
+    if found.hidden:
+        yield f"Processes may be hidden: {words.plain(found.hidden)}."
+    if not found.unread and not found.read:
+        yield "No processes are recorded of this host."

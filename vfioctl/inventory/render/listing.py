@@ -1,0 +1,156 @@
+"""The inventory as a table: GPUs with their companions by NUMA node, or every function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console import words
+from vfioctl.console.columns import Cell, Column, Layout, table
+from vfioctl.console.notes import gpu_notes, mark_notes, note_lines, warning_notes
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+
+_GPU_COLUMNS = (
+    Column("GROUP", right=True),
+    Column("ADDRESS"),
+    Column("GPU"),
+    Column("DRIVER"),
+    Column("GUEST"),
+    Column("LINK", optional=True),
+    Column("64-BIT BARS", right=True, optional=True),
+    Column("IDS", optional=True),
+    Column("OVERRIDE", optional=True),
+    Column("COULD USE", optional=True),
+    Column("NAME"),
+)
+_ALL_COLUMNS = (
+    Column("ADDRESS"),
+    Column("GROUP", right=True),
+    Column("NUMA", right=True),
+    Column("DRIVER"),
+    Column("IDS", optional=True),
+    Column("CLASS", optional=True),
+    Column("LINK", optional=True),
+    Column("64-BIT BARS", right=True, optional=True),
+    Column("OVERRIDE", optional=True),
+    Column("NAME"),
+)
+_Row = tuple[Cell, ...]
+
+
+def inventory_table(inventory: Inventory, *, width: int, everything: bool) -> RenderableType:
+    """The GPUs, or every function, made for `width` columns."""
+    body = _all_lines(inventory, width) if everything else _gpu_lines(inventory, width)
+    notes = (*(mark_notes if everything else gpu_notes)(inventory), *warning_notes(inventory))
+    return Stack(*_heading(inventory), *body, *note_lines(notes))
+
+
+def _heading(inventory: Inventory) -> Iterator[Text]:
+    virtual = [gpu for gpu in inventory.gpus if gpu.is_vf]
+    physical = [gpu for gpu in inventory.gpus if not gpu.is_vf]
+    tallies = [_tally(inventory, gpus, noun) for gpus, noun in ((physical, "GPU"), (virtual, "VF")) if gpus]
+    yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
+    yield Text(words.iommu_line(inventory))
+
+
+def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
+    ready = sum(_ready(inventory, gpu) for gpu in gpus)
+    return f"{words.counted(len(gpus), noun)}, {ready or 'none'} ready for a guest"
+
+
+def _all_lines(inventory: Inventory, width: int) -> Iterator[Text]:
+    yield Text()
+    yield from table(_ALL_COLUMNS, [_function_row(function) for function in inventory.functions], width)
+
+
+def _function_row(function: Function) -> _Row:
+    return (
+        function.address,
+        words.group_name(function.iommu_group),
+        words.node_name(function.numa_node),
+        words.driver_or_mark(function),
+        f"{function.vendor_id}:{function.device_id}",
+        words.plain(function.class_name or function.class_code),
+        words.link_now(function.link),
+        words.size(function.prefetchable_64) if function.prefetchable_64 else "",
+        words.plain(function.driver_override or ""),
+        words.name_of(function),
+    )
+
+
+def _gpu_lines(inventory: Inventory, width: int) -> Iterator[Text]:
+    sections = _sections(inventory)
+    layout = Layout(_GPU_COLUMNS, [row for rows in sections.values() for row in rows], width)
+    nodes = {node.id: node for node in inventory.numa_nodes}
+    for number in sorted(sections, key=lambda n: (n is None, n)):
+        yield Text()
+        yield Text(words.node_heading(number, nodes.get(-1 if number is None else number)))
+        yield layout.header()
+        yield from layout.lines(sections[number])
+
+
+def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
+    """The rows by NUMA node. A companion stands under the first GPU that it travels with."""
+    sections: dict[int | None, list[_Row]] = {}
+    names = words.gpu_names(inventory)
+    seen: set[PciAddress] = set()
+    for gpu in inventory.gpus:
+        if gpu.address in seen or gpu.physfn in inventory.by_address:
+            continue
+        rows = sections.setdefault(gpu.numa_node, [])
+        card = inventory.card_of(gpu.address)
+        for address in (gpu.address, *sorted(gpu.companions, key=lambda other: other not in card)):
+            member = inventory.by_address.get(address)
+            if member is not None and address not in seen:
+                rows.append(_gpu_row(inventory, member, names))
+                rows.extend(_virtual_row(inventory, member))
+                seen.add(address)
+    return sections
+
+
+def _gpu_row(inventory: Inventory, function: Function, names: dict[PciAddress, str]) -> _Row:
+    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+    return (
+        words.group_name(function.iommu_group),
+        function.address,
+        names.get(function.address, ""),
+        words.function_driver(function),
+        words.guest_state(function, group),
+        words.link_now(function.link),
+        words.size(function.prefetchable_64) if function.prefetchable_64 else "",
+        f"{function.vendor_id}:{function.device_id}",
+        words.plain(function.driver_override or ""),
+        words.plain(" ".join(function.available_drivers)),
+        words.name_of(function),
+    )
+
+
+def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
+    """All VFs of one PF, folded into a line."""
+    virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
+    if not virtual:
+        return
+    drivers = {vf.driver for vf in virtual}
+    ready = sum(_ready(inventory, vf) for vf in virtual)
+    yield (
+        format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
+        f"+ {words.counted(len(virtual), 'VF')}",
+        "",
+        words.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
+        "ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
+        "",
+        "",
+        f"{virtual[0].vendor_id}:{virtual[0].device_id}",
+        "",
+        "",
+        f"virtual functions of {function.address}",
+    )
+
+
+def _ready(inventory: Inventory, function: Function) -> bool:
+    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+    return function.on_vfio and function.mark is None and group is not None and group.viable

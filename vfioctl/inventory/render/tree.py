@@ -1,0 +1,97 @@
+"""The inventory as a tree: NUMA node, IOMMU group, members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from vfioctl.console import words
+from vfioctl.console.notes import gpu_notes, note_lines, warning_notes
+from vfioctl.inventory.model.functions import Function, Group, Inventory
+from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+
+
+def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
+    """The groups that have a GPU or a companion of one, with all their members; or every group."""
+    wanted = {f.address for f in inventory.functions} if everything else _gpus_and_companions(inventory)
+    nodes = {node.id: node for node in inventory.numa_nodes}
+    trees = []
+    for number, blocks in _by_node(inventory, wanted).items():
+        tree = Tree(_line(words.node_heading(number, nodes.get(-1 if number is None else number))))
+        for group, members in blocks:
+            branch = tree.add(_group_line(group))
+            for line in _member_lines(inventory, members, unfold=everything):
+                branch.add(line)
+        trees.append(tree)
+    return Stack(
+        Text(words.iommu_line(inventory)), *trees, *note_lines((*gpu_notes(inventory), *warning_notes(inventory)))
+    )
+
+
+_Block = tuple[Group | None, tuple[PciAddress, ...]]
+
+
+def _by_node(inventory: Inventory, wanted: set[PciAddress]) -> dict[int | None, list[_Block]]:
+    """Every group once, under the node of its first wanted member; the ungrouped one by one."""
+    nodes: dict[int | None, list[_Block]] = {}
+    seen: set[int] = set()
+    for function in inventory.functions:
+        if function.address not in wanted or function.iommu_group in seen:
+            continue
+        group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+        if group is not None:
+            seen.add(group.id)
+        members = group.members if group is not None else (function.address,)
+        nodes.setdefault(function.numa_node, []).append((group, members))
+    return dict(sorted(nodes.items(), key=lambda item: (item[0] is None, item[0])))
+
+
+def _gpus_and_companions(inventory: Inventory) -> set[PciAddress]:
+    """VFs are told with their PF."""
+    return {
+        address
+        for gpu in inventory.gpus
+        if gpu.physfn not in inventory.by_address
+        for address in (gpu.address, *gpu.companions)
+    }
+
+
+def _group_line(group: Group | None) -> Text:
+    if group is None:
+        return _line("no IOMMU group")
+    kind = f" ({words.plain(group.type)})" if group.type else ""
+    if group.viable:
+        return _line(f"group {group.id}{kind}: viable for a guest")
+    return _line(f"group {group.id}{kind}: not viable, {len(group.blockers)} of {len(group.members)} on host drivers")
+
+
+def _member_lines(inventory: Inventory, members: tuple[PciAddress, ...], *, unfold: bool) -> Iterator[Text]:
+    names = words.gpu_names(inventory)
+    for address in members:
+        function = inventory.by_address[address]
+        yield _member_line(function, names.get(address, ""))
+        if function.virtfns and not unfold:
+            yield _virtual_line(inventory, function)
+
+
+def _member_line(function: Function, name: str) -> Text:
+    line = _line(f"{function.address} ")
+    line.append(f"{name} " if name else "", style="bold")
+    line.append("[").append_text(words.function_driver(function)).append("] ")
+    line.append(f"{function.mark.kind} " if function.mark else "", style="bold red")
+    line.append("bridge, stays: " if function.is_bridge else "")
+    return line.append(words.name_of(function))
+
+
+def _virtual_line(inventory: Inventory, function: Function) -> Text:
+    known = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
+    groups = format_cpu_list(vf.iommu_group for vf in known if vf.iommu_group is not None)
+    return _line(f"{words.counted(len(function.virtfns), 'VF')}" + (f" in groups {groups}" if groups else ""))
+
+
+def _line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")

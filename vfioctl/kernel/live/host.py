@@ -1,0 +1,180 @@
+"""This machine, or a captured root directory (read-only): what its files say, and NVML.
+
+Every errno becomes KernelRefused. What can block is done by `expendable`. What a listing does not need is imported when
+it is asked for: a listing is to be quick.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel import files
+from vfioctl.kernel.live.changes import LiveChange
+from vfioctl.kernel.live.use import LiveUse, refused
+from vfioctl.kernel.paths import resolve
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    Directory,
+    NvmlAnswer,
+    Prefixes,
+    Unanswered,
+)
+from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.worker import child as expendable
+from vfioctl.kernel.worker import survey
+
+T = TypeVar("T")
+_FEW = 1000  # up to here a second child would cost more, in looking up names again, than it saves
+
+
+class Live(LiveUse, LiveChange):
+    """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
+
+    `patience`: seconds for a read to make progress.
+    """
+
+    def __init__(
+        self,
+        root: str = "/",
+        *,
+        read_only: bool = False,
+        deadlines: Deadlines | None = None,
+        patience: float = 2.0,
+    ) -> None:
+        self._root = root.rstrip("/")
+        self._read_only = read_only or bool(self._root)
+        self._deadlines, self._patience = deadlines or Deadlines(), patience
+        LiveChange.__init__(self)
+
+    @property
+    def description(self) -> str:
+        return f"the files under {self._root}" if self._root else "this machine"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, path: str) -> str:
+        try:
+            there = self._at(path)
+            if self._root:
+                files.refuse_odd(there)
+            return files.read_text(there)
+        except OSError as error:
+            raise refused(path, error) from None
+
+    def link(self, path: str) -> str:
+        try:
+            return files.readable(os.readlink(self._at(path, follow_last=False)))
+        except OSError as error:
+            raise refused(path, error) from None
+
+    def children(self, path: str) -> list[str]:
+        try:
+            return sorted(map(files.readable, os.listdir(self._at(path))))
+        except OSError as error:
+            raise refused(path, error) from None
+
+    def has(self, path: str) -> bool:
+        try:
+            return os.path.lexists(self._at(path))
+        except (KernelRefused, OSError):
+            return False
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        try:
+            status = os.stat(self._at(path))
+        except OSError as error:
+            raise refused(path, error) from None
+        kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
+        if kind is None:
+            raise KernelRefused(path, errnos.ENODEV)
+        return kind, os.major(status.st_rdev), os.minor(status.st_rdev)
+
+    def writable(self, path: str) -> bool:
+        return not self._read_only and os.access(path, os.W_OK)
+
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise refused(path, error) from None
+        try:
+            return files.read_directory(fd, wanted, links)
+        finally:
+            os.close(fd)
+
+    def texts_below(self, path: str, name: str) -> Directory:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise refused(path, error) from None
+        try:
+            return files.read_texts_below(fd, name, strictly=bool(self._root))
+        finally:
+            os.close(fd)
+
+    def survey(
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+    ) -> Iterator[tuple[str, T | Unanswered]]:
+        todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
+        if len(todo) == 1 and self._deputy and isinstance(read_one, partial) and _given(read_one) == ((self,), {}):
+            return self._by_deputy(read_one.func, todo[0], patience or self._patience)
+        children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
+        answers = survey.each(read_one, todo, patience=patience or self._patience, children=children)
+        return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
+
+    def _by_deputy(self, read_one: Callable[..., T], subject: str, patience: float) -> Iterator[tuple[str, Any]]:
+        """Where there is one subject, a child of its own would cost more than the reading."""
+        try:
+            answer = self._ask_deputy(lambda deputy: deputy.call(read_one, subject, deadline=patience))
+        except (expendable.Unreturned, ChildProcessError) as error:
+            answer = Unanswered(str(error))
+        yield subject, answer
+
+    def _at(self, path: str, *, follow_last: bool = True) -> str:
+        if "\0" in path:
+            raise KernelRefused(path, errnos.EINVAL)
+        if not self._root:
+            return path
+        return self._root + resolve(path, self._readlink_inside, follow_last=follow_last)
+
+    def _readlink_inside(self, path: str) -> str | None:
+        try:
+            return os.readlink(self._root + path)
+        except OSError:
+            return None
+
+    # -- what no file says -------------------------------------------------------------------------
+
+    def properties(self, modalias: str) -> Mapping[str, str]:
+        return self._hardware_database(modalias)
+
+    @cached_property
+    def _hardware_database(self) -> Callable[[str], Mapping[str, str]]:
+        from vfioctl.kernel.live.hwdb import hardware_database
+
+        return hardware_database()
+
+    def nvml(self) -> Callable[[], NvmlAnswer]:
+        from vfioctl.kernel.live.nvml import read_gpus
+
+        if self._root:
+            return lambda: Unanswered("a captured directory has no NVML")
+        return partial(_nvml_answer, expendable.begin(read_gpus, deadline=5.0))
+
+
+def _given(function: partial[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return function.args, function.keywords
+
+
+def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
+    try:
+        answer: Mapping[str, Mapping[str, str]] | str = wait()
+    except (expendable.Unreturned, ChildProcessError, RuntimeError) as error:
+        return Unanswered(str(error).strip().splitlines()[-1])
+    return Unanswered(answer) if isinstance(answer, str) else answer

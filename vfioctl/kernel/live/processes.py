@@ -1,0 +1,156 @@
+"""What processes have open, and which devices lie below one, from the files of /proc and /sys.
+
+Reads names and attributes only: no device file is ever opened here, but block devices by `claimed`. What it stats may
+hang (a file on a dead NFS server), so callers ask from a child that they can outlive.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+
+from vfioctl.kernel.files import READ, readable
+from vfioctl.kernel.mappings import file_mappings, read_all
+from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNode
+
+SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
+DELETED = b" (deleted)"
+# Directories of sysfs that hold no devices of their own, and a lot of files.
+_BARREN = frozenset(
+    {"holders", "integrity", "mq", "msi_irqs", "power", "queue", "queues", "slaves", "statistics", "trace"}
+)
+
+_numbers: dict[bytes, str] = {}
+"""The numbers of mapped files by device and inode: thousands of processes map the same libraries.
+
+It fills in the children of one scan, and ends with them.
+"""
+
+
+def open_nodes(pid: str) -> list[OpenNode]:
+    """The device files that a process has open or mapped, each once. Raises OSError."""
+    found = dict.fromkeys(_opened(pid))
+    with suppress(ProcessLookupError):  # a thread of the kernel, and what is about to end, has no memory
+        found.update(dict.fromkeys(_mapped(pid)))
+    return list(found)
+
+
+def _opened(pid: str) -> Iterator[OpenNode]:
+    directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(directory):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                target = os.readlink(name, dir_fd=directory)
+                if target[0] == "/":
+                    # by the link itself: its text may be a path of another mount namespace
+                    if number := _number(os.stat(name, dir_fd=directory)):
+                        yield OpenNode("open", readable(target), number, "")
+                elif target == VFIO_DEVICE:
+                    yield OpenNode("open", target, "", _device_of(pid, name))
+    finally:
+        os.close(directory)
+
+
+def _number(status: os.stat_result) -> str:
+    if stat.S_ISCHR(status.st_mode):
+        kind = "c"
+    elif stat.S_ISBLK(status.st_mode):
+        kind = "b"
+    else:
+        return ""
+    return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+
+
+def _device_of(pid: str, fd: str) -> str:
+    lines = (line for line in _bytes(f"/proc/{pid}/fdinfo/{fd}").split(b"\n") if line.startswith(SYSPATH))
+    return readable(os.fsdecode(next(lines, b"").removeprefix(SYSPATH).strip()))
+
+
+def _mapped(pid: str) -> Iterator[OpenNode]:
+    for place, key, path in file_mappings(pid):
+        if path == VFIO_DEVICE.encode():
+            yield OpenNode("mapped", VFIO_DEVICE, "", "")
+            continue
+        if key not in _numbers:
+            _numbers[key] = _mapped_number(pid, place, path.removesuffix(DELETED))
+        if _numbers[key]:
+            yield OpenNode("mapped", readable(os.fsdecode(path.removesuffix(DELETED))), _numbers[key], "")
+
+
+def _mapped_number(pid: str, place: bytes, path: bytes) -> str:
+    """By the mapping itself where that is permitted, else by its path as the process sees it."""
+    home = f"/proc/{pid}/".encode()
+    for way in (home + b"map_files/" + place, home + b"root" + path):
+        with suppress(OSError):
+            return _number(os.stat(way))
+    return ""
+
+
+def _bytes(path: str) -> bytes:
+    fd = os.open(path, READ)
+    try:
+        return read_all(fd)
+    finally:
+        os.close(fd)
+
+
+def below(path: str) -> list[Descendant]:
+    """The devices below a directory of sysfs, but for those below another PCI function. Raises OSError.
+
+    Of their files only `dev` is read: others may sleep under the device lock.
+    """
+    found: list[Descendant] = []
+    for directory in _directories(path):
+        with suppress(OSError):  # it may go at any time
+            _below(directory, found)
+    return found
+
+
+def _below(path: str, found: list[Descendant]) -> None:
+    with suppress(FileNotFoundError):
+        subsystem = os.readlink(f"{path}/subsystem").rpartition("/")[2]
+        found.append(Descendant(path, subsystem, _dev(path)))
+    for directory in _directories(path):
+        with suppress(OSError):
+            _below(directory, found)
+
+
+def _directories(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        names = [e.name for e in entries if e.name not in _BARREN and e.is_dir(follow_symlinks=False)]
+    return [f"{path}/{name}" for name in sorted(names) if not PCI_ADDRESS.fullmatch(name)]
+
+
+def _dev(path: str) -> str:
+    try:
+        return _bytes(f"{path}/dev").decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def claimed(number: str) -> bool:
+    """Whether a block device refuses an exclusive open (bd_prepare_to_claim). Raises OSError."""
+    name = os.readlink(f"/sys/dev/block/{number}").rpartition("/")[2]
+    try:
+        # not by /dev/block, which only udev makes
+        os.close(os.open(f"/dev/{name.replace('!', '/')}", os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errnos.EBUSY:
+            return True
+        raise
+    return False
+
+
+@cache
+def user(uid: int) -> str:
+    """The user's name, or the number as text."""
+    import pwd
+
+    try:
+        return readable(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)

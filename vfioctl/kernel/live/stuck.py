@@ -1,0 +1,38 @@
+"""How a call that did not come back is told: which process it is in, where in the kernel, and what ends it."""
+
+from __future__ import annotations
+
+import re
+
+from vfioctl.errors import Stuck
+from vfioctl.kernel.worker.child import Unreturned
+from vfioctl.kernel.worker.writer import ticket_of
+
+_CALL = re.compile(r"^\[<0>\] (\w+)\+", re.M)
+_MOST_CALLS = 6
+
+
+def write_never_returned(path: str, value: str, late: Unreturned) -> Stuck:
+    """With the ticket by which `Kernel.write_ended` knows the write again."""
+    error = _stuck(
+        f"writing {value!r} to {path} did not return in {late.seconds:g} s",
+        "something holds the device; the write ends when it lets go, or at the next boot",
+        late,
+    )
+    error.next_command = "vfioctl recover"
+    error.facts["path"] = path
+    return error
+
+
+def call_never_returned(what: str, hint: str, late: Unreturned) -> Stuck:
+    """Of a module, a unit, a library or a read."""
+    return _stuck(f"{what} did not return in {late.seconds:g} s", hint, late)
+
+
+def _stuck(message: str, hint: str, late: Unreturned) -> Stuck:
+    error = Stuck(message, hint=hint, facts={"pid": late.pid, "ticket": ticket_of(late.pid), **late.state})
+    state, place = late.state.get("stat", "?"), late.state.get("wchan", "?")
+    calls = _CALL.findall(late.state.get("stack", ""))[:_MOST_CALLS]
+    called = f", called by {' <- '.join(calls)}" if calls else ""
+    error.kernel_said = f"process {late.pid} is in state {state}, in {place}{called}"
+    return error

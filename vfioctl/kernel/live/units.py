@@ -1,0 +1,66 @@
+"""systemd units by systemctl. Runs in an expendable child where it changes anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9:_.@-]|\\x[0-9a-f]{2})*\.(?:service|socket|target|timer|path)", re.ASCII)
+_LONGEST = 255
+"""UNIT_NAME_MAX of systemd counts the closing zero."""
+_PATIENCE = 10.0
+
+
+def is_unit(name: str) -> bool:
+    """Whether systemd could have a unit of that name, of a kind that is started and stopped."""
+    return len(name) <= _LONGEST and _NAME.fullmatch(name) is not None
+
+
+def states(names: Sequence[str]) -> Mapping[str, str]:
+    """systemd's word for each unit that it knows; empty on a machine without systemd."""
+    wanted = [name for name in names if is_unit(name)]
+    if not wanted:
+        return {}
+    try:
+        done = _systemctl("show", "--property=Names,LoadState,ActiveState", "--", *wanted, patience=_PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    known = dict(_states(done.stdout))
+    return {name: known[name] for name in wanted if name in known}
+
+
+def _states(text: str) -> Iterator[tuple[str, str]]:
+    """By every name that a unit has: `display-manager.service` is an alias, and asked for all the same."""
+    for paragraph in text.split("\n\n"):
+        facts = dict(line.partition("=")[::2] for line in paragraph.splitlines())
+        state = facts.get("ActiveState")
+        if state and facts.get("LoadState") != "not-found":
+            yield from ((name, state) for name in facts.get("Names", "").split())
+
+
+def set_active(name: str, *, active: bool) -> tuple[int, str]:
+    """systemctl's exit code and complaint; before a start the unit's failures are forgotten (reset-failed)."""
+    if not is_unit(name):
+        return 2, f"{name[:80]!r} is not the name of a unit that can be started or stopped"
+    try:
+        if active:  # a unit that failed too often is started no more; one without failures only complains
+            _systemctl("reset-failed", "--", name)
+        done = _systemctl("start" if active else "stop", "--", name)
+    except OSError as error:
+        return 127, f"systemctl: {error.strerror}"
+    return done.returncode, done.stderr.strip()[-500:]
+
+
+def _systemctl(verb: str, *words: str, patience: float | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemctl", "--no-pager", "--no-ask-password", verb, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=patience,
+        env={**os.environ, "LC_ALL": "C"},
+    )

@@ -1,0 +1,78 @@
+"""Who uses the devices of this machine, and what devices say themselves: the part of `Live` no listing needs.
+
+Its parts are imported when they are asked for: a listing is to be quick.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, OpenNode
+from vfioctl.kernel.timeouts import Deadlines
+
+T = TypeVar("T")
+
+
+class LiveUse:
+    """`_root` is empty for this machine itself: of a captured directory there is nothing to tell here."""
+
+    _root: str
+    _deadlines: Deadlines
+
+    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+        from vfioctl.kernel.live.processes import open_nodes
+
+        return self._asked(f"/proc/{pid}", open_nodes, pid)
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        from vfioctl.kernel.live.processes import below
+
+        return self._asked(path, below, path)
+
+    def claimed(self, number: str) -> bool:
+        from vfioctl.kernel.live.processes import claimed
+
+        return self._asked(f"/dev/block/{number}", claimed, number)
+
+    def user(self, uid: int) -> str:
+        from vfioctl.kernel.live.processes import user
+
+        return user(uid)
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        from vfioctl.kernel.live.units import states
+
+        return {} if self._root else states(names)
+
+    def config(self, address: str) -> bytes:
+        from vfioctl.kernel.live.devices import read_config
+
+        return self._read_device(f"{PCI_DEVICES}/{address}/config", read_config)
+
+    def rom(self, address: str) -> bytes:
+        from vfioctl.kernel.live.devices import read_rom
+
+        return self._read_device(f"{PCI_DEVICES}/{address}/rom", read_rom)
+
+    def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:
+        if self._root:  # the processes and devices of this machine are not those of a captured one
+            raise KernelRefused(path, errnos.ENOENT)
+        try:
+            return ask(subject)
+        except OSError as error:
+            raise refused(path, error) from None
+
+    def _read_device(self, path: str, read: Callable[[str], bytes]) -> bytes:
+        if self._root:
+            raise KernelRefused(path, errnos.ENOENT)
+        from vfioctl.kernel.live.services import read_device
+
+        return read_device(path, read, deadline=self._deadlines.default)
+
+
+def refused(path: str, error: OSError) -> KernelRefused:
+    """The error as the seam has it."""
+    return KernelRefused(path, error.errno or errnos.EIO)

@@ -1,0 +1,81 @@
+"""Where Linux shows that a GPU can be sliced, and its slices: what a snapshot takes of it. Reads only.
+
+Names of files alone: what they mean is the probe's to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Kernel
+
+MDEV_PARENTS, MDEV_DEVICES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
+DEFINITIONS, KEPT_HERE = "/etc/mdevctl.d", "/etc/vfioctl/vgpu.d"
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_TYPE = frozenset({"available_instances", "description", "device_api", "name"})
+_NVIDIA = frozenset(
+    {
+        "creatable_vgpu_types",
+        "current_vgpu_type",
+        "gpu_instance_id",
+        "placement_id",
+        "vgpu_params",
+        "warm_update",
+    }
+)
+SILENT = frozenset({"gpu_instance_id", "placement_id"})
+"""They answer ENXIO as long as no guest runs: that is their fact."""
+_PROFILE = frozenset({"exec_quantum_ms", "preempt_timeout_us", "sched_priority", "vram_quota"})
+
+
+class Place(NamedTuple):
+    """A directory of which a snapshot takes some files, and the links whose names begin so."""
+
+    path: str
+    files: Collection[str]
+    links: tuple[str, ...]
+
+
+def places(kernel: Kernel) -> Iterator[Place]:
+    """All directories about slices, each before those that lie in it. Asks only what never blocks."""
+    for classes in (MDEV_PARENTS, MDEV_DEVICES):
+        if kernel.has(classes):
+            yield Place(classes, (), ("",))
+    for parent in _names(kernel, MDEV_PARENTS):
+        yield from _mdev_parent(kernel, f"{MDEV_PARENTS}/{parent}")
+    for address in _names(kernel, PCI_DEVICES):
+        home = f"{PCI_DEVICES}/{address}"
+        if kernel.has(f"{home}/nvidia"):
+            yield Place(f"{home}/nvidia", _NVIDIA, ())
+        for scope in _names(kernel, f"{home}/sriov_admin") if kernel.has(f"{home}/sriov_admin") else ():
+            yield Place(f"{home}/sriov_admin/{scope}", (), ("device",))
+            yield Place(f"{home}/sriov_admin/{scope}/profile", _PROFILE, ())
+    for parent in _names(kernel, DEFINITIONS):
+        defined = frozenset(name for name in _names(kernel, f"{DEFINITIONS}/{parent}") if _UUID.fullmatch(name))
+        if defined:
+            yield Place(f"{DEFINITIONS}/{parent}", defined, ())
+    names = _names(kernel, KEPT_HERE)
+    if kept := frozenset(name for name in names if PCI_ADDRESS.fullmatch(name.removesuffix(".json"))):
+        yield Place(KEPT_HERE, kept, ())
+
+
+def _mdev_parent(kernel: Kernel, home: str) -> Iterator[Place]:
+    yield Place(home, ("numa_node",), ("driver", "physfn"))
+    for kind in _names(kernel, f"{home}/mdev_supported_types"):
+        yield Place(f"{home}/mdev_supported_types/{kind}", _TYPE, ())
+    for name in _names(kernel, home):
+        if _UUID.fullmatch(name):
+            yield Place(f"{home}/{name}", (), ("driver", "iommu_group", "mdev_type", "subsystem"))
+            # whose guest it is (vm_name) is nobody's business
+            yield Place(f"{home}/{name}/nvidia", _NVIDIA, ())
+
+
+def _names(kernel: Kernel, path: str) -> list[str]:
+    try:
+        return kernel.children(path)
+    except KernelRefused:
+        return []

@@ -1,0 +1,76 @@
+"""The hosts that come with vfioctl, and where simulated ones are kept. Touches no device."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vfioctl.errors import BadDocument, NotPermitted
+
+_PACKAGE = Path(__file__).parents[2]
+
+
+def bundled_hosts() -> Mapping[str, Path]:
+    """The hosts that come with vfioctl, by name: in the package, or in the tests of a source checkout."""
+    for home in (_PACKAGE / "hosts", _PACKAGE.parent / "tests" / "hosts"):
+        if home.is_dir():
+            return {file.stem: file for file in sorted(home.glob("*.host"))}
+    return {}
+
+
+def simulated_file(name: str) -> Path:
+    """The file that a simulated host lives in; a bundled one is copied there when it is first asked for."""
+    if not _is_name(name):
+        return Path(name)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    file = state / "vfioctl" / "simulated" / f"{name}.host"
+    if not file.exists():
+        original = file_of(name)
+        _copy(original, file)
+    return file
+
+
+def reset_simulated(name: str) -> Path:
+    """Puts a simulated bundled host back to its start, its ledger too. Raises BadDocument, NotPermitted."""
+    if name not in bundled_hosts():
+        raise BadDocument(f"{name[:80]!r} is no bundled host", hint=f"they are {', '.join(bundled_hosts())}")
+    file = simulated_file(name)
+    _copy(bundled_hosts()[name], file)
+    ledger = beside(file)
+    for ending in ("", "-wal", "-shm", ".lock"):
+        ledger.with_name(ledger.name + ending).unlink(missing_ok=True)
+    return file
+
+
+def beside(file: Path) -> Path:
+    """Another host's ledger is never this machine's."""
+    return file.with_name(f"{file.name}.ledger.db")
+
+
+def _copy(original: Path, file: Path) -> None:
+    from vfioctl.kernel.simulated.host import replace
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace(file, original.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotPermitted(f"{file} cannot be written: {error.strerror}", hint="set XDG_STATE_HOME") from None
+
+
+def _is_name(name: str) -> bool:
+    looks_so = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", name, re.ASCII) is not None
+    return looks_so and (name in bundled_hosts() or not Path(name).exists())
+
+
+def file_of(name: str) -> Path:
+    """The file of a bundled host by its name, or the path that was given. Raises BadDocument."""
+    if not _is_name(name):
+        return Path(name)
+    if name not in bundled_hosts():
+        raise BadDocument(
+            f"there is no host file and no bundled host {name!r}",
+            hint=f"the bundled hosts are {', '.join(bundled_hosts())}",
+        )
+    return bundled_hosts()[name]

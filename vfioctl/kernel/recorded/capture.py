@@ -1,0 +1,296 @@
+"""A host as a recorded tree: what a bug report needs and a simulation can run on, and nothing private.
+
+Reads through the seam only, so that a recorded host can be captured again and gives the same file.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_of
+from vfioctl.kernel.places import SILENT, Place, places
+from vfioctl.kernel.protocol import (
+    FIRMWARE_FRAMEBUFFERS,
+    IOMMU_GROUPS,
+    PCI_DEVICES,
+    PCI_DRIVERS,
+    Directory,
+    Kernel,
+    Unanswered,
+)
+from vfioctl.kernel.recorded.tree import Node, Tree, unfit
+
+DEVICE_FILES = frozenset(
+    {
+        "boot_vga",
+        "class",
+        "current_link_speed",
+        "current_link_width",
+        "d3cold_allowed",
+        "device",
+        "driver_override",
+        "enable",
+        "local_cpulist",
+        "max_link_speed",
+        "max_link_width",
+        "modalias",
+        "numa_node",
+        "power_state",
+        "reset_method",
+        "resource",
+        "revision",
+        "sriov_drivers_autoprobe",
+        "sriov_numvfs",
+        "sriov_offset",
+        "sriov_stride",
+        "sriov_totalvfs",
+        "sriov_vf_device",
+        "subsystem_device",
+        "subsystem_vendor",
+        "vendor",
+    }
+)
+_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
+_MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
+_UUID_STAND_IN, _MAC_STAND_IN = "00000000-0000-0000-0000-", "00:00:00:00:00:"
+# Words of the kernel command line that say something about devices; all others may be private.
+_KEPT_WORDS = re.compile(
+    r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|vfio[\w.-]*|pcie?[\w.]*|video|nomodeset|\w*blacklist|isolcpus|nohz_full"
+    r"|(default_)?hugepages\w*|rd\.driver\.\w+|kvm[\w.]*|arm-smmu[\w.-]*)(=\S*)?"
+)
+
+
+def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
+    """The host's facts, redacted, and the files that could not be read."""
+    found = _Capture(kernel)
+    found.take_devices()
+    found.take_drivers()
+    found.take_iommu()
+    found.take_slices()
+    found.take_consoles()
+    found.take_nodes()
+    found.take_system()
+    found.leave_out(unfit(found.tree))
+    return found.tree, sorted(found.unread)
+
+
+class _Capture:
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self.tree = kernel, Tree()
+        self.unread: list[str] = []
+        self._pseudonyms: dict[str, str] = {}
+        self._modaliases: set[str] = set()
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    def take_devices(self) -> None:
+        self.tree.put_directory(PCI_DEVICES)
+        addresses = self._children(PCI_DEVICES)
+        for address, found in self._kernel.survey(partial(_read_device, self._kernel), addresses):
+            if isinstance(found, Unanswered) or found is None:
+                self.unread.append(f"{PCI_DEVICES}/{address}")
+                continue
+            target, directory = found
+            self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
+            self._put_directory(self.tree.resolve(f"{PCI_DEVICES}/{address}"), Directory(*directory))
+            if ids_of(modalias := directory[1].get("modalias", "")):
+                self._modaliases.add(modalias)
+
+    def take_drivers(self) -> None:
+        self._take_text("/sys/bus/pci/drivers_autoprobe")
+        self.tree.put_directory(PCI_DRIVERS)
+        for driver in self._children(PCI_DRIVERS):
+            found = self._take_links(f"{PCI_DRIVERS}/{driver}")
+            if "module" in found.links:
+                self._take_module(found.links["module"].rpartition("/")[2])
+
+    def take_iommu(self) -> None:
+        for group in self._children(IOMMU_GROUPS):
+            self._take_text(f"{IOMMU_GROUPS}/{group}/type")
+            self._take_links(f"{IOMMU_GROUPS}/{group}/devices")
+        self._take_links("/sys/class/iommu")
+        for table in ("DMAR", "IVRS", "IORT"):
+            if self._kernel.has(f"/sys/firmware/acpi/tables/{table}"):
+                self.tree.put_refused(f"/sys/firmware/acpi/tables/{table}", 13)  # that it is there is the fact
+        for place in ("/dev/vfio", "/dev/vfio/devices"):
+            for name in self._children(place):
+                self._take_device_node(f"{place}/{name}")
+
+    def take_slices(self) -> None:
+        """Types, instances and profiles. An instance's UUID has the same stand-in wherever it is named."""
+        wanted = {place.path: place for place in places(self._kernel)}
+        for path, found in self._kernel.survey(partial(_read_place, self._kernel, wanted), wanted):
+            if isinstance(found, Unanswered):
+                self.unread.append(path)
+            elif found is not None:
+                self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*found))
+
+    def take_consoles(self) -> None:
+        """The text console, and the framebuffers that it may be drawn on."""
+        for place in ("/sys/class/vtconsole", "/sys/class/graphics"):
+            for name in self._take_links(place).links:
+                home = self.tree.resolve(f"{place}/{name}")
+                with suppress(KernelRefused):
+                    self._put_directory(home, self._kernel.directory(home, ("name", "bind", "dev"), ("subsystem",)))
+        for driver in FIRMWARE_FRAMEBUFFERS:
+            if self._kernel.has(f"/sys/bus/platform/drivers/{driver}"):
+                self._take_links(f"/sys/bus/platform/drivers/{driver}")
+
+    def take_nodes(self) -> None:
+        for name in self._children("/sys/devices/system/node"):
+            home = f"/sys/devices/system/node/{name}"
+            if re.fullmatch(r"node[0-9]+", name):
+                self._take_text(f"{home}/cpulist")
+                self._take_text(f"{home}/distance")
+                self._take_text(f"{home}/meminfo", keep=r".*MemTotal:.*")  # the rest changes by the second
+
+    def take_system(self) -> None:
+        self._take_text("/proc/sys/kernel/osrelease")
+        self._take_text("/proc/sys/kernel/random/boot_id")
+        self._take_command_line()
+        self._take_processor()
+        self._take_aliases()
+        for modalias in sorted(self._modaliases):
+            if names := self._kernel.properties(modalias):
+                self.tree.properties[f"hwdb:{modalias}"] = {
+                    key: value for key, value in names.items() if key.endswith("_FROM_DATABASE")
+                }
+        answer = self._kernel.nvml()() if self._has_nvidia() else Unanswered("")
+        if not isinstance(answer, Unanswered):
+            for address, facts in sorted(answer.items()):  # stand-ins are numbered in a certain order
+                self.tree.properties[f"nvml:{address}"] = {k: self._redacted(v) for k, v in facts.items()}
+
+    def leave_out(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.tree.remove(path)
+            self.unread.append(path)
+
+    # -- how it is taken ---------------------------------------------------------------------------
+
+    def _put_directory(self, path: str, found: Directory) -> None:
+        self.tree.put_directory(path)
+        for name, text in sorted(found.texts.items()):
+            self.tree.put(f"{path}/{self._redacted(name)}", self._redacted(text))
+        for name, target in sorted(found.links.items()):
+            self.tree.put_link(f"{path}/{self._redacted(name)}", self._redacted(target))
+        for name in found.refused:
+            self.tree.put_refused(f"{path}/{name}", _errno_of(found.refused[name]))
+            self.unread += [f"{path}/{name}"] if name not in SILENT or found.refused[name] != "ENXIO" else []
+        for name in found.names & {"reset", "reset_subordinate"}:
+            self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # only ever written: that it is there is the fact
+        if "power" in found.names and ids_of(found.texts.get("modalias", "")):
+            self._take_text(f"{path}/power/control")
+        if "vfio-dev" in found.names:
+            for name in self._children(f"{path}/vfio-dev"):
+                self.tree.put_directory(f"{path}/vfio-dev/{name}")
+
+    def _take_module(self, module: str) -> None:
+        self.tree.put_directory(f"/sys/module/{module}")
+        self._take_links(f"/sys/module/{module}/drivers")
+
+    def _take_links(self, path: str) -> Directory:
+        try:
+            found = self._kernel.directory(path, ())
+        except KernelRefused as error:
+            if error.symbol != "ENOENT":
+                self.unread.append(path)
+            return Directory(frozenset(), {}, {}, {})
+        self._put_directory(path, found)
+        return found
+
+    def _take_text(self, path: str, keep: str = "") -> None:
+        try:
+            text = self._kernel.read(path)
+        except KernelRefused as error:
+            if error.symbol != "ENOENT":
+                self.tree.put_refused(path, error.errno)
+                self.unread.append(path)
+            return
+        if keep:
+            text = "\n".join(line for line in text.split("\n") if re.fullmatch(keep, line))
+        self.tree.put(path, self._redacted(text))
+
+    def _take_device_node(self, path: str) -> None:
+        try:
+            self.tree.put_node(path, Node(*self._kernel.device_number(path)))
+        except KernelRefused as error:
+            if error.symbol not in ("ENODEV", "EISDIR", "ENOENT"):
+                self.unread.append(path)
+
+    def _take_command_line(self) -> None:
+        words = self._text("/proc/cmdline").split()
+        kept = [word for word in words if _KEPT_WORDS.fullmatch(word)]
+        self.tree.put("/proc/cmdline", self._redacted(" ".join(kept)))
+
+    def _take_processor(self) -> None:
+        wanted = re.compile(r"(vendor_id\s*:.*|flags\s*:.*|Features\s*:.*)")
+        first = self._text("/proc/cpuinfo").split("\n\n")[0]
+        lines = [line for line in first.split("\n") if wanted.fullmatch(line)]
+        if lines:
+            self.tree.put("/proc/cpuinfo", "\n".join(lines))
+
+    def _take_aliases(self) -> None:
+        release = self._text("/proc/sys/kernel/osrelease")
+        path = f"/lib/modules/{release}/modules.alias"
+        text = self._text(path)
+        if release and text:
+            self.tree.put(path, "\n".join(_matching_lines(text, self._modaliases)))
+
+    def _has_nvidia(self) -> bool:
+        return f"{PCI_DRIVERS}/nvidia" in self.tree.directories
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._kernel.children(path)
+        except KernelRefused:
+            return []
+
+    def _text(self, path: str) -> str:
+        try:
+            return self._kernel.read(path)
+        except KernelRefused:
+            return ""
+
+    def _redacted(self, text: str) -> str:
+        """The same stand-in for the same secret, so that two files can still be compared; stand-ins stay."""
+        text = _UUID.sub(lambda m: self._pseudonym(m[0], _UUID_STAND_IN, "{:012x}"), text)
+        return _MAC.sub(lambda m: self._pseudonym(m[0], _MAC_STAND_IN, "{:02x}"), text)
+
+    def _pseudonym(self, private: str, begins: str, ends: str) -> str:
+        if private.startswith(begins):
+            return private
+        return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
+
+
+def _read_device(kernel: Kernel, address: str) -> tuple[str, tuple[Any, ...]] | None:
+    """Plain data, for it comes out of a child."""
+    try:
+        found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
+        return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
+    except KernelRefused:
+        return None
+
+
+def _read_place(kernel: Kernel, wanted: Mapping[str, Place], path: str) -> tuple[Any, ...] | None:
+    try:
+        return tuple(kernel.directory(path, wanted[path].files, wanted[path].links))
+    except KernelRefused:
+        return None
+
+
+def _errno_of(symbol: str) -> int:
+    import errno
+
+    return int(getattr(errno, symbol, errno.EIO))
+
+
+def _matching_lines(text: str, modaliases: Iterable[str]) -> Iterator[str]:
+    table = Aliases(text)
+    used = {alias.line for modalias in modaliases for bus in (NATIVE, VFIO) for alias in table.matching(modalias, bus)}
+    return (line for line in text.split("\n") if line in used)

@@ -1,0 +1,181 @@
+"""A host as one text file, read-only. May not touch the machine, but for reading that file."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from vfioctl.errors import BadDocument, HostError, KernelRefused
+from vfioctl.kernel.protocol import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
+from vfioctl.kernel.recorded import processes as traces
+from vfioctl.kernel.recorded.config_space import config_of, rom_of
+from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
+
+T = TypeVar("T")
+
+
+def read_tree(file: Path) -> Tree:
+    """The tree of a host file. Raises BadDocument."""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(MOST_BYTES + 1)  # the size of a pipe or a device is not known before
+        if len(text) > MOST_BYTES:
+            raise BadDocument(f"{file} is larger than {MOST_BYTES >> 20} MiB")
+        tree = parse(text, str(file))
+        if not text.rstrip("\n").endswith(f"\n{END}"):
+            raise BadDocument(f"{file} was cut short: its last line is not {END!r}", hint="record it again")
+        return tree
+    except UnicodeDecodeError as error:
+        raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise BadDocument(f"{file} cannot be read: {error.strerror}") from None
+
+
+class Recorded:
+    """A tree behind the seam. Nothing blocks here, and nothing can be written."""
+
+    def __init__(self, tree: Tree, description: str) -> None:
+        self._tree = tree
+        self._description = description
+
+    @property
+    def tree(self) -> Tree:
+        return self._tree
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @property
+    def read_only(self) -> str:
+        return "a recorded host is read-only"
+
+    def read(self, path: str) -> str:
+        return self.tree.text(path)
+
+    def link(self, path: str) -> str:
+        there = self.tree.resolve(path, follow_last=False)
+        if there in self.tree.links:
+            return self.tree.links[there]
+        raise KernelRefused(path, errnos.EINVAL if self.tree.exists(there) else errnos.ENOENT)
+
+    def children(self, path: str) -> list[str]:
+        there = self.tree.resolve(path)
+        if there in self.tree.directories:
+            return sorted(self.tree.directories[there])
+        raise KernelRefused(path, errnos.ENOTDIR if self.tree.exists(there) else errnos.ENOENT)
+
+    def has(self, path: str) -> bool:
+        try:
+            return self.tree.exists(self.tree.resolve(path))
+        except KernelRefused:
+            return False
+
+    def device_number(self, path: str) -> Node:
+        node = self.tree.nodes.get(self.tree.resolve(path))
+        if node is None:
+            raise KernelRefused(path, errnos.ENOENT)
+        return node
+
+    def writable(self, path: str) -> bool:
+        return False
+
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        names = self.children(path)
+        there = self.tree.resolve(path)
+        targets = {n: self.tree.links[f"{there}/{n}"] for n in names if f"{there}/{n}" in self.tree.links}
+        texts, refused = {}, {}
+        for name in names:
+            if name in wanted and name not in targets:
+                try:
+                    texts[name] = self.read(f"{there}/{name}")
+                except KernelRefused as error:
+                    refused[name] = error.symbol
+        chosen = {name: target for name, target in targets.items() if name.startswith(links)}
+        return Directory(frozenset(names), texts, chosen, refused)
+
+    def texts_below(self, path: str, name: str) -> Directory:
+        names, texts, refused = self.children(path), {}, {}
+        home = self.tree.resolve(path)
+        for folder in (folder for folder in names if f"{home}/{folder}" in self.tree.directories):
+            try:
+                texts[folder] = self.read(f"{path}/{folder}/{name}")
+            except KernelRefused as error:
+                refused[folder] = error.symbol
+        return Directory(frozenset(names), texts, {}, refused)
+
+    def survey(
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+    ) -> Iterator[tuple[str, T | Unanswered]]:
+        del patience  # nothing blocks here
+        for subject in subjects:
+            yield subject, read_one(subject)
+
+    def properties(self, modalias: str) -> Mapping[str, str]:
+        return self.tree.properties.get(f"hwdb:{modalias}", {})
+
+    def nvml(self) -> Callable[[], NvmlAnswer]:
+        known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
+        return lambda: known or Unanswered("not recorded")
+
+    # -- who uses it, and devices ------------------------------------------------------------------
+
+    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+        return traces.open_nodes(self.tree, pid)
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        there = self.tree.resolve(path)
+        if there not in self.tree.directories:
+            raise KernelRefused(path, errnos.ENOENT)
+        return list(traces.below(self.tree, there))
+
+    def claimed(self, number: str) -> bool:
+        return number in self.tree.properties.get("sim:claimed", {})
+
+    def user(self, uid: int) -> str:
+        return self.tree.properties.get(f"user:{uid}", {}).get("name", str(uid))
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        known = {name: self.tree.properties.get(f"unit:{name}", {}).get("state") for name in names}
+        return {name: state for name, state in known.items() if state}
+
+    def config(self, address: str) -> bytes:
+        return config_of(self.tree, address)
+
+    def rom(self, address: str) -> bytes:
+        return rom_of(self.tree, address)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def write(self, path: str, value: str) -> None:
+        raise KernelRefused(path, errnos.EROFS, value)
+
+    def load(self, module: str) -> None:
+        raise HostError(f"cannot load {module}: a recorded host is read-only", hint="use --simulate to try changes")
+
+    def persist(self, address: str, *, on: bool) -> None:
+        raise HostError(f"the persistence mode of {address} cannot be set: a recorded host is read-only")
+
+    def set_unit(self, name: str, *, active: bool) -> None:
+        raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: a recorded host is read-only")
+
+    def keep(self, path: str, text: str | None) -> None:
+        raise HostError(f"{path} cannot be {'removed' if text is None else 'written'}: {self.read_only}")
+
+    def manage_vfs(self, address: str, *, on: bool) -> str:
+        raise HostError(f"the VFs of {address} cannot be turned {'on' if on else 'off'}: {self.read_only}")
+
+    def write_ended(self, ticket: str) -> str | None:
+        return "unknown"
+
+    def viable(self, group: int) -> bool:
+        raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
+
+    def prepare(self, lock: Path) -> None:
+        """It needs nothing."""
+
+    def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
+        raise HostError("a recorded host is read-only", hint="use --simulate to try changes")

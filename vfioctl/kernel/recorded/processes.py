@@ -1,0 +1,62 @@
+"""What a recorded tree shows of processes, and of devices below one another: the twin of `processes`."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Iterator
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.live.processes import DELETED, SYSPATH
+from vfioctl.kernel.mappings import in_text
+from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNode
+from vfioctl.kernel.recorded.tree import Tree
+
+
+def open_nodes(tree: Tree, pid: str) -> list[OpenNode]:
+    """By the links in /proc/PID/fd and the text of /proc/PID/maps. Raises KernelRefused."""
+    home = f"/proc/{pid}"
+    if home not in tree.directories:
+        raise KernelRefused(home, errnos.ENOENT)
+    for name in ("fd", "maps"):
+        if f"{home}/{name}" in tree.refused:
+            raise KernelRefused(f"{home}/{name}", tree.refused[f"{home}/{name}"])
+    return list(dict.fromkeys([*_opened(tree, home), *_mapped(tree, home)]))
+
+
+def _opened(tree: Tree, home: str) -> Iterator[OpenNode]:
+    for name in sorted(tree.directories.get(f"{home}/fd", ())):
+        target = tree.links.get(f"{home}/fd/{name}", "")
+        if target == VFIO_DEVICE:
+            yield OpenNode("open", target, "", _device_of(tree.files.get(f"{home}/fdinfo/{name}", "")))
+        elif number := _number(tree, target):
+            yield OpenNode("open", target, number, "")
+
+
+def _mapped(tree: Tree, home: str) -> Iterator[OpenNode]:
+    for _, _, name in in_text(tree.files.get(f"{home}/maps", "").encode()):
+        path = name.removesuffix(DELETED).decode()
+        number = _number(tree, path)
+        if number or path == VFIO_DEVICE:
+            yield OpenNode("mapped", path, number, "")
+
+
+def _number(tree: Tree, path: str) -> str:
+    node = tree.nodes.get(tree.resolve(path)) if path.startswith("/") else None
+    return f"{node.kind} {node.major}:{node.minor}" if node else ""
+
+
+def _device_of(fdinfo: str) -> str:
+    mark = SYSPATH.decode()
+    return next((line.removeprefix(mark).strip() for line in fdinfo.split("\n") if line.startswith(mark)), "")
+
+
+def below(tree: Tree, path: str) -> Iterator[Descendant]:
+    """The devices below a directory, but for those below another PCI function."""
+    for name in sorted(tree.directories.get(path, ())):
+        here = f"{path}/{name}"
+        if here not in tree.directories or PCI_ADDRESS.fullmatch(name):
+            continue
+        if f"{here}/subsystem" in tree.links:
+            subsystem = tree.links[f"{here}/subsystem"].rpartition("/")[2]
+            yield Descendant(here, subsystem, tree.files.get(f"{here}/dev", ""))
+        yield from below(tree, here)

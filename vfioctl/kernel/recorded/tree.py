@@ -1,0 +1,279 @@
+"""A host as one text file: the tree of its facts, read from and written to `docs/recorded-hosts.md`'s format.
+
+May not touch the machine. What it reads may be hostile: limits are checked before anything is built.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vfioctl.errors import BadDocument, KernelRefused
+from vfioctl.kernel.paths import resolve
+
+HEADER = "#vfioctl-host 1"
+SYNTHETIC = f"{HEADER} synthetic"
+"""The first line of a host that was not recorded from a machine."""
+END = "#end"
+"""The last line of a file: without it, the file was cut short."""
+MOST_BYTES = 64 << 20
+LONGEST_LINE = 65_536
+DEEPEST = 64
+ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/", "/etc/mdevctl.d/", "/etc/vfioctl/vgpu.d/")
+_ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl")
+SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
+
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\\]")
+_ESCAPE = re.compile(r"\\(n|t|r|\\|x[0-9a-f]{2})")
+_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}
+_LONG = {short[1:]: char for char, short in _SHORT.items()}
+
+
+class Node(NamedTuple):
+    """A device node: `c` or `b`, and its numbers."""
+
+    kind: str
+    major: int
+    minor: int
+
+
+_Texts = dict[str, list[str]]
+"""The lines of files that have several: put together once, for a file may have a hundred thousand."""
+
+
+class Tree:
+    """Files, links, directories and device nodes by absolute path, and the facts that no file holds."""
+
+    def __init__(self) -> None:
+        self.synthetic = False
+        self.comments: list[str] = []
+        self.files: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.refused: dict[str, int] = {}
+        self.nodes: dict[str, Node] = {}
+        self.directories: dict[str, set[str]] = {"/": set()}
+        self.properties: dict[str, dict[str, str]] = {}
+        self._resolved: dict[str, str] = {}
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def resolve(self, path: str, *, follow_last: bool = True) -> str:
+        """Where a path leads. The directory part is remembered: thousands of reads share it."""
+        parent, _, name = path.rpartition("/")
+        if parent not in self._resolved:
+            self._resolved[parent] = resolve(parent, self.links.get)
+        there = f"{self._resolved[parent].rstrip('/')}/{name}"
+        if there not in self.links and name not in ("", ".", ".."):
+            return there
+        return resolve(there, self.links.get, follow_last=follow_last)
+
+    def exists(self, path: str) -> bool:
+        """Whether something is recorded at a resolved path."""
+        return any(path in kind for kind in (self.files, self.links, self.refused, self.nodes, self.directories))
+
+    def text(self, path: str) -> str:
+        """A file's text. Raises KernelRefused."""
+        there = self.resolve(path)
+        if there in self.files:
+            return self.files[there]
+        if there in self.refused:
+            raise KernelRefused(path, self.refused[there])
+        raise KernelRefused(path, errnos.EISDIR if there in self.directories else errnos.ENOENT)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def put(self, path: str, text: str) -> None:
+        self._join(path)
+        self.files[path] = text
+
+    def put_link(self, path: str, target: str) -> None:
+        self._join(path)
+        self.links[path] = target
+        self._resolved.clear()
+
+    def put_refused(self, path: str, errno: int) -> None:
+        self._join(path)
+        self.refused[path] = errno
+
+    def put_node(self, path: str, node: Node) -> None:
+        self._join(path)
+        self.nodes[path] = node
+
+    def put_directory(self, path: str) -> None:
+        if path not in self.directories:
+            self._join(path)
+            self.directories[path] = set()
+
+    def remove(self, path: str) -> None:
+        """Forgets a path and all below it."""
+        doomed = [path]
+        while doomed:
+            here = doomed.pop()
+            doomed += [f"{here}/{name}" for name in self.directories.get(here, ())]
+            for kind in (self.files, self.links, self.refused, self.nodes, self.directories):
+                kind.pop(here, None)
+        parent, _, name = path.rpartition("/")
+        self.directories.get(parent or "/", set()).discard(name)
+        self._resolved.clear()
+
+    def _join(self, path: str) -> None:
+        known = False
+        while not known:
+            parent, _, name = path.rpartition("/")
+            known = (parent or "/") in self.directories
+            self.directories.setdefault(parent or "/", set()).add(name)
+            path = parent
+
+
+def parse(text: str, source: str) -> Tree:
+    """The tree of a host file; `source` names it in errors. Raises BadDocument with the line's number."""
+    lines = text.split("\n")
+    if lines[0].rstrip() not in (HEADER, SYNTHETIC):
+        raise BadDocument(f"{source} is not a vfioctl host file: its first line is not {HEADER!r}")
+    tree, texts = Tree(), _Texts()
+    tree.synthetic = lines[0].rstrip() == SYNTHETIC
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            _take(tree, texts, line)
+        except ValueError as error:
+            raise BadDocument(f"{source}, line {number}: {error}") from None
+    tree.files.update((path, "\n".join(parts)) for path, parts in texts.items())
+    _check_consistent(tree, source)
+    return tree
+
+
+def _take(tree: Tree, texts: _Texts, line: str) -> None:
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"the line has {len(line)} characters; {LONGEST_LINE} is the most")
+    if not line:
+        return
+    if line.startswith("#"):
+        tree.comments += [line] if line != END else []
+    elif line.startswith(SUBJECTS):
+        _take_property(tree, line)
+    elif line.endswith("/") and " " not in line:
+        tree.put_directory(_checked(_unescape(line[:-1])))
+    else:
+        _take_path(tree, texts, line)
+
+
+def _take_property(tree: Tree, line: str) -> None:
+    subject, _, rest = line.partition(" ")
+    key, equals, value = rest.partition(" = ")
+    if not equals or not key:
+        raise ValueError("a property is written SUBJECT KEY = TEXT")
+    tree.properties.setdefault(subject, {})[key] = _unescape(value)
+
+
+def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
+    path, _, rest = line.partition(" ")
+    form, _, value = rest.partition(" ")
+    path = _checked(_unescape(path))
+    if form == "|" and path in tree.files:
+        texts.setdefault(path, [tree.files[path]]).append(_unescape(value))
+        return
+    if tree.exists(path):
+        raise ValueError(f"{path} is there twice")
+    if form in ("=", "|"):
+        tree.put(path, _unescape(value))
+    elif form == "->":
+        tree.put_link(path, _unescape(value))
+    elif form == "!":
+        tree.put_refused(path, _errno(value))
+    elif form == "%":
+        tree.put_node(path, _node(value))
+    else:
+        raise ValueError(f"no such form: {rest[:20]!r}")
+
+
+def _checked(path: str) -> str:
+    if len(path) > 4096 or path.count("/") > DEEPEST or not _PATH.fullmatch(path) or not f"{path}/".startswith(ROOTS):
+        raise ValueError(f"not a path that a host file may hold: {path[:80]!r}")
+    return path
+
+
+def _errno(name: str) -> int:
+    for number, known in errnos.errorcode.items():
+        if known == name:
+            return number
+    raise ValueError(f"not an errno: {name[:20]!r}")
+
+
+def _node(text: str) -> Node:
+    match = re.fullmatch(r"([cb]) ([0-9]{1,7}) ([0-9]{1,7})", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"not a device node: {text[:40]!r}")
+    return Node(match[1], int(match[2]), int(match[3]))
+
+
+def _check_consistent(tree: Tree, source: str) -> None:
+    for path in tree.directories:
+        if path in tree.files or path in tree.links or path in tree.refused or path in tree.nodes:
+            raise BadDocument(f"{source}: {path} is a directory and something else")
+
+
+def form(tree: Tree) -> str:
+    """The host file of a tree: sorted, one fact a line."""
+    comments = (_CONTROL.sub(" ", comment) for comment in tree.comments)
+    return "\n".join([SYNTHETIC if tree.synthetic else HEADER, *comments, *_facts(tree), END]) + "\n"
+
+
+def unfit(tree: Tree) -> list[str]:
+    """The paths that a host file cannot hold: with a control character in a name, say, or a line that is too long."""
+    kinds = (tree.files, tree.links, tree.refused, tree.nodes, tree.directories)
+    return [path for kind in kinds for path in kind if _is_below(path) and not _fits(tree, path)]
+
+
+def _fits(tree: Tree, path: str) -> bool:
+    try:
+        _checked(path)
+    except ValueError:
+        return False
+    text = tree.files.get(path) or tree.links.get(path, "")
+    return len(text) < LONGEST_LINE // 8 or all(len(line) <= LONGEST_LINE for line in _file_lines(path, text))
+
+
+def _facts(tree: Tree) -> Iterator[str]:
+    lines: list[tuple[str, list[str]]] = [
+        *((path, _file_lines(path, text)) for path, text in tree.files.items()),
+        *((path, [f"{_quoted(path)} -> {_escape(target)}"]) for path, target in tree.links.items()),
+        *((path, [f"{_quoted(path)} ! {errnos.errorcode.get(n, 'EIO')}"]) for path, n in tree.refused.items()),
+        *((path, [f"{_quoted(path)} % {node.kind} {node.major} {node.minor}"]) for path, node in tree.nodes.items()),
+        *((path, [f"{_quoted(path)}/"]) for path, names in tree.directories.items() if not names and _is_below(path)),
+        *(
+            (subject, [f"{subject} {key} = {_escape(value)}" for key, value in sorted(facts.items())])
+            for subject, facts in tree.properties.items()
+        ),
+    ]
+    for _, facts in sorted(lines):
+        yield from facts
+
+
+def _is_below(path: str) -> bool:
+    """Whether a path is one of those that a host file is about, and not only on the way there."""
+    return path not in _ABOVE_ROOTS
+
+
+def _file_lines(path: str, text: str) -> list[str]:
+    if "\n" not in text:
+        return [f"{_quoted(path)} = {_escape(text)}"]
+    return [f"{_quoted(path)} | {_escape(line)}" for line in text.split("\n")]
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda m: _SHORT.get(m[0]) or f"\\x{ord(m[0]):02x}", text)
+
+
+def _quoted(path: str) -> str:
+    """A path as one word: the driver of a watchdog is called `i6300ESB timer`."""
+    return _escape(path).replace(" ", "\\x20")
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda m: _LONG.get(m[1]) or chr(int(m[1][1:], 16)), text)

@@ -1,0 +1,167 @@
+"""Writes to the slices of a simulated card that are no mediated devices: NVIDIA's vendor folder, the profiles of xe.
+
+And what a driver's folders become as it comes and goes. The rules are those of tests/lab/modules/standin_vendor.c and
+of Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. Changes nothing but the tree.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import json
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+
+from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.simulated import groups, room, surroundings
+from vfioctl.kernel.simulated.refusal import Refusal, kstrtoul
+
+MDEV_PARENTS = "/sys/class/mdev_bus"
+PARAMS_MAX = 256
+_FOLDERS = (room.VENDOR, room.TYPES)
+_YES, _NO = re.compile(r"[yYtT1].*|[oO][nN].*", re.DOTALL), re.compile(r"[nNfF0].*|[oO][fF].*", re.DOTALL)
+
+
+def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
+    """The store function of a file, where it is one of these."""
+    return next((store for pattern, store in _STORES.items() if re.fullmatch(pattern, path)), None)
+
+
+# -- NVIDIA's vendor-specific VFIO -------------------------------------------------------------------
+
+
+def current_vgpu_type_store(tree: Tree, path: str, value: str) -> None:
+    """A number creates, 0 deletes; another type only by way of 0."""
+    function = _device(path)
+    kind, now = str(kstrtoul(value, bits=32, base=10)), tree.files[path]
+    if groups.opened(tree, function) or room.NO_TYPE not in (kind, now):
+        raise Refusal(errnos.EBUSY)
+    card = room.card_of(tree, function)
+    account = room.Account(tree, card)
+    if kind == room.NO_TYPE:
+        _clear(tree, function)
+    elif account.available(function, kind):
+        tree.put(path, kind)
+    else:
+        raise Refusal(errnos.EIO)
+    room.recount(tree, card)
+
+
+def vgpu_params_store(tree: Tree, path: str, value: str) -> None:
+    """Of a mediated device, or of a VF while it has a type. A single space clears them."""
+    text = value.split("\n", 1)[0]
+    if len(text) >= PARAMS_MAX:
+        raise Refusal(errnos.EINVAL)
+    _refuse_without_type(tree, path)
+    tree.put(path, text.rstrip())
+
+
+def placement_id_store(tree: Tree, path: str, value: str) -> None:
+    number = kstrtoul(value, bits=16, base=10)
+    _refuse_without_type(tree, path)
+    tree.refused.pop(path, None)
+    tree.put(path, str(number))
+
+
+def _refuse_without_type(tree: Tree, path: str) -> None:
+    device = _device(path)
+    if room.UUID.fullmatch(posixpath.basename(device)):
+        if path.endswith("/placement_id") and groups.opened(tree, device):
+            raise Refusal(errnos.EBUSY)
+        return
+    if tree.files.get(f"{device}/{room.VENDOR}/current_vgpu_type", room.NO_TYPE) == room.NO_TYPE:
+        raise Refusal(errnos.EPERM)
+    if groups.opened(tree, device):
+        raise Refusal(errnos.EBUSY)
+
+
+def _clear(tree: Tree, function: str) -> None:
+    home = f"{function}/{room.VENDOR}"
+    tree.put(f"{home}/current_vgpu_type", room.NO_TYPE)
+    if f"{home}/vgpu_params" in tree.files:
+        tree.put(f"{home}/vgpu_params", "")
+    if tree.files.pop(f"{home}/placement_id", None) is not None:
+        tree.put_refused(f"{home}/placement_id", errnos.ENXIO)
+
+
+def _device(path: str) -> str:
+    """Whose folder a file is in."""
+    return path.rsplit("/", 2)[0]
+
+
+# -- xe ----------------------------------------------------------------------------------------------
+
+
+def profile_number_store(tree: Tree, path: str, value: str) -> None:
+    tree.put(path, str(kstrtoul(value, bits=32)))
+
+
+def sched_priority_store(tree: Tree, path: str, value: str) -> None:
+    """One of the words that the file shows; only the PF's can be changed."""
+    words = tree.files[path].replace("[", "").replace("]", "").split()
+    chosen = value.strip()
+    if chosen not in words:
+        raise Refusal(errnos.EINVAL)
+    if not path.endswith("/pf/profile/sched_priority"):
+        raise Refusal(errnos.EOPNOTSUPP)
+    tree.put(path, " ".join(f"[{word}]" if word == chosen else word for word in words))
+
+
+# -- any SR-IOV --------------------------------------------------------------------------------------
+
+
+def sriov_drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
+    """kstrtobool: the first character decides, of `on` and `off` the second."""
+    if not _YES.fullmatch(value) and not _NO.fullmatch(value):
+        raise Refusal(errnos.EINVAL)
+    tree.put(path, "1" if _YES.fullmatch(value) else "0")
+
+
+# -- a driver's folders come and go with it ----------------------------------------------------------
+
+
+def folders_gone(tree: Tree, device: str, driver: str) -> None:
+    """Takes away what the driver showed of slices, and keeps it, without instances, for when it comes back."""
+    if f"{device}/{room.VENDOR}/current_vgpu_type" in tree.files:
+        room.known_types(tree, room.card_of(tree, device), [device])
+        _clear(tree, device)
+        group = groups.group_of(tree, device)
+        groups.vfio_device_del(tree, device)
+        groups.vfio_group_release(tree, group)
+    kept: dict[str, dict[str, object]] = {}
+    for folder in _FOLDERS:
+        if f"{device}/{folder}" in tree.directories:
+            kept |= surroundings.taken(tree, f"{device}/{folder}")
+    if kept:
+        short = {posixpath.relpath(path, device): fact for path, fact in kept.items()}
+        room.facts_of(tree, device)["folders"] = json.dumps([driver, short])
+        room.recount(tree, room.card_of(tree, device))
+
+
+def folders_back(tree: Tree, device: str, driver: str) -> None:
+    """The same again, where it is the same driver."""
+    facts = tree.properties.get(f"sim:{posixpath.basename(device)}", {})
+    whose, kept = json.loads(facts.get("folders", '["", {}]'))
+    if whose != driver:
+        return
+    del facts["folders"]
+    for path, fact in kept.items():
+        surroundings.put_back(tree, f"{device}/{path}", fact)
+    if room.TYPES in kept:
+        groups.link(tree, f"{MDEV_PARENTS}/{posixpath.basename(device)}", device)
+    else:
+        groups.vfio_device_add(tree, device)
+        if groups.CONTAINER in tree.nodes:
+            groups.vfio_group_create(tree, groups.group_of(tree, device))
+    room.recount(tree, room.card_of(tree, device))
+
+
+_DEVICE = r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_STORES: Mapping[str, Callable[[Tree, str, str], None]] = {
+    rf"{_DEVICE}/nvidia/current_vgpu_type": current_vgpu_type_store,
+    r"/sys/devices/.+/nvidia/vgpu_params": vgpu_params_store,
+    r"/sys/devices/.+/nvidia/placement_id": placement_id_store,
+    rf"{_DEVICE}/sriov_admin/(pf|vf[0-9]+)/profile/sched_priority": sched_priority_store,
+    rf"{_DEVICE}/sriov_admin/(pf|vf[0-9]+)/profile/(exec_quantum_ms|preempt_timeout_us)": profile_number_store,
+    rf"{_DEVICE}/sriov_drivers_autoprobe": sriov_drivers_autoprobe_store,
+}

@@ -1,1 +1,0 @@
-"""model -> Plan. Pure: no input or output, no clock, no randomness, no environment."""

@@ -1,1 +1,0 @@
-"""What can be sliced on a host, and its slices: one module for each interface that the kernel has. Reads only."""

@@ -1,0 +1,1 @@
+"""vGPUs and VFs: what there is, and making and removing them."""

@@ -1,0 +1,63 @@
+"""Plain SR-IOV: VFs of a GPU without types, of Intel, AMD or any other driver; all are made at once.
+
+`sriov_numvfs` is never read: while VFs go away that takes the device's lock (drivers/pci/iov.c). The links to the VFs
+tell as much. Source: Documentation/PCI/pci-iov-howto.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Kernel
+from vfioctl.vgpu.dialects.dialect import Facts, card_facts, instance_facts
+
+TYPE = "vf"
+GPU_CLASSES = ("0x03", "0x1200")
+
+
+class SriovReader:
+    """See `Reader`."""
+
+    dialect = "sriov"
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def parents(self) -> Iterable[str]:
+        return (address for address in self._gpus() if not self._kernel.has(f"{PCI_DEVICES}/{address}/sriov_admin"))
+
+    def _gpus(self) -> Iterable[str]:
+        for address in names_in(self._kernel, PCI_DEVICES):
+            home = f"{PCI_DEVICES}/{address}"
+            if (
+                PCI_ADDRESS.fullmatch(address)
+                and self._kernel.has(f"{home}/sriov_totalvfs")
+                and text_of(self._kernel, f"{home}/class").startswith(GPU_CLASSES)
+            ):
+                yield address
+
+    def read(self, parent: str) -> Facts:
+        home = f"{PCI_DEVICES}/{parent}"
+        of_card = card_facts(self._kernel, home) | {"sharing": "vfs"}
+        links = self._kernel.directory(home, (), ("virtfn",)).links
+        numbered = sorted(links.items(), key=lambda link: (len(link[0]), link[0]))
+        vfs = [name for _, target in numbered if PCI_ADDRESS.fullmatch(name := target.rpartition("/")[2])]
+        total = of_card.get("total_vfs", 0)
+        kind = {
+            "name": "virtual function",
+            "profile": "VF",
+            "max_instances": total,
+            "device_api": "vfio-pci",
+            "available": (0, 0) if vfs or not total else (0, total),  # the driver may make fewer than it is asked for
+        }
+        instances = [self._vf(address) for address in vfs]
+        return {"card": parent, "types": {TYPE: kind}, "offers": {}, "instances": instances, "of_card": of_card}
+
+    def _vf(self, address: str) -> Facts:
+        try:
+            facts, _ = instance_facts(self._kernel, f"{PCI_DEVICES}/{address}")
+        except KernelRefused as error:
+            return {"id": address, "type": TYPE, "unknown": {"device": error.symbol}}
+        return {"id": address, "type": TYPE, "state": "live" if facts["driver"] else "no driver", **facts}

@@ -1,0 +1,109 @@
+"""NVIDIA's vendor-specific VFIO: a VF has `nvidia/creatable_vgpu_types`, and carries one instance of one of them.
+
+The list shrinks as instances are made on any VF, and is empty on a VF that has one, or names what that could have in
+its place. It says what can be made now; what types there are at all, NVML knows. Seen on Linux 6.8 and later with
+vGPU 17 and later; looked for by its files, not by these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Kernel
+from vfioctl.vgpu.dialects.dialect import (
+    Facts,
+    Seen,
+    card_facts,
+    instance_facts,
+    number_in,
+    own_attributes,
+    physical,
+)
+from vfioctl.vgpu.probe.describe import creatable, described
+
+_LONGEST = 65_536
+_ID, _BYTES = re.compile(r"[1-9][0-9]{0,8}", re.ASCII), re.compile(r"[1-9][0-9]{0,16}", re.ASCII)
+_PIXELS = re.compile(r"[1-9][0-9]{0,5}x[1-9][0-9]{0,5}", re.ASCII)
+OWN_FILES = frozenset({"vgpu_params", "gpu_instance_id", "placement_id", "warm_update"})
+
+
+def named(name: str) -> Facts:
+    """What a type's name tells."""
+    return {"name": name, "device_api": "vfio-pci", **described(name, "")}
+
+
+def told_types(text: str) -> dict[str, Facts]:
+    """The types by id that NVML knows of a card (`Kernel.nvml`). Whatever is odd in it says nothing."""
+    found: dict[str, Facts] = {}
+    for each in text[:_LONGEST].split(";"):
+        number, *said = each.split("|")
+        if _ID.fullmatch(number):
+            found[number] = _told_type(*said[:5], *[""] * (5 - len(said)))
+    return found
+
+
+def _told_type(name: str, memory: str, heads: str, resolution: str, most: str) -> Facts:
+    numbers = {"framebuffer_bytes": bytes_in(memory), "heads": number_in(heads), "max_instances": number_in(most)}
+    facts = named(name.strip()) if name.strip() else {}
+    facts |= {field: number for field, number in numbers.items() if number is not None}
+    return facts | ({"max_resolution": resolution} if _PIXELS.fullmatch(resolution) else {})
+
+
+def bytes_in(text: str) -> int | None:
+    """An amount of memory as NVML gives one; None for none at all, and for anything else."""
+    return int(text) if _BYTES.fullmatch(text) else None
+
+
+class VendorReader:
+    """See `Reader`."""
+
+    dialect = "vendor-vfio"
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._seen = kernel, Seen()
+
+    def parents(self) -> Iterable[str]:
+        for name in names_in(self._kernel, f"{PCI_DRIVERS}/nvidia"):
+            home = f"{PCI_DEVICES}/{name}"
+            if (
+                PCI_ADDRESS.fullmatch(name)
+                and self._kernel.has(f"{home}/nvidia")
+                and not self._kernel.has(f"{home}/mdev_supported_types")
+            ):
+                yield name
+
+    def read(self, parent: str) -> Facts:
+        folder, card = f"{PCI_DEVICES}/{parent}/nvidia", physical(self._kernel, parent)
+        found = self._kernel.directory(folder, {"creatable_vgpu_types", "current_vgpu_type"}, ("none",))
+        names = creatable(found.texts.get("creatable_vgpu_types", ""))
+        current = found.texts.get("current_vgpu_type", "").strip()
+        offers = {} if number_in(current) else dict.fromkeys(names, 1)
+        facts: Facts = {
+            "card": card,
+            "offers": offers,
+            "unknown": dict(found.refused),
+            "instances": [],
+            "types": {number: self._type(card, number, names[number]) for number in self._seen.new(card, names)},
+        }
+        if number_in(current):
+            facts["instances"].append(self._instance(parent, current))
+        elif current not in ("0", "") or "current_vgpu_type" not in found.texts:
+            facts["unknown"].setdefault("current_vgpu_type", f"says {current[:40]!r}" if current else "missing")
+        if self._seen.is_first(card):
+            facts["of_card"] = card_facts(self._kernel, f"{PCI_DEVICES}/{card}") | {"sharing": "sizes"}
+        return facts
+
+    def _type(self, card: str, number: str, name: str) -> Facts:
+        self._seen.add(card, number)
+        return named(name)
+
+    def _instance(self, parent: str, kind: str) -> Facts:
+        try:
+            facts, _ = instance_facts(self._kernel, f"{PCI_DEVICES}/{parent}")
+        except KernelRefused as error:
+            return {"id": parent, "type": kind, "unknown": {"device": error.symbol}}
+        attributes, unknown = own_attributes(self._kernel, f"{PCI_DEVICES}/{parent}/nvidia", OWN_FILES)
+        return {"id": parent, "type": kind, "attributes": attributes, "unknown": unknown, **facts}

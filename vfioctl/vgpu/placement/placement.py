@@ -1,0 +1,147 @@
+"""On which places slices are made: which cards, which VFs, and why those. Pure; all of them or none.
+
+What is there is taken as it was read. Whoever was faster since shows only when a slice is made; then the places where
+that failed are shunned, and it is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from vfioctl.errors import BadSpec, NoCapacity
+from vfioctl.vgpu.model.lookup import cards_called, long_address
+from vfioctl.vgpu.model.strategy import Strategy
+from vfioctl.vgpu.model.vgpu import Dialect, Sharing, VgpuCard, Vgpus, VgpuType
+from vfioctl.vgpu.placement.candidates import Candidate, candidate
+from vfioctl.vgpu.placement.packing import shared_out
+from vfioctl.vgpu.placement.reasons import node_named, reasons, type_named
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one slice is to be made: the ids of its card and its type, and the name of its parent."""
+
+    card: str
+    parent: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where all of them are to be made, in that order."""
+
+    places: tuple[Place, ...]
+    why: tuple[str, ...]
+    """Sentences for a person: what was chosen, and why not the others."""
+    certain: bool
+    """Whether all of them certainly fit, as long as nobody else makes any; otherwise only nothing speaks against it."""
+
+
+def placed(
+    cards: Sequence[VgpuCard],
+    word: str,
+    count: int,
+    *,
+    parent: str | None = None,
+    numa: int | None = None,
+    strategy: Strategy = Strategy.BINPACK,
+    shun: Collection[str] = (),
+) -> Placement:
+    """Places for `count` slices of the type that `word` means, by id, name or profile.
+
+    `parent` is a card or one of its VFs, `shun` names of parents. Raises BadSpec, UnknownDevice, NoCapacity.
+    """
+    if count < 1:
+        raise BadSpec(f"{count} slices cannot be made", hint="write a number from 1 on")
+    here = cards if parent is None else cards_called(Vgpus(tuple(cards)), parent)
+    found = _made_singly(_meant(here, word, is_named=parent is not None), count)
+    near = _on_node(found, numa)
+    name = None if parent is None or long_address(parent) in {card.id for card, _ in near} else long_address(parent)
+    candidates = [candidate(card, kind, count, only=name, shun=shun) for card, kind in near]
+    if sum(each.room for each in candidates) < count:
+        hint = _room_elsewhere([each for each in found if each not in near], count, shun) or _vfs_off(cards)
+        raise _no_room(candidates, count, name, hint)
+    shares = shared_out(candidates, count, strategy)
+    places = (Place(each.card.id, name, each.kind.id) for each in shares for name in each.parents)
+    return Placement(tuple(places), reasons(shares, strategy), all(each.is_certain for each in shares))
+
+
+# -- which type, which cards -----------------------------------------------------------------------------
+
+_Found = Sequence[tuple[VgpuCard, VgpuType]]
+
+
+def _meant(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> _Found:
+    """The type on each card that has it, in the order of the cards' addresses. An id anywhere is meant as one."""
+    found = {card.id: (card, card.called(word)) for card in sorted(cards, key=lambda card: (len(card.id), card.id))}
+    is_id = any(kind.id == word for _, kinds in found.values() for kind in kinds)
+    meant = {
+        name: (card, [kind for kind in kinds if kind.id == word or not is_id]) for name, (card, kinds) in found.items()
+    }
+    for name, (_, kinds) in meant.items():
+        if len(kinds) > 1:
+            several = ", ".join(kind.id for kind in kinds[:4])
+            raise BadSpec(f"{word[:80]!r} means several types on {name}: {several}", hint="name the type by its id")
+    chosen = [(card, kinds[0]) for card, kinds in meant.values() if kinds]
+    if not chosen:
+        raise _no_such_type(cards, word, is_named=is_named)
+    return chosen
+
+
+def _no_such_type(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> BadSpec:
+    known = dict.fromkeys(
+        kind.profile or kind.id for card in cards for kind in card.types if card.sharing is not Sharing.VFS
+    )
+    hint = f"there are {', '.join(known)[:300]}" if known else "vfioctl vgpu types lists them"
+    lack = f"{cards[0].id} has no type" if is_named else "no card has a type"
+    return BadSpec(f"{lack} {word[:80]!r}", hint=_vfs_off(cards) or hint)
+
+
+def _vfs_off(cards: Sequence[VgpuCard]) -> str:
+    """NVIDIA's driver shows types on VFs only."""
+    for card in cards:
+        is_bare = not any(parent.instances for parent in card.parents)
+        if card.dialect is Dialect.SRIOV and card.driver == "nvidia" and is_bare:
+            return f"the VFs of {card.id} are off: vfioctl sriov set {card.id} all"
+    return ""
+
+
+def _made_singly(found: _Found, count: int) -> _Found:
+    singly = [each for each in found if each[0].sharing is not Sharing.VFS]
+    if not singly:
+        card = found[0][0].id if len(found) == 1 else "PF"
+        raise BadSpec("VFs are made all at once", hint=f"vfioctl sriov set {card} {count}")
+    return singly
+
+
+def _on_node(found: _Found, numa: int | None) -> _Found:
+    near = [each for each in found if numa is None or each[0].numa_node == numa]
+    if not near:
+        nodes = ", ".join(dict.fromkeys(node_named(card.numa_node) for card, _ in found))
+        raise BadSpec(f"no card with {type_named(found[0][1])} is on NUMA node {numa}", hint=f"they are on {nodes}")
+    return near
+
+
+# -- no room ---------------------------------------------------------------------------------------------
+
+
+def _no_room(candidates: Sequence[Candidate], count: int, place: str | None, hint: str) -> NoCapacity:
+    hint = hint or "vfioctl vgpu types shows what there is room for"
+    left = {each.card.id if place is None else place: each.room for each in candidates}
+    most, kind = sum(left.values()), type_named(candidates[0].kind)
+    wanted = f"{count} of {kind}: {f'at most {most}' if most else 'none'}"
+    facts = {"fits": most, "left": left}
+    if len(left) == 1:
+        return NoCapacity(f"{next(iter(left))} has no room for {wanted}", hint=hint, facts=facts)
+    each_has = ", ".join(f"{number} on {card}" for card, number in left.items())
+    return NoCapacity(f"there is no room for {wanted}{f' ({each_has})' if most else ''}", hint=hint, facts=facts)
+
+
+def _room_elsewhere(found: _Found, count: int, shun: Collection[str]) -> str:
+    rooms: dict[int | None, int] = {}
+    for card, kind in found:
+        room = candidate(card, kind, count, shun=shun).room
+        rooms[card.numa_node] = rooms.get(card.numa_node, 0) + room
+    others = ", ".join(f"{room} on {node_named(node)}" for node, room in rooms.items() if room)
+    return f"elsewhere there is room for {others}" if others else ""

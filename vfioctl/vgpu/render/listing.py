@@ -1,0 +1,246 @@
+"""Slices: what each card can be cut into and has room for, those that are there, and one of them on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from vfioctl.console import words
+from vfioctl.console.columns import Cell, Column, Layout, table
+from vfioctl.console.notes import note_lines
+from vfioctl.vgpu.model.vgpu import (
+    Count,
+    Dialect,
+    Forecast,
+    Sharing,
+    SizeMode,
+    Vgpu,
+    VgpuCard,
+    VgpuState,
+    VgpuType,
+    VgpuWarning,
+)
+
+_INTERFACES = {
+    Dialect.MDEV: "mdev",
+    Dialect.VENDOR: "NVIDIA vendor VFIO",
+    Dialect.SRIOV: "SR-IOV",
+    Dialect.XE: "SR-IOV of xe",
+}
+_PROFILE_COLUMNS = ("exec_quantum_ms", "preempt_timeout_us", "sched_priority", "vram_quota")
+_BAD = (VgpuState.ZOMBIE, VgpuState.ORPHAN, VgpuState.WEDGED)
+_INSTANCE_COLUMNS = (
+    Column("INSTANCE"),
+    Column("PROFILE"),
+    Column("ON"),
+    Column("GROUP", right=True, optional=True),
+    Column("NODE", optional=True),
+    Column("MDEVCTL", optional=True),
+    Column("STATE"),
+    Column("OWNER"),
+)
+
+
+def vgpu_types_page(
+    cards: Sequence[VgpuCard],
+    titles: Mapping[str, str],
+    forecasts: Sequence[Forecast],
+    warnings: Iterable[VgpuWarning],
+    *,
+    width: int,
+) -> RenderableType:
+    """The types by card, made for `width` columns; `titles` are what the cards are, by their address."""
+    by_card = {forecast.card: forecast for forecast in forecasts}
+    parts: list[RenderableType] = []
+    for card in cards:
+        parts += [Text()] if parts else []
+        parts += _card(card, titles.get(card.id, ""), by_card.get(card.id), width)
+    return Stack(*(parts or [Text("Nothing here can be sliced.")]), *note_lines(_warnings(warnings)))
+
+
+def vgpu_table(instances: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, width: int) -> RenderableType:
+    """The slices, made for `width` columns."""
+    rows = [_instance_row(vgpu) for vgpu in instances]
+    lines = table(_INSTANCE_COLUMNS, rows, width) if rows else [Text("There are no slices.")]
+    return Stack(*lines, *note_lines([*_states(instances), *_warnings(warnings)]))
+
+
+def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
+    """One slice, with all that is known of it."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(min_width=18)
+    grid.add_column(overflow="fold")
+    for label, fact in _facts(vgpu, card_title):
+        if fact:
+            grid.add_row(Text(words.plain(label)), Text(words.plain(fact)))
+    title = "  ".join(filter(None, (vgpu.id, words.plain(vgpu.profile or vgpu.type))))
+    return Stack(Text(title, style="bold"), Padding(grid, (0, 0, 0, 2)), *note_lines(_states([vgpu])))
+
+
+# -- a card ------------------------------------------------------------------------------------------------
+
+
+def _card(card: VgpuCard, title: str, forecast: Forecast | None, width: int) -> Iterator[RenderableType]:
+    node = "" if card.numa_node is None else f"NUMA node {card.numa_node}"
+    yield Text("  ".join(filter(None, (card.id, words.plain(title), node))), style="bold")
+    yield Text(", ".join(filter(None, (_INTERFACES[card.dialect], _places(card), _made(card), _mode(card)))))
+    columns = (
+        Column("PROFILE"),
+        Column("MEMORY", right=True, optional=True),
+        Column("HEADS", right=True, optional=True),
+        Column("RESOLUTION", right=True, optional=True),
+        Column("MAX", right=True, optional=True),
+        Column("THERE", right=True),
+        Column("FREE", right=True),
+        *([Column("AFTER", right=True)] if forecast else []),
+        Column("TYPE"),
+    )
+    rows = [_type_row(kind, forecast) for kind in card.types]
+    layout = Layout(columns, rows, width - 2)
+    if rows:
+        yield Padding(layout.header(), (0, 0, 0, 2))
+        yield from (Padding(line, (0, 0, 0, 2)) for line in layout.lines(rows))
+    yield from _profiles(card, width)
+    yield from note_lines(_card_notes(card, forecast))
+
+
+def _places(card: VgpuCard) -> str:
+    """`on 16 VFs, 14 of them free`."""
+    if card.sharing is Sharing.VFS or [parent.name for parent in card.parents] == [card.id]:
+        return ""
+    free = sum(any(parent.offers.values()) for parent in card.parents)
+    return f"on {words.counted(len(card.parents), 'VF')}, {free or 'none'} of them open to more"
+
+
+def _made(card: VgpuCard) -> str:
+    there = sum(parent.instances for parent in card.parents)
+    return f"{words.counted(there, 'slice')} there" if there else "no slices yet"
+
+
+def _mode(card: VgpuCard) -> str:
+    return "" if card.size_mode is SizeMode.UNKNOWN else f"{card.size_mode} mode"
+
+
+def _type_row(kind: VgpuType, forecast: Forecast | None) -> tuple[Cell, ...]:
+    most = "" if kind.max_instances is None else str(kind.max_instances)
+    after = [count_words(forecast.available[kind.id])] if forecast else []
+    return (
+        words.plain(kind.profile or kind.name or kind.id),
+        words.size(kind.framebuffer_bytes) if kind.framebuffer_bytes else "",
+        "" if kind.heads is None else str(kind.heads),
+        words.plain(kind.max_resolution),
+        most,
+        str(kind.existing),
+        Text(count_words(kind.available), style="green" if kind.available.at_least else ""),
+        *after,
+        words.plain(kind.id),
+    )
+
+
+def count_words(count: Count) -> str:
+    """`4`; `1-4` for one at least and four at most; `1 or more`, `?` where nothing is known."""
+    if count.is_exact:
+        return str(count.at_least)
+    if count.at_most is None:
+        return f"{count.at_least} or more" if count.at_least else "?"
+    return f"{count.at_least}-{count.at_most}"
+
+
+def _profiles(card: VgpuCard, width: int) -> Iterator[RenderableType]:
+    shown = [name for name in _PROFILE_COLUMNS if any(name in profile.values for profile in card.profiles)]
+    if not shown:
+        return
+    columns = (Column("PROFILE OF"), *(Column(name) for name in shown))
+    rows = [(each.of, *(words.plain(each.values.get(name, "")) for name in shown)) for each in card.profiles]
+    yield Text()
+    yield from (Padding(line, (0, 0, 0, 2)) for line in table(columns, rows, width - 2))
+
+
+def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
+    ranges = any(not kind.available.is_exact for kind in card.types)
+    if card.sharing is Sharing.SIZES and card.size_mode is SizeMode.UNKNOWN and (ranges or forecast):
+        yield (
+            "The kernel does not say whether the card takes several sizes at a time. If not, as is the default, the "
+            "first slice leaves room for its own size only."
+        )
+    if card.sharing is Sharing.POOL and len(card.types) > 1:
+        yield f"All types share one stock of {words.listed(card.types[0].takes)}."
+    if card.sharing is Sharing.UNKNOWN and len(card.types) > 1:
+        yield "How its types share the device is not told: to make one may leave less of the others, or none."
+    if card.sharing is Sharing.VFS and any(parent.instances for parent in card.parents):
+        yield "VFs are made all at once: more of them only after these are gone."
+    elif card.sharing is Sharing.VFS:
+        yield "VFs are made all at once, and the driver may make fewer than it is asked for."
+    if any(parent.unknown for parent in card.parents):
+        unread = [f"{parent.name}: {name}: {why}" for parent in card.parents for name, why in parent.unknown.items()]
+        yield words.plain(f"unknown: {'; '.join(unread[:3])}{f', and {len(unread) - 3} more' if unread[3:] else ''}")
+    if forecast:
+        made = words.listed(f"{number} {_called(card, kind)}" for kind, number in forecast.made.items())
+        certain = "" if forecast.certain else ", if all of that fits: nothing says that it does not"
+        yield words.plain(f"AFTER is what remains once {made} {'is' if _single(forecast) else 'are'} made{certain}.")
+
+
+def _single(forecast: Forecast) -> bool:
+    return sum(forecast.made.values()) == 1
+
+
+def _called(card: VgpuCard, name: str) -> str:
+    return next((kind.profile or kind.id for kind in card.types if kind.id == name), name)
+
+
+# -- instances ---------------------------------------------------------------------------------------------
+
+
+def _instance_row(vgpu: Vgpu) -> tuple[Cell, ...]:
+    return (
+        words.plain(vgpu.id),
+        words.plain(vgpu.profile or vgpu.type or "-"),
+        words.plain(vgpu.parent),
+        "" if vgpu.iommu_group is None else str(vgpu.iommu_group),
+        vgpu.vfio_cdev or vgpu.vfio_group or "",
+        words.plain(vgpu.definition.start) if vgpu.definition else "",
+        Text(vgpu.state, style="bold red" if vgpu.state in _BAD else ""),
+        words.plain(vgpu.owner),
+    )
+
+
+def _states(instances: Iterable[Vgpu]) -> Iterator[str]:
+    """What a state means, for those that are no good."""
+    for vgpu in instances:
+        if vgpu.state is VgpuState.ZOMBIE:
+            yield f"{vgpu.id} was removed while somebody had it open: it takes its share until that one lets go of it."
+        if vgpu.state is VgpuState.WEDGED:
+            yield f"{vgpu.id} is being made, and that never returned: vfioctl recover says what became of it."
+        if vgpu.state is VgpuState.ORPHAN:
+            yield f"{vgpu.id} has lost its driver: nobody can use it, and it can only be removed."
+
+
+def _facts(vgpu: Vgpu, title: str) -> Iterator[tuple[str, str | None]]:
+    yield "type", " ".join(filter(None, (vgpu.type, vgpu.type_name)))
+    yield "state", vgpu.state
+    yield "owner", vgpu.owner
+    yield "interface", _INTERFACES[vgpu.dialect]
+    yield "card", f"{vgpu.card} {title}"
+    yield "made on", vgpu.parent
+    yield "driver", vgpu.driver
+    yield "IOMMU group", None if vgpu.iommu_group is None else str(vgpu.iommu_group)
+    yield "VFIO group node", vgpu.vfio_group
+    yield "VFIO device node", vgpu.vfio_cdev
+    yield "NUMA node", words.UNKNOWN if vgpu.numa_node is None else str(vgpu.numa_node)
+    yield from vgpu.attributes.items()
+    if kept := vgpu.definition:
+        yield "mdevctl", f"{kept.path}, starts {'by itself' if kept.start == 'auto' else 'when it is told to'}"
+        if vgpu.type and kept.type != vgpu.type:
+            yield "defined as", kept.type
+        yield from ((f"mdevctl {name}", value) for name, value in kept.attributes)
+    yield from ((f"{name} (unread)", why) for name, why in vgpu.unknown.items())
+
+
+def _warnings(warnings: Iterable[VgpuWarning]) -> Iterator[str]:
+    for warning in warnings:
+        yield words.plain(f"unknown: {warning.subject}: {warning.text}")
