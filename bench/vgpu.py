@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench import measure, stage
 from bench.figures import Figure, keep, show, status
-from bench.slices import TYPES, VFS, add_slices
+from bench.vgpus import TYPES, VFS, add_vgpus
 
 LONGEST = 1.5
 """Seconds that the whole process may take."""
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     stage.enter("bench.vgpu", arguments)
     os.environ.update(LC_ALL="C.UTF-8")
     with stage.host(64):
-        add_slices(Path("/sys"), options.cards)
+        add_vgpus(Path("/sys"), options.cards)
         return _compare(options)
 
 

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from vfioctl.errors import BadSpec
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 CONFIG = Path("/etc/vfioctl/config.toml")
 _LONGEST = 3600.0
@@ -43,12 +43,12 @@ _STEPS = {
 }
 
 
-def read_deadlines(file: Path | None = None) -> Deadlines:
+def read_timeouts(file: Path | None = None) -> Timeouts:
     """What the file says; all as by default where there is none. Raises BadSpec."""
     named = file or (Path(os.environ["VFIOCTL_CONFIG"]) if os.environ.get("VFIOCTL_CONFIG") else None)
     place = named or CONFIG
     if named is None and not place.exists():
-        return Deadlines()
+        return Timeouts()
     import tomllib
 
     try:
@@ -60,10 +60,10 @@ def read_deadlines(file: Path | None = None) -> Deadlines:
     unknown = sorted(set(document) - {"deadlines"})
     if unknown:
         raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint="there is [deadlines]")
-    return _deadlines(place, document.get("deadlines", {}))
+    return _timeouts(place, document.get("deadlines", {}))
 
 
-def _deadlines(place: Path, given: object) -> Deadlines:
+def _timeouts(place: Path, given: object) -> Timeouts:
     if not isinstance(given, dict):
         raise BadSpec(f"{place}: deadlines is a table: [deadlines]")
     for name, seconds in given.items():
@@ -73,5 +73,5 @@ def _deadlines(place: Path, given: object) -> Deadlines:
         names = ", ".join(sorted(_STEPS))
         raise BadSpec(f"{place}: no deadline is called {', '.join(unknown)}", hint=f"there are {names}")
     known = {name: float(seconds) for name, seconds in given.items()}
-    default = known.pop("default", Deadlines().default)
-    return Deadlines(default=default, load=known.pop("load", Deadlines().load), steps=known)
+    default = known.pop("default", Timeouts().default)
+    return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)

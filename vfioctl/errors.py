@@ -16,8 +16,8 @@
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
     |  |- DeviceInUse                a holder, a boot display, live VFs
-    |  |- NoCapacity                 a card has no room for the slices asked for
-    |  |- Foreign                    vfioctl did not make the slice
+    |  |- NoCapacity                 a card has no room for the vGPUs asked for
+    |  |- Foreign                    vfioctl did not make the vGPU
     |  |- Busy                       another vfioctl works on this host
     |  |- StalePlan                  the facts that the plan relies on have changed
     |  `- Unfinished                 an earlier change was cut short; `vfioctl recover`

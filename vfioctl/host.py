@@ -78,10 +78,10 @@ class Host(HostVgpus):
     @classmethod
     def live(cls, ledger: Path | None = None) -> Host:
         """This machine."""
-        from vfioctl.config import read_deadlines
+        from vfioctl.config import read_timeouts
         from vfioctl.kernel.live.host import Live
 
-        return cls(Live(deadlines=read_deadlines()), ledger or LEDGER)
+        return cls(Live(timeouts=read_timeouts()), ledger or LEDGER)
 
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Host:
@@ -214,8 +214,8 @@ class Host(HostVgpus):
         from vfioctl.errors import StalePlan
 
         asked = saved.intent
-        if asked.slicing is not None:
-            return self._sliced_again(saved)
+        if asked.vgpu_request is not None:
+            return self._replanned(saved)
         fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
         if fresh == saved:
             return fresh

@@ -1,4 +1,4 @@
-"""What Linux answers where slices are made: mediated devices from one pool, and VFs. The simulated kernel and the real.
+"""What Linux answers where vGPUs are made: mediated devices from one pool, and VFs. The simulated kernel and the real.
 
 The pool is samples/vfio-mdev/mbochs.c with 100 MB, the VFs are those of the lab's nvme.
 """
@@ -25,7 +25,7 @@ from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 BUS = "/sys/bus/mdev/devices"
 TYPES = f"/sys/class/mdev_bus/{PARENT}/mdev_supported_types"
@@ -102,7 +102,7 @@ class Host:
 def live() -> Iterator[Kernel]:
     """The lab's kernel, with the pool."""
     mdev.load(PARENT, count=100)
-    yield Live(deadlines=Deadlines(default=BLOCKED_SECONDS))
+    yield Live(timeouts=Timeouts(default=BLOCKED_SECONDS))
     mdev.unload(PARENT)
 
 

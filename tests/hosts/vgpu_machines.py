@@ -1,4 +1,4 @@
-"""Simulated hosts whose slices tests change: how each begins, what changes there are, and what of a tree counts."""
+"""Simulated hosts whose vGPUs tests change: how each begins, what changes there are, and what of a tree counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A2, L40S, T4, XE, GIM, NVME = (
 )
 UUIDS = tuple(f"c0ffee00-0000-4000-8000-{number:012}" for number in range(9))
 OTHERS = "0badcafe-0000-4000-8000-000000000001"
-"""What another process calls its slice."""
+"""What another process calls its vGPU."""
 NEXT_BOOT = "11111111-1111-1111-1111-111111111111"
 LIMITER = (("frame_rate_limiter", "0"),)
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -45,7 +45,7 @@ Rows = Mapping[str, tuple[str, bool]]
 
 @functools.cache
 def beginning(name: str) -> Tree:
-    """A bundled host with nothing on the card that a change of slices is about; `pool` has a parent of no bus."""
+    """A bundled host with nothing on the card that a change of vGPUs is about; `pool` has a parent of no bus."""
     if name == "pool":
         tree = copy(original("t4"))
         add_pool(tree, 100)
@@ -101,11 +101,11 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def rows(host: Host) -> Rows:
     """What the ledger says that vfioctl made: place, and whether it is kept."""
-    return {made.id: (made.place, made.kept) for made in host._known_of_slices()[1].values()}
+    return {made.id: (made.place, made.kept) for made in host._known_of_vgpus()[1].values()}
 
 
 def ours(host: Host) -> set[str]:
-    """The slices that are shown as vfioctl's, and as being there."""
+    """The vGPUs that are shown as vfioctl's, and as being there."""
     away = (VgpuState.DEFINED, VgpuState.ZOMBIE, VgpuState.WEDGED)
     return {vgpu.id for vgpu in host.vgpus().instances if vgpu.owner == OURS and vgpu.state not in away}
 
@@ -114,7 +114,7 @@ def ours(host: Host) -> set[str]:
 
 
 class Case:
-    """One change of slices: how the host is before it, the plan, and how it is after it.
+    """One change of vGPUs: how the host is before it, the plan, and how it is after it.
 
     `prepare`: changes that vfioctl made before, so that there is something that is its own.
     """
@@ -169,11 +169,11 @@ class Case:
         assert told == [], f"{where}: {told[:4]}"
         assert rows(machine(tree, self.ledger)) == owned, where
         with closing(sqlite3.connect(self.ledger)) as ledger:
-            assert sorted(owned) == sorted(name for (name,) in ledger.execute("SELECT id FROM slice")), where
+            assert sorted(owned) == sorted(name for (name,) in ledger.execute("SELECT id FROM vgpu")), where
 
 
 def made_by(step: Step) -> bool:
-    """Whether a slice is made by that step."""
+    """Whether a vGPU is made by that step."""
     return step.target.endswith("/create") or (step.target.endswith("/current_vgpu_type") and step.value != "0")
 
 
@@ -188,10 +188,10 @@ def is_nvidia(step: Step) -> bool:
 def all_cases(host_name: str, folder: Path) -> Iterator[Case]:
     """Each kind of change on one host."""
     of_host: Mapping[str, tuple[tuple[str, Ask, tuple[Ask, ...]], ...]] = {
-        "a2": (*_slices("A2-4C", UUIDS[:3]), *_nvidia(A2)),
-        "l40s": (*_slices("L40S-12Q", ()), *_nvidia(L40S)),
-        "t4": _slices("T4-4C", UUIDS[:3]),
-        "pool": _slices("mbochs-medium", UUIDS[:3], parameters=()),
+        "a2": (*_vgpus("A2-4C", UUIDS[:3]), *_nvidia(A2)),
+        "l40s": (*_vgpus("L40S-12Q", ()), *_nvidia(L40S)),
+        "t4": _vgpus("T4-4C", UUIDS[:3]),
+        "pool": _vgpus("mbochs-medium", UUIDS[:3], parameters=()),
         "xe": (*_counts(XE), ("profile", _profile, (vfs(XE, 2),))),
         "lab": _counts(NVME),
     }
@@ -200,16 +200,16 @@ def all_cases(host_name: str, folder: Path) -> Iterator[Case]:
 
 
 def create(type_name: str, names: tuple[str, ...] = (), *, count: int = 1, **more: Any) -> Ask:
-    """That many slices, called by the first of the names where they are mediated devices."""
+    """That many vGPUs, called by the first of the names where they are mediated devices."""
     return lambda host: host.plan_create(type_name, count=count, uuids=names[:count], **more)
 
 
 def remove_all(host: Host) -> Plan:
-    """All slices that are vfioctl's."""
+    """All vGPUs that are vfioctl's."""
     return host.plan_remove(sorted(ours(host)))
 
 
-def _slices(
+def _vgpus(
     kind: str, names: tuple[str, ...], parameters: tuple[tuple[str, str], ...] = LIMITER
 ) -> tuple[tuple[str, Ask, tuple[Ask, ...]], ...]:
     one, three = create(kind, names), create(kind, names, count=3, parameters=parameters, persistent=True)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.hosts.machines import unhurried
 from tests.unit.conftest import Run
 from vfioctl import config
-from vfioctl.config import read_deadlines
+from vfioctl.config import read_timeouts
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
-DEFAULT = Deadlines()
+DEFAULT = Timeouts()
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 def refused(file: Path, why: str) -> BadSpec:
     with pytest.raises(BadSpec, match=why) as caught:
-        read_deadlines(file)
+        read_timeouts(file)
     assert str(file) in caught.value.message
     return caught.value
 
@@ -37,19 +37,19 @@ def refused(file: Path, why: str) -> BadSpec:
 class TestDeadlines:
     def test_are_those_of_the_file(self, file: Path) -> None:
         file.write_text("[deadlines]\ndefault = 5\nload = 7.5\nunbind = 90\nunit = 1\n")
-        found = read_deadlines(file)
-        assert found == Deadlines(default=5.0, load=7.5, steps={"unbind": 90.0, "unit": 1.0})
+        found = read_timeouts(file)
+        assert found == Timeouts(default=5.0, load=7.5, steps={"unbind": 90.0, "unit": 1.0})
         assert found.of("/sys/bus/pci/drivers/nvidia/unbind") == 90.0
         assert found.of("/sys/bus/pci/drivers_probe") == 5.0
 
     @pytest.mark.parametrize("text", ["", "[deadlines]\n", "# nothing\n"])
     def test_are_as_by_default_where_it_is_silent(self, file: Path, text: str) -> None:
         file.write_text(text)
-        assert read_deadlines(file) == DEFAULT
+        assert read_timeouts(file) == DEFAULT
 
     def test_of_one_step_leave_the_others(self, file: Path) -> None:
         file.write_text("[deadlines]\nreset = 1\n")
-        assert read_deadlines(file) == DEFAULT._replace(steps={"reset": 1.0})
+        assert read_timeouts(file) == DEFAULT._replace(steps={"reset": 1.0})
 
     @pytest.mark.parametrize("seconds", ["0", "-1", "true", '"5"', "3600.1", "inf", "nan", "[1]", "{a = 1}", "1e999"])
     @pytest.mark.parametrize("name", ["default", "load", "unbind"])
@@ -60,7 +60,7 @@ class TestDeadlines:
     @pytest.mark.parametrize("seconds", ["3600", "0.001", "1"])
     def test_may_be_an_hour(self, file: Path, seconds: str) -> None:
         file.write_text(f"[deadlines]\ndefault = {seconds}\n")
-        assert read_deadlines(file).default == float(seconds)
+        assert read_timeouts(file).default == float(seconds)
 
     @unhurried
     @given(st.text(max_size=60))
@@ -69,7 +69,7 @@ class TestDeadlines:
             place.write(text.encode("utf-8", "surrogatepass"))
             place.flush()
             with suppress(BadSpec):
-                assert read_deadlines(Path(place.name)).default > 0
+                assert read_timeouts(Path(place.name)).default > 0
 
 
 class TestTheFile:
@@ -101,16 +101,16 @@ class TestTheFile:
         refused(file, "cannot be read: No such file")
         monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
         with pytest.raises(BadSpec, match="cannot be read"):
-            read_deadlines()
+            read_timeouts()
 
     def test_in_etc_need_not_be_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "CONFIG", file)
         monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
-        assert read_deadlines() == DEFAULT
+        assert read_timeouts() == DEFAULT
         file.write_text("[deadlines]\nload = 1\n")
-        assert read_deadlines().load == 1.0
+        assert read_timeouts().load == 1.0
         monkeypatch.setenv("VFIOCTL_CONFIG", "")
-        assert read_deadlines().load == 1.0, "an empty variable names none"
+        assert read_timeouts().load == 1.0, "an empty variable names none"
 
 
 def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
     kernel = Host.live().kernel
     assert isinstance(kernel, Live)
-    assert kernel._deadlines.of("/x/unbind") == 2.0
+    assert kernel._timeouts.of("/x/unbind") == 2.0
 
 
 def test_a_mistake_in_it_is_told_by_every_command_of_this_machine_and_of_no_other(

@@ -46,7 +46,7 @@ COMMANDS = {
     "hosts": Entry("vfioctl.commands.hosts", _LOOK, "List the bundled hosts that --simulate and --host know by name."),
     "bind": Entry("vfioctl.binding.cli.bind", _CHANGE, "Hand devices to vfio-pci, ready for a guest."),
     "unbind": Entry("vfioctl.binding.cli.unbind", _CHANGE, "Give devices back to the drivers they had."),
-    "vgpu": Entry("vfioctl.vgpu.cli.vgpu", _CHANGE, "List, make and remove slices of GPUs."),
+    "vgpu": Entry("vfioctl.vgpu.cli.vgpu", _CHANGE, "List, make and remove vGPUs of GPUs."),
     "sriov": Entry("vfioctl.vgpu.cli.sriov", _CHANGE, "Turn the VFs of a PF on and off, and set what each may take."),
     "reset": Entry("vfioctl.binding.cli.reset", _CHANGE, "Reset a device that nobody uses."),
     "apply": Entry("vfioctl.commands.apply", _CHANGE, "Run a plan that was saved with --dry-run --json."),

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vfioctl.console import words
 
-if TYPE_CHECKING:  # the notes on slices need none of these
+if TYPE_CHECKING:  # the notes on vGPUs need none of these
     from vfioctl.inventory.model.functions import Group, Inventory
     from vfioctl.inventory.model.values import PciAddress
 

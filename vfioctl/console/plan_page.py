@@ -29,7 +29,7 @@ from vfioctl.core.setting import Setting, SettingKind
 from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.vgpu.render.changes import asked_line, outcome_lines, proof_lines, settings_lines, undo_lines
 
-VFS = "VFs"  # of a check, as plan/slices.py has it
+VFS = "VFs"  # of a check, as plan/vGPUs.py has it
 _WIDE = 1000
 """Rows of a page are as wide as they need to be: an address or a path that is cut is of no use."""
 
@@ -52,8 +52,8 @@ def plan_page(plan: Plan) -> RenderableType:
 def intent_line(plan: Plan) -> str:
     """`bind 0000:41:00.0 to vfio-pci`."""
     intent = plan.intent
-    if intent.slicing is not None:
-        return asked_line(plan, intent.slicing)
+    if intent.vgpu_request is not None:
+        return asked_line(plan, intent.vgpu_request)
     options = (
         ("--with-group", intent.with_group),
         ("--allow-boot-vga", intent.allow_boot_vga),
@@ -135,7 +135,7 @@ def _changes(changes: Sequence[Change]) -> Iterator[Text]:
 
 
 def _settings(plan: Plan) -> Iterator[Text]:
-    if plan.intent.slicing is not None:
+    if plan.intent.vgpu_request is not None:
         return settings_lines(plan.settings)
     rows = [
         (words.plain(_setting_name(setting)), words.plain(setting.before) or "none", "->", words.plain(_after(setting)))
@@ -173,7 +173,7 @@ def _proof(plan: Plan) -> Iterator[Text]:
     if plan.reset is not None:
         yield Text("its configuration space answers")
         return
-    if plan.intent.slicing is not None:
+    if plan.intent.vgpu_request is not None:
         yield from proof_lines(plan)
         return
     yield Text("every function is bound as above")
@@ -183,7 +183,7 @@ def _proof(plan: Plan) -> Iterator[Text]:
 
 
 def _undo(plan: Plan) -> Iterator[RenderableType]:
-    if plan.intent.slicing is not None:
+    if plan.intent.vgpu_request is not None:
         yield from (Whole(words.plain(line)) for line in undo_lines(plan))
         return
     devices = " ".join(plan.intent.devices)
@@ -197,7 +197,7 @@ def _undo(plan: Plan) -> Iterator[RenderableType]:
 
 def _found(plan: Plan, outcome: Outcome) -> Iterator[Text]:
     """What changed, as the last look at the host found it; where nothing did in the end, just that."""
-    if plan.intent.slicing is not None:
+    if plan.intent.vgpu_request is not None:
         return outcome_lines(outcome)
     now = {fact.address: fact.binding for fact in outcome.found}
     changed = {change.address: change for change in plan.changes}

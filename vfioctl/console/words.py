@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-if TYPE_CHECKING:  # the words for slices need none of these
+if TYPE_CHECKING:  # the words for vGPUs need none of these
     from vfioctl.inventory.model.functions import Function, Group, Inventory, Link, Mark, NumaNode
     from vfioctl.inventory.model.values import PciAddress
 

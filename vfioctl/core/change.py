@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from vfioctl.core.setting import SLICING, Setting
+from vfioctl.core.setting import VGPU_KINDS, Setting
 from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, Value
 from vfioctl.vgpu.model.strategy import Strategy
@@ -96,8 +96,8 @@ class Verb(StrEnum):
     PROFILE = "sriov profile"
 
 
-class Slicing(Value):
-    """What was asked for of slices: which to make, which to remove, how many VFs."""
+class VgpuRequest(Value):
+    """What was asked for of vGPUs: which to make, which to remove, how many VFs."""
 
     type: str | None = Field(default=None, description="by id, name or profile, as it was asked")
     parent: str | None = Field(default=None, description="the only card or place to make them on")
@@ -107,7 +107,7 @@ class Slicing(Value):
     uuids: tuple[Uuid, ...] = Field(default=(), description="one for each mediated device, should they become such")
     parameters: tuple[tuple[str, str], ...] = ()
     persistent: bool = Field(default=False, description="made again at boot")
-    shun: tuple[str, ...] = Field(default=(), description="places that have just refused one")
+    exclude: tuple[str, ...] = Field(default=(), description="places that have just refused one")
     instances: tuple[Subject, ...] = Field(default=(), description="those to remove")
     vfs: int | None = Field(default=None, ge=0, le=65_535)
     foreign: bool = Field(default=False, description="also what vfioctl did not make")
@@ -123,7 +123,7 @@ class Intent(Value):
 
     verb: Verb
     devices: tuple[PciAddress, ...]
-    slicing: Slicing | None = Field(default=None, exclude_if=_is_nothing)
+    vgpu_request: VgpuRequest | None = Field(default=None, exclude_if=_is_nothing)
     driver: str | None = Field(default=None, description="--driver, or --to")
     with_group: bool = False
     allow_boot_vga: bool = False
@@ -144,7 +144,7 @@ class Plan(Value):
     reset: str | None = Field(default=None, description="the file whose writing resets the device")
     steps: tuple[Step, ...]
     viable_groups: tuple[int, ...] = Field((), description="groups that the kernel is asked to call viable")
-    cards: tuple[str, ...] = Field(default=(), exclude_if=_is_nothing, description="the cards whose slices change")
+    cards: tuple[str, ...] = Field(default=(), exclude_if=_is_nothing, description="the cards whose vGPUs change")
     notes: tuple[str, ...] = Field((), description="what a reader should know before saying yes")
 
     @classmethod
@@ -198,8 +198,8 @@ class Plan(Value):
 
     @property
     def subjects(self) -> tuple[Subject, ...]:
-        """What it changes: functions, slices, the PFs of VFs. No second change of one may be under way."""
-        of_settings = (setting.address for setting in self.settings if setting.kind in SLICING)
+        """What it changes: functions, vGPUs, the PFs of VFs. No second change of one may be under way."""
+        of_settings = (setting.address for setting in self.settings if setting.kind in VGPU_KINDS)
         return tuple(dict.fromkeys((*(change.address for change in self.changes), *of_settings)))
 
 
@@ -220,12 +220,12 @@ class Left(Value):
 
 
 class Outcome(Value):
-    """What became of a plan: bindings found afterwards are in `found`, slices in `slices`."""
+    """What became of a plan: bindings found afterwards are in `found`, vGPUs in `vGPUs`."""
 
     plan: Plan
     result: Result
     found: tuple[Fact, ...]
-    slices: tuple[Vgpu, ...] = Field(default=(), exclude_if=_is_nothing, description="those made, as found afterwards")
+    vgpus: tuple[Vgpu, ...] = Field(default=(), exclude_if=_is_nothing, description="those made, as found afterwards")
     left: tuple[Left, ...] = Field(default=(), exclude_if=_is_nothing, description="of the types that were made")
     seconds: float = Field(default=0.0, description="from the lock to the last word in the journal")
 

@@ -1,4 +1,4 @@
-"""What it means when the kernel refuses a slice that nothing spoke against: somebody else was there. Reads only."""
+"""What it means when the kernel refuses a vGPU that nothing spoke against: somebody else was there. Reads only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def conflict(kernel: Kernel, plan: Plan, error: BaseException, suspects: Collect
         return None
     refused = makes(plan, error.path, error.text)
     if refused and error.symbol == "EEXIST":
-        return _as_said(DeviceInUse(f"there is a slice {refused.name} already", hint="choose another --uuid"), error)
+        return _as_said(DeviceInUse(f"there is a vGPU {refused.name} already", hint="choose another --uuid"), error)
     if error.path.endswith("/current_vgpu_type") and error.text == "0" and error.symbol in _USED:
         device = error.path.split("/")[-3]
         return _as_said(DeviceInUse(f"the driver says that a guest has {device}", hint="end that guest first"), error)
@@ -64,7 +64,7 @@ def _room(kernel: Kernel, plan: Plan, kind: str, suspects: Collection[str]) -> s
 
 
 def _asked(plan: Plan) -> str:
-    return (plan.intent.slicing.type if plan.intent.slicing else None) or ""
+    return (plan.intent.vgpu_request.type if plan.intent.vgpu_request else None) or ""
 
 
 def _counts(found: Vgpus, kind: str) -> list[str]:

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 from vfioctl.core.change import JournalState, Left, Outcome, Plan, Result, Step, Verb
 from vfioctl.core.conflicts import conflict
-from vfioctl.core.executor import Progress, Walk
+from vfioctl.core.executor import Executor, Progress
 from vfioctl.core.journal import NO_NAMES, Journal
 from vfioctl.core.messages import listed
 from vfioctl.core.preconditions import refuse_foreign, refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
 from vfioctl.core.recovery import Recovery, outcome_of
-from vfioctl.core.rollback import DEAD, WayBack, after, now
+from vfioctl.core.rollback import DEAD, Rollback, after, now
 from vfioctl.core.setting import VF_COUNTS, SettingKind
-from vfioctl.core.snapshot import Glance, Names
-from vfioctl.core.verify import prove_bindings, prove_settings, prove_slices, prove_viable
+from vfioctl.core.snapshot import LedgerSnapshot, Names
+from vfioctl.core.verify import verify_bindings, verify_settings, verify_vgpus, verify_viable
 from vfioctl.errors import (
     DeviceDead,
     NotPermitted,
@@ -51,7 +51,7 @@ class Engine:
     def __init__(self, kernel: Kernel, journal: Journal, *, settle: float, lock_wait: float) -> None:
         self._kernel, self._journal = kernel, journal
         self._settle, self._lock_wait = settle, lock_wait
-        self._way = WayBack(kernel, journal, settle=settle)
+        self._way = Rollback(kernel, journal, settle=settle)
 
     def apply(
         self,
@@ -64,7 +64,7 @@ class Engine:
         """Does it, or leaves the host as it was. An interrupt is heard between steps, and undoes them too.
 
         `seen`: the inventory that the plan was made from, where there is one; another is made otherwise. `names`: what
-        the types of slices are called, to be remembered.
+        the types of vGPUs are called, to be remembered.
 
         Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
         DeviceInUse, KernelRefused, NoCapacity, HostError, VerifyError when the host was put back; Stuck when it was
@@ -82,7 +82,7 @@ class Engine:
             # with the lock in hand: what is open now is nobody's any more
             refuse_unfinished(plan, self._journal, self._kernel)
             refuse_stale(plan, self._kernel)
-            refuse_foreign(plan, Glance(store, boot_id=self.boot_id))
+            refuse_foreign(plan, LedgerSnapshot(store, boot_id=self.boot_id))
             entry = self._journal.begin(plan, boot_id=self.boot_id, now=now(), names=names)
             outcome = self._carry_out(entry, plan, self._way.walk(seen), progress, names)
             return outcome.model_copy(update={"seconds": time.monotonic() - began})
@@ -115,14 +115,14 @@ class Engine:
 
     # -- the walk ----------------------------------------------------------------------------------
 
-    def _carry_out(self, entry: int, plan: Plan, walk: Walk, progress: Progress | None, names: Names) -> Outcome:
+    def _carry_out(self, entry: int, plan: Plan, walk: Executor, progress: Progress | None, names: Names) -> Outcome:
         try:
-            left = walk.take(plan.steps, plan.intent, self._noting(entry, plan, progress), heed=listen)
+            left = walk.take(plan.steps, plan.intent, self._noting(entry, plan, progress), check_interrupt=listen)
             known = [fact.address for fact in plan.facts]
-            found = prove_bindings(self._kernel, after(plan), settle=self._settle, also=known)
-            left += prove_settings(self._kernel, plan.settings, after(plan))
-            prove_viable(self._kernel, plan.viable_groups)
-            slices, room = self._slices(plan, names)
+            found = verify_bindings(self._kernel, after(plan), settle=self._settle, also=known)
+            left += verify_settings(self._kernel, plan.settings, after(plan))
+            verify_viable(self._kernel, plan.viable_groups)
+            vgpus, room = self._vgpus(plan, names)
             listen()
         except (VfioctlError, KeyboardInterrupt) as error:
             self._way.put_back(
@@ -140,10 +140,10 @@ class Engine:
             raise
         self._close_done(entry, plan, left)
         self._tell_left(plan, left)
-        return Outcome(plan=plan, result=Result.DONE, found=tuple(found.values()), slices=slices, left=room)
+        return Outcome(plan=plan, result=Result.DONE, found=tuple(found.values()), vgpus=vgpus, left=room)
 
     def _noting(self, entry: int, plan: Plan, progress: Progress | None) -> Progress | None:
-        """Notes how far it comes where somebody else's slice could be in the place of one that was not made yet.
+        """Notes how far it comes where somebody else's vGPU could be in the place of one that was not made yet.
 
         An mdev's name is nobody else's; a VF's type may be.
         """
@@ -157,10 +157,10 @@ class Engine:
 
         return noting
 
-    def _slices(self, plan: Plan, names: Names) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
+    def _vgpus(self, plan: Plan, names: Names) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
         if not any(setting.makes or setting.kind in VF_COUNTS for setting in plan.settings):
             return (), ()
-        return prove_slices(self._kernel, plan, settle=self._settle, names=names, suspects=wedged(self.marks()))
+        return verify_vgpus(self._kernel, plan, settle=self._settle, names=names, suspects=wedged(self.marks()))
 
     def _close_done(self, entry: int, plan: Plan, left: list[str]) -> None:
         try:

@@ -29,7 +29,7 @@ _GONE = ("ENOENT", "ENODEV")
 _SHORT = 0.3
 
 
-class Walk:
+class Executor:
     """`look` gives the inventory that says what functions are; `settle`: seconds that one may take to be let go of."""
 
     def __init__(self, kernel: Kernel, look: Callable[[], Inventory], *, settle: float) -> None:
@@ -41,12 +41,12 @@ class Walk:
         """The last words of a tool whose exit code says nothing."""
 
     def take(
-        self, todo: Sequence[Step], intent: Intent, progress: Progress | None, *, heed: Callable[[], None]
+        self, todo: Sequence[Step], intent: Intent, progress: Progress | None, *, check_interrupt: Callable[[], None]
     ) -> list[str]:
         """Takes all steps; what those that may fail had to say. A Stuck has the step's function in its facts."""
         failures: list[str] = []
         for number, step in enumerate(todo, start=1):
-            heed()
+            check_interrupt()
             if progress:
                 progress(step, number, len(todo))
             self.reached = number
@@ -94,20 +94,20 @@ class Walk:
         known = self._look().by_address
         return [vf for each in named if isinstance(each, PciAddress) and each in known for vf in known[each].virtfns]
 
-    def _check(self, addresses: Sequence[Subject], intent: Intent, patience: float) -> None:
+    def _check(self, addresses: Sequence[Subject], intent: Intent, timeout: float) -> None:
         """What was just stopped may take a moment to close the device."""
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         while against := holding(self._held(addresses), addresses, intent):
             if time.monotonic() >= until:
                 refuse(against, self._functions(addresses))
             time.sleep(_PAUSE)
 
-    def _held(self, addresses: Sequence[Subject], patience: float | None = None) -> tuple[Holder, ...]:
+    def _held(self, addresses: Sequence[Subject], timeout: float | None = None) -> tuple[Holder, ...]:
         mdevs = [address for address in addresses if isinstance(address, Uuid)]
         suspects = perhaps_open(self._kernel, mdevs)
         found: tuple[Holder, ...] = ()
         if len(mdevs) < len(addresses) or suspects:
-            processes = Processes(self._kernel, patience=patience)
+            processes = Processes(self._kernel, timeout=timeout)
             found += read_mdev_holders(self._kernel, suspects, processes).holders if suspects else ()
             if functions := self._functions(addresses):
                 found += read_holders(self._kernel, functions, self._look(), processes).holders
@@ -132,7 +132,7 @@ class Walk:
         found = self._seen_on(step.address)
         if not found:
             with suppress(VfioctlError):
-                self._held([step.address], patience=_SHORT)
+                self._held([step.address], timeout=_SHORT)
             found = self._seen_on(step.address)
         error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
         if found:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.core.change import Binding, Fact, JournalEntry, JournalState, Plan, Verb
-from vfioctl.core.setting import NO_SLICE, VF_COUNTS, Setting, SettingKind
+from vfioctl.core.setting import NO_VGPU, VF_COUNTS, Setting, SettingKind
 from vfioctl.core.snapshot import Names
 from vfioctl.core.store import Store
 from vfioctl.errors import Unfinished
@@ -31,12 +31,12 @@ _REMEMBER = """
         driver_override = excluded.driver_override, journal = excluded.journal
     WHERE excluded.driver IS NOT NULL OR identity != excluded.identity OR boot_id != excluded.boot_id
 """
-# Beside what was there before, which counts again if this one is undone. A definition stays whoever makes the slice.
+# Beside what was there before, which counts again if this one is undone. A definition stays whoever makes the vGPU.
 _OWN = """
-    INSERT INTO slice (id, card, place, kept, boot_id, since, journal)
-    VALUES (?1, ?2, ?3, max(?4, EXISTS (SELECT 1 FROM slice WHERE id = ?1 AND kept)), ?5, ?6, ?7)
+    INSERT INTO vgpu (id, card, place, kept, boot_id, since, journal)
+    VALUES (?1, ?2, ?3, max(?4, EXISTS (SELECT 1 FROM vgpu WHERE id = ?1 AND kept)), ?5, ?6, ?7)
 """
-_REPLACED = "DELETE FROM slice WHERE journal < ?1 AND id IN (SELECT id FROM slice WHERE journal = ?1)"
+_REPLACED = "DELETE FROM vgpu WHERE journal < ?1 AND id IN (SELECT id FROM vgpu WHERE journal = ?1)"
 NO_NAMES: Names = {}
 _Record = tuple[str, str, str | None, str | None]
 
@@ -61,7 +61,7 @@ class Journal:
             _take(db, entry, plan.subjects)
             if plan.intent.verb == Verb.BIND:
                 _record(db, entry, plan, boot_id)
-            db.execute("DELETE FROM slice WHERE boot_id != ? AND NOT kept", (boot_id,))
+            db.execute("DELETE FROM vgpu WHERE boot_id != ? AND NOT kept", (boot_id,))
             called = ((card, kind, name, boot_id) for card, of_it in names.items() for kind, name in of_it.items())
             db.executemany("INSERT OR REPLACE INTO type_name VALUES (?, ?, ?, ?)", called)
             db.executemany(_OWN, [(*made, boot_id, now, entry) for made in _to_be_made(plan)])
@@ -81,9 +81,9 @@ class Journal:
             _forget(db, number, taken, state, plan)
             if state == JournalState.DONE:
                 db.execute(_REPLACED, (number,))
-                db.executemany("DELETE FROM slice WHERE id = ?", [(gone,) for gone in _removed(plan)])
+                db.executemany("DELETE FROM vgpu WHERE id = ?", [(gone,) for gone in _removed(plan)])
             else:
-                db.execute("DELETE FROM slice WHERE journal = ?", (number,))
+                db.execute("DELETE FROM vgpu WHERE journal = ?", (number,))
 
     def reach(self, entry: int, number: int) -> None:
         """Promises the step of that number: a later one was not come to, should this be the last word."""
@@ -188,12 +188,12 @@ def _forget(
 
 
 def _to_be_made(plan: Plan) -> Iterator[tuple[str, str, str, bool]]:
-    """Id, card, place, and whether it is kept, of each slice and of VFs that the plan makes."""
+    """Id, card, place, and whether it is kept, of each vGPU and of VFs that the plan makes."""
     kept = {setting.address for setting in plan.settings if setting.kind == SettingKind.KEPT and setting.after}
     (card, *_) = plan.cards or ("",)
     for setting in plan.settings:
-        made = (setting.is_slice or setting.kind in VF_COUNTS) and setting.before != setting.after
-        if made and setting.after not in NO_SLICE:
+        made = (setting.is_vgpu or setting.kind in VF_COUNTS) and setting.before != setting.after
+        if made and setting.after not in NO_VGPU:
             place = f"{setting.address}/{setting.after}" if setting.kind == SettingKind.VGPU_TYPE else setting.after
             yield setting.address, card, place, setting.address in kept
 

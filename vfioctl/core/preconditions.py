@@ -7,7 +7,7 @@ from vfioctl.binding.probe.settings import read_again
 from vfioctl.core.change import Plan, StepKind, Verb
 from vfioctl.core.journal import Journal
 from vfioctl.core.setting import VF_COUNTS, SettingKind
-from vfioctl.core.snapshot import Glance
+from vfioctl.core.snapshot import LedgerSnapshot
 from vfioctl.errors import BadDocument, Foreign, NotPermitted, StalePlan, Unfinished
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
@@ -36,9 +36,9 @@ def refuse_unfinished(plan: Plan, journal: Journal, kernel: Kernel) -> None:
             )
 
 
-def refuse_foreign(plan: Plan, ledger: Glance) -> None:
-    """Raises Foreign when a slice that it removes is not vfioctl's any more."""
-    wish = plan.intent.slicing
+def refuse_foreign(plan: Plan, ledger: LedgerSnapshot) -> None:
+    """Raises Foreign when a vGPU that it removes is not vfioctl's any more."""
+    wish = plan.intent.vgpu_request
     going = [str(setting.address) for setting in plan.settings if setting.removes]
     if wish is None or wish.foreign or plan.intent.verb != Verb.REMOVE or not going:
         return
@@ -63,7 +63,7 @@ def refuse_unwritable(plan: Plan, kernel: Kernel) -> None:
 
 def refuse_stale(plan: Plan, kernel: Kernel) -> None:
     """Raises StalePlan when a fact that the plan relies on does not hold any more."""
-    _refuse_other_slices(plan, kernel)
+    _refuse_other_vgpus(plan, kernel)
     now = read_facts(kernel, [fact.address for fact in plan.facts]) if plan.facts else {}
     changed = [fact for fact in plan.facts if now.get(fact.address) != fact]
     if changed:
@@ -77,9 +77,9 @@ def refuse_stale(plan: Plan, kernel: Kernel) -> None:
         )
 
 
-def _refuse_other_slices(plan: Plan, kernel: Kernel) -> None:
-    """Raises StalePlan when a slice, or the VFs of a card, are not what the plan takes them for."""
-    wanted = [setting for setting in plan.settings if setting.is_slice or setting.kind in _SEEN_BEFORE]
+def _refuse_other_vgpus(plan: Plan, kernel: Kernel) -> None:
+    """Raises StalePlan when a vGPU, or the VFs of a card, are not what the plan takes them for."""
+    wanted = [setting for setting in plan.settings if setting.is_vgpu or setting.kind in _SEEN_BEFORE]
     now = read_again(kernel, wanted) if wanted else {}
     if changed := [setting.address for setting in wanted if now[setting.key] != setting.before]:
         raise StalePlan(f"{', '.join(changed)} changed after the plan was made", hint="make a new plan")

@@ -8,8 +8,8 @@ from vfioctl.core.change import JournalEntry, JournalState, Outcome, Plan, Resul
 from vfioctl.core.executor import Progress
 from vfioctl.core.journal import Journal
 from vfioctl.core.messages import listed, stuck
-from vfioctl.core.rollback import WayBack, after, before, now
-from vfioctl.core.verify import prove_settings, prove_viable
+from vfioctl.core.rollback import Rollback, after, before, now
+from vfioctl.core.verify import verify_settings, verify_viable
 from vfioctl.errors import KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.inventory.model.functions import MarkKind
 from vfioctl.inventory.probe.facts import read_facts
@@ -20,7 +20,7 @@ from vfioctl.vgpu.plan.steps import untouched
 class Recovery:
     """Of one host and its journal."""
 
-    def __init__(self, kernel: Kernel, journal: Journal, way: WayBack) -> None:
+    def __init__(self, kernel: Kernel, journal: Journal, way: Rollback) -> None:
         self._kernel, self._journal, self._way = kernel, journal, way
 
     def finish_all(self, *, forward: bool, progress: Progress | None, of_this_boot: bool = True) -> tuple[Outcome, ...]:
@@ -56,7 +56,7 @@ class Recovery:
             spare = untouched(plan, reached) if reached is not None else ()
             left = self._way.go_to(plan, goals, progress, forward=done, rebooted=rebooted, spare=spare)
             if done:
-                prove_viable(self._kernel, plan.viable_groups)
+                verify_viable(self._kernel, plan.viable_groups)
         except VfioctlError as error:
             why = "; then, in recovery: ".join(filter(None, (entry.why, error.message)))
             self._way.note(entry.id, JournalState.STUCK, why)
@@ -84,21 +84,21 @@ class Recovery:
         """Whether only the last word in the journal was missing."""
         if plan.reset:
             return False  # whether it was reset, no fact tells
-        if plan.intent.slicing is not None:
-            return self._is_sliced(plan)
+        if plan.intent.vgpu_request is not None:
+            return self._has_changed(plan)
         goals = after(plan)
         found = read_facts(self._kernel, goals)
         if not all(a in found and found[a].binding.meets(goal) for a, goal in goals.items()):
             return False
         try:
-            prove_viable(self._kernel, plan.viable_groups)
+            verify_viable(self._kernel, plan.viable_groups)
         except (VerifyError, KernelRefused):
             return False  # a guest could not have it, so it is no success, and there must be a way back
         return True
 
-    def _is_sliced(self, plan: Plan) -> bool:
+    def _has_changed(self, plan: Plan) -> bool:
         try:
-            return not prove_settings(self._kernel, plan.settings, {})
+            return not verify_settings(self._kernel, plan.settings, {})
         except VerifyError:
             return False
 

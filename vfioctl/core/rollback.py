@@ -15,12 +15,12 @@ from vfioctl.binding.plan.release import to_finish, to_put_back
 from vfioctl.binding.plan.steps import Bindings, steps
 from vfioctl.binding.probe.settings import read_again
 from vfioctl.core.change import JournalState, Plan, Verb
-from vfioctl.core.executor import Progress, Walk
+from vfioctl.core.executor import Executor, Progress
 from vfioctl.core.journal import Journal
 from vfioctl.core.messages import listed, said, stuck
 from vfioctl.core.setting import SettingKind
 from vfioctl.core.snapshot import BOOT_ID
-from vfioctl.core.verify import dead, prove_bindings, prove_settings
+from vfioctl.core.verify import dead, verify_bindings, verify_settings
 from vfioctl.errors import StoreDamaged, Stuck, VfioctlError
 from vfioctl.inventory.model.functions import Inventory, Mark, MarkKind
 from vfioctl.inventory.model.values import PciAddress, Subject, subject
@@ -28,11 +28,11 @@ from vfioctl.inventory.probe.facts import read_facts
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.protocol import Kernel
 
-_OF_A_SLICE = (SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER)
+_OF_A_VGPU = (SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER)
 DEAD = "its configuration space reads as all ones: nothing answers on the bus"
 
 
-class WayBack:
+class Rollback:
     """Of one host and its journal. `settle`: seconds a driver may take to appear after the last write."""
 
     def __init__(self, kernel: Kernel, journal: Journal, *, settle: float) -> None:
@@ -46,7 +46,7 @@ class WayBack:
         """What the ledger says against devices in this boot."""
         return self._journal.marks(boot_id=self.boot_id)
 
-    def walk(self, seen: Inventory | None) -> Walk:
+    def walk(self, seen: Inventory | None) -> Executor:
         inventory: list[Inventory] = [seen] if seen else []
 
         def look() -> Inventory:
@@ -54,7 +54,7 @@ class WayBack:
                 inventory.append(read_inventory(self._kernel, self.marks()))
             return inventory[0]
 
-        return Walk(self._kernel, look, settle=self._settle)
+        return Executor(self._kernel, look, settle=self._settle)
 
     def mark_dead(self, plan: Plan) -> tuple[PciAddress, ...]:
         """Those that a guest, or a reset, has left dead."""
@@ -75,7 +75,7 @@ class WayBack:
     ) -> None:
         """Plans from what is now to what was before, and walks it; on failure the journal stays open.
 
-        `spare`: slices that were not come to, or that the kernel refused. Whatever is there now in their place, or is
+        `spare`: vGPUs that were not come to, or that the kernel refused. Whatever is there now in their place, or is
         not there any more, is somebody else's doing. `written`: see `to_put_back`.
         """
         why = said(error)
@@ -133,7 +133,7 @@ class WayBack:
         bound = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
         if gone := [address for address in goals if address not in bound]:
             raise Stuck(f"{', '.join(gone)} has gone from the PCI bus", hint="rescan the bus, then recover")
-        planned = [s for s in plan.settings if s.address not in spare or s.kind not in _OF_A_SLICE]
+        planned = [s for s in plan.settings if s.address not in spare or s.kind not in _OF_A_VGPU]
         if rebooted:
             planned = [setting for setting in planned if setting.kind == SettingKind.KEPT]
         values = read_again(self._kernel, planned) if planned else {}
@@ -141,9 +141,9 @@ class WayBack:
         inventory = read_inventory(self._kernel, self.marks()) if goals else None
         modules = modules_between(inventory, bound, goals) if inventory else ()
         todo = steps(bound, goals, modules, settings=settings, reset=plan.reset if forward else None)
-        left = self.walk(inventory).take(todo, plan.intent, progress, heed=_deaf)
-        prove_bindings(self._kernel, goals, settle=self._settle)
-        return left + prove_settings(self._kernel, settings, goals)
+        left = self.walk(inventory).take(todo, plan.intent, progress, check_interrupt=_deaf)
+        verify_bindings(self._kernel, goals, settle=self._settle)
+        return left + verify_settings(self._kernel, settings, goals)
 
 
 def after(plan: Plan) -> Bindings:

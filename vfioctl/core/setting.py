@@ -1,4 +1,4 @@
-"""What a change is besides drivers: power, consoles, locks, services; slices and the counts of VFs. No input or output.
+"""What a change is besides drivers: power, consoles, locks, services; vGPUs and the counts of VFs. No input or output.
 
 A setting has one value before and one after, like a binding, so that it is planned, undone and recovered the same way.
 """
@@ -37,7 +37,7 @@ class SettingKind(StrEnum):
     VGPU_TYPE = "vGPU type"
     """NVIDIA's `current_vgpu_type` of a VF: an id, or 0."""
     PARAMETER = "parameter"
-    """A file of a slice's own, as `nvidia/vgpu_params`. Gone with the slice."""
+    """A file of a vGPU's own, as `nvidia/vgpu_params`. Gone with the vGPU."""
     VF_COUNT = "VFs"
     """`sriov_numvfs`, as the links to the VFs tell it: to read the file may block."""
     AUTOPROBE = "autoprobe"
@@ -47,13 +47,13 @@ class SettingKind(StrEnum):
     PROFILE = "profile"
     """What a PF or a VF may take of an xe card."""
     KEPT = "definition"
-    """A file that has a slice, or VFs, made again at boot: its text, empty while there is none."""
+    """A file that has a vGPU, or VFs, made again at boot: its text, empty while there is none."""
 
 
 ZOMBIE = "zombie"
 """Of a mediated device that was removed while it was open: hidden, and its share still taken."""
-NO_SLICE = ("", "0")
-SLICING = frozenset(
+NO_VGPU = ("", "0")
+VGPU_KINDS = frozenset(
     {
         SettingKind.MDEV,
         SettingKind.VGPU_TYPE,
@@ -84,7 +84,7 @@ _OF_THE_FUNCTION: Mapping[SettingKind, str] = {
     SettingKind.NVIDIA_VFS: "{}",
 }
 _NOT_ITS_OWN = "driver|firmware_node|iommu|iommu_group|mdev_type|of_node|power|subsystem|vfio-dev"
-"""Folders of any mediated device that are the kernel's, or lead away from it: no parameters of a slice."""
+"""Folders of any mediated device that are the kernel's, or lead away from it: no parameters of a vGPU."""
 _BELOW_THE_SUBJECT: Mapping[SettingKind, str] = {
     SettingKind.PARAMETER: rf"/sys/bus/(mdev/devices/UUID/(?!({_NOT_ITS_OWN})/)[a-z0-9_-]+|pci/devices/ADDRESS/nvidia)"
     r"/(?!current_vgpu_type$)[a-z0-9_]+",
@@ -170,19 +170,19 @@ class Setting(Value):
         return self.before == self.after and self.during is None and self.kind != SettingKind.POWER
 
     @property
-    def is_slice(self) -> bool:
-        """Whether it is a slice itself."""
+    def is_vgpu(self) -> bool:
+        """Whether it is a vGPU itself."""
         return self.kind in (SettingKind.MDEV, SettingKind.VGPU_TYPE)
 
     @property
     def makes(self) -> bool:
-        """Whether a slice is made by it."""
-        return self.is_slice and self.after not in NO_SLICE and self.before in NO_SLICE
+        """Whether a vGPU is made by it."""
+        return self.is_vgpu and self.after not in NO_VGPU and self.before in NO_VGPU
 
     @property
     def removes(self) -> bool:
-        """Whether a slice goes by it."""
-        return self.is_slice and self.after in NO_SLICE and self.before not in NO_SLICE
+        """Whether a vGPU goes by it."""
+        return self.is_vgpu and self.after in NO_VGPU and self.before not in NO_VGPU
 
     def back_from(self, now: str) -> Setting:
         """From what it is now to what it was. VFs that come back find no drivers either."""

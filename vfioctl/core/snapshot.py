@@ -1,4 +1,4 @@
-"""What a listing of slices asks of the ledger. Reads only, and imports no pydantic: a listing is to be quick."""
+"""What a listing of vGPUs asks of the ledger. Reads only, and imports no pydantic: a listing is to be quick."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Names = Mapping[str, Mapping[str, str]]
 
 # of another boot only what has a name of its own: an address is anybody's again
 _MADE = """
-    SELECT id, card, place, since, kept FROM slice WHERE boot_id = ? OR (kept AND id GLOB '*-*-*-*-*')
+    SELECT id, card, place, since, kept FROM vgpu WHERE boot_id = ? OR (kept AND id GLOB '*-*-*-*-*')
     ORDER BY id, journal
 """
 _WEDGED = "SELECT address, why FROM mark WHERE kind = 'wedged' AND boot_id = ?"
 _NAMES = "SELECT card, id, name FROM type_name WHERE boot_id = ?"
 
 
-class Glance:
+class LedgerSnapshot:
     """Of one ledger, in one boot, read once. Every method raises StoreDamaged."""
 
     def __init__(self, store: Store, *, boot_id: str) -> None:
         self._store, self._boot = store, (boot_id,)
 
     def made(self) -> Mapping[str, Made]:
-        """The slices that vfioctl made and that may still be there, by id; those that are kept, of any boot."""
+        """The vGPUs that vfioctl made and that may still be there, by id; those that are kept, of any boot."""
         return {row[0]: Made(*row[:4], kept=bool(row[4])) for row in self._rows[0]}
 
     def wedged(self) -> Mapping[str, str]:

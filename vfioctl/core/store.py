@@ -70,6 +70,7 @@ _MIGRATIONS = (
         PRIMARY KEY (card, id)
     ) STRICT;
     """,
+    "ALTER TABLE slice RENAME TO vgpu;",
 )
 
 

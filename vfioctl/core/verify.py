@@ -26,7 +26,7 @@ from vfioctl.vgpu.probe.inventory import read_vgpus
 _LEFT_TO_OTHERS = (SettingKind.LOCK, SettingKind.PERSISTENCE)
 
 
-def prove_bindings(
+def verify_bindings(
     kernel: Kernel, goals: Bindings, *, settle: float, also: Iterable[PciAddress] = ()
 ) -> Mapping[PciAddress, Fact]:
     """The facts found, of the goals as they have them, and `also` of others. Raises VerifyError after `settle` s."""
@@ -42,13 +42,13 @@ def prove_bindings(
         time.sleep(0.05)
 
 
-def prove_settings(kernel: Kernel, settings: Iterable[Setting], goals: Bindings) -> list[str]:
+def verify_settings(kernel: Kernel, settings: Iterable[Setting], goals: Bindings) -> list[str]:
     """What of the things that may fail is not as it was to be. Raises VerifyError for the others.
 
     A file that has gone is no failure: a vtconsole goes with the last framebuffer, `unbindLock` with the binding.
     """
     going = {setting.address for setting in settings if setting.removes}
-    wanted = [s for s in settings if s.kind not in _LEFT_TO_OTHERS and (s.is_slice or s.address not in going)]
+    wanted = [s for s in settings if s.kind not in _LEFT_TO_OTHERS and (s.is_vgpu or s.address not in going)]
     if not wanted:
         return []
     found = read_again(kernel, wanted)
@@ -74,10 +74,10 @@ def _items(text: str) -> frozenset[str]:
     return frozenset(filter(None, (item.strip() for item in text.split(","))))
 
 
-def prove_slices(
+def verify_vgpus(
     kernel: Kernel, plan: Plan, *, settle: float, names: Names, suspects: Collection[str] = ()
 ) -> tuple[tuple[Vgpu, ...], tuple[Left, ...]]:
-    """The slices that were made, each with a node for a guest to open, and what there is room for now.
+    """The vGPUs that were made, each with a node for a guest to open, and what there is room for now.
 
     `names`: what types are called that the kernel may list no more. Of `suspects` nothing is asked.
     Raises VerifyError when a node does not come in `settle` seconds.
@@ -111,7 +111,7 @@ def _of_interest(plan: Plan, found: Vgpus, made: Mapping[str, Vgpu]) -> tuple[Vg
 
 
 def _left(plan: Plan, found: Vgpus) -> tuple[Left, ...]:
-    kinds = {s.after if s.makes else s.before for s in plan.settings if s.is_slice}
+    kinds = {s.after if s.makes else s.before for s in plan.settings if s.is_vgpu}
     types = {kind.rpartition("/")[2] for kind in kinds}
     return tuple(
         Left(card=card.id, type=kind.id, profile=kind.profile, available=kind.available)
@@ -121,7 +121,7 @@ def _left(plan: Plan, found: Vgpus) -> tuple[Left, ...]:
     )
 
 
-def prove_viable(kernel: Kernel, groups: Iterable[int]) -> None:
+def verify_viable(kernel: Kernel, groups: Iterable[int]) -> None:
     """Asks the kernel whether a guest could own them. Raises VerifyError, KernelRefused."""
     for group in groups:
         try:

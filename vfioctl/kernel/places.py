@@ -1,4 +1,4 @@
-"""Where Linux shows that a GPU can be sliced, and its slices: what a snapshot takes of it. Reads only.
+"""Where Linux shows that a GPU can be sliced, and its vGPUs: what a snapshot takes of it. Reads only.
 
 Names of files alone: what they mean is the probe's to say.
 """
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 def places(kernel: Kernel) -> Iterator[Place]:
-    """All directories about slices, each before those that lie in it. Asks only what never blocks."""
+    """All directories about vGPUs, each before those that lie in it. Asks only what never blocks."""
     for classes in (MDEV_PARENTS, MDEV_DEVICES):
         if kernel.has(classes):
             yield Place(classes, (), ("",))

@@ -107,7 +107,7 @@ class Kernel(Protocol):
         """The file `name` of each of the directory's own directories: `texts` and `refused` are by directory."""
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
         """`read_one` for each subject, in order, where a read that blocks costs only its subject.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Deadlines(NamedTuple):
+class Timeouts(NamedTuple):
     """Seconds. `steps` by the name of the file that is written: unbind, drivers_probe, driver_override, ..."""
 
     default: float = 30.0

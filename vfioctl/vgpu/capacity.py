@@ -1,4 +1,4 @@
-"""How many slices a card has room for, and what remains after some are made. Pure arithmetic.
+"""How many vGPUs a card has room for, and what remains after some are made. Pure arithmetic.
 
 Every answer is a range that the truth lies in, as far as the kernel's interface tells: a rule that it does not tell is
 never presumed. What is made beside vfioctl in the meantime is not foreseen.
@@ -68,8 +68,8 @@ def _size_mode(card: VgpuCard) -> SizeMode:
     """As the driver said, unless what is there disproves it: the lists are not read at one moment."""
     there = {kind.size for kind in card.types if kind.existing}
     offered = {kind.size for kind in card.types if _offers(card, kind)}
-    if card.sharing is not Sharing.SIZES or any(slices is not None for slices, _ in there | offered):
-        return SizeMode.UNKNOWN  # slices of GPU instances have their own rules
+    if card.sharing is not Sharing.SIZES or any(vgpus is not None for vgpus, _ in there | offered):
+        return SizeMode.UNKNOWN  # vGPUs of GPU instances have their own rules
     proven = SizeMode.UNKNOWN if _unread(card) else _proven_mode(card, there, offered)
     return proven if proven is SizeMode.MIXED or card.size_mode is SizeMode.UNKNOWN else card.size_mode
 

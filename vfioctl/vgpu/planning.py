@@ -1,6 +1,6 @@
-"""From an intent about slices or VFs to a plan: looks at what the plan has to know, and lets `plan` decide.
+"""From an intent about vGPUs or VFs to a plan: looks at what the plan has to know, and lets `plan` decide.
 
-Changes nothing. It looks at no more than the slices and the functions that are named: a slice is made in less time than
+Changes nothing. It looks at no more than the vGPUs and the functions that are named: a vGPU is made in less time than
 it takes to read a whole host.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vfioctl.binding.model.circumstances import Circumstances
-from vfioctl.core.change import Fact, Intent, Plan, Slicing, Verb
+from vfioctl.core.change import Fact, Intent, Plan, Verb, VgpuRequest
 from vfioctl.core.setting import VF_COUNTS
-from vfioctl.core.snapshot import Glance
+from vfioctl.core.snapshot import LedgerSnapshot
 from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused, UnknownDevice
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holders
@@ -52,7 +52,7 @@ def read_persistent(kernel: Kernel, made: Mapping[str, Made]) -> tuple[dict[str,
             found[facts["path"]] = Intent(
                 verb=Verb.CREATE,
                 devices=(),
-                slicing=Slicing(
+                vgpu_request=VgpuRequest(
                     type=facts["type"],
                     parent=facts["parent"],
                     uuids=(Uuid(facts["uuid"]),),
@@ -65,11 +65,11 @@ def read_persistent(kernel: Kernel, made: Mapping[str, Made]) -> tuple[dict[str,
 
 def _as_asked(kept: Kept) -> Intent:
     if kept.vfs is not None:
-        return Intent(verb=Verb.SRIOV, devices=(kept.device,), slicing=Slicing(vfs=kept.vfs, persistent=True))
+        return Intent(verb=Verb.SRIOV, devices=(kept.device,), vgpu_request=VgpuRequest(vfs=kept.vfs, persistent=True))
     return Intent(
         verb=Verb.CREATE,
         devices=(),
-        slicing=Slicing(
+        vgpu_request=VgpuRequest(
             type=kept.name or kept.type,
             parent=kept.device,
             persistent=True,
@@ -79,8 +79,8 @@ def _as_asked(kept: Kept) -> Intent:
 
 
 def is_there(found: Vgpus, intent: Intent) -> bool:
-    """Whether the slice that is kept is there already."""
-    wish = intent.slicing
+    """Whether the vGPU that is kept is there already."""
+    wish = intent.vgpu_request
     if wish is None or intent.verb != Verb.CREATE:
         return False
     names = {str(uuid) for uuid in wish.uuids} or {wish.parent or ""}
@@ -100,10 +100,10 @@ def refuse_other_vfs(plan: Plan) -> None:
             )
 
 
-def read_slices(kernel: Kernel, ledger: Glance, intent: Intent) -> Vgpus:
-    """The slices of the cards that an intent is about, of all where that does not show yet; and whose they are."""
+def read_concerned(kernel: Kernel, ledger: LedgerSnapshot, intent: Intent) -> Vgpus:
+    """The vGPUs of the cards that an intent is about, of all where that does not show yet; and whose they are."""
     wedged = ledger.wedged()
-    wish = intent.slicing or Slicing()
+    wish = intent.vgpu_request or VgpuRequest()
     named = [str(name) for name in (*wish.uuids, *wish.instances)]
     found = read_vgpus(kernel, _cards(kernel, intent), suspects=wedged, names=ledger.type_names(), defined=named)
     return with_owners(found, ledger.made(), wedged)
@@ -112,9 +112,9 @@ def read_slices(kernel: Kernel, ledger: Glance, intent: Intent) -> Vgpus:
 def _cards(kernel: Kernel, intent: Intent) -> set[str] | None:
     if intent.verb in (Verb.SRIOV, Verb.PROFILE):
         return {*intent.devices}
-    if intent.verb != Verb.REMOVE or intent.slicing is None:
+    if intent.verb != Verb.REMOVE or intent.vgpu_request is None:
         return None
-    homes = {_home(kernel, name) for name in intent.slicing.instances}
+    homes = {_home(kernel, name) for name in intent.vgpu_request.instances}
     return None if "" in homes else homes
 
 
@@ -130,7 +130,7 @@ def _home(kernel: Kernel, name: Subject) -> str:
 
 
 def planned(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look) -> Plan:
-    """The plan for the intent: `found` says whose each slice is, `made` what the ledger says of them.
+    """The plan for the intent: `found` says whose each vGPU is, `made` what the ledger says of them.
 
     Raises what the functions of `plan.vgpu` and `plan.sriov` raise.
     """
@@ -146,12 +146,12 @@ def planned(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Mad
 
 
 def _create(kernel: Kernel, intent: Intent, found: Vgpus) -> Plan:
-    wish = intent.slicing
+    wish = intent.vgpu_request
     if wish is None:
-        raise BadSpec("the plan does not say which slices it is about")
+        raise BadSpec("the plan does not say which vGPUs it is about")
     chosen, names = choose(found, intent)
     used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
-    intent = intent.model_copy(update={"slicing": wish.model_copy(update={"uuids": used})})
+    intent = intent.model_copy(update={"vgpu_request": wish.model_copy(update={"uuids": used})})
     facts = _facts(kernel, (name for place in chosen.places for name in (place.card, place.parent)))
     files = [kept_file(name, place.parent) for place, name in zip(chosen.places, names, strict=True)]
     texts = {file: text_of(kernel, file) for file in files if wish.persistent}
@@ -165,7 +165,7 @@ def _facts(kernel: Kernel, names: Iterable[str]) -> dict[PciAddress, Fact]:
 
 
 def _remove(kernel: Kernel, intent: Intent, found: Vgpus, made: Mapping[str, Made], look: Look) -> Plan:
-    wanted = intent.slicing.instances if intent.slicing else ()
+    wanted = intent.vgpu_request.instances if intent.vgpu_request else ()
     # what is wedged would not answer, and is refused anyway
     going = [v for v in found.instances if v.id in wanted and v.state not in (VgpuState.ZOMBIE, VgpuState.WEDGED)]
     facts = _facts(kernel, (name for vgpu in going for name in (vgpu.card, vgpu.parent)))

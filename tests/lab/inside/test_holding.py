@@ -23,7 +23,7 @@ from vfioctl.inventory.model.functions import MarkKind
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 DEADLINE = 3.0
 AFTER_THE_DEADLINE = 1.0
@@ -39,7 +39,7 @@ def ledger(tmp_path: Path) -> Path:
 @pytest.fixture
 def host(ledger: Path) -> Host:
     """It does not wait long for the kernel."""
-    return Host(Live(deadlines=Deadlines(default=DEADLINE)), ledger)
+    return Host(Live(timeouts=Timeouts(default=DEADLINE)), ledger)
 
 
 def refused(ask: Callable[[], object]) -> DeviceInUse:

@@ -1,4 +1,4 @@
-"""Slices that somebody has open: refused by name, and when it is forced, what cannot end costs nothing but itself."""
+"""vGPUs that somebody has open: refused by name, and when it is forced, what cannot end costs nothing but itself."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments while slices are made and removed, each followed by recovery: all of them or none."""
+"""SIGKILL at random moments while vGPUs are made and removed, each followed by recovery: all of them or none."""
 
 import random
 import time
@@ -11,7 +11,7 @@ from vfioctl.core.change import JournalState, Plan, Result
 from vfioctl.host import Host
 
 ROUNDS = 12
-SLICES = 6
+VGPUS = 6
 CUT_SHORT_AT_LEAST = 4
 MOST_ROUNDS = 5 * ROUNDS
 
@@ -46,4 +46,4 @@ def test_all_or_none_whenever_it_is_killed(load: Load, tmp_path: Path) -> None:
 
 def _next(host: Host, theirs: str) -> Plan:
     ours = mdev.instances() - {theirs}
-    return host.plan_remove(sorted(ours)) if ours else host.plan_create("mtty-1", count=SLICES)
+    return host.plan_remove(sorted(ours)) if ours else host.plan_create("mtty-1", count=VGPUS)

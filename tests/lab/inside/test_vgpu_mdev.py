@@ -45,14 +45,14 @@ def exact(available: Mapping[str, Count]) -> dict[str, int]:
 
 
 def listed(ledger: Path) -> dict[str, Vgpu]:
-    """All slices by id, as `vgpu list` has them."""
+    """All vGPUs by id, as `vgpu list` has them."""
     return {vgpu.id: vgpu for vgpu in Host.live(ledger).vgpus().instances}
 
 
 def made(ledger: Path, kind: str, *, count: int = 1, **wishes: Any) -> list[Vgpu]:
-    """Slices that vfioctl has made, as it tells of them."""
+    """vGPUs that vfioctl has made, as it tells of them."""
     host = Host.live(ledger)
-    return list(host.apply(host.plan_create(kind, count=count, **wishes)).slices)
+    return list(host.apply(host.plan_create(kind, count=count, **wishes)).vgpus)
 
 
 class TestAPool:
@@ -85,10 +85,10 @@ class TestAPool:
         (card,) = host.vgpus().cards
         forecast = after(card, {MEDIUM: 2})
         outcome = host.apply(host.plan_create(MEDIUM, count=2))
-        assert [vgpu.type for vgpu in outcome.slices] == [MEDIUM] * 2
+        assert [vgpu.type for vgpu in outcome.vgpus] == [MEDIUM] * 2
         assert [(left.type, left.available) for left in outcome.left] == [(MEDIUM, forecast.available[MEDIUM])]
         assert exact(forecast.available) == mdev.available("mbochs") == bochs(17, 4, 1)
-        assert host.apply(host.plan_remove([vgpu.id for vgpu in outcome.slices])).left == ()
+        assert host.apply(host.plan_remove([vgpu.id for vgpu in outcome.vgpus])).left == ()
         assert mdev.available("mbochs") == bochs(25, 6, 1)
 
     def test_all_or_none(self, load: Load, ledger: Path) -> None:
@@ -99,7 +99,7 @@ class TestAPool:
         assert mdev.instances() == set()
         six = vfioctl(ledger, "vgpu", "create", MEDIUM, "--count", "6", "--json")
         assert six.returncode == 0, six.stderr
-        assert {vgpu["id"] for vgpu in json.loads(six.stdout)["slices"]} == mdev.instances()
+        assert {vgpu["id"] for vgpu in json.loads(six.stdout)["vgpus"]} == mdev.instances()
         assert mdev.available("mbochs") == bochs(1, 0, 0)
         before = mdev.instances()
         for kind, count in ((MEDIUM, 1), (SMALL, 2), (LARGE, 1)):
@@ -130,7 +130,7 @@ class TestOne:
         load("mtty")
         answer = test_vfioctl.whole_vfioctl(ledger, "vgpu", "create", "mtty-2", "--json")
         assert answer.returncode == 0, answer.stderr
-        (one,) = json.loads(answer.stdout)["slices"]
+        (one,) = json.loads(answer.stdout)["vgpus"]
         assert mdev.instances() == {one["id"]}
         device = mdev.BUS / "devices" / one["id"]
         group = (device / "iommu_group").readlink().name

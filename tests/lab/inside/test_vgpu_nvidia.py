@@ -68,7 +68,7 @@ class TestAnOlderCard:
         assert mdev.instances() == set()
         assert vfioctl(ledger, "recover").stdout.startswith("Nothing to recover")
 
-    def test_it_stays_with_its_driver_while_it_has_slices(self, older: str, ledger: Path) -> None:
+    def test_it_stays_with_its_driver_while_it_has_vgpus(self, older: str, ledger: Path) -> None:
         ours = made(ledger, "A2-4C")[0].id
         theirs = mdev.create(older, A2_4C)
         for words in (("bind", older), ("unbind", older, "--to", "bochs-drm"), ("reset", older)):
@@ -97,7 +97,7 @@ class TestVfsWithMdevs:
         assert refusal(ledger, "vgpu", "create", "A2-8Q", "--parent", second.parent)["kind"] == "NoCapacity"
         assert mdev.instances() == {second.id, third.id}
 
-    def test_a_vf_with_a_slice_stays_as_it_is(self, ledger: Path, lab: Topology, bind_vfs: BindVfs) -> None:
+    def test_a_vf_with_a_vgpu_stays_as_it_is(self, ledger: Path, lab: Topology, bind_vfs: BindVfs) -> None:
         function, _ = bind_vfs("standin_mdev", 2)
         ours = made(ledger, "A2-4C", parent=function)[0].id
         to_another = ("unbind", function, "--to", "nvme")
@@ -114,13 +114,13 @@ class TestVfsWithMdevs:
 class TestTheVendorsFolder:
     def test_types_on_vfs_until_the_card_is_full(self, ledger: Path, bind_vfs: BindVfs) -> None:
         functions = bind_vfs("standin_vendor", 4)
-        slices = made(ledger, "L40S-16Q", count=2, parameters=NO_LIMIT)
-        ours = [one.id for one in slices]
+        vgpus = made(ledger, "L40S-16Q", count=2, parameters=NO_LIMIT)
+        ours = [one.id for one in vgpus]
         assert set(ours) < set(functions)
         assert [mdev.current(one) for one in ours] == [L40S_16Q] * 2
         for one in ours:
             assert (pci.DEVICES / one / "nvidia/vgpu_params").read_text() == "frame_rate_limiter=0\n"
-        assert {Path(one.vfio_group or "").is_char_device() for one in slices} == {True}
+        assert {Path(one.vfio_group or "").is_char_device() for one in vgpus} == {True}
         assert refusal(ledger, "vgpu", "create", "L40S-24Q")["kind"] == "NoCapacity"
         # of one size the letters may mix
         (mixed,) = made(ledger, "L40S-16A")
@@ -215,6 +215,6 @@ class TestTheVendorsFolder:
         for words in (("bind", function), to_another, ("reset", function), ("bind", other)):
             assert words[1] in refusal(ledger, *words)["message"], words
         error = refusal(ledger, "sriov", "off", lab.nvme, "--foreign")
-        assert {function, other} <= set(error["facts"]["slices"])
+        assert {function, other} <= set(error["facts"]["vgpus"])
         assert [mdev.current(one) for one in (function, other)] == [L40S_2Q] * 2
         assert {pci.driver_of(one) for one in (function, other)} == {"nvidia"}

@@ -24,7 +24,7 @@ FULL = [("mtty", PORT, "ENOSPC"), ("mdpy", "mdpy-vga", "EUSERS")]
 
 
 class Overtaken(Live):
-    """This machine, on which somebody else is faster just before the k-th slice is made."""
+    """This machine, on which somebody else is faster just before the k-th vGPU is made."""
 
     def __init__(self, k: int, somebody: Callable[[str], object]) -> None:
         super().__init__()
@@ -150,9 +150,9 @@ class TestAtOnce:
             answers = [each.answer() for each in racing]
             assert sorted(answer.returncode for answer in answers) == [0, 4], answers
             (won,), (lost,) = ([json.loads(a.stdout) for a in answers if a.returncode == code] for code in (0, 4))
-            assert mdev.instances() == {vgpu["id"] for vgpu in won["slices"]}
+            assert mdev.instances() == {vgpu["id"] for vgpu in won["vgpus"]}
             assert lost["error"]["kind"] in ("NoCapacity", "StalePlan")
-            mdev.remove(won["slices"][0]["id"])
+            mdev.remove(won["vgpus"][0]["id"])
 
     def test_of_two_for_more_than_half_at_most_one_gets_all(self, load: Load, tmp_path: Path) -> None:
         """Both may lose, each to what the other had for a moment."""

@@ -38,7 +38,7 @@ class TestTheirNumber:
         two = vfioctl(ledger, "sriov", "set", lab.nvme, "2", "--json")
         assert two.returncode == 0, two.stderr
         functions = mdev.vfs(lab.nvme)
-        assert [vgpu["id"] for vgpu in json.loads(two.stdout)["slices"]] == functions
+        assert [vgpu["id"] for vgpu in json.loads(two.stdout)["vgpus"]] == functions
         assert len(functions) == 2
         assert [pci.driver_of(one) for one in functions] == [None, None]
         assert autoprobe(lab.nvme) == "1"

@@ -21,12 +21,12 @@ from vfioctl.core.change import (
     Outcome,
     Plan,
     Result,
-    Slicing,
     Step,
     StepKind,
     Verb,
+    VgpuRequest,
 )
-from vfioctl.core.setting import SLICING, Setting, SettingKind
+from vfioctl.core.setting import VGPU_KINDS, Setting, SettingKind
 from vfioctl.errors import BadDocument, StalePlan
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
@@ -45,7 +45,7 @@ ADDRESSES = st.builds(
 BINDINGS = st.builds(Binding, driver=NAMES, driver_override=NAMES)
 UUIDS = st.uuids().map(lambda uuid: Uuid(str(uuid)))
 SLICINGS = st.builds(
-    Slicing,
+    VgpuRequest,
     type=NAMES,
     parent=NAMES,
     numa=st.none() | st.integers(0, 9),
@@ -54,7 +54,7 @@ SLICINGS = st.builds(
     uuids=st.lists(UUIDS, max_size=2).map(tuple),
     parameters=st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple),
     persistent=st.booleans(),
-    shun=st.lists(TEXT, max_size=2).map(tuple),
+    exclude=st.lists(TEXT, max_size=2).map(tuple),
     instances=st.lists(ADDRESSES | UUIDS, max_size=2).map(tuple),
     vfs=st.none() | st.integers(0, 99),
     foreign=st.booleans(),
@@ -64,7 +64,7 @@ INTENTS = st.builds(
     verb=st.sampled_from(Verb),
     devices=st.lists(ADDRESSES, max_size=3).map(tuple),
     driver=NAMES,
-    slicing=st.none() | SLICINGS,
+    vgpu_request=st.none() | SLICINGS,
     with_group=st.booleans(),
     allow_boot_vga=st.booleans(),
     stop_services=st.lists(TEXT, max_size=2).map(tuple),
@@ -215,7 +215,7 @@ class TestMadeAgain:
             for gpu in (TRAINING, SCREEN)
         ]
         kinds = {setting.kind for plan in plans for setting in plan.settings}
-        assert kinds == {*SettingKind} - SLICING - {SettingKind.RESET_METHOD}
+        assert kinds == {*SettingKind} - VGPU_KINDS - {SettingKind.RESET_METHOD}
         for plan in plans:
             assert Plan.model_validate_json(plan.model_dump_json()) == plan
             assert host.plan_again(plan) == plan

@@ -34,8 +34,8 @@ from vfioctl.binding.plan.release import (
     excused,
     idle_services,
     to_finish,
-    to_let_go,
     to_put_back,
+    to_release,
     warnings,
 )
 from vfioctl.binding.plan.steps import steps
@@ -76,7 +76,7 @@ def reading(kind: SettingKind, value: str | None) -> Reading:
 
 
 def let_go(*readings: Reading, leaving: Sequence[PciAddress] = (GPU,)) -> tuple[Setting, ...]:
-    return to_let_go(leaving, Circumstances(readings=readings))
+    return to_release(leaving, Circumstances(readings=readings))
 
 
 def made(kind: SettingKind) -> Setting:
@@ -114,7 +114,7 @@ class TestWhatIsSet:
 
     def test_only_power_of_what_comes_from_another_vfio_driver(self) -> None:
         readings = tuple(reading(kind, THERE[kind]) for kind in THERE)
-        found = to_let_go([], Circumstances(readings=readings), from_vfio=[GPU])
+        found = to_release([], Circumstances(readings=readings), from_vfio=[GPU])
         assert [each.kind for each in found] == [SettingKind.POWER]
 
     @pytest.mark.parametrize("state", ["inactive", "failed", "activating", "deactivating", "unknown"])
@@ -381,7 +381,7 @@ class TestOnAHostInUse:
 
     def test_a_process_in_the_graphical_session_is_asked_again_after_the_desktop_has_gone(self, host: Host) -> None:
         tree = host.kernel.tree  # type: ignore[attr-defined] # it is simulated
-        add_process(tree, 1894, "gnome-shell", "0::/user.slice/user-1000.slice/session-2.scope", "/dev/dri/card0")
+        add_process(tree, 1894, "gnome-shell", "0::/user.vGPU/user-1000.vGPU/session-2.scope", "/dev/dri/card0")
         before = state(tree)
         plan = planned(host, SCREEN)
         with pytest.raises(DeviceInUse, match="gnome-shell") as caught:

@@ -157,19 +157,19 @@ def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
 
 
 @pytest.mark.parametrize("host", SLICED)
-def test_slices(run: Run, golden: Golden, host: str) -> None:
+def test_vgpus(run: Run, golden: Golden, host: str) -> None:
     golden(f"{host}/vgpu-types.txt", run(f"vgpu types --host {host}").out)
     golden(f"{host}/vgpu-types.json", json.dumps(run(f"vgpu types --host {host} --json").document, indent=1) + "\n")
     golden(f"{host}/vgpu-list.txt", run(f"vgpu list --host {host}").out)
     golden(f"{host}/vgpu-list.json", json.dumps(run(f"vgpu list --host {host} --json").document, indent=1) + "\n")
 
 
-def test_a_slice(run: Run, golden: Golden) -> None:
+def test_a_vgpu(run: Run, golden: Golden) -> None:
     told = ""
-    for host, slice_ in (("a2", "6d3f2c1a"), ("a2", "9d3f2c1a"), ("l40s", "41:00.5"), ("xe", "03:00.1")):
-        answer = run(f"vgpu show {slice_} --host {host}")
+    for host, vgpu_ in (("a2", "6d3f2c1a"), ("a2", "9d3f2c1a"), ("l40s", "41:00.5"), ("xe", "03:00.1")):
+        answer = run(f"vgpu show {vgpu_} --host {host}")
         assert (answer.code, answer.err) == (0, "")
-        told += f"$ vfioctl vgpu show {slice_} --host {host}\n{answer.out}"
+        told += f"$ vfioctl vgpu show {vgpu_} --host {host}\n{answer.out}"
     golden("vgpu-show.txt", told)
     golden("vgpu-show.json", json.dumps(run("vgpu show 6d3f2c1a --host a2 --json").document, indent=1) + "\n")
 
@@ -184,13 +184,13 @@ def test_what_would_remain(run: Run, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("host", SLICED)
-def test_no_line_about_slices_is_wider_than_the_terminal(run: Run, host: str) -> None:
+def test_no_line_about_vgpus_is_wider_than_the_terminal(run: Run, host: str) -> None:
     told = [run(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
     assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("host", CHANGES)
-def test_changes_of_slices(run: Run, golden: Golden, host: str) -> None:
+def test_changes_of_vgpus(run: Run, golden: Golden, host: str) -> None:
     """Plans, outcomes and refusals, one after the other on one host."""
     told = ""
     for line in CHANGES[host]:
@@ -200,7 +200,7 @@ def test_changes_of_slices(run: Run, golden: Golden, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", CHANGES)
-def test_changes_of_slices_in_json(run: Run, golden: Golden, host: str) -> None:
+def test_changes_of_vgpus_in_json(run: Run, golden: Golden, host: str) -> None:
     documents = [run(f"{line} --json --simulate {host}").document for line in CHANGES[host]]
     golden(f"{host}/slicing.json", timeless(json.dumps(documents, indent=1) + "\n"))
 

@@ -299,7 +299,7 @@ class TestLinesThatStayWhole:
         assert self.lines(Heading("Done: a b c d", "(1 s)"), 7) == ["Done: a", "b c d", "  (1 s)"]
 
 
-class TestSettingsOfSlices:
+class TestSettingsOfVgpus:
     UUID = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f")
     HOME = f"/sys/bus/mdev/devices/{UUID}"
 
@@ -312,12 +312,12 @@ class TestSettingsOfSlices:
     def test_one_is_one_line(self) -> None:
         assert self.lines(self.made()) == [f"mdev {self.UUID}  none  ->  mtty/mtty-2"]
 
-    def test_several_of_one_slice_are_a_paragraph(self) -> None:
+    def test_several_of_one_vgpu_are_a_paragraph(self) -> None:
         name = f"{self.HOME}/vendor/x"
         own = Setting(kind=SettingKind.PARAMETER, name=name, address=self.UUID, before="", after="1")
         assert self.lines(self.made(), own) == [
             f"mdev {self.UUID}",
-            "  slice     none  ->  mtty/mtty-2",
+            "  vGPU     none  ->  mtty/mtty-2",
             "  vendor/x  none  ->  1",
         ]
 
@@ -336,10 +336,10 @@ class TestUndoing:
     """The commands work as they are printed, in a shell."""
 
     def undone(self, *settings: Setting) -> list[str]:
-        intent = Intent.model_validate({"verb": "vgpu remove", "devices": (), "slicing": {}})
+        intent = Intent.model_validate({"verb": "vgpu remove", "devices": (), "vgpu_request": {}})
         return [*undo_lines(Plan.make(intent=intent, facts=(), changes=(), settings=settings, steps=()))]
 
-    def test_of_a_slice_with_parameters_is_quoted(self) -> None:
+    def test_of_a_vgpu_with_parameters_is_quoted(self) -> None:
         name = f"/sys/bus/pci/devices/{VF0}/nvidia"
         gone = Setting(kind=SettingKind.VGPU_TYPE, name=f"{name}/current_vgpu_type", address=VF0, before="9", after="0")
         own = Setting(

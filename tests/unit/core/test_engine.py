@@ -395,14 +395,14 @@ class TestTheProof:
             asked = 0
 
             def survey(
-                self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+                self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
             ) -> Iterator[tuple[str, T | Unanswered]]:
                 if len(self.writes) == last:
                     Slow.asked += 1
                 if Slow.asked == 3:
                     Simulated.write(self, DRIVERS_PROBE, GPU)
                     Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
-                return super().survey(read_one, subjects, patience=patience)
+                return super().survey(read_one, subjects, timeout=timeout)
 
         last = Machine(fast_folder / "y.db").writes
         work = Machine(fast_folder / "x.db", Slow)

@@ -24,7 +24,7 @@ from tests.hosts.machines import (
     state,
 )
 from vfioctl.core.change import Intent, JournalState, Plan, Result, Step, StepKind, Verb
-from vfioctl.core.executor import Walk
+from vfioctl.core.executor import Executor
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
@@ -71,7 +71,7 @@ class Machine:
         self.plan = self.host.plan_bind([gpu], force_holders=True, allow_boot_vga=True)
 
     def holds(self, pid: int, *files: str) -> None:
-        add_process(self.tree, pid, f"job-{pid}", "0::/user.slice/user-1000.slice/session-4.scope", *files)
+        add_process(self.tree, pid, f"job-{pid}", "0::/user.vGPU/user-1000.vGPU/session-4.scope", *files)
 
 
 class TestTheCheck:
@@ -300,7 +300,7 @@ class Alone:
         self.heeded = 0
 
     def take(self, *todo: Step, stop_at: int = 0) -> list[str]:
-        def heed() -> None:
+        def check_interrupt() -> None:
             self.heeded += 1
             if self.heeded == stop_at:
                 raise KeyboardInterrupt
@@ -308,8 +308,8 @@ class Alone:
         def tell(step: Step, number: int, total: int) -> None:
             self.told.append((step.value, number, total, len(self.kernel.writes)))
 
-        walk = Walk(self.kernel, lambda: read_inventory(self.kernel), settle=0.0)
-        return walk.take(todo, Intent(verb=Verb.BIND, devices=()), tell, heed=heed)
+        walk = Executor(self.kernel, lambda: read_inventory(self.kernel), settle=0.0)
+        return walk.take(todo, Intent(verb=Verb.BIND, devices=()), tell, check_interrupt=check_interrupt)
 
 
 class TestAlone:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import copy, function, inventory_of, machine, original, state
-from tests.unit.vgpu import test_plan as slices
+from tests.unit.vgpu import test_plan as vgpus
 from tests.unit.vgpu import test_plan_sriov as vfs
 from vfioctl.binding.plan.bind import plan_bind, plan_unbind
 from vfioctl.core.change import Binding, Intent, JournalState, Plan, Verb
 from vfioctl.core.journal import Journal
 from vfioctl.core.setting import Setting, SettingKind
-from vfioctl.core.snapshot import Glance
+from vfioctl.core.snapshot import LedgerSnapshot
 from vfioctl.core.store import Store
 from vfioctl.errors import StoreDamaged, Unfinished
 from vfioctl.host import Host
@@ -268,23 +268,25 @@ class TestSettings:
         assert journal.settings(boot_id=BOOT) == ()
 
 
-class TestSlices:
-    """Whose a slice is: vfioctl's from the promise on, and as long as it may be there."""
+class TestVgpus:
+    """Whose a vGPU is: vfioctl's from the promise on, and as long as it may be there."""
 
     def made(self, journal: Journal, boot: str = BOOT) -> dict[str, tuple[str, bool]]:
-        return {name: (each.place, each.kept) for name, each in Glance(journal.store, boot_id=boot).made().items()}
+        return {
+            name: (each.place, each.kept) for name, each in LedgerSnapshot(journal.store, boot_id=boot).made().items()
+        }
 
     def test_is_known_before_it_is_made(self, journal: Journal) -> None:
-        journal.begin(slices.create(), boot_id=BOOT, now=NOW)
-        assert self.made(journal) == {slices.ONE: (f"{slices.VF}/nvidia-754", False)}
-        (each,) = Glance(journal.store, boot_id=BOOT).made().values()
-        assert (each.id, each.card, each.since) == (slices.ONE, slices.PF, NOW)
+        journal.begin(vgpus.create(), boot_id=BOOT, now=NOW)
+        assert self.made(journal) == {vgpus.ONE: (f"{vgpus.VF}/nvidia-754", False)}
+        (each,) = LedgerSnapshot(journal.store, boot_id=BOOT).made().values()
+        assert (each.id, each.card, each.since) == (vgpus.ONE, vgpus.PF, NOW)
 
     def test_of_a_vf_the_type_is_told_with_its_place(self, journal: Journal) -> None:
-        done(journal, slices.create(slices.VENDOR, count=2))
+        done(journal, vgpus.create(vgpus.VENDOR, count=2))
         assert self.made(journal) == {
-            slices.VF: (f"{slices.VF}/1155", False),
-            slices.NEXT: (f"{slices.NEXT}/1155", False),
+            vgpus.VF: (f"{vgpus.VF}/1155", False),
+            vgpus.NEXT: (f"{vgpus.NEXT}/1155", False),
         }
 
     def test_of_vfs_their_pf_is_told_with_the_count(self, journal: Journal) -> None:
@@ -310,7 +312,7 @@ class TestSlices:
         end: JournalState,
         known: bool,
     ) -> None:
-        done(journal, slices.create(), end)
+        done(journal, vgpus.create(), end)
         assert bool(self.made(journal)) is known
 
     @pytest.mark.parametrize(
@@ -328,58 +330,58 @@ class TestSlices:
         end: JournalState,
         known: bool,
     ) -> None:
-        done(journal, slices.create())
-        done(journal, slices.remove(slices.mdev()), end)
+        done(journal, vgpus.create())
+        done(journal, vgpus.remove(vgpus.mdev()), end)
         assert bool(self.made(journal)) is known
 
     def test_of_an_earlier_boot_counts_only_where_it_is_kept(self, journal: Journal) -> None:
-        done(journal, slices.create())
-        done(journal, slices.create(slices.VENDOR, persistent=True))
+        done(journal, vgpus.create())
+        done(journal, vgpus.create(vgpus.VENDOR, persistent=True))
         assert {*self.made(journal, "boot-2")} == set(), "an address is anybody's again"
-        done(journal, slices.create(persistent=True))
+        done(journal, vgpus.create(persistent=True))
         assert len(self.made(journal, "boot-2")) == 1
 
     def test_of_an_earlier_boot_is_forgotten_with_the_next_change(self, journal: Journal) -> None:
-        done(journal, slices.create())
-        done(journal, slices.create(slices.VENDOR, persistent=True))
+        done(journal, vgpus.create())
+        done(journal, vgpus.create(vgpus.VENDOR, persistent=True))
         done(journal, bind(GPU), boot="boot-2")
-        assert {*self.made(journal)} == {slices.VF}
+        assert {*self.made(journal)} == {vgpus.VF}
 
     @pytest.mark.parametrize("end", [JournalState.DONE, JournalState.BACK])
     def test_that_is_kept_stays_so_when_it_is_made_once_more(self, journal: Journal, end: JournalState) -> None:
         """As after a boot, by its UUID: what keeps it is still there."""
-        done(journal, slices.create(persistent=True))
-        done(journal, slices.create(), end)
-        assert self.made(journal) == {slices.ONE: (f"{slices.VF}/nvidia-754", True)}
+        done(journal, vgpus.create(persistent=True))
+        done(journal, vgpus.create(), end)
+        assert self.made(journal) == {vgpus.ONE: (f"{vgpus.VF}/nvidia-754", True)}
 
     def test_that_is_made_elsewhere_is_known_there(self, journal: Journal) -> None:
-        done(journal, slices.create(slices.VENDOR))
+        done(journal, vgpus.create(vgpus.VENDOR))
         other = VgpuType("1156", name="NVIDIA L40S-8Q")
-        elsewhere = replace(slices.VENDOR, types=(other,), parents=(VgpuParent(slices.VF, {"1156": 1}),))
-        done(journal, slices.create(elsewhere), JournalState.BACK)
-        assert self.made(journal) == {slices.VF: (f"{slices.VF}/1155", False)}
-        done(journal, slices.create(elsewhere))
-        assert self.made(journal) == {slices.VF: (f"{slices.VF}/1156", False)}
+        elsewhere = replace(vgpus.VENDOR, types=(other,), parents=(VgpuParent(vgpus.VF, {"1156": 1}),))
+        done(journal, vgpus.create(elsewhere), JournalState.BACK)
+        assert self.made(journal) == {vgpus.VF: (f"{vgpus.VF}/1155", False)}
+        done(journal, vgpus.create(elsewhere))
+        assert self.made(journal) == {vgpus.VF: (f"{vgpus.VF}/1156", False)}
 
     def test_under_change_is_nobody_elses(self, journal: Journal) -> None:
-        journal.begin(slices.create(), boot_id=BOOT, now=NOW)
-        with pytest.raises(Unfinished, match=slices.ONE):
-            journal.begin(slices.remove(slices.mdev()), boot_id=BOOT, now=NOW)
-        journal.begin(slices.create(uuids=(slices.TWO,)), boot_id=BOOT, now=NOW)
+        journal.begin(vgpus.create(), boot_id=BOOT, now=NOW)
+        with pytest.raises(Unfinished, match=vgpus.ONE):
+            journal.begin(vgpus.remove(vgpus.mdev()), boot_id=BOOT, now=NOW)
+        journal.begin(vgpus.create(uuids=(vgpus.TWO,)), boot_id=BOOT, now=NOW)
 
     def test_is_marked_like_a_function(self, journal: Journal) -> None:
-        mark = Mark(address=slices.ONE, kind=MarkKind.WEDGED, since=NOW, why="w", ticket="1:2")
+        mark = Mark(address=vgpus.ONE, kind=MarkKind.WEDGED, since=NOW, why="w", ticket="1:2")
         journal.mark([mark], boot_id=BOOT)
-        assert journal.marks(boot_id=BOOT) == {slices.ONE: mark}
-        assert [*Glance(journal.store, boot_id=BOOT).wedged()] == [slices.ONE]
-        journal.unmark([slices.ONE], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT) == {vgpus.ONE: mark}
+        assert [*LedgerSnapshot(journal.store, boot_id=BOOT).wedged()] == [vgpus.ONE]
+        journal.unmark([vgpus.ONE], boot_id=BOOT)
         assert journal.marks(boot_id=BOOT) == {}
 
     def test_names_of_types_are_remembered_until_the_next_boot(self, journal: Journal) -> None:
-        names: dict[str, dict[str, str]] = {slices.PF: {"1155": "NVIDIA L40S-4Q", "1156": "x"}}
-        journal.begin(slices.create(slices.VENDOR), boot_id=BOOT, now=NOW, names=names)
-        assert Glance(journal.store, boot_id=BOOT).type_names() == names
-        assert Glance(journal.store, boot_id="boot-2").type_names() == {}, "another driver may count anew"
+        names: dict[str, dict[str, str]] = {vgpus.PF: {"1155": "NVIDIA L40S-4Q", "1156": "x"}}
+        journal.begin(vgpus.create(vgpus.VENDOR), boot_id=BOOT, now=NOW, names=names)
+        assert LedgerSnapshot(journal.store, boot_id=BOOT).type_names() == names
+        assert LedgerSnapshot(journal.store, boot_id="boot-2").type_names() == {}, "another driver may count anew"
 
 
 class TestOnAHost:

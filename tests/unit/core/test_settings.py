@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.hosts.machines import unhurried
-from vfioctl.core.setting import SLICING, ZOMBIE, Reading, Setting, SettingKind
+from vfioctl.core.setting import VGPU_KINDS, ZOMBIE, Reading, Setting, SettingKind
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS
 
@@ -316,8 +316,8 @@ class TestTheWayBack:
         assert not setting(kind, during=value).idle
 
 
-class TestSlices:
-    """Which settings are slices, and which way they go."""
+class TestVgpus:
+    """Which settings are vGPUs, and which way they go."""
 
     @pytest.mark.parametrize(
         ("kind", "before", "after", "made", "removed"),
@@ -343,13 +343,13 @@ class TestSlices:
     ) -> None:
         one = setting(kind, before=before, after=after)
         assert (one.makes, one.removes) == (made, removed)
-        assert one.is_slice is (kind in (SettingKind.MDEV, SettingKind.VGPU_TYPE))
+        assert one.is_vgpu is (kind in (SettingKind.MDEV, SettingKind.VGPU_TYPE))
 
-    def test_what_is_about_slices_is_nothing_of_a_change_of_drivers(self) -> None:
-        assert set(OF_AN_MDEV) <= SLICING
-        assert not SLICING & {SettingKind.SERVICE, SettingKind.POWER, SettingKind.LOCK, SettingKind.RESET_METHOD}
+    def test_what_is_about_vgpus_is_nothing_of_a_change_of_drivers(self) -> None:
+        assert set(OF_AN_MDEV) <= VGPU_KINDS
+        assert not VGPU_KINDS & {SettingKind.SERVICE, SettingKind.POWER, SettingKind.LOCK, SettingKind.RESET_METHOD}
 
 
 def test_a_setting_and_its_reading_have_the_same_key() -> None:
-    for kind in set(SettingKind) - SLICING:
+    for kind in set(SettingKind) - VGPU_KINDS:
         assert Reading(kind=kind, name=NAMES[kind], address=GPU, value=None).key == setting(kind).key

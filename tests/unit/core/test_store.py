@@ -17,7 +17,7 @@ import pytest
 from tests.hosts.machines import HOSTS, copy, machine, original, state
 from vfioctl.core import store
 from vfioctl.core.journal import Journal
-from vfioctl.core.snapshot import Glance
+from vfioctl.core.snapshot import LedgerSnapshot
 from vfioctl.core.store import Store
 from vfioctl.errors import StoreDamaged
 from vfioctl.inventory.model.functions import Mark, MarkKind
@@ -112,9 +112,9 @@ class TestTransactions:
             "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'odd', 'b', 't')",
             "INSERT INTO journal (plan, state, boot_id, began) VALUES (NULL, 'open', 'b', 't')",
             "INSERT INTO journal (id, plan, state, boot_id, began) VALUES ('x', 'p', 'open', 'b', 't')",
-            "INSERT INTO slice VALUES ('i', 'c', 'p', 2, 'b', 't', 1)",
-            "INSERT INTO slice VALUES ('i', 'c', 'p', 0, 'b', 't', 99)",
-            "INSERT INTO slice VALUES ('i', 'c', NULL, 0, 'b', 't', 1)",
+            "INSERT INTO vgpu VALUES ('i', 'c', 'p', 2, 'b', 't', 1)",
+            "INSERT INTO vgpu VALUES ('i', 'c', 'p', 0, 'b', 't', 99)",
+            "INSERT INTO vgpu VALUES ('i', 'c', NULL, 0, 'b', 't', 1)",
         ],
     )
     def test_cannot_write_nonsense(self, ledger: Store, statement: str) -> None:
@@ -201,7 +201,7 @@ class TestOlderVersions:
             add(ledger)
         assert version(ledger) == request.param
         assert ("mark" in tables(ledger)) is (request.param == 2)
-        assert "slice" not in tables(ledger)
+        assert "vgpu" not in tables(ledger)
         return ledger
 
     def test_are_read_as_the_newer_would_have_them_and_stay_as_they_are(self, older: Store) -> None:
@@ -209,9 +209,9 @@ class TestOlderVersions:
         assert count(older) == 1
         was = version(older)
         assert Journal(older).marks(boot_id="b") == {}
-        assert not Glance(older, boot_id="b").made()
-        assert not Glance(older, boot_id="b").type_names()
-        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "slice", "type_name"}
+        assert not LedgerSnapshot(older, boot_id="b").made()
+        assert not LedgerSnapshot(older, boot_id="b").type_names()
+        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "vgpu", "type_name"}
         assert older.file.read_bytes() == before
         assert version(older) == was
 

@@ -12,7 +12,7 @@ from tests.unit.core.test_settings import GPU, NAMES, setting
 from vfioctl.binding.plan.steps import Bindings
 from vfioctl.core.change import Binding, JournalState, Result
 from vfioctl.core.setting import Setting, SettingKind
-from vfioctl.core.verify import dead, prove_bindings, prove_settings, prove_viable
+from vfioctl.core.verify import dead, verify_bindings, verify_settings, verify_viable
 from vfioctl.errors import DeviceDead, KernelRefused, VerifyError
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import MarkKind
@@ -45,8 +45,8 @@ class TestSettings:
             was(SettingKind.D3COLD, "1", "0"),
             was(SettingKind.CONSOLE, "1", "0"),
         ]
-        assert prove_settings(kernel, made, ON_VFIO) == []
-        assert prove_settings(kernel, [], ON_VFIO) == []
+        assert verify_settings(kernel, made, ON_VFIO) == []
+        assert verify_settings(kernel, [], ON_VFIO) == []
 
     @pytest.mark.parametrize(
         ("kind", "found", "one"),
@@ -58,7 +58,7 @@ class TestSettings:
     )
     def test_that_a_guest_needs_must_hold(self, kind: str, found: str, one: Setting) -> None:
         with pytest.raises(VerifyError, match=f"{one.name} should be {one.after} and is {found}") as caught:
-            prove_settings(host_that_shows(**{kind: found}), [one], ON_VFIO)
+            verify_settings(host_that_shows(**{kind: found}), [one], ON_VFIO)
         assert "udev" in caught.value.hint
 
     @pytest.mark.parametrize(
@@ -73,31 +73,31 @@ class TestSettings:
     def test_that_were_there_before_are_told_when_they_did_not_come_back(
         self, kind: str, found: str, one: Setting
     ) -> None:
-        left = prove_settings(host_that_shows(**{kind: found}), [one], NATIVE)
+        left = verify_settings(host_that_shows(**{kind: found}), [one], NATIVE)
         assert left == [f"{one.name} should be {one.after} again and is {found}"]
 
     def test_a_framebuffer_that_stays_away_is_told(self) -> None:
         one = was(SettingKind.FRAMEBUFFER, "", "efi-framebuffer")
-        assert prove_settings(host_that_shows(), [one], NATIVE) == [
+        assert verify_settings(host_that_shows(), [one], NATIVE) == [
             "efi-framebuffer.0 should be efi-framebuffer again and is off"
         ]
         back = Simulated(copy(in_use()), "")
-        assert prove_settings(back, [one], NATIVE) == []
+        assert verify_settings(back, [one], NATIVE) == []
 
     def test_a_service_that_is_not_as_it_was_is_told(self) -> None:
         tree = copy(in_use())
         for name in STOPPABLE:
             tree.properties[f"unit:{name}"]["state"] = "failed"
         ones = [setting(SettingKind.SERVICE, name, before="inactive", after="active") for name in STOPPABLE]
-        assert len(prove_settings(Simulated(tree, ""), ones, NATIVE)) == len(STOPPABLE)
+        assert len(verify_settings(Simulated(tree, ""), ones, NATIVE)) == len(STOPPABLE)
 
     @pytest.mark.parametrize("kind", [SettingKind.CONSOLE, SettingKind.POWER, SettingKind.D3COLD])
     def test_whose_file_has_gone_are_no_failure(self, kind: SettingKind) -> None:
-        assert prove_settings(host_that_shows(), [was(kind, "1", "0")], ON_VFIO) == []
+        assert verify_settings(host_that_shows(), [was(kind, "1", "0")], ON_VFIO) == []
 
     def test_that_only_the_driver_knows_are_not_asked_for(self) -> None:
         made = [was(SettingKind.LOCK, "0", "1"), was(SettingKind.PERSISTENCE, "1", "0")]
-        assert prove_settings(host_that_shows(LOCK="0"), made, ON_VFIO) == []
+        assert verify_settings(host_that_shows(LOCK="0"), made, ON_VFIO) == []
 
 
 class Daemon(Simulated):
@@ -232,13 +232,13 @@ class TestGroups:
         tree = copy(original("workstation"))
         if nodes == "cdevs":
             tree.put_node("/dev/vfio/devices/vfio0", Node("c", 511, 0))
-            prove_viable(Simulated(tree, ""), [12])
+            verify_viable(Simulated(tree, ""), [12])
         else:
             with pytest.raises(KernelRefused):
-                prove_viable(Simulated(tree, ""), [12])
+                verify_viable(Simulated(tree, ""), [12])
 
     def test_without_groups_nobody_is_asked(self) -> None:
-        prove_viable(Simulated(copy(original("iommu-off")), ""), [])
+        verify_viable(Simulated(copy(original("iommu-off")), ""), [])
 
 
 class TestBindings:
@@ -246,12 +246,12 @@ class TestBindings:
         kernel = Simulated(copy(original("workstation")), "")
         one, other = PciAddress("0000:0b:00.0"), PciAddress("0000:0b:00.1")
         goals = {one: Binding(driver="nvidia", driver_override=None)}
-        assert prove_bindings(kernel, goals, settle=0.0, also=[other]).keys() == {one, other}
+        assert verify_bindings(kernel, goals, settle=0.0, also=[other]).keys() == {one, other}
 
     def test_a_device_that_is_not_there_is_wrong(self) -> None:
         kernel = Simulated(copy(original("workstation")), "")
         with pytest.raises(VerifyError, match=f"{GPU} should be on nvidia and is on gone"):
-            prove_bindings(kernel, NATIVE, settle=0.0)
+            verify_bindings(kernel, NATIVE, settle=0.0)
 
 
 def test_a_screen_whose_console_does_not_come_back_stays_with_its_driver(fast_folder: Path) -> None:

@@ -154,7 +154,7 @@ class TestNvidia:
         machine.process(8, "/dev/nvidiactl", "/dev/nvidia3")
         assert only(machine.held()).pid == 8
 
-    def test_a_slice_of_it_counts(self, machine: Machine) -> None:
+    def test_a_vgpu_of_it_counts(self, machine: Machine) -> None:
         machine.put("/proc/devices", "Character devices:\n195 nvidia\n238 nvidia-caps\n\nBlock devices:\n  8 sd")
         home = "/proc/driver/nvidia/capabilities"
         machine.put(f"{home}/gpu3/mig/gi1/access", "DeviceFileMinor: 30\nDeviceFileMode: 292")
@@ -207,7 +207,7 @@ class TestGuests:
         machine.process(7, name="vim", cmdline="vim\0host=0000:01:00.0\0")
         assert not machine.held(ON_VFIO).holders
 
-    def test_with_a_slice_of_the_function(self, machine: Machine) -> None:
+    def test_with_a_vgpu_of_the_function(self, machine: Machine) -> None:
         path = machine.device(MDEV, "mdev")
         machine.put_link(f"{path}/iommu_group", "../../../kernel/iommu_groups/40")
         machine.node("/dev/vfio/40", "c", 243, 5)

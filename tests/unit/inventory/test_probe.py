@@ -380,9 +380,9 @@ class Mute(Recorded):
         self._times = times
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        for subject, answer in super().survey(read_one, subjects, patience=patience):
+        for subject, answer in super().survey(read_one, subjects, timeout=timeout):
             if subject == GPU and self._times:
                 self._times -= 1
                 yield subject, Unanswered("no answer after 1 s")

@@ -259,9 +259,9 @@ def test_a_device_on_vfio_keeps_its_own_node() -> None:
 def test_a_device_that_does_not_answer_is_named() -> None:
     class Mute(Recorded):
         def survey(
-            self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+            self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
         ) -> Iterator[tuple[str, T | Unanswered]]:
-            for subject, answer in super().survey(read_one, subjects, patience=patience):
+            for subject, answer in super().survey(read_one, subjects, timeout=timeout):
                 yield subject, Unanswered("no answer") if subject == "0000:01:00.0" else answer
 
     found, unread = capture(Mute(spoilt(), ""))

@@ -23,7 +23,7 @@ from vfioctl.kernel.worker.survey import each
 
 pytestmark = pytest.mark.alone
 
-PATIENCE = 0.8  # a busy machine may leave a child waiting for a while
+TIMEOUT = 0.8  # a busy machine may leave a child waiting for a while
 SUBJECTS = [f"subject {number}" for number in range(150)]
 
 
@@ -88,8 +88,8 @@ class TestCall:
     def test_does_not_wait_for_what_never_returns(self) -> None:
         began = time.monotonic()
         with pytest.raises(Unreturned, match=r"no answer after 0\.8 s") as caught:
-            call(block, deadline=PATIENCE)
-        assert PATIENCE <= time.monotonic() - began < PATIENCE + 10
+            call(block, deadline=TIMEOUT)
+        assert TIMEOUT <= time.monotonic() - began < TIMEOUT + 10
         assert caught.value.state["stat"] == "S"
         assert caught.value.pid > 0
 
@@ -99,7 +99,7 @@ class TestCall:
             block()
 
         with pytest.raises(Unreturned):
-            call(stubborn, deadline=PATIENCE)
+            call(stubborn, deadline=TIMEOUT)
 
     @pytest.mark.parametrize(
         "end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: sys.exit(0)]
@@ -140,7 +140,7 @@ class TestCall:
 
     def test_interrupted_and_never_returning_says_that_it_never_returned(self) -> None:
         with pytest.raises(Unreturned):
-            call(lambda: (interrupt_the_parent(), block()), deadline=PATIENCE)  # type: ignore[func-returns-value] # both
+            call(lambda: (interrupt_the_parent(), block()), deadline=TIMEOUT)  # type: ignore[func-returns-value] # both
 
     @pytest.mark.parametrize("name", ["fork", "pipe"])
     def test_that_cannot_be_begun_is_a_matter_of_the_host(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -220,7 +220,7 @@ class TestEach:
     @pytest.mark.parametrize("number", [0, 1, 2, 63, 64, 65, 128, 150])
     def test_gives_every_result_in_order(self, number: int, children: int) -> None:
         subjects = SUBJECTS[:number]
-        assert list(each(len, subjects, patience=20, children=children)) == [(s, len(s)) for s in subjects]
+        assert list(each(len, subjects, timeout=20, children=children)) == [(s, len(s)) for s in subjects]
 
     @pytest.mark.parametrize(("stuck", "children"), [([0], 1), ([63, 149], 1), ([0, 149], 3), ([64], 3)], ids=str)
     def test_loses_only_those_that_never_return(self, stuck: list[int], children: int) -> None:
@@ -232,8 +232,8 @@ class TestEach:
             return subject.upper()
 
         began = time.monotonic()
-        found = list(each(work, SUBJECTS, patience=PATIENCE, children=children))
-        assert time.monotonic() - began < len(stuck) * PATIENCE * 1.5 + 10
+        found = list(each(work, SUBJECTS, timeout=TIMEOUT, children=children))
+        assert time.monotonic() - began < len(stuck) * TIMEOUT * 1.5 + 10
         assert [subject for subject, _ in found] == SUBJECTS
         for subject, result in found:
             if subject in blocked:
@@ -248,34 +248,34 @@ class TestEach:
                 os.kill(os.getpid(), signal.SIGKILL)
             return subject
 
-        found = list(each(work, SUBJECTS, patience=20, children=children))
+        found = list(each(work, SUBJECTS, timeout=20, children=children))
         assert [subject for subject, _ in found] == SUBJECTS
         for subject, result in found:
             assert isinstance(result, ChildProcessError) if subject.endswith("7") else result == subject
 
     def test_does_not_hide_a_bug(self) -> None:
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-            list(each(lambda subject: 1 // (len(subject) - len(SUBJECTS[20])), SUBJECTS, patience=20, children=2))
+            list(each(lambda subject: 1 // (len(subject) - len(SUBJECTS[20])), SUBJECTS, timeout=20, children=2))
 
     def test_gives_up_on_children_that_do_no_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(survey._Shard, "_go_through", lambda *_: os._exit(1))
         with pytest.raises(RuntimeError, match="die without work"):
-            list(each(len, SUBJECTS, patience=20))
+            list(each(len, SUBJECTS, timeout=20))
 
     def test_a_slow_subject_is_waited_for_while_others_progress(self) -> None:
         def work(subject: str) -> str:
-            time.sleep(PATIENCE / 4)
+            time.sleep(TIMEOUT / 4)
             return subject
 
         subjects = SUBJECTS[:5]
-        assert [result for _, result in each(work, subjects, patience=PATIENCE)] == subjects
+        assert [result for _, result in each(work, subjects, timeout=TIMEOUT)] == subjects
 
     def test_gives_large_results(self) -> None:
-        found = dict(each(lambda subject: subject * 100_000, SUBJECTS[:8], patience=20))
+        found = dict(each(lambda subject: subject * 100_000, SUBJECTS[:8], timeout=20))
         assert found == {subject: subject * 100_000 for subject in SUBJECTS[:8]}
 
     def test_is_at_work_before_the_first_result_is_asked_for(self, tmp_path: Path) -> None:
-        results = each(lambda subject: (tmp_path / subject).touch(), ["done"], patience=20)
+        results = each(lambda subject: (tmp_path / subject).touch(), ["done"], timeout=20)
         until = time.monotonic() + 10
         while not (tmp_path / "done").exists() and time.monotonic() < until:
             time.sleep(0.005)
@@ -289,7 +289,7 @@ class TestEach:
             block()
 
         with pytest.raises(KeyboardInterrupt):
-            list(each(work, SUBJECTS, patience=20, children=3))
+            list(each(work, SUBJECTS, timeout=20, children=3))
 
 
 class TestInThisProcess:

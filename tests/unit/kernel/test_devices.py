@@ -19,7 +19,7 @@ from vfioctl.kernel.live import use as live_use
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 GPU, ROM_HOLDER = "0000:0a:00.0", "0000:0b:00.0"
 
@@ -108,7 +108,7 @@ class TestThisMachine:
     def test_that_never_answers_is_stuck(self, device: Path) -> None:
         os.mkfifo(device / "config")
         with pytest.raises(Stuck, match=r"config did not return in 0\.3 s") as caught:
-            Live(deadlines=Deadlines(default=0.3)).config(GPU)
+            Live(timeouts=Timeouts(default=0.3)).config(GPU)
         assert caught.value.facts["stat"] == "S"
 
     @pytest.mark.usefixtures("device")

@@ -34,7 +34,7 @@ from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 OUTSIDE = "not for vfioctl"
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", ".", ""]), min_size=1, max_size=4).map("/".join)
@@ -272,9 +272,9 @@ class TestHostileHost:
         written(original("workstation"), tmp_path)
         return (tmp_path / PCI_DEVICES.lstrip("/") / self.ONE).resolve()
 
-    def inventory(self, root: Path, patience: float = 20.0) -> Inventory:
+    def inventory(self, root: Path, timeout: float = 20.0) -> Inventory:
         with at_once(30):
-            found = read_inventory(Live(str(root), patience=patience))
+            found = read_inventory(Live(str(root), timeout=timeout))
         others = [a for a in read_inventory(Recorded(original("workstation"), "")).by_address if a != self.ONE]
         assert [a for a in found.by_address if a != self.ONE] == others
         return found
@@ -401,7 +401,7 @@ class TestHostileHost:
             return genuine(name, directory)
 
         monkeypatch.setattr(files, "read_attribute", blocking)
-        found = self.inventory(tmp_path, patience=0.8)
+        found = self.inventory(tmp_path, timeout=0.8)
         sound = read_inventory(Recorded(original("workstation"), "")).by_address[self.ONE]
         one = found.by_address[self.ONE]
         assert one.identity == sound.identity
@@ -420,7 +420,7 @@ class TestHostileHost:
             return genuine(fd, wanted, links)
 
         monkeypatch.setattr(files, "read_directory", blocking)
-        found = self.inventory(tmp_path, patience=0.8)
+        found = self.inventory(tmp_path, timeout=0.8)
         assert self.ONE not in found.by_address
         assert [w.subject for w in found.warnings if "did not return" in w.text] == [self.ONE, self.ONE]
 
@@ -505,7 +505,7 @@ class TestWrite:
 
     def test_that_never_returns_is_stuck(self, fifo: Path) -> None:
         with at_once(20), pytest.raises(Stuck, match=r"did not return in 0\.3 s") as caught:
-            Live(deadlines=Deadlines(default=0.3)).write(str(fifo), "x")
+            Live(timeouts=Timeouts(default=0.3)).write(str(fifo), "x")
         assert caught.value.next_command == "vfioctl recover"
         assert caught.value.facts["pid"]
         assert "is in state S" in caught.value.kernel_said
@@ -519,7 +519,7 @@ class TestWrite:
         assert not isinstance(caught.value, Stuck)
 
     def test_keeps_the_lock_of_its_parent_and_nothing_else(self, fifo: Path, tmp_path: Path) -> None:
-        kernel = Live(deadlines=Deadlines(default=0.3))
+        kernel = Live(timeouts=Timeouts(default=0.3))
         with kernel.exclusive(tmp_path / "lock", wait=0):
             assert len(kernel._lock_fds) == 1
             with pytest.raises(Stuck):
@@ -561,7 +561,7 @@ class TestLoad:
     def test_that_does_not_return_is_stuck(self, modprobe: Callable[[str], None]) -> None:
         modprobe("while :; do :; done" if not Path("/bin/sleep").exists() else "exec /bin/sleep 5")
         with at_once(20), pytest.raises(Stuck, match=r"modprobe x did not return in 0\.3 s") as caught:
-            Live(deadlines=Deadlines(load=0.3)).load("x")
+            Live(timeouts=Timeouts(load=0.3)).load("x")
         assert caught.value.facts["pid"]
 
     def test_in_this_process_gives_the_exit_code(self, modprobe: Callable[[str], None]) -> None:
@@ -642,7 +642,7 @@ class TestSriovManage:
     def test_that_hangs_is_outlived(self, script: Callable[[str], Path]) -> None:
         script("exec sleep 30")
         with at_once(20), pytest.raises(Stuck, match=f"sriov-manage -e {self.GPU} did not return"):
-            Live(deadlines=Deadlines(steps={"sriov-manage": 0.5})).manage_vfs(self.GPU, on=True)
+            Live(timeouts=Timeouts(steps={"sriov-manage": 0.5})).manage_vfs(self.GPU, on=True)
 
     def test_has_longer_than_a_write(self, monkeypatch: pytest.MonkeyPatch) -> None:
         given: list[float] = []
@@ -652,7 +652,7 @@ class TestSriovManage:
             return ""
 
         monkeypatch.setattr(services, "manage_vfs", manage)
-        Live(deadlines=Deadlines(default=1)).manage_vfs(self.GPU, on=True)
+        Live(timeouts=Timeouts(default=1)).manage_vfs(self.GPU, on=True)
         assert given == [services.MANAGE_SECONDS]
 
     def test_asks_nobody_anything(self, script: Callable[[str], Path]) -> None:

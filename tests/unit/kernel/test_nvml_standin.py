@@ -70,7 +70,7 @@ VGPU_FACTS = {**FACTS, FAR: {**FACTS[FAR], "vgpu_types": VGPU_TYPES, "vgpu_heter
 READ = "print(json.dumps(Live().nvml()()))"
 PERSIST = """
 try:
-    Live(deadlines=Deadlines(default=float(sys.argv[3]))).persist(sys.argv[1], on=sys.argv[2] == "on")
+    Live(timeouts=Timeouts(default=float(sys.argv[3]))).persist(sys.argv[1], on=sys.argv[2] == "on")
     print("null")
 except VfioctlError as error:
     print(json.dumps([type(error).__name__, error.message, error.kernel_said, error.hint]))
@@ -94,7 +94,7 @@ IMPORTS = """
 import json, os, sys, time
 from vfioctl.errors import VfioctlError
 from vfioctl.kernel.worker import child as expendable
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.live.host import Live
 """
 
@@ -245,7 +245,7 @@ class TestTypesOfVgpus:
         assert ask(PERSIST, FAR, "on", "30") is None
         assert ask(READ) == {**VGPU_FACTS, FAR: {**VGPU_FACTS[FAR], "persistence_mode": "1"}}
 
-    def test_reach_the_listing_of_slices(self, ask: Ask, state: Path) -> None:
+    def test_reach_the_listing_of_vgpus(self, ask: Ask, state: Path) -> None:
         state.write_text(VGPU_HOST.replace("00010000:01", "00000000:41"))
         types, mode, free = ask("""
 from vfioctl.host import Host

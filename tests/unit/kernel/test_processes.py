@@ -313,7 +313,7 @@ def test_a_process_that_does_not_answer_costs_only_itself() -> None:
 
     with child(lambda: os.open("/dev/full", os.O_RDONLY)) as pid, child(lambda: None) as silent:
         usual = look(OneDevice())
-        found = look(Hung(patience=0.3))
+        found = look(Hung(timeout=0.3))
     assert [holder.pid for holder in found.holders if holder.pid == int(pid)]
     assert found.unread == usual.unread + 1
 

@@ -1,4 +1,4 @@
-"""Slices on simulated hosts, beyond the contract: NVIDIA's rules, what waits for whom, VFs that come back."""
+"""vGPUs on simulated hosts, beyond the contract: NVIDIA's rules, what waits for whom, VFs that come back."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from vfioctl.errors import HostError, Stuck
 from vfioctl.kernel.live import units
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 ALIASED = """\
 Names=gdm.service display-manager.service
@@ -173,7 +173,7 @@ class TestStartingAndStopping:
     def test_that_does_not_return_is_stuck(self, systemctl: Systemctl) -> None:
         systemctl("exec /bin/sleep 3")
         with pytest.raises(Stuck, match=r"stopping nvidia-persistenced\.service did not return in 0\.3 s") as caught:
-            Live(deadlines=Deadlines(steps={"unit": 0.3})).set_unit(self.NAME, active=False)
+            Live(timeouts=Timeouts(steps={"unit": 0.3})).set_unit(self.NAME, active=False)
         assert self.NAME in caught.value.hint
         assert caught.value.facts["pid"]
 

@@ -23,7 +23,7 @@ from vfioctl.errors import Busy, HostError, KernelRefused, Stuck
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import Unanswered
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.child import Unreturned, call, process_text
 from vfioctl.kernel.worker.writer import RETURNED, Deputy, ticket_of, write_ended
 
@@ -244,7 +244,7 @@ class TestTickets:
 
 
 def live(**seconds: float) -> Live:
-    return Live(deadlines=Deadlines(default=LATE, steps=seconds))
+    return Live(timeouts=Timeouts(default=LATE, steps=seconds))
 
 
 class TestLive:
@@ -298,10 +298,10 @@ class TestLive:
             assert eventually(lambda: heir.write_ended(ticket) == RETURNED)
 
     def test_the_deadline_of_another_file_is_its_own(self) -> None:
-        deadlines = Deadlines(default=5.0, steps={"unbind": 9.0})
-        assert deadlines.of("/sys/bus/pci/drivers/nvidia/unbind") == 9.0
-        assert deadlines.of("/sys/bus/pci/drivers_probe") == 5.0
-        assert deadlines.of("unbind") == 9.0
+        timeouts = Timeouts(default=5.0, steps={"unbind": 9.0})
+        assert timeouts.of("/sys/bus/pci/drivers/nvidia/unbind") == 9.0
+        assert timeouts.of("/sys/bus/pci/drivers_probe") == 5.0
+        assert timeouts.of("unbind") == 9.0
 
     def test_a_caller_that_is_killed_leaves_the_lock_with_the_write(self, fifo: Path, tmp_path: Path) -> None:
         lock = tmp_path / "lock"
@@ -398,7 +398,7 @@ class TestPrepared:
     def test_what_does_not_return_costs_its_subject_and_the_deputy(self, lock: Path) -> None:
         kernel = live()
         kernel.prepare(lock)
-        ((_, found),) = kernel.survey(partial(block, kernel), [str(lock)], patience=SOON)
+        ((_, found),) = kernel.survey(partial(block, kernel), [str(lock)], timeout=SOON)
         assert found == Unanswered(f"no answer after {SOON:g} s")
         assert deputy_of(kernel) is None
         with kernel.exclusive(lock, wait=0):

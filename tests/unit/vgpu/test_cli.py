@@ -44,7 +44,7 @@ class TestCreate:
         for word in ("nvidia-319", "T4-4C", "t4-4c", "GRID T4-4C"):
             answer = run("vgpu create --json --simulate t4", word)
             assert answer.code == 0, answer.err
-            (made,) = answer.document["slices"]
+            (made,) = answer.document["vgpus"]
             assert (made["type"], made["owner"], made["state"]) == ("nvidia-319", "vfioctl", "live")
             assert made["vfio_group"].startswith("/dev/vfio/")
         assert answer.document["left"][0]["available"] == {"at_least": 0, "at_most": 0}
@@ -55,7 +55,7 @@ class TestCreate:
         answer = run("vgpu create A2-4C --count 3 --json --simulate a2")
         assert "has no room for 3 of A2-4C" in failed(answer, 4, "NoCapacity")
         assert owners(run, "a2") == before
-        assert len(run("vgpu create A2-4C --count 2 --json --simulate a2").document["slices"]) == 2
+        assert len(run("vgpu create A2-4C --count 2 --json --simulate a2").document["vgpus"]) == 2
 
     def test_is_called_as_it_was_asked(self, run: Run) -> None:
         line = f"vgpu create T4-4C --count 2 --uuid {ONE.upper()} --uuid {TWO} --simulate t4"
@@ -67,15 +67,15 @@ class TestCreate:
         [
             ("--uuid nonsense", "not a UUID"),
             (f"--uuid {{{ONE}}}", "not a UUID"),
-            (f"--uuid {ONE} --uuid {TWO}", "2 UUIDs for 1 slices"),
-            (f"--count 2 --uuid {ONE}", "1 UUIDs for 2 slices"),
+            (f"--uuid {ONE} --uuid {TWO}", "2 UUIDs for 1 vGPUs"),
+            (f"--count 2 --uuid {ONE}", "1 UUIDs for 2 vGPUs"),
             (f"--count 2 --uuid {ONE} --uuid {ONE.upper()}", "the same UUID twice"),
             ("--placement best", "placement"),
             ("--param nonsense", "not a parameter"),
             ("--param =1", "not a parameter"),
-            ("--param ../../x=1", "not a parameter of a slice"),
-            ("--param driver/unbind=1", "not a parameter of a slice"),
-            ("--param placement_id=1 --count 2", "is for one slice"),
+            ("--param ../../x=1", "not a parameter of a vGPU"),
+            ("--param driver/unbind=1", "not a parameter of a vGPU"),
+            ("--param placement_id=1 --count 2", "is for one vGPU"),
             ("--numa 7", "NUMA node 7"),
         ],
     )
@@ -99,7 +99,7 @@ class TestCreate:
     def test_on_a_parent(self, run: Run) -> None:
         for parent, place in (("08:00.7", "0000:08:00.7"), ("gpu0", "0000:08:00.6")):
             answer = run(f"vgpu create A2-4C --parent {parent} --json --simulate a2")
-            assert answer.document["slices"][0]["parent"] == place
+            assert answer.document["vgpus"][0]["parent"] == place
         failed(run("vgpu create A2-4C --parent 09:00.0 --json --simulate a2"), 2, "UnknownDevice")
         failed(run("vgpu create A2-4C --parent gpu9 --json --simulate a2"), 2, "UnknownDevice")
 
@@ -112,7 +112,7 @@ class TestCreate:
 
     def test_parameters_are_read_back(self, run: Run) -> None:
         answer = run(f"vgpu create T4-4C --uuid {ONE} --param frame_rate_limiter=0 --json --simulate t4")
-        assert answer.document["slices"][0]["attributes"]["vgpu_params"].strip() == "frame_rate_limiter=0"
+        assert answer.document["vgpus"][0]["attributes"]["vgpu_params"].strip() == "frame_rate_limiter=0"
 
     def test_one_that_the_driver_has_not_puts_all_back(self, run: Run) -> None:
         answer = run(f"vgpu create T4-4C --uuid {ONE} --param vendor/none=1 --json --simulate t4")
@@ -132,7 +132,7 @@ class TestCreate:
         answer = run("vgpu create A2-4C --json --simulate a2")
         assert answer.code == 0
         assert "trying elsewhere" in answer.err
-        assert [each["parent"] for each in answer.document["slices"]] == ["0000:08:00.7"]
+        assert [each["parent"] for each in answer.document["vgpus"]] == ["0000:08:00.7"]
 
     def test_is_in_the_history(self, run: Run) -> None:
         run(f"vgpu create T4-4C --uuid {ONE} --simulate t4")
@@ -163,7 +163,7 @@ class TestRemove:
 
     @pytest.mark.parametrize("word", [ONE, "4e8c5df7", "nonsense", "41:00.4"])
     def test_what_is_not_there(self, run: Run, word: str) -> None:
-        assert "no slice" in failed(run(f"vgpu remove {word} --json --simulate t4"), 2, "UnknownDevice")
+        assert "no vGPU" in failed(run(f"vgpu remove {word} --json --simulate t4"), 2, "UnknownDevice")
 
     def test_of_a_vf_the_type_goes(self, run: Run) -> None:
         assert run("vgpu create L40S-12Q --parent 41:00.6 --simulate l40s").code == 0
@@ -225,7 +225,7 @@ class TestPlanFiles:
 
     def test_without_uuids_they_are_those_of_the_plan(self, run: Run, tmp_path: Path) -> None:
         file = self.saved(run, "vgpu create T4-4C --count 2 --simulate t4", tmp_path)
-        wanted = json.loads(file.read_text())["intent"]["slicing"]["uuids"]
+        wanted = json.loads(file.read_text())["intent"]["vgpu_request"]["uuids"]
         assert run(f"apply {file} --simulate t4").code == 0
         assert [*owners(run, "t4")] == sorted(wanted)
 
@@ -241,7 +241,7 @@ class TestPlanFiles:
         run("sriov set 00:02.0 2 --simulate laptop")
         failed(run(f"apply {file} --json --simulate laptop"), 4, "StalePlan")
 
-    def test_are_stale_when_the_slice_is_gone(self, run: Run, tmp_path: Path) -> None:
+    def test_are_stale_when_the_vgpu_is_gone(self, run: Run, tmp_path: Path) -> None:
         file = self.saved(run, f"vgpu remove {THERE} --foreign --simulate a2", tmp_path)
         run(f"vgpu remove {THERE} --foreign --simulate a2")
         assert run(f"apply {file} --json --simulate a2").document["error"]["kind"] in ("StalePlan", "UnknownDevice")
@@ -272,7 +272,7 @@ class TestTheLibrary:
     def host(self) -> Host:
         return Host.simulated("a2")
 
-    def test_a_slice_that_is_not_as_it_was_planned(self, host: Host) -> None:
+    def test_a_vgpu_that_is_not_as_it_was_planned(self, host: Host) -> None:
         plan = host.plan_remove([THERE], foreign=True)
         host.kernel.write(f"/sys/bus/mdev/devices/{THERE}/remove", "1")
         with pytest.raises(StalePlan, match=THERE):
@@ -325,7 +325,7 @@ class TestSriov:
         for words, wanted in (("set 4", 4), ("set 2", 2), ("set all", 7), ("set 0", 0), ("off", 0)):
             verb, _, count = words.partition(" ")
             answer = run(f"sriov {verb} gpu1 {count} --simulate laptop --json")
-            made = answer.document.get("slices", [])
+            made = answer.document.get("vgpus", [])
             assert {each["owner"] for each in made} == ({"vfioctl"} if wanted else set())
             assert (answer.code, self.count(run, "laptop")) == (0, wanted), answer.err
 
@@ -400,7 +400,7 @@ class TestRestore:
 
 class TestHelp:
     def commands(self) -> Iterator[tuple[str, str]]:
-        """Each command about slices, with the examples that its help shows."""
+        """Each command about vGPUs, with the examples that its help shows."""
         from typer.main import get_command
 
         from vfioctl.vgpu.cli import sriov, vgpu

@@ -1,4 +1,4 @@
-"""Simulated hosts, each kind of change of slices: a fault, a death, a hang or an interrupt at each effect.
+"""Simulated hosts, each kind of change of vGPUs: a fault, a death, a hang or an interrupt at each effect.
 
 It leaves *before* or *after*, in the host and in the ledger. What others made meanwhile stays theirs, see
 test_slices_taken.
@@ -297,13 +297,13 @@ def _stays_wedged(case: Case, tree: Tree, step: Step, ticket: str) -> None:
     host = machine(tree, case.ledger)
     hidden = {v.id: v for v in host.vgpus().instances if v.state in (VgpuState.ZOMBIE, VgpuState.WEDGED)}
     if is_removal(step) or made_by(step):
-        (slice_,) = hidden.values()
-        place, _ = {**case.rows_before, **case.rows_after}[slice_.id]
-        assert slice_.id == step.address
-        assert (f"{slice_.parent}/{slice_.type}", slice_.owner) == (place, OURS)
-        assert (slice_.state is VgpuState.ZOMBIE) == step.target.endswith("/remove")
+        (vgpu_,) = hidden.values()
+        place, _ = {**case.rows_before, **case.rows_after}[vgpu_.id]
+        assert vgpu_.id == step.address
+        assert (f"{vgpu_.parent}/{vgpu_.type}", vgpu_.owner) == (place, OURS)
+        assert (vgpu_.state is VgpuState.ZOMBIE) == step.target.endswith("/remove")
         with pytest.raises(DeviceInUse):
-            host.plan_remove([slice_.id])
+            host.plan_remove([vgpu_.id])
     else:
         assert set(hidden) <= {step.address}, "of a VF nothing is asked then"
     for forward in (False, True):
@@ -331,7 +331,7 @@ def test_beside_one_whose_removal_hangs_others_can_be_made_and_removed(
     ticket = _hangs(case, tree, len(case.effects))
     host = machine(tree, case.ledger)
     outcome = host.apply(host.plan_create(kind, uuids=(UUIDS[5],)))
-    (made,) = outcome.slices
+    (made,) = outcome.vgpus
     hidden = {vgpu.id for vgpu in host.vgpus().instances if vgpu.state is VgpuState.ZOMBIE}
     assert hidden == ({mine[0]} if mine else set())
     assert made.id not in hidden
@@ -349,7 +349,7 @@ def test_beside_one_whose_removal_hangs_others_can_be_made_and_removed(
 
 
 def test_a_hang_ends_with_the_next_boot(scene: Sequence[Case]) -> None:
-    """Slices and VFs have gone by then; files below /etc have not, and are put back."""
+    """vGPUs and VFs have gone by then; files below /etc have not, and are put back."""
     for case in of_each_kind(scene):
         for at in range(1, len(case.effects) + 1):
             hung = case.fresh()
@@ -383,7 +383,7 @@ def _is_as_after_a_boot(case: Case, cut: Tree, where: str) -> None:
 
 
 def booted(fresh: Tree, before: Tree) -> Tree:
-    """The host after a boot: what it is without slices, with the files of /etc that there were."""
+    """The host after a boot: what it is without vGPUs, with the files of /etc that there were."""
     tree = copy(fresh)
     tree.put(BOOT_ID, NEXT_BOOT)
     for path, text in before.files.items():

@@ -1,4 +1,4 @@
-"""What has slices and VFs made again at boot: texts, files, whose a slice is; damaged and hostile ones too."""
+"""What has vGPUs and VFs made again at boot: texts, files, whose a vGPU is; damaged and hostile ones too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.vgpu.model.lookup import is_whole, with_owners
-from vfioctl.vgpu.model.persistent import Kept, definition_text, kept_file, slice_text, vfs_text
+from vfioctl.vgpu.model.persistent import Kept, definition_text, kept_file, vfs_text, vgpu_text
 from vfioctl.vgpu.model.vgpu import (
     FOREIGN,
     OURS,
@@ -60,11 +60,11 @@ class TestTexts:
         assert kept_file(VF, PF) == kept_file(VF, "") == f"{HOME}/{VF}.json"
 
     def test_are_read_back(self) -> None:
-        kernel = host(**{f"{PF}.json": vfs_text(PF, 4), f"{VF}.json": slice_text(PF, VF, KIND, {"nvidia/x": "1"})})
-        (vfs, slice_), problems = read_kept(kernel)
+        kernel = host(**{f"{PF}.json": vfs_text(PF, 4), f"{VF}.json": vgpu_text(PF, VF, KIND, {"nvidia/x": "1"})})
+        (vfs, vgpu_), problems = read_kept(kernel)
         assert (vfs.device, vfs.card, vfs.vfs, vfs.type) == (PF, PF, 4, None)
-        assert (slice_.device, slice_.card, slice_.vfs, slice_.type) == (VF, PF, None, "1155")
-        assert (slice_.name, slice_.parameters) == ("NVIDIA L40S-4Q", {"nvidia/x": "1"})
+        assert (vgpu_.device, vgpu_.card, vgpu_.vfs, vgpu_.type) == (VF, PF, None, "1155")
+        assert (vgpu_.name, vgpu_.parameters) == ("NVIDIA L40S-4Q", {"nvidia/x": "1"})
         assert problems == []
 
     @unhurried
@@ -78,7 +78,7 @@ class TestTexts:
 class TestReading:
     def test_vfs_come_before_what_is_made_on_them(self) -> None:
         late, early = PciAddress("0000:c1:00.0"), PciAddress("0000:01:00.4")
-        kernel = host(**{f"{early}.json": slice_text(PF, early, KIND, {}), f"{late}.json": vfs_text(late, 2)})
+        kernel = host(**{f"{early}.json": vgpu_text(PF, early, KIND, {}), f"{late}.json": vfs_text(late, 2)})
         assert [kept.device for kept in read_kept(kernel)[0]] == [late, early]
 
     def test_without_the_folder_there_is_nothing(self) -> None:
@@ -109,11 +109,11 @@ class TestReading:
             json.dumps({"device": VF, "card": PF, "type": "1", "more": 1}),
             json.dumps({"device": VF, "card": PF, "type": "1", "name": "x" * 101}),
             json.dumps({"device": VF, "card": PF, "type": "1", "parameters": {"x": 1}}),
-            slice_text(PF, VF, KIND, {}) + " " * 70_000 + "x",
+            vgpu_text(PF, VF, KIND, {}) + " " * 70_000 + "x",
         ],
     )
     def test_a_damaged_or_hostile_file_costs_itself(self, text: str) -> None:
-        good = slice_text(PF, OTHER, KIND, {})
+        good = vgpu_text(PF, OTHER, KIND, {})
         kept, problems = read_kept(host(**{f"{VF}.json": text, f"{OTHER}.json": good}))
         if text.endswith("x"):  # only its beginning is read, and that is whole
             assert [each.device for each in kept] == [VF, OTHER]
@@ -142,7 +142,7 @@ class TestWhatIsMadeAgain:
     def tree(self) -> Tree:
         tree = copy(original("a2"))
         tree.put(f"{HOME}/{PF}.json", vfs_text(PF, 4))
-        tree.put(f"{HOME}/{VF}.json", slice_text(PF, VF, KIND, {"nvidia/vgpu_params": "x=1"}))
+        tree.put(f"{HOME}/{VF}.json", vgpu_text(PF, VF, KIND, {"nvidia/vgpu_params": "x=1"}))
         tree.put(f"/etc/mdevctl.d/0000:08:00.7/{ONE}", definition_text("nvidia-754", {"nvidia/vgpu_params": "x=1"}))
         return tree
 
@@ -153,13 +153,15 @@ class TestWhatIsMadeAgain:
         found, problems = read_persistent(Recorded(self.tree(), ""), self.made(ONE, kept=True))
         assert problems == {}
         assert [*found] == [f"{HOME}/{PF}.json", f"{HOME}/{VF}.json", f"/etc/mdevctl.d/0000:08:00.7/{ONE}"]
-        vfs, slice_, mdev = found.values()
-        assert (vfs.verb, vfs.devices, vfs.slicing and vfs.slicing.vfs) == (Verb.SRIOV, (PF,), 4)
-        assert slice_.slicing
-        assert (slice_.slicing.type, slice_.slicing.parent) == ("NVIDIA L40S-4Q", VF), "numbers change with drivers"
-        assert slice_.slicing.parameters == (("nvidia/vgpu_params", "x=1"),)
-        assert mdev.slicing
-        assert (mdev.slicing.type, mdev.slicing.uuids) == ("nvidia-754", (ONE,))
+        vfs, vgpu_, mdev = found.values()
+        assert (vfs.verb, vfs.devices, vfs.vgpu_request and vfs.vgpu_request.vfs) == (Verb.SRIOV, (PF,), 4)
+        assert vgpu_.vgpu_request
+        assert (vgpu_.vgpu_request.type, vgpu_.vgpu_request.parent) == ("NVIDIA L40S-4Q", VF), (
+            "numbers change with drivers"
+        )
+        assert vgpu_.vgpu_request.parameters == (("nvidia/vgpu_params", "x=1"),)
+        assert mdev.vgpu_request
+        assert (mdev.vgpu_request.type, mdev.vgpu_request.uuids) == ("nvidia-754", (ONE,))
 
     def test_is_nothing_that_others_define(self) -> None:
         for made in ({}, self.made(ONE, kept=False), self.made(TWO, kept=True)):
@@ -181,7 +183,7 @@ class TestWhatIsMadeAgain:
         assert {*problems} == {f"{HOME}/{PF}.json", f"/etc/mdevctl.d/0000:08:00.7/{ONE}"}
 
 
-# -- whose a slice is ------------------------------------------------------------------------------------
+# -- whose a vGPU is ------------------------------------------------------------------------------------
 
 CARD = VgpuCard(
     PF, Dialect.MDEV, types=(VgpuType("a-1", name="A one", profile="A-1"),), parents=(VgpuParent(VF), VgpuParent(OTHER))
@@ -251,7 +253,7 @@ class TestHidden:
         (found,) = self.hidden(made(f"{VF}/1155", name=VF), {VF: "it"})
         assert (found.dialect, found.parent) == (Dialect.VENDOR, VF)
 
-    def test_a_count_of_vfs_is_no_slice(self) -> None:
+    def test_a_count_of_vfs_is_no_vgpu(self) -> None:
         assert self.hidden(made("4", name=PF), {PF: "writing '0' to sriov_numvfs did not return"}) == ()
 
     def test_what_vfioctl_did_not_make_is_not_made_up(self) -> None:
@@ -415,5 +417,5 @@ class TestKeeping:
 
     def test_what_is_kept_is_what_is_read(self, file: Path) -> None:
         kept = Kept(device=VF, card=PF, type="1155")
-        files.keep(str(file), slice_text(PF, VF, KIND, {}))
+        files.keep(str(file), vgpu_text(PF, VF, KIND, {}))
         assert Kept.model_validate_json(Live().read(str(file))).device == kept.device

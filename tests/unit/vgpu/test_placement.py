@@ -1,4 +1,4 @@
-"""Where slices are placed: on made-up cards, by example, by property, and against all splits that there are."""
+"""Where vGPUs are placed: on made-up cards, by example, by property, and against all splits that there are."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestWhichType:
         assert error.value.hint == "vfioctl sriov set 0000:0c:00.0 3"
 
     def test_nothing_is_no_number(self) -> None:
-        with pytest.raises(BadSpec, match="0 slices"):
+        with pytest.raises(BadSpec, match="0 vGPUs"):
             placed(cards_of(USED), "A2-4C", 0)
 
 
@@ -193,17 +193,17 @@ class TestWhere:
         assert full.value.hint == "elsewhere there is room for 4 on NUMA node 1"
         everywhere = {parent.name for parent in cards[1].parents}
         with pytest.raises(NoCapacity) as lost:
-            placed(cards, "A2-4C", 3, numa=0, shun=everywhere)
+            placed(cards, "A2-4C", 3, numa=0, exclude=everywhere)
         assert lost.value.hint == "vfioctl vgpu types shows what there is room for"
 
     def test_where_somebody_was_faster_it_is_not_tried_again(self) -> None:
         lost = {USED.vf(2), USED.vf(3)}
-        first, second = placed(cards_of(USED), "A2-4C", 2), placed(cards_of(USED), "A2-4C", 2, shun=lost)
+        first, second = placed(cards_of(USED), "A2-4C", 2), placed(cards_of(USED), "A2-4C", 2, exclude=lost)
         assert [place.parent for place in first.places] == [USED.vf(2), USED.vf(3)]
         assert [place.parent for place in second.places] == [USED.vf(4), USED.vf(5)]
         alone = pool("mbochs", 100)
         with pytest.raises(NoCapacity):
-            placed([alone], "small", 1, shun={"mbochs"})
+            placed([alone], "small", 1, exclude={"mbochs"})
 
     def test_the_vf_that_is_least_use_to_others(self) -> None:
         card = IDLE.card
@@ -283,9 +283,9 @@ class TestAllOrNone:
         mute = {3: {"odd": "EIO"}}
         parents = tuple(VgpuParent(f"p{n}", each, 0, mute.get(n, {})) for n, each in enumerate(offers))
         card = counted(VgpuCard("card", Dialect.MDEV, types=(VgpuType("odd"),), parents=parents))
-        chosen = placed([card], "odd", count, shun={"p2"})
+        chosen = placed([card], "odd", count, exclude={"p2"})
         assert ([place.parent for place in chosen.places], chosen.certain) == (["p0", "p1", "p3"][:count], certain)
-        assert not placed([card], "odd", 1, shun={"p0", "p1", "p2"}).certain
+        assert not placed([card], "odd", 1, exclude={"p0", "p1", "p2"}).certain
 
 
 def unruled(name: str, big: int, small: int, *, has_small: bool = False) -> VgpuCard:
@@ -358,14 +358,14 @@ class TestBinpack:
 
 
 class TestSpread:
-    def test_to_the_card_with_the_fewest_slices_then_with_most_room(self) -> None:
+    def test_to_the_card_with_the_fewest_vgpus_then_with_most_room(self) -> None:
         cards = cards_of(USED, IDLE, Twin("0c", vfs=3))
         assert by_card(placed(cards, "A2-4C", 3, strategy=Strategy.SPREAD)) == {IDLE.id: 2, "0000:0c:00.0": 1}
         chosen = placed(cards, "A2-4C", 1, strategy=Strategy.SPREAD)
         assert chosen.why == (
-            "0000:08:00.0 takes none: 2 slices are there",
+            "0000:08:00.0 takes none: 2 vGPUs are there",
             "0000:0a:00.0 takes 1 of 1 A2-4C: it is empty; at most 3 more would fit",
-            "0000:0c:00.0 takes none: 0 slices are there",
+            "0000:0c:00.0 takes none: 0 vGPUs are there",
         )
 
     def test_of_equals_to_the_one_with_most_room(self) -> None:
@@ -399,7 +399,7 @@ class TestNuma:
 
 @st.composite
 def twins(draw: st.DrawFn, bus: str) -> Twin:
-    """A card as it may be, its slices made one after the other where there was room."""
+    """A card as it may be, its vGPUs made one after the other where there was room."""
     vfs, node = draw(st.sampled_from([2, 5, 16])), draw(st.sampled_from([0, 0, 1, None]))
     twin = Twin(bus, mixed=draw(st.booleans()), vfs=vfs, node=node, memory=draw(st.booleans()))
     for name in draw(st.lists(st.sampled_from(NAMES[2:]), max_size=4)):
@@ -433,18 +433,18 @@ def _fits(card: VgpuCard, kind: str, number: int) -> bool:
 @given(HOSTS, TYPES, COUNTS, STRATEGIES, st.sets(st.sampled_from(["0000:01:00.6", "0000:02:00.6", "0000:03:00.7"])))
 @unhurried
 def test_all_or_none_within_what_is_offered(
-    host: tuple[Twin, ...], name: str, count: int, strategy: Strategy, shun: set[str]
+    host: tuple[Twin, ...], name: str, count: int, strategy: Strategy, exclude: set[str]
 ) -> None:
     kind = f"nvidia-{name}"
     cards = cards_of(*host)
-    spared = [replace(card, parents=tuple(p for p in card.parents if p.name not in shun)) for card in cards]
+    spared = [replace(card, parents=tuple(p for p in card.parents if p.name not in exclude)) for card in cards]
     fits = sum(room(card, kind) for card in spared)
     if fits < count:
         with pytest.raises(NoCapacity) as error:
-            placed(cards, kind, count, strategy=strategy, shun=shun)
+            placed(cards, kind, count, strategy=strategy, exclude=exclude)
         assert error.value.facts["fits"] == fits
         return
-    chosen = placed(cards, kind, count, strategy=strategy, shun=shun)
+    chosen = placed(cards, kind, count, strategy=strategy, exclude=exclude)
     assert len(chosen.places) == count
     offers = {parent.name: (card.id, parent.offers) for card in spared for parent in card.parents}
     for parent, number in Counter(place.parent for place in chosen.places).items():
@@ -453,7 +453,7 @@ def test_all_or_none_within_what_is_offered(
         assert {place.card for place in chosen.places if place.parent == parent} == {card}
     for each in cards:
         assert by_card(chosen).get(each.id, 0) <= room(each, kind)
-    assert chosen == placed(cards[::-1], kind, count, strategy=strategy, shun=shun)
+    assert chosen == placed(cards[::-1], kind, count, strategy=strategy, exclude=exclude)
 
 
 @given(HOSTS, TYPES, COUNTS, STRATEGIES)

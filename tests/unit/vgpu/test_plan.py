@@ -1,4 +1,4 @@
-"""Plans that make and remove slices, of made-up cards: what they take, in which order, and what they refuse."""
+"""Plans that make and remove vGPUs, of made-up cards: what they take, in which order, and what they refuse."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from vfioctl.binding.model.circumstances import Circumstances
 from vfioctl.binding.plan.release import to_finish, to_put_back
 from vfioctl.binding.plan.steps import follows, steps
-from vfioctl.core.change import Binding, Change, Fact, Intent, Plan, Slicing, Step, StepKind, Verb
+from vfioctl.core.change import Binding, Change, Fact, Intent, Plan, Step, StepKind, Verb, VgpuRequest
 from vfioctl.core.setting import ZOMBIE, Setting, SettingKind
 from vfioctl.errors import BadSpec, ConflictError, DeviceInUse, Foreign, UnknownDevice
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
-from vfioctl.vgpu.model.persistent import definition_text, slice_text
+from vfioctl.vgpu.model.persistent import definition_text, vgpu_text
 from vfioctl.vgpu.model.vgpu import (
     FOREIGN,
     OURS,
@@ -31,7 +31,7 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuType,
 )
 from vfioctl.vgpu.placement.placement import Place, Placement
-from vfioctl.vgpu.plan.steps import makes, slice_steps
+from vfioctl.vgpu.plan.steps import makes, vgpu_steps
 from vfioctl.vgpu.plan.vgpu import choose, plan_create, plan_remove
 
 ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
@@ -65,13 +65,13 @@ def create(
     texts: Mapping[str, str] | None = None,
     **wish: object,
 ) -> Plan:
-    """One or more slices of the card's only type, on its first places."""
+    """One or more vGPUs of the card's only type, on its first places."""
     found = Vgpus((card,), there)
     kind = card.types[0].id
-    slicing = Slicing.model_validate({"type": kind, "uuids": uuids, **wish})
-    intent = Intent(verb=Verb.CREATE, devices=(), slicing=slicing)
-    names: list[str] = [parent.name for parent in card.parents] * slicing.count
-    places = tuple(Place(card.id, name, kind) for name in names[: slicing.count])
+    vgpu_request = VgpuRequest.model_validate({"type": kind, "uuids": uuids, **wish})
+    intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=vgpu_request)
+    names: list[str] = [parent.name for parent in card.parents] * vgpu_request.count
+    places = tuple(Place(card.id, name, kind) for name in names[: vgpu_request.count])
     is_mdev = card.dialect is Dialect.MDEV
     subjects = [*uuids] if is_mdev else [PciAddress(place.parent) for place in places]
     return plan_create(found, intent, Placement(places, ("because",), certain=True), subjects, FACTS, texts or {})
@@ -109,10 +109,10 @@ def remove(
     foreign: bool = False,
     force: bool = False,
 ) -> Plan:
-    """Those slices, all that are named."""
+    """Those vGPUs, all that are named."""
     going = names or tuple(Uuid(v.id) if "-" in v.id else PciAddress(v.id) for v in there)
-    slicing = Slicing(instances=going, foreign=foreign)
-    intent = Intent(verb=Verb.REMOVE, devices=(), slicing=slicing, force_holders=force)
+    vgpu_request = VgpuRequest(instances=going, foreign=foreign)
+    intent = Intent(verb=Verb.REMOVE, devices=(), vgpu_request=vgpu_request, force_holders=force)
     circumstances = Circumstances(holders=Holders(devices=(), holders=holders, unread=unread))
     return plan_remove(Vgpus((MDEV,), there), intent, FACTS, texts or {}, known, circumstances)
 
@@ -159,7 +159,7 @@ class TestMaking:
 
     @pytest.mark.parametrize("state", [state for state in VgpuState if state is not VgpuState.DEFINED])
     def test_a_uuid_that_is_taken_is_refused_wherever_it_is(self, state: VgpuState) -> None:
-        with pytest.raises(DeviceInUse, match=f"there is a slice {ONE} already, on {NEXT}"):
+        with pytest.raises(DeviceInUse, match=f"there is a vGPU {ONE} already, on {NEXT}"):
             create(MDEV, mdev(parent=NEXT, state=state, owner=FOREIGN))
 
     def test_one_that_is_defined_alike_is_started(self) -> None:
@@ -170,26 +170,26 @@ class TestMaking:
         with pytest.raises(DeviceInUse, match="is defined already, as"):
             create(MDEV, replace(mdev(state=VgpuState.DEFINED), **other))  # type: ignore[arg-type] # drawn
 
-    def test_without_slicing_there_is_nothing_to_plan(self) -> None:
-        with pytest.raises(BadSpec, match="which slices"):
+    def test_without_vgpu_there_is_nothing_to_plan(self) -> None:
+        with pytest.raises(BadSpec, match="which vGPUs"):
             choose(Vgpus((MDEV,)), Intent(verb=Verb.CREATE, devices=()))
 
 
 class TestNames:
     def test_mdevs_are_called_by_the_uuids_in_their_order(self) -> None:
         found = Vgpus((replace(MDEV, types=(replace(KIND, available=KIND.available),)),))
-        intent = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(type="A2-4C", count=2, uuids=(ONE, TWO)))
+        intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=VgpuRequest(type="A2-4C", count=2, uuids=(ONE, TWO)))
         chosen, names = choose(found, intent)
         assert names == (ONE, TWO)
         assert [place.card for place in chosen.places] == [PF, PF]
 
     def test_too_few_uuids_are_refused(self) -> None:
-        intent = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(type="A2-4C", count=2, uuids=(ONE,)))
-        with pytest.raises(BadSpec, match="2 slices need as many UUIDs, and there are 1"):
+        intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=VgpuRequest(type="A2-4C", count=2, uuids=(ONE,)))
+        with pytest.raises(BadSpec, match="2 vGPUs need as many UUIDs, and there are 1"):
             choose(Vgpus((MDEV,)), intent)
 
     def test_vfs_are_called_by_their_addresses(self) -> None:
-        intent = Intent(verb=Verb.CREATE, devices=(), slicing=Slicing(type="L40S-4Q", count=1))
+        intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=VgpuRequest(type="L40S-4Q", count=1))
         chosen, (name,) = choose(Vgpus((VENDOR,)), intent)
         assert name == chosen.places[0].parent
         assert isinstance(name, PciAddress)
@@ -207,11 +207,11 @@ class TestParameters:
         assert written(plan)[1:] == [(f"{home}/placement_id", "8"), (f"{home}/vgpu_params", "enable_debugging=1")]
 
     def test_a_placement_is_for_one(self) -> None:
-        with pytest.raises(BadSpec, match="for one slice"):
+        with pytest.raises(BadSpec, match="for one vGPU"):
             create(uuids=(ONE, TWO), count=2, parameters=(("placement_id", "8"),))
 
     def test_of_other_drivers_are_named_as_files(self) -> None:
-        with pytest.raises(BadSpec, match="is no parameter of a slice of mbochs"):
+        with pytest.raises(BadSpec, match="is no parameter of a vGPU of mbochs"):
             create(MBOCHS, parameters=(("resolution", "640x480"),))
         plan = create(MBOCHS, parameters=(("vendor/resolution", "640x480"),))
         assert written(plan)[1] == (f"{MDEVS}/{ONE}/vendor/resolution", "640x480")
@@ -233,7 +233,7 @@ class TestParameters:
         ],
     )
     def test_that_lead_elsewhere_are_refused(self, name: str, value: str) -> None:
-        with pytest.raises(BadSpec, match="not a parameter of a slice") as caught:
+        with pytest.raises(BadSpec, match="not a parameter of a vGPU") as caught:
             create(parameters=((name, value),))
         assert caught.value.hint
         assert len(caught.value.message) < 120
@@ -283,7 +283,7 @@ class TestKeeping:
 
     def test_a_file_of_its_own_about_a_free_vf_is(self) -> None:
         """As after an update of the driver, which may number its types anew."""
-        before = slice_text(PF, VF, VgpuType("42", name="NVIDIA L40S-4Q"), {})
+        before = vgpu_text(PF, VF, VgpuType("42", name="NVIDIA L40S-4Q"), {})
         plan = create(VENDOR, persistent=True, texts={OWN_FILE: before})
         assert plan.settings[-1].before == before
         assert json.loads(plan.settings[-1].after)["type"] == "1155"
@@ -305,15 +305,15 @@ class TestRemoving:
         assert plan.steps[0].target == f"{ONE} {TWO}"
         assert len(plan.steps) == 3
 
-    @pytest.mark.parametrize("slice_", [mdev(owner=FOREIGN), of_vendor(owner=FOREIGN)])
-    def test_what_others_made_is_left_alone_unless_told(self, slice_: Vgpu) -> None:
-        with pytest.raises(Foreign, match=f"vfioctl did not make {slice_.id}") as caught:
-            remove(slice_)
+    @pytest.mark.parametrize("vgpu_", [mdev(owner=FOREIGN), of_vendor(owner=FOREIGN)])
+    def test_what_others_made_is_left_alone_unless_told(self, vgpu_: Vgpu) -> None:
+        with pytest.raises(Foreign, match=f"vfioctl did not make {vgpu_.id}") as caught:
+            remove(vgpu_)
         assert isinstance(caught.value, ConflictError)
         assert caught.value.exit_code == 4
         assert "--foreign" in caught.value.hint
-        assert caught.value.facts == {"foreign": [slice_.id]}
-        assert len(remove(slice_, foreign=True).steps) == 2
+        assert caught.value.facts == {"foreign": [vgpu_.id]}
+        assert len(remove(vgpu_, foreign=True).steps) == 2
 
     def test_one_of_others_among_ones_own_refuses_all(self) -> None:
         with pytest.raises(Foreign, match=TWO) as caught:
@@ -337,7 +337,7 @@ class TestRemoving:
         assert len(remove(mdev(state=VgpuState.ORPHAN)).steps) == 2
 
     def test_what_is_not_there_is_unknown(self) -> None:
-        with pytest.raises(UnknownDevice, match="there is no slice"):
+        with pytest.raises(UnknownDevice, match="there is no vGPU"):
             remove(mdev(), names=(TWO,))
 
     def test_what_it_was_set_to_comes_back_with_it(self) -> None:
@@ -346,7 +346,7 @@ class TestRemoving:
             (SettingKind.MDEV, f"{VF}/{KIND.id}", ""),
             (SettingKind.PARAMETER, "frame_rate_limiter=0", ""),
         ]
-        assert len(plan.steps) == 2, "it goes with the slice: nothing is written to it"
+        assert len(plan.steps) == 2, "it goes with the vGPU: nothing is written to it"
 
 
 class TestHolders:
@@ -358,10 +358,10 @@ class TestHolders:
         plan = remove(mdev(), holders=(guest(kind=kind),), force=True)
         assert any("it may stay a zombie" in note for note in plan.notes)
 
-    def test_of_another_slice_do_not(self) -> None:
+    def test_of_another_vgpu_do_not(self) -> None:
         assert remove(mdev(), mdev(TWO), names=(ONE,), holders=(guest(TWO),)).steps
 
-    def test_that_a_vf_is_a_slice_is_no_holder_of_it(self) -> None:
+    def test_that_a_vf_is_a_vgpu_is_no_holder_of_it(self) -> None:
         assert remove(of_vendor(), holders=(guest(VF, HolderKind.VGPU),)).steps
 
     def test_that_could_not_be_read_are_told(self) -> None:
@@ -372,7 +372,7 @@ class TestForgetting:
     TEXT = definition_text(KIND.id, {})
     DEFINED = Definition(DEFINITION, KIND.id, "auto")
 
-    def test_what_was_kept_goes_before_the_slice(self) -> None:
+    def test_what_was_kept_goes_before_the_vgpu(self) -> None:
         plan = remove(mdev(definition=self.DEFINED), known=made(ONE, kept=True), texts={DEFINITION: self.TEXT})
         assert effects(plan.steps) == [
             f"check {ONE}",
@@ -426,7 +426,7 @@ class TestTheWayBack:
         settings = to_put_back(plan.settings, self.values(plan, **found))
         return effects(steps({}, {}, settings=settings))
 
-    def test_of_a_slice_with_all_that_belongs_to_it(self) -> None:
+    def test_of_a_vgpu_with_all_that_belongs_to_it(self) -> None:
         plan = create(parameters=(("frame_rate_limiter", "0"),), persistent=True)
         assert self.back(plan) == [f"check {ONE}", f"keep {DEFINITION}", f"write {MDEVS}/{ONE}/remove 1"]
 
@@ -442,8 +442,8 @@ class TestTheWayBack:
 
     def test_of_a_removal_makes_it_again_and_then_sets_it(self) -> None:
         text = definition_text(KIND.id, {})
-        slice_ = mdev(attributes={"vgpu_params": "frame_rate_limiter=0"})
-        plan = remove(slice_, known=made(ONE, kept=True), texts={DEFINITION: text})
+        vgpu_ = mdev(attributes={"vgpu_params": "frame_rate_limiter=0"})
+        plan = remove(vgpu_, known=made(ONE, kept=True), texts={DEFINITION: text})
         gone = to_put_back(plan.settings, {s.key: "" for s in plan.settings})
         assert effects(steps({}, {}, settings=gone)) == [
             f"write /sys/class/mdev_bus/{VF}/mdev_supported_types/{KIND.id}/create {ONE}",
@@ -472,14 +472,14 @@ class TestSteps:
         """The kernel calls no attribute for an empty write."""
         name = f"{MDEVS}/{ONE}/nvidia/vgpu_params"
         clearing = Setting(kind=SettingKind.PARAMETER, name=name, address=ONE, before="x=1", after="")
-        (step,) = slice_steps([clearing])
+        (step,) = vgpu_steps([clearing])
         assert step.value == " "
 
     def test_a_zombie_is_not_removed_again(self) -> None:
         gone = Setting(kind=SettingKind.MDEV, name=ONE, address=ONE, before=ZOMBIE, after="")
-        assert list(slice_steps([gone])) == []
+        assert list(vgpu_steps([gone])) == []
 
-    def test_which_slice_a_write_makes(self) -> None:
+    def test_which_vgpu_a_write_makes(self) -> None:
         plan = create(uuids=(ONE, TWO), count=2)
         for setting, (path, value) in zip(plan.settings, written(plan), strict=True):
             assert makes(plan, path, value) == setting
@@ -529,21 +529,21 @@ class TestForgedPlans:
         ],
         ids=lambda setting: setting.kind,
     )
-    def test_one_about_slices_sets_nothing_of_drivers(self, extra: Setting) -> None:
+    def test_one_about_vgpus_sets_nothing_of_drivers(self, extra: Setting) -> None:
         plan = create()
         assert self.forged(plan, settings=(*plan.settings, extra))
 
-    def test_one_about_slices_moves_no_function(self) -> None:
+    def test_one_about_vgpus_moves_no_function(self) -> None:
         now = Binding(driver="nvidia", driver_override=None)
         change = Change(address=PF, before=now, after=Binding(driver="vfio-pci", driver_override="vfio-pci"))
         assert self.forged(create(), changes=(change,))
 
-    def test_one_about_drivers_makes_no_slice(self) -> None:
+    def test_one_about_drivers_makes_no_vgpu(self) -> None:
         intent = Intent(verb=Verb.BIND, devices=(PF,))
         assert self.forged(create(), intent=intent)
         assert self.forged(remove(mdev()), intent=intent)
 
-    def test_one_about_slices_loads_and_resets_nothing(self) -> None:
+    def test_one_about_vgpus_loads_and_resets_nothing(self) -> None:
         plan = create()
         load = Step(kind=StepKind.LOAD, target="evil", why="")
         assert self.forged(plan, steps=(load, *plan.steps))

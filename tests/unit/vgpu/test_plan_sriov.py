@@ -11,7 +11,7 @@ from tests.hosts.machines import function, inventory_of
 from vfioctl.binding.model.circumstances import Circumstances
 from vfioctl.binding.plan.release import to_put_back
 from vfioctl.binding.plan.steps import follows, steps
-from vfioctl.core.change import Intent, Plan, Slicing, Step, Verb
+from vfioctl.core.change import Intent, Plan, Step, Verb, VgpuRequest
 from vfioctl.core.setting import SettingKind
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError, VfioctlError
 from vfioctl.inventory.model.functions import Inventory, Mark, MarkKind, Nvml
@@ -53,8 +53,8 @@ def plan(  # noqa: PLR0913 - one for each thing that a test may vary
     holders: tuple[Holder, ...] = (),
     **wish: bool,
 ) -> Plan:
-    slicing = Slicing.model_validate({"vfs": wanted, **wish})
-    intent = Intent(verb=Verb.SRIOV, devices=(PF,), slicing=slicing)
+    vgpu_request = VgpuRequest.model_validate({"vfs": wanted, **wish})
+    intent = Intent(verb=Verb.SRIOV, devices=(PF,), vgpu_request=vgpu_request)
     count = len(inventory.by_address[PF].virtfns)
     made: Mapping[str, Made] = {PF: Made(PF, PF, str(count), "t", kept=False)} if ours else {}
     nvml = inventory.by_address[PF].nvml
@@ -162,7 +162,7 @@ class TestRefusals:
             plan(inventory_of(function(PF, "030200", **facts)), 1, total=0)
 
     def test_of_a_plan_without_a_count(self) -> None:
-        intent = Intent(verb=Verb.SRIOV, devices=(PF,), slicing=Slicing())
+        intent = Intent(verb=Verb.SRIOV, devices=(PF,), vgpu_request=VgpuRequest())
         with pytest.raises(BadSpec, match="how many VFs"):
             plan_vfs(host(), Vgpus(), intent, PhysicalFunction(4, "1", ""), {})
 
@@ -182,11 +182,11 @@ class TestRefusals:
     @pytest.mark.parametrize("state", [s for s in VgpuState if s is not VgpuState.DEFINED])
     def test_of_vfs_that_are_cut(self, wanted: int, state: VgpuState) -> None:
         cut = Vgpu("4e8c", Dialect.MDEV, card=PF, parent=vf(2), state=state, type="x-1", profile="A2-4C")
-        with pytest.raises(DeviceInUse, match=r"has live slices: A2-4C 4e8c on 0000:03:00\.2") as caught:
+        with pytest.raises(DeviceInUse, match=r"has live vGPUs: A2-4C 4e8c on 0000:03:00\.2") as caught:
             plan(host(2), wanted, instances=(cut,), foreign=True)
-        assert caught.value.facts == {"slices": ["4e8c"]}
+        assert caught.value.facts == {"vgpus": ["4e8c"]}
 
-    def test_but_not_of_slices_elsewhere_or_only_defined(self) -> None:
+    def test_but_not_of_vgpus_elsewhere_or_only_defined(self) -> None:
         elsewhere = Vgpu("a", Dialect.MDEV, card=PF, parent="0000:09:00.1", type="x-1")
         defined = Vgpu("b", Dialect.MDEV, card=PF, parent=vf(1), type="x-1", state=VgpuState.DEFINED)
         assert plan(host(2), 0, instances=(elsewhere, defined)).steps
@@ -295,7 +295,7 @@ class TestProfiles:
 
     def plan(self, *parameters: tuple[str, str], profiles: tuple[Profile, ...] = VALUES) -> Plan:
         card = VgpuCard(PF, Dialect.XE, profiles=profiles)
-        intent = Intent(verb=Verb.PROFILE, devices=(PF,), slicing=Slicing(parameters=parameters))
+        intent = Intent(verb=Verb.PROFILE, devices=(PF,), vgpu_request=VgpuRequest(parameters=parameters))
         return plan_profile(host(2), card, intent)
 
     def test_are_written_where_they_are(self) -> None:

@@ -177,7 +177,7 @@ class TestMdev:
         assert (card.id, card.sharing, card.numa_node) == ("mbochs", Sharing.POOL, None)
         assert [kind.takes for kind in card.types] == [{"video memory": 64}, {"video memory": 4}, {"video memory": 16}]
 
-    def test_no_class_means_nothing_to_slice(self) -> None:
+    def test_no_class_means_nothing_to_vgpu(self) -> None:
         assert read(Tree()) == Vgpus()
 
     def test_without_descriptions_nothing_is_presumed(self) -> None:
@@ -436,9 +436,9 @@ class TestWhatGoesWrong:
     def test_one_that_does_not_answer_costs_itself(self) -> None:
         class Mute(Recorded):
             def survey(
-                self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+                self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
             ) -> Iterator[tuple[str, T | Unanswered]]:
-                for subject, answer in super().survey(read_one, subjects, patience=patience):
+                for subject, answer in super().survey(read_one, subjects, timeout=timeout):
                     yield subject, Unanswered("no answer after 1 s") if subject.endswith("08:01.0") else answer
 
         found = read_vgpus(Mute(original("a2"), ""))
@@ -607,7 +607,7 @@ class TestWhatIsMeant:
             with pytest.raises(UnknownDevice):
                 instance_called(found, word)
         twins = Vgpus(instances=tuple(Vgpu(UUID, Dialect.MDEV, f"c{n}", f"p{n}") for n in range(2)))
-        with pytest.raises(BadSpec, match="means several slices"):
+        with pytest.raises(BadSpec, match="means several vGPUs"):
             instance_called(twins, UUID)
 
     def test_types_by_id_name_or_profile(self) -> None:
@@ -642,9 +642,9 @@ class TestCommands:
         assert (answer.code, answer.out) == (4, "")
         assert "no room for 3 of A2-4C: at most 2" in answer.err
 
-    def test_a_host_without_slices(self, run: Run) -> None:
+    def test_a_host_without_vgpus(self, run: Run) -> None:
         assert run("vgpu types --host busy").out == "Nothing here can be sliced.\n"
-        assert run("vgpu list --host busy").out == "There are no slices.\n"
+        assert run("vgpu list --host busy").out == "There are no vGPUs.\n"
 
     def test_options_stand_anywhere(self, run: Run) -> None:
         assert run("--host xe vgpu list") == run("vgpu --host xe list") == run("vgpu list --host xe")
@@ -666,7 +666,7 @@ class TestCommands:
         assert done.stdout.splitlines()[-1] == "set()"
 
     def test_completion(self) -> None:
-        from vfioctl.vgpu.cli import completion as slices
+        from vfioctl.vgpu.cli import completion as vgpus
 
         class Context:
             def __init__(self, name: str) -> None:
@@ -680,10 +680,10 @@ class TestCommands:
                 return self.choice
 
         there: Any = Context("a2")
-        assert slices.complete_parent(there, "") == [("0000:08:00.0", "mdev")]
-        assert ("A2-4C", "0000:08:00.0") in slices.complete_type(there, "")
-        assert slices.complete_instance(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
-        assert slices.complete_type(cast("Any", Context("no-such-host")), "") == []
+        assert vgpus.complete_parent(there, "") == [("0000:08:00.0", "mdev")]
+        assert ("A2-4C", "0000:08:00.0") in vgpus.complete_type(there, "")
+        assert vgpus.complete_instance(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
+        assert vgpus.complete_type(cast("Any", Context("no-such-host")), "") == []
 
     def test_the_library_says_what_a_card_is(self) -> None:
         found = Host.recorded("l40s")

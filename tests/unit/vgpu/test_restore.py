@@ -133,7 +133,7 @@ def first_cut() -> Iterator[Machine]:
 
 @pytest.fixture
 def cut(first_cut: Machine, fast_folder: Path) -> Machine:
-    """An L40S whose VFs, and three slices on them, are kept."""
+    """An L40S whose VFs, and three vGPUs on them, are kept."""
     return first_cut.twin(fast_folder)
 
 
@@ -148,7 +148,7 @@ def first_mediated() -> Iterator[Machine]:
 
 @pytest.fixture
 def mediated(first_mediated: Machine, fast_folder: Path) -> Machine:
-    """A T4 with two slices that are kept, and one that is not."""
+    """A T4 with two vGPUs that are kept, and one that is not."""
     return first_mediated.twin(fast_folder)
 
 

@@ -95,7 +95,7 @@ def owner(tree: Tree, ledger: Path, name: str) -> str:
 
 @pytest.fixture
 def three(request: pytest.FixtureRequest, fast_folder: Path) -> Case:
-    """Three slices that are made at once, with all that there may be about them."""
+    """Three vGPUs that are made at once, with all that there may be about them."""
     host_name, kind, names = request.param
     parameters = () if host_name == "pool" else LIMITER
     ask = create(kind, names, count=3, parameters=parameters, persistent=True)
@@ -235,7 +235,7 @@ def test_what_somebody_else_removed_is_not_made_again(three: Case, fast_folder: 
 
 
 def _again(host: Host, case: Case) -> Plan:
-    wish = case.plan.intent.slicing
+    wish = case.plan.intent.vgpu_request
     assert wish is not None
     return host.plan_create(
         wish.type or "", count=3, uuids=wish.uuids, parameters=wish.parameters, persistent=wish.persistent

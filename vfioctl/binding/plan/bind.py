@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances
-from vfioctl.binding.plan.release import idle_services, to_let_go, warnings
+from vfioctl.binding.plan.release import idle_services, to_release, warnings
 from vfioctl.binding.plan.steps import Bindings, steps
 from vfioctl.core.change import KERNEL_CHOICE, Binding, Change, Intent, Plan, same_driver
 from vfioctl.core.setting import Setting
@@ -35,7 +35,7 @@ def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances
     going = [inventory.by_address[a] for a in moving if not inventory.by_address[a].on_vfio]
     changing = [inventory.by_address[a] for a in moving if goals[a] != binding_of(inventory.by_address[a])]
     from_vfio = [function.address for function in changing if function.on_vfio]
-    settings = to_let_go((function.address for function in going), circumstances, from_vfio=from_vfio)
+    settings = to_release((function.address for function in going), circumstances, from_vfio=from_vfio)
     notes = [
         *(f"{named(inventory.by_address[a])} shares the group and goes with it (--with-group)" for a in strangers),
         *_notes(inventory, scope, moving),
@@ -150,7 +150,7 @@ def _refuse_live_vfs(function: Function) -> None:
     if function.virtfns:
         raise DeviceInUse(
             f"{named(function)} has {len(function.virtfns)} live VFs: {', '.join(function.virtfns[:4])}",
-            hint=f"slices and guests on them go first, then: vfioctl sriov off {function.address}",
+            hint=f"vGPUs and guests on them go first, then: vfioctl sriov off {function.address}",
         )
 
 

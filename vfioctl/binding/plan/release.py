@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.binding.model.circumstances import Circumstances
-from vfioctl.binding.plan.settings import LET_GO
+from vfioctl.binding.plan.settings import RELEASED
 from vfioctl.core.change import Intent
 from vfioctl.core.setting import Reading, Setting, SettingKind
 from vfioctl.inventory.model.functions import Function
@@ -35,7 +35,7 @@ _DISPLAY_MANAGER = re.compile(r"(display-manager|gdm|gdm3|sddm|lightdm|lxdm|xdm|
 Values = Mapping[tuple[SettingKind, str], str | None]
 
 
-def to_let_go(
+def to_release(
     leaving: Iterable[PciAddress], circumstances: Circumstances, *, from_vfio: Iterable[PciAddress] = ()
 ) -> tuple[Setting, ...]:
     """What to set before and while those functions go to VFIO. What cannot be read is left alone.
@@ -44,9 +44,9 @@ def to_let_go(
     """
     moving, awake = set(leaving), set(from_vfio)
     return tuple(
-        Setting(kind=r.kind, name=r.name, address=r.address, before=_before(r), after=LET_GO[r.kind])
+        Setting(kind=r.kind, name=r.name, address=r.address, before=_before(r), after=RELEASED[r.kind])
         for r in circumstances.readings
-        if r.kind in LET_GO
+        if r.kind in RELEASED
         and _concerns(r)
         and r.address in (moving | awake if r.kind == SettingKind.POWER else moving)
     )
@@ -67,7 +67,7 @@ def _concerns(reading: Reading) -> bool:
         return reading.value is not None
     if reading.kind == SettingKind.SERVICE:
         return reading.value == "active"
-    return reading.value not in (None, LET_GO[reading.kind])
+    return reading.value not in (None, RELEASED[reading.kind])
 
 
 def to_put_back(
@@ -105,13 +105,13 @@ def to_finish(planned: Iterable[Setting], now: Values) -> tuple[Setting, ...]:
     return tuple(
         setting.model_copy(update={"before": found if found is not None else setting.before})
         for setting, found in known
-        if (found is not None or setting.kind == SettingKind.PERSISTENCE or _comes_with_a_slice(setting))
+        if (found is not None or setting.kind == SettingKind.PERSISTENCE or _comes_with_a_vgpu(setting))
         and not (setting.kind == SettingKind.KEPT and found not in (setting.before, setting.after))  # others' by now
     )
 
 
-def _comes_with_a_slice(setting: Setting) -> bool:
-    """Its file is not there yet, because the slice is not."""
+def _comes_with_a_vgpu(setting: Setting) -> bool:
+    """Its file is not there yet, because the vGPU is not."""
     return setting.kind == SettingKind.PARAMETER and setting.after != ""
 
 

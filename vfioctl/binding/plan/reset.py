@@ -43,8 +43,8 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     if function.is_bridge:
         raise BadSpec(f"{named(function)} is a bridge", hint="name the device below it")
     refuse_marked(function)
-    slices = [h for h in circumstances.holders.holders if h.address == function.address and h.kind in _CHILDREN]
-    refuse(slices, [function])
+    vgpus = [h for h in circumstances.holders.holders if h.address == function.address and h.kind in _CHILDREN]
+    refuse(vgpus, [function])
     method = _method(function, intent.method, files)
     _refuse_under_its_driver(function, intent)
     others = [inventory.by_address[a] for a in reset_with(inventory, function.address) if a != function.address]

@@ -20,7 +20,7 @@ _ORDER = (
     SettingKind.D3COLD,
     SettingKind.POWER,
 )
-LET_GO = {
+RELEASED = {
     SettingKind.POWER: "on",
     SettingKind.D3COLD: "0",
     SettingKind.CONSOLE: "0",
@@ -46,7 +46,7 @@ def early(settings: Iterable[Setting]) -> Iterator[Step]:
     by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: _ORDER.index(s.kind))
     for setting in by_kind:
         value = setting.during if setting.during is not None else setting.after
-        if setting.during is not None or _lets_go(setting):
+        if setting.during is not None or _releases(setting):
             yield _step(setting, value, _WHY[setting.kind][0])
 
 
@@ -65,16 +65,16 @@ def late(settings: Iterable[Setting], to_vfio: Collection[PciAddress] = ()) -> I
     """
     by_kind = sorted((s for s in settings if s.kind in _ORDER), key=lambda s: -_ORDER.index(s.kind))
     for setting in by_kind:
-        if setting.during is not None or not _lets_go(setting):
+        if setting.during is not None or not _releases(setting):
             first, again = _WHY[setting.kind]
             kept_awake = setting.kind == SettingKind.POWER and setting.after == "on" and setting.address in to_vfio
             step = _step(setting, setting.after, first if kept_awake else again)
             yield step.model_copy(update={"may_fail": not kept_awake})
 
 
-def _lets_go(setting: Setting) -> bool:
+def _releases(setting: Setting) -> bool:
     """Whether it comes before anything moves; `power/control` is only kept once vfio-pci is there."""
-    return setting.kind != SettingKind.POWER and LET_GO.get(setting.kind) == setting.after
+    return setting.kind != SettingKind.POWER and RELEASED.get(setting.kind) == setting.after
 
 
 def _step(setting: Setting, value: str, why: str) -> Step:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.binding.plan.settings import early, late, locks
 from vfioctl.core.change import KERNEL_CHOICE, Binding, Intent, Plan, Step, StepKind, Verb, same_driver
-from vfioctl.core.setting import SLICING, VF_COUNTS, Setting, SettingKind
+from vfioctl.core.setting import VF_COUNTS, VGPU_KINDS, Setting, SettingKind
 from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.vgpu.plan.steps import slice_steps
+from vfioctl.vgpu.plan.steps import vgpu_steps
 
 DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
@@ -25,14 +25,14 @@ _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _BUS_RESET = re.compile(rf"{DEVICES}/{_ADDRESS}/reset_subordinate", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
-_OF_A_SLICE = frozenset({SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER, SettingKind.KEPT})
+_OF_A_VGPU = frozenset({SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER, SettingKind.KEPT})
 KINDS: Mapping[Verb, frozenset[SettingKind]] = {
-    Verb.CREATE: _OF_A_SLICE,
-    Verb.REMOVE: _OF_A_SLICE,
+    Verb.CREATE: _OF_A_VGPU,
+    Verb.REMOVE: _OF_A_VGPU,
     Verb.SRIOV: frozenset({*VF_COUNTS, SettingKind.AUTOPROBE, SettingKind.KEPT}),
     Verb.PROFILE: frozenset({SettingKind.PROFILE}),
 }
-"""What a change of slices may set."""
+"""What a change of vGPUs may set."""
 Bindings = Mapping[PciAddress, Binding]
 
 
@@ -71,7 +71,7 @@ def steps(
             {a: wanted.driver_override for a, wanted in changing.items()},
             "as it was before",
         ),
-        *slice_steps(settings),
+        *vgpu_steps(settings),
         *late(settings, handed_over(goal)),
     )
 
@@ -92,10 +92,10 @@ def follows(plan: Plan) -> bool:
     """Whether a plan's steps are those that its changes take, and the changes begin at its facts.
 
     It resets nothing unless that was asked for, stops no service but those named, sets nothing of other functions. One
-    that is about slices moves no function.
+    that is about vGPUs moves no function.
     """
-    about_slices = plan.intent.slicing is not None
-    if about_slices and not _slices_what_was_asked(plan):
+    about_vgpus = plan.intent.vgpu_request is not None
+    if about_vgpus and not _vgpus_what_was_asked(plan):
         return False
     before = {change.address: change.before for change in plan.changes}
     after = {change.address: change.after for change in plan.changes}
@@ -106,16 +106,16 @@ def follows(plan: Plan) -> bool:
         all(known.get(address) == binding for address, binding in before.items())
         and all(_MODULE.fullmatch(module) for module in modules)
         and _resets_what_was_asked(plan)
-        and all((setting.kind in SLICING) == about_slices for setting in plan.settings)
-        and (not (plan.changes or modules) if about_slices else all(s.address in known for s in plan.settings))
+        and all((setting.kind in VGPU_KINDS) == about_vgpus for setting in plan.settings)
+        and (not (plan.changes or modules) if about_vgpus else all(s.address in known for s in plan.settings))
         and all(_is_granted(setting, plan.intent) for setting in plan.settings)
         and [_effect(step) for step in plan.steps] == [_effect(step) for step in made]
     )
 
 
-def _slices_what_was_asked(plan: Plan) -> bool:
+def _vgpus_what_was_asked(plan: Plan) -> bool:
     """Each verb has kinds of its own; only what is named is removed, and nothing is removed to make something."""
-    wish, kinds = plan.intent.slicing, {setting.kind for setting in plan.settings}
+    wish, kinds = plan.intent.vgpu_request, {setting.kind for setting in plan.settings}
     going = {setting.address for setting in plan.settings if setting.removes}
     allowed = going <= {*(wish.instances if wish else ())} if plan.intent.verb == Verb.REMOVE else not going
     if any(setting.makes for setting in plan.settings):

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from vfioctl.core.setting import SLICING, Reading, Setting, SettingKind
+from vfioctl.core.setting import VGPU_KINDS, Reading, Setting, SettingKind
 from vfioctl.errors import DeviceInUse, KernelRefused
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Kernel, Unanswered
-from vfioctl.vgpu.probe.again import NEVER_BLOCKS, slice_again
+from vfioctl.vgpu.probe.again import NEVER_BLOCKS, vgpu_again
 
 VTCONSOLES = "/sys/class/vtconsole"
 PLATFORM_DEVICES = "/sys/bus/platform/devices"
@@ -54,7 +54,7 @@ def read_again(kernel: Kernel, settings: Iterable[Setting]) -> Mapping[tuple[Set
     asked: dict[str, Setting] = {}
     for number, setting in enumerate(settings):
         if setting.kind in NEVER_BLOCKS:
-            found[setting.key] = slice_again(kernel, setting)
+            found[setting.key] = vgpu_again(kernel, setting)
         else:
             asked[str(number)] = setting
     if asked:
@@ -134,8 +134,8 @@ def _again(kernel: Kernel, setting: Setting) -> str | None:
             return None  # vfio-pci takes it off the machine altogether (aperture_remove_conflicting_pci_devices)
         bound = any(kernel.has(f"{PLATFORM_DRIVERS}/{each}/{name}") for each in (driver, *FIRMWARE_FRAMEBUFFERS))
         return driver if bound else ""
-    if kind in SLICING:
-        return slice_again(kernel, setting)
+    if kind in VGPU_KINDS:
+        return vgpu_again(kernel, setting)
     return None if kind == SettingKind.PERSISTENCE else _text(kernel, name)
 
 

@@ -22,7 +22,7 @@ def holders(ctx: typer.Context, devices: Devices, *, every: Every = False, as_js
     """List who uses a device.
 
     Processes with an open file or a mapping on any of its device files, wherever these lie, with their unit, container,
-    pod or guest; disks and network interfaces in use; slices; the text console. Looks at the whole card and at what
+    pod or guest; disks and network interfaces in use; vGPUs; the text console. Looks at the whole card and at what
     shares its IOMMU group. A mediated device is named by its UUID. As root all processes can be read; otherwise it says
     how many could not.
     """

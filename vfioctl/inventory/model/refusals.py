@@ -15,8 +15,8 @@ from vfioctl.inventory.model.scope import named
 from vfioctl.inventory.model.values import PciAddress, Subject
 
 _MOST_NAMED = 4
-_ABOUT_SLICES = (Verb.CREATE, Verb.REMOVE)
-"""Changes that a slice itself does not stand in the way of."""
+_ABOUT_VGPUS = (Verb.CREATE, Verb.REMOVE)
+"""Changes that a vGPU itself does not stand in the way of."""
 
 
 def refuse_held(inventory: Inventory, plan: Plan, circumstances: Circumstances) -> Plan:
@@ -63,7 +63,7 @@ def holding(
         and holder.address in wanted
         and not (intent.force_holders and holder.can_be_forced)
         and not excused(holder, settings, intent)
-        and not (holder.kind == HolderKind.VGPU and intent.verb in _ABOUT_SLICES)
+        and not (holder.kind == HolderKind.VGPU and intent.verb in _ABOUT_VGPUS)
     )
 
 

@@ -1,4 +1,4 @@
-"""What the kernel itself has attached to a function: live slices, the text console, users of the driver's module.
+"""What the kernel itself has attached to a function: live vGPUs, the text console, users of the driver's module.
 
 Reads only.
 """
@@ -20,7 +20,7 @@ _FIRMWARE = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer", "bootf
 
 
 def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
-    """The slices that the function is cut into."""
+    """The vGPUs that the function is cut into."""
     for device in below:
         if device.subsystem == "mdev":
             name = device.path.rpartition("/")[2]
@@ -35,7 +35,7 @@ def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Ho
 
 
 def vgpu_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
-    """The slice that a VF is, in NVIDIA's vendor-specific way."""
+    """The vGPU that a VF is, in NVIDIA's vendor-specific way."""
     path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
     if not kernel.has(path):
         return
@@ -46,7 +46,7 @@ def vgpu_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
             kind=HolderKind.VGPU,
             name=f"vGPU type {kind}",
             path=path,
-            how="a live slice",
+            how="a live vGPU",
             remedy=f"stop the guest that has it, then vfioctl vgpu remove {function.address}",
         )
 

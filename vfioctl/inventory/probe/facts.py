@@ -12,7 +12,7 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.pci import Facts, read_function
 from vfioctl.kernel.protocol import Kernel, Unanswered
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds: a driver that is still starting holds its device's lock, the NVIDIA one for more than three."""
 _WANTED = frozenset({"modalias", "driver_override"})
 
@@ -20,7 +20,7 @@ _WANTED = frozenset({"modalias", "driver_override"})
 def read_facts(kernel: Kernel, addresses: Iterable[PciAddress]) -> dict[PciAddress, Fact]:
     """What is true of each now; one that has gone from the bus is left out. Raises Stuck when one does not answer."""
     found = {}
-    for text, facts in kernel.survey(partial(_attempt, kernel), addresses, patience=PATIENCE):
+    for text, facts in kernel.survey(partial(_attempt, kernel), addresses, timeout=TIMEOUT):
         if isinstance(facts, Unanswered):
             raise Stuck(
                 f"{text} does not answer: {facts.reason}",

@@ -60,10 +60,10 @@ _UNKNOWN = Identity(None, Membership(), None)
 class Processes:
     """All processes, being looked at from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel, *, patience: float | None = None) -> None:
+    def __init__(self, kernel: Kernel, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
         self._hidden = _hidden(kernel, pids)
-        self._answers = kernel.survey(partial(_look, kernel), pids, patience=patience)
+        self._answers = kernel.survey(partial(_look, kernel), pids, timeout=timeout)
 
     def results(self) -> Running:
         """Those that are there. One that does not answer, for a file on a dead server say, is unread like any other."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import files
 from vfioctl.kernel.lock import held, is_of, opened
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import child as expendable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class LiveChange:
     """`_read_only`: nothing is changed, and everything that would be is refused."""
 
     _read_only: bool
-    _deadlines: Deadlines
+    _timeouts: Timeouts
 
     def __init__(self) -> None:
         self._lock_fds: list[int] = []
@@ -64,7 +64,7 @@ class LiveChange:
         if self._deputy is None:
             self._at_hand = Deputy(self, self._lock_fds, self._verdicts)
         try:
-            errno = self._ask_deputy(lambda deputy: deputy.write(path, value, deadline=self._deadlines.of(path)))
+            errno = self._ask_deputy(lambda deputy: deputy.write(path, value, deadline=self._timeouts.of(path)))
         except expendable.Unreturned as error:
             raise write_never_returned(path, value, error) from None
         except ChildProcessError:
@@ -92,7 +92,7 @@ class LiveChange:
             raise HostError(f"the VFs of {address} cannot be changed: {self.read_only}")
         from vfioctl.kernel.live.services import MANAGE_SECONDS, manage_vfs
 
-        deadline = self._deadlines.steps.get("sriov-manage", MANAGE_SECONDS)
+        deadline = self._timeouts.steps.get("sriov-manage", MANAGE_SECONDS)
         return manage_vfs(address, on=on, deadline=deadline, keep=self._lock_fds)
 
     def write_ended(self, ticket: str) -> str | None:
@@ -105,21 +105,21 @@ class LiveChange:
             raise HostError(f"cannot load {module}: {self.read_only}")
         from vfioctl.kernel.live.services import load_module
 
-        load_module(module, deadline=self._deadlines.load, keep=self._lock_fds)
+        load_module(module, deadline=self._timeouts.load, keep=self._lock_fds)
 
     def persist(self, address: str, *, on: bool) -> None:
         if self._read_only:
             raise HostError(f"the persistence mode of {address} cannot be set: {self.read_only}")
         from vfioctl.kernel.live.services import persist
 
-        persist(address, on=on, deadline=self._deadlines.default, keep=self._lock_fds)
+        persist(address, on=on, deadline=self._timeouts.default, keep=self._lock_fds)
 
     def set_unit(self, name: str, *, active: bool) -> None:
         if self._read_only:
             raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: {self.read_only}")
         from vfioctl.kernel.live.services import UNIT_SECONDS, set_unit
 
-        deadline = self._deadlines.steps.get("unit", UNIT_SECONDS)
+        deadline = self._timeouts.steps.get("unit", UNIT_SECONDS)
         set_unit(name, active=active, deadline=deadline, keep=self._lock_fds)
 
     def viable(self, group: int) -> bool:

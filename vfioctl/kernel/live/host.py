@@ -25,7 +25,7 @@ from vfioctl.kernel.protocol import (
     Prefixes,
     Unanswered,
 )
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import child as expendable
 from vfioctl.kernel.worker import survey
 
@@ -44,12 +44,12 @@ class Live(LiveUse, LiveChange):
         root: str = "/",
         *,
         read_only: bool = False,
-        deadlines: Deadlines | None = None,
-        patience: float = 2.0,
+        timeouts: Timeouts | None = None,
+        timeout: float = 2.0,
     ) -> None:
         self._root = root.rstrip("/")
         self._read_only = read_only or bool(self._root)
-        self._deadlines, self._patience = deadlines or Deadlines(), patience
+        self._timeouts, self._timeout = timeouts or Timeouts(), timeout
         LiveChange.__init__(self)
 
     @property
@@ -119,19 +119,19 @@ class Live(LiveUse, LiveChange):
             os.close(fd)
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
         if len(todo) == 1 and self._deputy and isinstance(read_one, partial) and _given(read_one) == ((self,), {}):
-            return self._by_deputy(read_one.func, todo[0], patience or self._patience)
+            return self._by_deputy(read_one.func, todo[0], timeout or self._timeout)
         children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
-        answers = survey.each(read_one, todo, patience=patience or self._patience, children=children)
+        answers = survey.each(read_one, todo, timeout=timeout or self._timeout, children=children)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
-    def _by_deputy(self, read_one: Callable[..., T], subject: str, patience: float) -> Iterator[tuple[str, Any]]:
+    def _by_deputy(self, read_one: Callable[..., T], subject: str, timeout: float) -> Iterator[tuple[str, Any]]:
         """Where there is one subject, a child of its own would cost more than the reading."""
         try:
-            answer = self._ask_deputy(lambda deputy: deputy.call(read_one, subject, deadline=patience))
+            answer = self._ask_deputy(lambda deputy: deputy.call(read_one, subject, deadline=timeout))
         except (expendable.Unreturned, ChildProcessError) as error:
             answer = Unanswered(str(error))
         yield subject, answer

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9:_.@-]|\\x[0-9a-f]{2})*\.(?:service|socket|target|timer|path)", re.ASCII)
 _LONGEST = 255
 """UNIT_NAME_MAX of systemd counts the closing zero."""
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 
 
 def is_unit(name: str) -> bool:
@@ -24,7 +24,7 @@ def states(names: Sequence[str]) -> Mapping[str, str]:
     if not wanted:
         return {}
     try:
-        done = _systemctl("show", "--property=Names,LoadState,ActiveState", "--", *wanted, patience=_PATIENCE)
+        done = _systemctl("show", "--property=Names,LoadState,ActiveState", "--", *wanted, timeout=_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired):
         return {}
     known = dict(_states(done.stdout))
@@ -53,7 +53,7 @@ def set_active(name: str, *, active: bool) -> tuple[int, str]:
     return done.returncode, done.stderr.strip()[-500:]
 
 
-def _systemctl(verb: str, *words: str, patience: float | None = None) -> subprocess.CompletedProcess[str]:
+def _systemctl(verb: str, *words: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["systemctl", "--no-pager", "--no-ask-password", verb, *words],
         check=False,
@@ -61,6 +61,6 @@ def _systemctl(verb: str, *words: str, patience: float | None = None) -> subproc
         text=True,
         errors="replace",
         stdin=subprocess.DEVNULL,
-        timeout=patience,
+        timeout=timeout,
         env={**os.environ, "LC_ALL": "C"},
     )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, OpenNode
-from vfioctl.kernel.timeouts import Deadlines
+from vfioctl.kernel.timeouts import Timeouts
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class LiveUse:
     """`_root` is empty for this machine itself: of a captured directory there is nothing to tell here."""
 
     _root: str
-    _deadlines: Deadlines
+    _timeouts: Timeouts
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         from vfioctl.kernel.live.processes import open_nodes
@@ -70,7 +70,7 @@ class LiveUse:
             raise KernelRefused(path, errnos.ENOENT)
         from vfioctl.kernel.live.services import read_device
 
-        return read_device(path, read, deadline=self._deadlines.default)
+        return read_device(path, read, deadline=self._timeouts.default)
 
 
 def refused(path: str, error: OSError) -> KernelRefused:

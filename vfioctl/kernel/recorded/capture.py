@@ -72,7 +72,7 @@ def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
     found.take_devices()
     found.take_drivers()
     found.take_iommu()
-    found.take_slices()
+    found.take_vgpus()
     found.take_consoles()
     found.take_nodes()
     found.take_system()
@@ -122,7 +122,7 @@ class _Capture:
             for name in self._children(place):
                 self._take_device_node(f"{place}/{name}")
 
-    def take_slices(self) -> None:
+    def take_vgpus(self) -> None:
         """Types, instances and profiles. An instance's UUID has the same stand-in wherever it is named."""
         wanted = {place.path: place for place in places(self._kernel)}
         for path, found in self._kernel.survey(partial(_read_place, self._kernel, wanted), wanted):

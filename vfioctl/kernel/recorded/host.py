@@ -108,9 +108,9 @@ class Recorded:
         return Directory(frozenset(names), texts, {}, refused)
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del patience  # nothing blocks here
+        del timeout  # nothing blocks here
         for subject in subjects:
             yield subject, read_one(subject)
 

@@ -14,7 +14,7 @@ from vfioctl.kernel.modalias import NATIVE, Aliases
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups, mediated, surroundings
-from vfioctl.kernel.simulated import vendor as slicing
+from vfioctl.kernel.simulated import vendor as vgpu_request
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
 
@@ -108,7 +108,7 @@ def really_probe(tree: Tree, device: str, driver: str) -> None:
         surroundings.vfio_pci_core_runtime_pm(tree, device, registered=True)
     else:
         surroundings.class_devices_back(tree, device)
-        slicing.folders_back(tree, device, driver)
+        vgpu_request.folders_back(tree, device, driver)
 
 
 def device_driver_detach(tree: Tree, device: str) -> None:
@@ -128,7 +128,7 @@ def device_driver_detach(tree: Tree, device: str) -> None:
 def device_remove(tree: Tree, device: str, driver: str) -> None:
     """What of a driver's leaving may wait: it goes on here when it was let go."""
     mediated.mdev_unregister_parent(tree, device)
-    slicing.folders_gone(tree, device, driver)
+    vgpu_request.folders_gone(tree, device, driver)
 
 
 def vfio_pci_core_register_device(tree: Tree, device: str) -> None:

@@ -67,9 +67,9 @@ class Simulated(Recorded):
     # -- reading: what is under the lock of a blocked device does not answer ------------------------
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, patience: float | None = None
+        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del patience
+        del timeout
         for subject in subjects:
             try:
                 yield subject, read_one(subject)

@@ -1,4 +1,4 @@
-"""How many slices a simulated card has room for: the drivers' own arithmetic, from what the types say of themselves.
+"""How many vGPUs a simulated card has room for: the drivers' own arithmetic, from what the types say of themselves.
 
 NVIDIA's rule is that of frame buffer sizes over all VFs of a card; other drivers have a stock that types take from.
 What the tree does not tell is kept as facts of the simulation: `sim:CARD stock` (how much there is of it), `types`

@@ -16,7 +16,7 @@ from vfioctl.kernel.modalias import NATIVE, VFIO
 from vfioctl.kernel.protocol import PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated import drivers, groups, mediated, surroundings, virtual
-from vfioctl.kernel.simulated import vendor as slicing
+from vfioctl.kernel.simulated import vendor as vgpu_request
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
 
@@ -64,7 +64,7 @@ def _store_of(tree: Tree, there: str) -> Callable[[Tree, str, str], None] | None
         return mediated.store_of(tree, there)
     if virtual.NUMVFS.fullmatch(there):
         return virtual.sriov_numvfs_store
-    return surroundings.store_of(there) or slicing.store_of(there) or mediated.store_of(tree, there)
+    return surroundings.store_of(there) or vgpu_request.store_of(there) or mediated.store_of(tree, there)
 
 
 def _unbind(tree: Tree, driver: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes to the slices of a simulated card that are no mediated devices: NVIDIA's vendor folder, the profiles of xe.
+"""Writes to the vGPUs of a simulated card that are no mediated devices: NVIDIA's vendor folder, the profiles of xe.
 
 And what a driver's folders become as it comes and goes. The rules are those of tests/lab/modules/standin_vendor.c and
 of Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. Changes nothing but the tree.
@@ -121,7 +121,7 @@ def sriov_drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
 
 
 def folders_gone(tree: Tree, device: str, driver: str) -> None:
-    """Takes away what the driver showed of slices, and keeps it, without instances, for when it comes back."""
+    """Takes away what the driver showed of vGPUs, and keeps it, without instances, for when it comes back."""
     if f"{device}/{room.VENDOR}/current_vgpu_type" in tree.files:
         room.known_types(tree, room.card_of(tree, device), [device])
         _clear(tree, device)

@@ -67,9 +67,9 @@ class Child:
             raise HostError("no child process could be started")
         self.pid = first[0]
 
-    def receive(self, patience: float) -> list[Any] | None:
+    def receive(self, timeout: float) -> list[Any] | None:
         """What has come: possibly nothing yet (after `patience` seconds); None when the child has ended."""
-        if not select.select([self.results], [], [], patience)[0]:
+        if not select.select([self.results], [], [], timeout)[0]:
             return []
         chunk = os.read(self.results, 1 << 20)
         if not chunk:

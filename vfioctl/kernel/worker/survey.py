@@ -15,7 +15,7 @@ _BATCH = 64
 
 
 def each(
-    work: Callable[[str], object], subjects: Sequence[str], *, patience: float, children: int = 1
+    work: Callable[[str], object], subjects: Sequence[str], *, timeout: float, children: int = 1
 ) -> Iterator[tuple[str, Any]]:
     """`(subject, work(subject))` for each, in order; an exception in place of a result that never came.
 
@@ -24,7 +24,7 @@ def each(
     """
     size = -(-len(subjects) // children) or 1
     shards: list[_Shard] = []
-    collected = _collected(shards, patience)
+    collected = _collected(shards, timeout)
     next(collected)  # begun, it cleans up however it ends
     try:
         with held_back():
@@ -35,14 +35,14 @@ def each(
     return collected
 
 
-def _collected(shards: Sequence[_Shard], patience: float) -> Generator[tuple[str, Any], None, None]:
+def _collected(shards: Sequence[_Shard], timeout: float) -> Generator[tuple[str, Any], None, None]:
     try:
         yield "", None
         while unfinished := [shard for shard in shards if not shard.finished]:
-            ready = select.select([shard.pipe for shard in unfinished], [], [], patience / 4)[0]
+            ready = select.select([shard.pipe for shard in unfinished], [], [], timeout / 4)[0]
             for shard in unfinished:
                 with held_back():  # it may start a child, which must not be lost
-                    shard.advance(patience, can_read=shard.pipe in ready)
+                    shard.advance(timeout, can_read=shard.pipe in ready)
     except BaseException:
         _abandon(shards)
         raise
@@ -90,7 +90,7 @@ class _Shard:
                 batch = []
         send(batch)
 
-    def advance(self, patience: float, *, can_read: bool) -> None:
+    def advance(self, timeout: float, *, can_read: bool) -> None:
         """Takes what has come; leaves a child behind that has ended or makes no progress."""
         batches = self._child.receive(0) if can_read else []
         if batches is None:
@@ -100,8 +100,8 @@ class _Shard:
         elif batches or self._at[:] != self._seen:
             self._seen, self._moved = self._at[:], time.monotonic()
             self._take(result for batch in batches for result in batch)
-        elif time.monotonic() - self._moved > patience:
-            self._lose(Unreturned(self._child, patience))
+        elif time.monotonic() - self._moved > timeout:
+            self._lose(Unreturned(self._child, timeout))
             self._child.abandon()
             self._start()
 

@@ -1,4 +1,4 @@
-"""`vfioctl vgpu create` and `remove`: slices are made and removed, whatever interface of the kernel they have."""
+"""`vfioctl vgpu create` and `remove`: vGPUs are made and removed, whatever interface of the kernel they have."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +60,7 @@ Parameters = Annotated[
     typer.Option(
         "--param",
         metavar="NAME=VALUE",
-        help="For NVIDIA's vgpu_params, or placement_id; folder/file=value for any other file of the slice.",
+        help="For NVIDIA's vgpu_params, or placement_id; folder/file=value for any other file of the vGPU.",
     ),
 ]
 _CREATE = """[bold]Examples[/]
@@ -84,7 +84,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Make slices of a type: all that are asked for, or none.
+    """Make vGPUs of a type: all that are asked for, or none.
 
     Where they go is chosen by what the cards have room for, and told with its reasons. They count as made when a fresh
     look finds each of them with its type and with a node for a guest to open; otherwise everything is put back. When
@@ -94,7 +94,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     place = unnumbered(host, parent)
     uuids, parameters = _uuids(uuid, count), pairs(param or ())
 
-    def plan_it(shun: Sequence[str]) -> "Plan":
+    def plan_it(exclude: Sequence[str]) -> "Plan":
         return host.plan_create(
             type_name,
             parent=place,
@@ -104,7 +104,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
             placement=placement,
             parameters=parameters,
             persistent=persistent,
-            shun=shun,
+            exclude=exclude,
         )
 
     plan = plan_it(())
@@ -119,16 +119,16 @@ def create(  # noqa: PLR0913 - one parameter for each option
 def _make(
     host: "Host", plan: "Plan", elsewhere: "Callable[[Sequence[str]], Plan] | None", *, ask: bool, as_json: bool
 ) -> None:
-    shunned: list[str] = []
+    excluded: list[str] = []
     while True:
         try:
             carry_out(host, plan, ask=ask, as_json=as_json)
         except NoCapacity as full:
-            shunned.append(str(full.facts.get("place", "")))
-            if elsewhere is None or len(shunned) == _MOST_TRIES:
+            excluded.append(str(full.facts.get("place", "")))
+            if elsewhere is None or len(excluded) == _MOST_TRIES:
                 raise
             try:
-                plan = elsewhere(shunned)
+                plan = elsewhere(excluded)
             except NoCapacity:
                 raise full from None
             say(f"vfioctl: {full.message}; trying elsewhere")
@@ -159,9 +159,9 @@ def remove(  # noqa: PLR0913 - one parameter for each option
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Remove slices that nobody holds: all that are named, or none.
+    """Remove vGPUs that nobody holds: all that are named, or none.
 
-    What vfioctl did not make is foreign, and left alone without --foreign. A slice that somebody has open is refused,
+    What vfioctl did not make is foreign, and left alone without --foreign. A vGPU that somebody has open is refused,
     naming them: the kernel would wait for them for ever. What had it made again at boot goes with it.
     """
     from vfioctl.vgpu.model.lookup import instance_called, is_whole
@@ -192,7 +192,7 @@ def _uuids(given: Sequence[str] | None, count: int) -> tuple[str, ...]:
 
     uuids = tuple(Uuid(text) for text in given or ())
     if uuids and len(uuids) != count:
-        raise BadSpec(f"{len(uuids)} UUIDs for {count} slices", hint="give --uuid once for each")
+        raise BadSpec(f"{len(uuids)} UUIDs for {count} vGPUs", hint="give --uuid once for each")
     if len(set(uuids)) < len(uuids):
         raise BadSpec("the same UUID twice")
     return uuids

@@ -1,4 +1,4 @@
-"""What the commands about slices share: completion, and the card that `gpu0` means."""
+"""What the commands about vGPUs share: completion, and the card that `gpu0` means."""
 
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ def complete_type(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]
 
 
 def complete_instance(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """The slices that are there."""
+    """The vGPUs that are there."""
     found = _found_or_nothing(ctx)
     return [(vgpu.id, vgpu.profile or vgpu.type) for vgpu in found.instances] if found else []
 

@@ -40,9 +40,9 @@ def restore(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make VFs and slices again that were made with --persistent, as after a boot.
+    """Make VFs and vGPUs again that were made with --persistent, as after a boot.
 
-    VFs first, then slices; what is there already is left as it is. One that cannot be made keeps no other from being
+    VFs first, then vGPUs; what is there already is left as it is. One that cannot be made keeps no other from being
     made, and is told at the end.
     """
     host = chosen(ctx).open()

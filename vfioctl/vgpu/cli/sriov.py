@@ -59,7 +59,7 @@ def set_count(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Give a PF so many VFs, which find no drivers by themselves.
 
-    Their number becomes another by way of none, so VFs that are there must be free: no slices on them, nobody who holds
+    Their number becomes another by way of none, so VFs that are there must be free: no vGPUs on them, nobody who holds
     them, none on VFIO. The VFs of NVIDIA's GPUs are turned on by its sriov-manage, all at once. Afterwards the links to
     the VFs are counted; with fewer than asked for, everything is put back.
     """
@@ -94,7 +94,7 @@ def off(
 ) -> None:
     """Turn all VFs of a PF off.
 
-    They must be free: no slices on them, nobody who holds them, none on VFIO.
+    They must be free: no vGPUs on them, nobody who holds them, none on VFIO.
     """
     _change(ctx, device, 0, foreign=foreign, persistent=False, wait=wait, dry_run=dry_run, as_json=as_json, ask=not yes)
 

@@ -1,4 +1,4 @@
-"""`vfioctl vgpu`: the types of slices that cards offer, and the slices that are there. See also `vgpu_change`."""
+"""`vfioctl vgpu`: the types of vGPUs that cards offer, and the vGPUs that are there. See also `vgpu_change`."""
 
 import sys
 from dataclasses import fields, is_dataclass
@@ -37,7 +37,7 @@ Parent = Annotated[
   vfioctl vgpu list --simulate l40s""",
 )
 def vgpu(ctx: typer.Context) -> None:
-    """List, make and remove slices of GPUs.
+    """List, make and remove vGPUs of GPUs.
 
     The same for every interface that the kernel has: mediated devices (mdev), NVIDIA's vendor-specific VFIO, plain
     SR-IOV, and Intel's xe with its profiles.
@@ -69,7 +69,7 @@ def types(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the types of slices by card, and how many more there is room for.
+    """List the types of vGPUs by card, and how many more there is room for.
 
     FREE is what the card as a whole has room for, if only that type is made. Where the kernel does not tell exactly, it
     is a range: 1-4 is one for certain, and four at most.
@@ -100,9 +100,9 @@ def types(
   vfioctl vgpu list --simulate mi300x-vf --json""",
 )
 def list_instances(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = False) -> None:
-    """List the slices that are there, and those that mdevctl has defined.
+    """List the vGPUs that are there, and those that mdevctl has defined.
 
-    Slices that vfioctl did not make are foreign: it shows them, and leaves them alone.
+    vGPUs that vfioctl did not make are foreign: it shows them, and leaves them alone.
     """
     host = chosen(ctx).open()
     found = host.vgpus()
@@ -139,7 +139,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything about one slice."""
+    """Show everything about one vGPU."""
     from vfioctl.vgpu.model.lookup import instance_called
 
     host = chosen(ctx).open()

@@ -1,4 +1,4 @@
-"""Which card, which instance, which types a person means, and whose a slice is. May not do input or output."""
+"""Which card, which instance, which types a person means, and whose a vGPU is. May not do input or output."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def instance_called(found: Vgpus, word: str) -> Vgpu:
     begun = [vgpu for vgpu in found.instances if vgpu.id.startswith(name)]
     chosen = [vgpu for vgpu in begun if vgpu.id == name] or (begun if len(name) >= 4 else [])
     if not chosen:
-        raise UnknownDevice(f"there is no slice {word[:80]!r} here", hint="vfioctl vgpu list shows those that are")
+        raise UnknownDevice(f"there is no vGPU {word[:80]!r} here", hint="vfioctl vgpu list shows those that are")
     if len(chosen) > 1:
         several = ", ".join(f"{vgpu.id} on {vgpu.parent}" for vgpu in chosen[:4])
-        raise BadSpec(f"{word[:80]!r} means several slices: {several}", hint="write more of it")
+        raise BadSpec(f"{word[:80]!r} means several vGPUs: {several}", hint="write more of it")
     return chosen[0]
 
 
 def is_whole(word: str) -> bool:
-    """Whether it names one slice whatever there is: a UUID, or an address with its domain."""
+    """Whether it names one vGPU whatever there is: a UUID, or an address with its domain."""
     return _WHOLE.fullmatch(word.lower()) is not None
 
 
@@ -59,10 +59,10 @@ def long_address(word: str) -> str:
 
 
 def with_owners(found: Vgpus, made: Mapping[str, Made], wedged: Mapping[str, str] = NOTHING) -> Vgpus:
-    """The slices with whose they are: vfioctl's are those that its ledger has as they are there.
+    """The vGPUs with whose they are: vfioctl's are those that its ledger has as they are there.
 
-    `wedged`: those that a write never returned from, and which. Of a slice that the kernel hides, the ledger tells the
-    type; where it does not even show that it is there, the slice is added: it may still take its share.
+    `wedged`: those that a write never returned from, and which. Of a vGPU that the kernel hides, the ledger tells the
+    type; where it does not even show that it is there, the vGPU is added: it may still take its share.
     """
     homes = {parent.name: card.id for card in found.cards for parent in card.parents}
     made = {name: replace(m, card=homes.get(m.place.partition("/")[0], m.card)) for name, m in made.items()}
@@ -71,8 +71,8 @@ def with_owners(found: Vgpus, made: Mapping[str, Made], wedged: Mapping[str, str
     made = {name: m for name, m in made.items() if name not in vfs or m.place == str(vfs[name])}
     instances = [_owned(vgpu, made, types) for vgpu in found.instances]
     seen = {vgpu.id for vgpu in instances}
-    slices = {name for name, each in made.items() if "/" in each.place}  # the others are counts of VFs
-    hidden = ((made[name], why) for name, why in wedged.items() if name in slices - seen)
+    vgpus = {name for name, each in made.items() if "/" in each.place}  # the others are counts of VFs
+    hidden = ((made[name], why) for name, why in wedged.items() if name in vgpus - seen)
     instances += (_hidden(each, types, _ended_as(why)) for each, why in hidden)
     return replace(found, instances=tuple(instances))
 

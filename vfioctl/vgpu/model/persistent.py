@@ -1,4 +1,4 @@
-"""What has slices and VFs made again at boot: mdevctl's definitions, and files of vfioctl's own. No input or output.
+"""What has vGPUs and VFs made again at boot: mdevctl's definitions, and files of vfioctl's own. No input or output.
 
 mdevctl's form is its own, so that it, and libvirt by it, can start what vfioctl defines: JSON with two spaces and no
 last newline (mdevctl 1.2.0). NVIDIA's vendor-specific VFIO and counts of VFs have no such form: these are vfioctl's.
@@ -29,17 +29,17 @@ class Kept(Value):
 
 
 def kept_file(subject: Uuid | PciAddress, parent: str) -> str:
-    """Where a slice, or the VFs of a PF, are kept."""
+    """Where a vGPU, or the VFs of a PF, are kept."""
     return f"{DEFINITIONS}/{parent}/{subject}" if isinstance(subject, Uuid) else f"{KEPT_HERE}/{subject}.json"
 
 
 def definition_text(kind: str, parameters: Mapping[str, str]) -> str:
-    """mdevctl's definition of a slice that starts with its parent."""
+    """mdevctl's definition of a vGPU that starts with its parent."""
     attributes = [{name: value} for name, value in parameters.items()]
     return json.dumps({"mdev_type": kind, "start": "auto", "attrs": attributes}, indent=2)
 
 
-def slice_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
+def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
     """A VF's type, as vfioctl keeps it."""
     return _text(
         Kept(

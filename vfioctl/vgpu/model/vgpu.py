@@ -1,4 +1,4 @@
-"""Slices of GPUs: the types that a card offers, the places they are made on, the instances that are there.
+"""vGPUs of GPUs: the types that a card offers, the places they are made on, the instances that are there.
 
 May not do input or output. Plain dataclasses, which pydantic takes as the fields of a document: `vfioctl vgpu` answers
 for ten thousand type folders in less time than it takes to import pydantic and to make these its models.
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Dialect(StrEnum):
-    """Which interface of the kernel slices a card."""
+    """Which interface of the kernel divides a card."""
 
     MDEV = "mdev"
     VENDOR = "vendor-vfio"
@@ -71,12 +71,12 @@ class Count:
 
 NONE, UNKNOWN = Count(0, 0), Count(0, None)
 OURS, FOREIGN = "vfioctl", "foreign"
-"""Who had a slice made."""
+"""Who had a vGPU made."""
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuType:
-    """A kind of slice of one card. What is unknown is None, empty or in `unknown` with its reason."""
+    """A kind of vGPU of one card. What is unknown is None, empty or in `unknown` with its reason."""
 
     id: str
     """As the kernel calls it: `nvidia-742`, `1145`, `i915-GVTg_V5_4`, `vf`."""
@@ -91,7 +91,7 @@ class VgpuType:
     max_instances: int | None = None
     """On one card, with no others beside them."""
     mig_slices: int | None = None
-    """How many slices of a GPU instance it is; None for a type that shares by time."""
+    """How many vGPUs of a GPU instance it is; None for a type that shares by time."""
     takes: Mapping[str, int] = field(default_factory=dict)
     """The amounts that it says it takes of a stock which all types share."""
     existing: int = 0
@@ -191,7 +191,7 @@ class Vgpu:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What the ledger says of a slice that vfioctl made, or of a card's VFs."""
+    """What the ledger says of a vGPU that vfioctl made, or of a card's VFs."""
 
     id: str
     """A UUID, the address of a VF, or of the PF whose VFs were made."""
@@ -214,7 +214,7 @@ class VgpuWarning:
 
 @dataclass(frozen=True, slots=True)
 class Vgpus:
-    """All that can be sliced on a host, and all slices, in address order."""
+    """All that can be sliced on a host, and all vGPUs, in address order."""
 
     cards: tuple[VgpuCard, ...] = ()
     instances: tuple[Vgpu, ...] = ()

@@ -1,4 +1,4 @@
-"""Which cards and which of their places may take slices of a type, and how many. Pure."""
+"""Which cards and which of their places may take vGPUs of a type, and how many. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Candidate:
         return room if at_most is None else min(room, at_most)
 
     @property
-    def slices(self) -> int:
+    def vgpus(self) -> int:
         """How many are there that count, of whatever type."""
         return sum(each.existing for each in self.card.types)
 
@@ -51,13 +51,13 @@ class Candidate:
 
 
 def candidate(
-    card: VgpuCard, kind: VgpuType, count: int, *, only: str | None = None, shun: Collection[str] = ()
+    card: VgpuCard, kind: VgpuType, count: int, *, only: str | None = None, exclude: Collection[str] = ()
 ) -> Candidate:
     """The card with the places for up to `count`: on one of them only, or on all that are not shunned."""
     found = [
         (parent, slot)
         for parent in card.parents
-        if (only is None or parent.name == only) and parent.name not in shun
+        if (only is None or parent.name == only) and parent.name not in exclude
         if (slot := _slot(card, parent, kind, count)).room
     ]
     sizes = gauges(card)

@@ -1,7 +1,7 @@
-"""How many slices go on each card, by each strategy. Pure arithmetic; what of them is said to a person is elsewhere.
+"""How many vGPUs go on each card, by each strategy. Pure arithmetic; what of them is said to a person is elsewhere.
 
 Binpack is exact. What a split is worth is a sum over its cards, so the best one for all cards is made of the best ones
-for fewer: a table by card and number finds it, where trying all splits of 64 slices on eight cards would never end.
+for fewer: a table by card and number finds it, where trying all splits of 64 vGPUs on eight cards would never end.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def shared_out(candidates: Sequence[Candidate], count: int, strategy: Strategy) 
 
 
 def _spread(candidates: Sequence[Candidate], count: int) -> Split:
-    """One at a time: to the card with the fewest slices, of those to the one with most room."""
+    """One at a time: to the card with the fewest vGPUs, of those to the one with most room."""
     numbers = [0] * len(candidates)
 
     def burden(index: int) -> tuple[bool, int, int, int]:
         each, number = candidates[index], numbers[index]
-        return number >= each.read_room, each.slices + number, number - each.room, index
+        return number >= each.read_room, each.vgpus + number, number - each.room, index
 
     for _ in range(count):
         numbers[min((i for i, each in enumerate(candidates) if numbers[i] < each.room), key=burden)] += 1
@@ -147,7 +147,7 @@ def _worths(each: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tup
     """
     card, own = _measured(each), bulk(each.kind)
     measures = {**gauges(each.card), own: each.kind}
-    is_empty, is_stock = not each.slices, each.card.sharing is Sharing.POOL
+    is_empty, is_stock = not each.vgpus, each.card.sharing is Sharing.POOL
     for number in range(highest + 1):
         left = after(card, {each.kind.id: number}).available
         counts = {size: left[measures[size].id] if size in measures else NONE for size in sizes}

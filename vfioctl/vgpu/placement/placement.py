@@ -1,6 +1,6 @@
-"""On which places slices are made: which cards, which VFs, and why those. Pure; all of them or none.
+"""On which places vGPUs are made: which cards, which VFs, and why those. Pure; all of them or none.
 
-What is there is taken as it was read. Whoever was faster since shows only when a slice is made; then the places where
+What is there is taken as it was read. Whoever was faster since shows only when a vGPU is made; then the places where
 that failed are shunned, and it is asked again.
 """
 
@@ -20,7 +20,7 @@ from vfioctl.vgpu.placement.reasons import node_named, reasons, type_named
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one slice is to be made: the ids of its card and its type, and the name of its parent."""
+    """Where one vGPU is to be made: the ids of its card and its type, and the name of its parent."""
 
     card: str
     parent: str
@@ -46,21 +46,21 @@ def placed(
     parent: str | None = None,
     numa: int | None = None,
     strategy: Strategy = Strategy.BINPACK,
-    shun: Collection[str] = (),
+    exclude: Collection[str] = (),
 ) -> Placement:
-    """Places for `count` slices of the type that `word` means, by id, name or profile.
+    """Places for `count` vGPUs of the type that `word` means, by id, name or profile.
 
     `parent` is a card or one of its VFs, `shun` names of parents. Raises BadSpec, UnknownDevice, NoCapacity.
     """
     if count < 1:
-        raise BadSpec(f"{count} slices cannot be made", hint="write a number from 1 on")
+        raise BadSpec(f"{count} vGPUs cannot be made", hint="write a number from 1 on")
     here = cards if parent is None else cards_called(Vgpus(tuple(cards)), parent)
     found = _made_singly(_meant(here, word, is_named=parent is not None), count)
     near = _on_node(found, numa)
     name = None if parent is None or long_address(parent) in {card.id for card, _ in near} else long_address(parent)
-    candidates = [candidate(card, kind, count, only=name, shun=shun) for card, kind in near]
+    candidates = [candidate(card, kind, count, only=name, exclude=exclude) for card, kind in near]
     if sum(each.room for each in candidates) < count:
-        hint = _room_elsewhere([each for each in found if each not in near], count, shun) or _vfs_off(cards)
+        hint = _room_elsewhere([each for each in found if each not in near], count, exclude) or _vfs_off(cards)
         raise _no_room(candidates, count, name, hint)
     shares = shared_out(candidates, count, strategy)
     places = (Place(each.card.id, name, each.kind.id) for each in shares for name in each.parents)
@@ -138,10 +138,10 @@ def _no_room(candidates: Sequence[Candidate], count: int, place: str | None, hin
     return NoCapacity(f"there is no room for {wanted}{f' ({each_has})' if most else ''}", hint=hint, facts=facts)
 
 
-def _room_elsewhere(found: _Found, count: int, shun: Collection[str]) -> str:
+def _room_elsewhere(found: _Found, count: int, exclude: Collection[str]) -> str:
     rooms: dict[int | None, int] = {}
     for card, kind in found:
-        room = candidate(card, kind, count, shun=shun).room
+        room = candidate(card, kind, count, exclude=exclude).room
         rooms[card.numa_node] = rooms.get(card.numa_node, 0) + room
     others = ", ".join(f"{room} on {node_named(node)}" for node, room in rooms.items() if room)
     return f"elsewhere there is room for {others}" if others else ""

@@ -1,4 +1,4 @@
-"""Why slices are placed where they are, and why not elsewhere: sentences for a person. Pure."""
+"""Why vGPUs are placed where they are, and why not elsewhere: sentences for a person. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _of_nodes(shares: Sequence[Share], count: int) -> Iterator[str]:
 
 
 def _of_card(share: Share, count: int, strategy: Strategy) -> str:
-    card, kind, there = share.card, type_named(share.kind), _there(share.of.slices)
+    card, kind, there = share.card, type_named(share.kind), _there(share.of.vgpus)
     if share.number:
         remains = _remains(share.forecast.available[share.kind.id])
         return f"{card.id} takes {share.number} of {count} {kind}: {_state(share.of, strategy)}; {remains}"
@@ -53,19 +53,19 @@ def _of_card(share: Share, count: int, strategy: Strategy) -> str:
         return f"{card.id} has no room for {kind}"
     if strategy is Strategy.SPREAD:
         return f"{card.id} takes none: {there}"
-    return f"{card.id} {'keeps its' if share.of.slices else 'stays free, with'} room for {_largest(card)}"
+    return f"{card.id} {'keeps its' if share.of.vgpus else 'stays free, with'} room for {_largest(card)}"
 
 
 def _state(each: Candidate, strategy: Strategy) -> str:
-    if not each.slices:
+    if not each.vgpus:
         return "it is empty"
     if each.alike and strategy is not Strategy.SPREAD:
         return f"{each.alike} of that size {'is' if each.alike == 1 else 'are'} there"
-    return _there(each.slices)
+    return _there(each.vgpus)
 
 
-def _there(slices: int) -> str:
-    return f"{slices} {'slice is' if slices == 1 else 'slices are'} there"
+def _there(vgpus: int) -> str:
+    return f"{vgpus} {'vgpu is' if vgpus == 1 else 'vgpus are'} there"
 
 
 def _remains(count: Count) -> str:

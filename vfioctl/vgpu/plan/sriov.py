@@ -1,6 +1,6 @@
 """How many VFs a PF has, and what each of an xe card may take. Pure; says no before anything is touched.
 
-On the way down nothing is left behind: slices and guests go first, then the VFs, then the PF.
+On the way down nothing is left behind: vGPUs and guests go first, then the VFs, then the PF.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def plan_vfs(
 ) -> Plan:
     """So many VFs of one PF, none for 0. Raises BadSpec, HostError, DeviceInUse, Foreign."""
     function = inventory.by_address[intent.devices[0]]
-    wish = intent.slicing
+    wish = intent.vgpu_request
     if wish is None or wish.vfs is None:
         raise BadSpec("the plan does not say how many VFs there are to be")
     _refuse_count(function, known, wish.vfs)
@@ -102,11 +102,11 @@ def _refuse_count(function: Function, known: PhysicalFunction, wanted: int) -> N
 def _refuse_live(inventory: Inventory, function: Function, found: Vgpus, *, drivers_matter: bool) -> None:
     """VFs that are cut, or that a guest may have, do not go."""
     vfs = set(function.virtfns)
-    if cut := [v for v in found.instances if _is_slice_on(v, vfs)]:
+    if cut := [v for v in found.instances if _is_vgpu_on(v, vfs)]:
         raise DeviceInUse(
-            f"{named(function)} has live slices: {_listed(f'{v.profile or v.type} {v.id} on {v.parent}' for v in cut)}",
+            f"{named(function)} has live vGPUs: {_listed(f'{v.profile or v.type} {v.id} on {v.parent}' for v in cut)}",
             hint="vfioctl vgpu remove each of them first",
-            facts={"slices": [vgpu.id for vgpu in cut]},
+            facts={"vgpus": [vgpu.id for vgpu in cut]},
         )
     of_it = _of(inventory, function.virtfns)
     if given := [vf for vf in of_it if vf.on_vfio]:
@@ -122,7 +122,7 @@ def _refuse_live(inventory: Inventory, function: Function, found: Vgpus, *, driv
         )
 
 
-def _is_slice_on(vgpu: Vgpu, vfs: set[PciAddress]) -> bool:
+def _is_vgpu_on(vgpu: Vgpu, vfs: set[PciAddress]) -> bool:
     return vgpu.parent in vfs and vgpu.state is not VgpuState.DEFINED
 
 
@@ -172,7 +172,7 @@ def _counts(
 
 def _kept(function: Function, known: PhysicalFunction, intent: Intent) -> Iterable[Setting]:
     """With --persistent, what has them made again at boot; it goes with them."""
-    wish = intent.slicing
+    wish = intent.vgpu_request
     assert wish is not None
     assert wish.vfs is not None
     text = vfs_text(function.address, wish.vfs) if wish.persistent and wish.vfs else ""
@@ -208,7 +208,7 @@ def _listed(words: Iterable[str]) -> str:
 
 def plan_profile(inventory: Inventory, card: VgpuCard, intent: Intent) -> Plan:
     """What the PF, or one VF, of an xe card may take. `parameters` are `SCOPE/NAME` and value. Raises BadSpec."""
-    wish = intent.slicing
+    wish = intent.vgpu_request
     parameters: Sequence[tuple[str, str]] = wish.parameters if wish else ()
     known = {f"{profile.of}/{name}": text for profile in card.profiles for name, text in profile.values.items()}
     if len({name for name, _ in parameters}) < len(parameters):

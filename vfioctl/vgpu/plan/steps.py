@@ -1,6 +1,6 @@
-"""The steps that make and remove slices, in the one order that is safe. Pure.
+"""The steps that make and remove vGPUs, in the one order that is safe. Pure.
 
-What starts by itself at boot is forgotten before a slice is removed, and kept after one was made. VFs find no driver as
+What starts by itself at boot is forgotten before a vGPU is removed, and kept after one was made. VFs find no driver as
 they come: autoprobe is off meanwhile (Documentation/PCI/pci-iov-howto.rst). A count of VFs becomes another by way of 0.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from vfioctl.core.change import Plan, Step, StepKind
-from vfioctl.core.setting import SLICING, VF_COUNTS, ZOMBIE, Setting, SettingKind
+from vfioctl.core.setting import VF_COUNTS, VGPU_KINDS, ZOMBIE, Setting, SettingKind
 from vfioctl.inventory.model.values import Subject
 
 PARENTS = "/sys/class/mdev_bus"
@@ -18,9 +18,9 @@ VFS = "VFs"
 """The value of a check that is about the VFs of a function, not about itself."""
 
 
-def slice_steps(settings: Iterable[Setting]) -> Iterator[Step]:
-    """The steps for those of the settings that are slices, counts of VFs, or belong to these."""
-    mine = [setting for setting in settings if setting.kind in SLICING]
+def vgpu_steps(settings: Iterable[Setting]) -> Iterator[Step]:
+    """The steps for those of the settings that are vGPUs, counts of VFs, or belong to these."""
+    mine = [setting for setting in settings if setting.kind in VGPU_KINDS]
     going = {setting.address for setting in mine if setting.removes}
     yield from _checks(mine)
     yield from (_keep(s, "so that it does not come back at boot") for s in mine if _is_kept(s) and not s.after)
@@ -32,7 +32,7 @@ def slice_steps(settings: Iterable[Setting]) -> Iterator[Step]:
 
 
 def makes(plan: Plan, path: str, value: str) -> Setting | None:
-    """The slice that a plan makes by that very write."""
+    """The vGPU that a plan makes by that very write."""
     for setting in plan.settings:
         if setting.makes and (step := _make(setting)).target == path and step.value == value:
             return setting
@@ -40,7 +40,7 @@ def makes(plan: Plan, path: str, value: str) -> Setting | None:
 
 
 def untouched(plan: Plan, reached: int) -> frozenset[Subject]:
-    """The slices that a walk of so many steps did not come to: what is there in their place is others' doing."""
+    """The vGPUs that a walk of so many steps did not come to: what is there in their place is others' doing."""
     taken = plan.steps[:reached]
     return frozenset(
         setting.address
@@ -104,16 +104,16 @@ def _by_nvidia(mine: Sequence[Setting]) -> Iterator[Step]:
 
 def _make(setting: Setting) -> Step:
     if setting.kind == SettingKind.VGPU_TYPE:
-        return _write(setting, setting.after, "the slice is made")
+        return _write(setting, setting.after, "the vGPU is made")
     parent, _, kind = setting.after.partition("/")
     target = f"{PARENTS}/{parent}/mdev_supported_types/{kind}/create"
-    return _step(target, setting.name, "the slice is made", setting.address)
+    return _step(target, setting.name, "the vGPU is made", setting.address)
 
 
 def _remove(setting: Setting) -> Step:
     if setting.kind == SettingKind.VGPU_TYPE:
-        return _write(setting, "0", "the slice goes")
-    return _step(f"{MDEVS}/{setting.name}/remove", "1", "the slice goes", setting.address)
+        return _write(setting, "0", "the vGPU goes")
+    return _step(f"{MDEVS}/{setting.name}/remove", "1", "the vGPU goes", setting.address)
 
 
 def _write(setting: Setting, value: str, why: str = "as asked for") -> Step:

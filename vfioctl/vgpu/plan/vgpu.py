@@ -1,4 +1,4 @@
-"""Making and removing slices, whatever interface of the kernel they have. Pure; says no before anything is touched."""
+"""Making and removing vGPUs, whatever interface of the kernel they have. Pure; says no before anything is touched."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances
 from vfioctl.binding.plan.steps import steps
-from vfioctl.core.change import Fact, Intent, Plan, Slicing
+from vfioctl.core.change import Fact, Intent, Plan, VgpuRequest
 from vfioctl.core.setting import Setting, SettingKind
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, UnknownDevice
 from vfioctl.inventory.model.holders import HolderKind
 from vfioctl.inventory.model.refusals import holding, refuse, told
 from vfioctl.inventory.model.values import PciAddress, Uuid
-from vfioctl.vgpu.model.persistent import definition_text, kept_file, slice_text
+from vfioctl.vgpu.model.persistent import definition_text, kept_file, vgpu_text
 from vfioctl.vgpu.model.vgpu import OURS, Dialect, Made, Vgpu, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
 
@@ -30,7 +30,7 @@ Texts = Mapping[str, str]
 
 
 def choose(found: Vgpus, intent: Intent) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
-    """Where the slices go, and what each will be called. Raises NoCapacity, BadSpec, UnknownDevice."""
+    """Where the vGPUs go, and what each will be called. Raises NoCapacity, BadSpec, UnknownDevice."""
     wish = _wish(intent)
     chosen = placed(
         found.cards,
@@ -39,11 +39,11 @@ def choose(found: Vgpus, intent: Intent) -> tuple[Placement, tuple[Uuid | PciAdd
         parent=wish.parent,
         numa=wish.numa,
         strategy=wish.placement,
-        shun=wish.shun,
+        exclude=wish.exclude,
     )
     mdev = {card.id for card in found.cards if card.dialect is Dialect.MDEV}
     if sum(place.card in mdev for place in chosen.places) > len(wish.uuids):
-        raise BadSpec(f"{wish.count} slices need as many UUIDs, and there are {len(wish.uuids)}", hint="one for each")
+        raise BadSpec(f"{wish.count} vGPUs need as many UUIDs, and there are {len(wish.uuids)}", hint="one for each")
     uuids = iter(wish.uuids)
     return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
 
@@ -51,7 +51,7 @@ def choose(found: Vgpus, intent: Intent) -> tuple[Placement, tuple[Uuid | PciAdd
 def plan_create(
     found: Vgpus, intent: Intent, chosen: Placement, names: Sequence[Uuid | PciAddress], facts: Facts, texts: Texts
 ) -> Plan:
-    """So many slices of one type, all or none, on the places chosen.
+    """So many vGPUs of one type, all or none, on the places chosen.
 
     `facts` are of those of the places that are functions. Raises BadSpec, DeviceInUse.
     """
@@ -72,7 +72,7 @@ def plan_create(
 
 
 def _made(
-    card: VgpuCard, place: Place, subject: Uuid | PciAddress, wish: Slicing, found: Vgpus, texts: Texts
+    card: VgpuCard, place: Place, subject: Uuid | PciAddress, wish: VgpuRequest, found: Vgpus, texts: Texts
 ) -> Iterator[Setting]:
     given = wish.parameters
     if isinstance(subject, Uuid):
@@ -89,11 +89,11 @@ def _made(
 
 
 def _defined(uuid: Uuid, place: Place, found: Vgpus) -> tuple[tuple[str, str], ...]:
-    """What mdevctl's definition of that slice has it set to, where there is one. Raises DeviceInUse for a live one."""
+    """What mdevctl's definition of that vGPU has it set to, where there is one. Raises DeviceInUse for a live one."""
     given: tuple[tuple[str, str], ...] = ()
     for vgpu in (vgpu for vgpu in found.instances if vgpu.id == uuid):
         if vgpu.state is not VgpuState.DEFINED:
-            raise DeviceInUse(f"there is a slice {uuid} already, on {vgpu.parent}", hint="choose another --uuid")
+            raise DeviceInUse(f"there is a vGPU {uuid} already, on {vgpu.parent}", hint="choose another --uuid")
         if (vgpu.parent, vgpu.type) != (place.parent, place.type):
             raise DeviceInUse(
                 f"{uuid} is defined already, as {vgpu.type} on {vgpu.parent}",
@@ -106,13 +106,13 @@ def _defined(uuid: Uuid, place: Place, found: Vgpus) -> tuple[tuple[str, str], .
 def _kept(
     card: VgpuCard, place: Place, subject: Uuid | PciAddress, parameters: Mapping[str, str], texts: Texts
 ) -> Setting:
-    """What has the slice made again at boot: mdevctl's definition, or a file of vfioctl's own."""
+    """What has the vGPU made again at boot: mdevctl's definition, or a file of vfioctl's own."""
     file = kept_file(subject, place.parent)
     kind = next(kind for kind in card.types if kind.id == place.type)
     text = (
         definition_text(kind.id, parameters)
         if isinstance(subject, Uuid)
-        else slice_text(card.id, subject, kind, parameters)
+        else vgpu_text(card.id, subject, kind, parameters)
     )
     before = texts.get(file, "")
     if isinstance(subject, Uuid) and before not in ("", text):  # the others are vfioctl's own, and the VF is free
@@ -121,7 +121,7 @@ def _kept(
 
 
 def _parameters(card: VgpuCard, kind: str, given: Iterable[tuple[str, str]], count: int) -> Iterator[tuple[str, str]]:
-    """The files of a slice's own that are written, and with what. NVIDIA's takes a list: `name=value, name=value`."""
+    """The files of a vGPU's own that are written, and with what. NVIDIA's takes a list: `name=value, name=value`."""
     nvidia = card.dialect is Dialect.VENDOR or kind.startswith("nvidia-")
     listed = []
     given = tuple(given)
@@ -129,12 +129,12 @@ def _parameters(card: VgpuCard, kind: str, given: Iterable[tuple[str, str]], cou
     if len(set(names)) < len(names) or (_LIST in names and {*names} - {_LIST, "placement_id"}):
         raise BadSpec("a parameter is given twice", hint="give each once")
     if count > 1 and "placement_id" in names:
-        raise BadSpec("a placement_id is for one slice", hint="leave out --count")
+        raise BadSpec("a placement_id is for one vGPU", hint="leave out --count")
     for name, value in given:
         if "/" in name:
             yield name, value
         elif not nvidia:
-            raise BadSpec(f"{name!r} is no parameter of a slice of {card.id}", hint="name a file: folder/file=value")
+            raise BadSpec(f"{name!r} is no parameter of a vGPU of {card.id}", hint="name a file: folder/file=value")
         elif name == "placement_id":
             yield _PLACEMENT, value
         elif "," in value or not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name, re.ASCII):
@@ -151,14 +151,14 @@ def _parameter(dialect: Dialect, subject: Uuid | PciAddress, name: str, value: s
         return Setting(kind=SettingKind.PARAMETER, name=file, address=subject, before="", after=value)
     except ValueError:
         raise BadSpec(
-            f"not a parameter of a slice: {f'{name}={value}'[:80]!r}",
+            f"not a parameter of a vGPU: {f'{name}={value}'[:80]!r}",
             hint="name one for vgpu_params, or a file of the driver's own folder, and a plain value",
         ) from None
 
 
-def _parameter_notes(wish: Slicing) -> Iterator[str]:
+def _parameter_notes(wish: VgpuRequest) -> Iterator[str]:
     if wish.parameters:
-        yield "parameters are written before any guest has the slice, and go with it"
+        yield "parameters are written before any guest has the vGPU, and go with it"
 
 
 # -- removing ----------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def plan_remove(
     made: Mapping[str, Made],
     circumstances: Circumstances = NOTHING_KNOWN,
 ) -> Plan:
-    """Those slices go, unless somebody holds one, or vfioctl did not make it.
+    """Those vGPUs go, unless somebody holds one, or vfioctl did not make it.
 
     `found` says whose they are. Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
     """
@@ -212,7 +212,7 @@ def _instance(found: Vgpus, name: str) -> Vgpu:
     of_it = [vgpu for vgpu in found.instances if vgpu.id == name]
     live = [vgpu for vgpu in of_it if vgpu.state is not VgpuState.DEFINED]
     if not of_it:
-        raise UnknownDevice(f"there is no slice {name} here", hint="vfioctl vgpu list shows those that are")
+        raise UnknownDevice(f"there is no vGPU {name} here", hint="vfioctl vgpu list shows those that are")
     return (live or of_it)[0]
 
 
@@ -230,7 +230,7 @@ def _refuse_lasting(vgpu: Vgpu) -> None:
 
 
 def _removed(vgpu: Vgpu, texts: Texts, *, kept: bool) -> Iterator[Setting]:
-    """The slice, what it was set to (so that it can come back), and its definition where that is vfioctl's."""
+    """The vGPU, what it was set to (so that it can come back), and its definition where that is vfioctl's."""
     subject: Uuid | PciAddress = Uuid(vgpu.id) if vgpu.dialect is Dialect.MDEV else PciAddress(vgpu.id)
     defined = vgpu.state is VgpuState.DEFINED
     if isinstance(subject, Uuid) and not defined:
@@ -265,10 +265,10 @@ def kept_setting(file: str, subject: Uuid | PciAddress, before: str, after: str)
 # -- the document ------------------------------------------------------------------------------------
 
 
-def _wish(intent: Intent) -> Slicing:
-    if intent.slicing is None:
-        raise BadSpec("the plan does not say which slices it is about")
-    return intent.slicing
+def _wish(intent: Intent) -> VgpuRequest:
+    if intent.vgpu_request is None:
+        raise BadSpec("the plan does not say which vGPUs it is about")
+    return intent.vgpu_request
 
 
 def _plan(

@@ -1,4 +1,4 @@
-"""A few slices, counts of VFs and definitions again, as plans speak of them. Reads only."""
+"""A few vGPUs, counts of VFs and definitions again, as plans speak of them. Reads only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEVER_BLOCKS = frozenset(
 """Those that links, or files of no driver's, tell."""
 
 
-def slice_again(kernel: Kernel, setting: Setting) -> str | None:
+def vgpu_again(kernel: Kernel, setting: Setting) -> str | None:
     """Its value now; None where it cannot be read, or its file has gone."""
     try:
         return _value(kernel, setting)

@@ -22,7 +22,7 @@ _LONGEST = 65_536
 def read_definitions(
     kernel: Kernel, only: Collection[str] | None = None
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """The definitions as plain facts, of all slices or of some; and path and text of what could not be read."""
+    """The definitions as plain facts, of all vGPUs or of some; and path and text of what could not be read."""
     found, problems = [], []
     for path, parent, uuid in _files(kernel) if only is None else _files_of(kernel, only):
         try:

@@ -1,4 +1,4 @@
-"""The slices of a host as values: cards with their types, and instances with what mdevctl knows of them."""
+"""The vGPUs of a host as values: cards with their types, and instances with what mdevctl knows of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_vgpus(
     names: Names = NO_NAMES,
     defined: Collection[str] | None = None,
 ) -> Vgpus:
-    """All cards that can be sliced, and all slices; or only those cards, with their slices.
+    """All cards that can be sliced, and all vGPUs; or only those cards, with their vGPUs.
 
     What could not be read is in `warnings`, and in each `unknown`. Of `suspects` nothing is asked. `names` and
     `defined`: as for `assemble`.
@@ -64,10 +64,10 @@ def read_vgpus(
 
 
 def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES, defined: Collection[str] | None = None) -> Vgpus:
-    """The slices of a scan that was begun already.
+    """The vGPUs of a scan that was begun already.
 
     `names`: by card and id, what types were called when they were last seen. NVIDIA's vendor-specific VFIO lists only
-    those that can still be made, and NVML, which knows all, may be silent. `defined`: the only slices
+    those that can still be made, and NVML, which knows all, may be silent. `defined`: the only vGPUs
     whose definitions are looked for, by UUID.
     """
     gathered: dict[str, _Gathered] = {}

@@ -15,7 +15,7 @@ _LONGEST = 65_536
 
 
 def read_kept(kernel: Kernel) -> tuple[list[Kept], list[tuple[str, str]]]:
-    """The counts of VFs before the slices on them, and path and text of what could not be read."""
+    """The counts of VFs before the vGPUs on them, and path and text of what could not be read."""
     found, problems = [], []
     for name in names_in(kernel, KEPT_HERE):
         path, device = f"{KEPT_HERE}/{name}", name.removesuffix(".json")

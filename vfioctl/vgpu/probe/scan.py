@@ -18,7 +18,7 @@ from vfioctl.vgpu.dialects.vendor import VendorReader
 from vfioctl.vgpu.dialects.xe import XeReader
 
 READERS: tuple[type[Reader], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
-"""In this order: a card that an earlier dialect slices is none of a later one's."""
+"""In this order: a card that an earlier dialect vGPUs is none of a later one's."""
 
 
 _MANY = 100
@@ -26,7 +26,7 @@ _MANY = 100
 
 
 class VgpuScan:
-    """The places of a host that slices are made on, being read from the moment it is made; `results` waits for them."""
+    """The places of a host that vGPUs are made on, being read from the moment it is made; `results` waits for them."""
 
     def __init__(self, kernel: Kernel, *, suspects: Collection[str] = (), cards: Collection[str] | None = None) -> None:
         """`suspects`: functions whose attributes may block; neither they nor their VFs are asked.
@@ -46,7 +46,7 @@ class VgpuScan:
         self._nvml = kernel.nvml() if VendorReader.dialect in self._cards.values() else None
 
     def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
-        """Has the places of one dialect read, as long as no earlier one slices their card.
+        """Has the places of one dialect read, as long as no earlier one vGPUs their card.
 
         The first dialect's children begin before the others' places are looked for: it has by far the most to read.
         """

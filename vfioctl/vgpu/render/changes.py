@@ -1,4 +1,4 @@
-"""Changes of slices and VFs on a page: what was asked for, what proves it, what came of it."""
+"""Changes of vGPUs and VFs on a page: what was asked for, what proves it, what came of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from vfioctl.console import words
 from vfioctl.console.columns import Column, Layout
-from vfioctl.core.change import Outcome, Plan, Result, Slicing, Verb
+from vfioctl.core.change import Outcome, Plan, Result, Verb, VgpuRequest
 from vfioctl.core.setting import VF_COUNTS, Setting, SettingKind
 from vfioctl.vgpu.model.vgpu import Dialect, Vgpu
 from vfioctl.vgpu.render.listing import count_words
@@ -19,7 +19,7 @@ _WIDE = 1000
 _FOUND = (Column(""), Column(""), Column("", optional=True), Column("", optional=True), Column(""))
 
 
-def asked_line(plan: Plan, wish: Slicing) -> str:
+def asked_line(plan: Plan, wish: VgpuRequest) -> str:
     """`vgpu create 2 of A2-4C`, `sriov set 0000:42:00.0 4`, in the words of the command."""
     intent = plan.intent
     options = (
@@ -30,7 +30,7 @@ def asked_line(plan: Plan, wish: Slicing) -> str:
     return words.plain(" ".join([*_asked(plan, wish), *(option for option, given in options if given)]))
 
 
-def _asked(plan: Plan, wish: Slicing) -> Iterator[str]:
+def _asked(plan: Plan, wish: VgpuRequest) -> Iterator[str]:
     verb = plan.intent.verb
     if verb == Verb.SRIOV:
         yield from ("sriov off", *plan.intent.devices) if wish.vfs == 0 else (verb, *plan.intent.devices, str(wish.vfs))
@@ -50,7 +50,7 @@ def _asked(plan: Plan, wish: Slicing) -> Iterator[str]:
 
 
 def settings_lines(settings: Iterable[Setting]) -> Iterator[Text]:
-    """What becomes what: a line for each, or a paragraph for each slice that several things of change."""
+    """What becomes what: a line for each, or a paragraph for each vGPU that several things of change."""
     changing = [setting for setting in settings if setting.before != setting.after]
     several = any(s.address == t.address for s, t in pairwise(changing))
     rows = [_row(setting, alone=not several) for setting in changing]
@@ -72,7 +72,7 @@ def _row(setting: Setting, *, alone: bool) -> tuple[str, str, str, str]:
 
 def _name(setting: Setting, *, alone: bool) -> str:
     if setting.kind == SettingKind.MDEV:
-        return f"mdev {setting.address}" if alone else "  slice"
+        return f"mdev {setting.address}" if alone else "  vGPU"
     own = setting.name.partition(f"/{setting.address}/")[2]
     if setting.kind in (SettingKind.KEPT, SettingKind.NVIDIA_VFS):
         own = setting.kind
@@ -85,9 +85,9 @@ def proof_lines(plan: Plan) -> Iterator[Text]:
     """What is looked at again."""
     kinds = {setting.kind for setting in plan.settings}
     if any(setting.makes for setting in plan.settings):
-        yield Text("every slice is there, of its type, with a node that a guest can open")
+        yield Text("every vGPU is there, of its type, with a node that a guest can open")
     if any(setting.removes for setting in plan.settings):
-        yield Text("no such slice is there, nor a hidden one that still takes its share")
+        yield Text("no such vGPU is there, nor a hidden one that still takes its share")
     if kinds & {*VF_COUNTS}:
         yield Text("the links to the VFs are counted")
     if kinds & {SettingKind.PARAMETER, SettingKind.PROFILE, SettingKind.KEPT}:
@@ -131,11 +131,11 @@ def _made_again(setting: Setting, parameter: Setting | None) -> str:
 def outcome_lines(outcome: Outcome) -> Iterator[Text]:
     """What there is now, and what there is room for."""
     settings = outcome.plan.settings
-    rows = [_found(vgpu) for vgpu in outcome.slices]
+    rows = [_found(vgpu) for vgpu in outcome.vgpus]
     yield from Layout(_FOUND, rows, _WIDE).flowing(rows)
     if outcome.result == Result.DONE:
         yield from (Text(f"{setting.address} is gone") for setting in settings if setting.removes)
-        if not rows:  # VFs that are no slices yet are not among them
+        if not rows:  # VFs that are no vGPUs yet are not among them
             counts = ((s.address, s.after) for s in settings if s.kind in VF_COUNTS)
             yield from (Text(f"{pf} has {'no' if count == '0' else count} VFs") for pf, count in counts)
         yield from settings_lines(s for s in settings if s.kind == SettingKind.PROFILE)

@@ -1,4 +1,4 @@
-"""Slices: what each card can be cut into and has room for, those that are there, and one of them on a page."""
+"""vGPUs: what each card can be cut into and has room for, those that are there, and one of them on a page."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def vgpu_types_page(
 
 
 def vgpu_table(instances: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, width: int) -> RenderableType:
-    """The slices, made for `width` columns."""
+    """The vGPUs, made for `width` columns."""
     rows = [_instance_row(vgpu) for vgpu in instances]
-    lines = table(_INSTANCE_COLUMNS, rows, width) if rows else [Text("There are no slices.")]
+    lines = table(_INSTANCE_COLUMNS, rows, width) if rows else [Text("There are no vGPUs.")]
     return Stack(*lines, *note_lines([*_states(instances), *_warnings(warnings)]))
 
 
 def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
-    """One slice, with all that is known of it."""
+    """One vGPU, with all that is known of it."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=18)
     grid.add_column(overflow="fold")
@@ -119,7 +119,7 @@ def _places(card: VgpuCard) -> str:
 
 def _made(card: VgpuCard) -> str:
     there = sum(parent.instances for parent in card.parents)
-    return f"{words.counted(there, 'slice')} there" if there else "no slices yet"
+    return f"{words.counted(there, 'vgpu')} there" if there else "no vGPUs yet"
 
 
 def _mode(card: VgpuCard) -> str:
@@ -166,7 +166,7 @@ def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
     if card.sharing is Sharing.SIZES and card.size_mode is SizeMode.UNKNOWN and (ranges or forecast):
         yield (
             "The kernel does not say whether the card takes several sizes at a time. If not, as is the default, the "
-            "first slice leaves room for its own size only."
+            "first vGPU leaves room for its own size only."
         )
     if card.sharing is Sharing.POOL and len(card.types) > 1:
         yield f"All types share one stock of {words.listed(card.types[0].takes)}."

@@ -10,7 +10,7 @@ VFS, TYPES = 32, 20
 _BUS = 0xC0
 
 
-def add_slices(sys_folder: Path, cards: int) -> None:
+def add_vgpus(sys_folder: Path, cards: int) -> None:
     """So many A2-like cards, `VFS` VFs each, each of these with `TYPES` types of which one can be made."""
     tree = Tree(sys_folder.parent)
     for folder in ("sys/class/mdev_bus", "sys/bus/mdev/devices", "sys/bus/pci/drivers/nvidia"):
