@@ -98,6 +98,7 @@ class World:
         path = (folder / "bin", Path(sys.executable).parent, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
         self._environment = {
             "PATH": ":".join(map(str, path)),
+            "PYTHONPATH": str(ROOT),  # this checkout's, whichever is installed
             "HOME": str(folder),
             "XDG_STATE_HOME": str(folder / "state"),
             "COLUMNS": "80",

@@ -440,7 +440,7 @@ def _busy_network(host: HostBuilder, card: Function) -> None:
     )
     host.file("/proc/self/stat", "4242 (vfioctl) R 4240 4242 4240 34816 4242")
     host.file("/proc/self/environ", "HOME=/root\0")
-    occupants.process(host, 4240, ["-bash"], uid=0, cgroup="/user.vGPU/user-0.vGPU/session-9.scope", name="bash")
+    occupants.process(host, 4240, ["-bash"], uid=0, cgroup="/user.slice/user-0.slice/session-9.scope", name="bash")
     host.file("/proc/4240/environ", "SSH_CONNECTION=198.51.100.7 50022 192.0.2.10 22\0")
 
 
@@ -449,8 +449,8 @@ def _busy_services(host: HostBuilder) -> None:
         host.user(uid, name)
     for name in ("nvidia-persistenced.service", "lightdm.service", "libvirtd.service"):
         host.unit(name, "active")
-    services = "/system.vGPU"
-    session = "/user.vGPU/user-1000.vGPU/user@1000.service/session.vGPU/pipewire.service"
+    services = "/system.slice"
+    session = "/user.slice/user-1000.slice/user@1000.service/session.slice/pipewire.service"
     occupants.process(host, 1, ["/sbin/init"], uid=0, cgroup="/init.scope", name="systemd")
     occupants.process(
         host,
@@ -477,13 +477,13 @@ def _busy_services(host: HostBuilder) -> None:
 
 def _busy_guests(host: HostBuilder, gpu: Function, sound: Function) -> None:
     """A container, a pod, a virtual machine."""
-    container, pod = occupants.container_id("train"), "kubepods-burstable-pod6c0e4f3a_2f0b_4d5c_9a51_0c1d2e3f4a5b.vGPU"
+    container, pod = occupants.container_id("train"), "kubepods-burstable-pod6c0e4f3a_2f0b_4d5c_9a51_0c1d2e3f4a5b.slice"
     occupants.process(
         host,
         3107,
         ["python3", "train.py", "--epochs", "90"],
         uid=1001,
-        cgroup=f"/system.vGPU/docker-{container}.scope",
+        cgroup=f"/system.slice/docker-{container}.scope",
         files=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0"],
     )
     occupants.process(
@@ -491,7 +491,7 @@ def _busy_guests(host: HostBuilder, gpu: Function, sound: Function) -> None:
         3395,
         ["/opt/tritonserver/bin/tritonserver", "--model-repository=/models"],
         uid=1000,
-        cgroup=f"/kubepods.vGPU/kubepods-burstable.vGPU/{pod}/cri-containerd-{occupants.container_id('serve')}.scope",
+        cgroup=f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{occupants.container_id('serve')}.scope",
         files=["/dev/nvidiactl", "/dev/nvidia0"],
     )
     devices = [
@@ -504,7 +504,7 @@ def _busy_guests(host: HostBuilder, gpu: Function, sound: Function) -> None:
         2684,
         ["/usr/bin/qemu-system-x86_64", "-name", "guest=win11,debug-threads=on", *devices],
         uid=64055,
-        cgroup="/machine.vGPU/machine-qemu\\x2d1\\x2dwin11.scope/libvirt/emulator",
+        cgroup="/machine.slice/machine-qemu\\x2d1\\x2dwin11.scope/libvirt/emulator",
         files=["/dev/kvm", "/dev/vfio/vfio", f"/dev/vfio/{host.group_of(gpu)}", *["anon_inode:[vfio-device]"] * 2],
     )
     host.node("/dev/kvm", 10, 232)
@@ -547,7 +547,7 @@ def a2() -> HostBuilder:
 
 def l40s() -> HostBuilder:
     host = _server(
-        "a server with an L40S: NVIDIA's vendor-specific VFIO on each of its 32 VFs, two of them sliced",
+        "a server with an L40S: NVIDIA's vendor-specific VFIO on each of its 32 VFs, two of them with a vGPU",
         release="6.8.0-58-generic",
         boot=12,
     )
@@ -651,15 +651,20 @@ HOSTS: dict[str, Callable[[], HostBuilder]] = {
 }
 
 
+def texts() -> dict[Path, str]:
+    """The text of each bundled host, by the file that it belongs in."""
+    return {HERE / f"{name}.host": build().text() for name, build in HOSTS.items()}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file differs")
     check = parser.parse_args().check
-    texts = {HERE / f"{name}.host": build().text() for name, build in HOSTS.items()}
-    differing = [path for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text]
+    wanted = texts()
+    differing = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     for path in differing:
         if not check:
-            path.write_text(texts[path], "utf-8")
+            path.write_text(wanted[path], "utf-8")
         sys.stdout.write(f"{'differs' if check else 'wrote'}: {path.name}\n")
     return 1 if check and differing else 0
 

@@ -49,7 +49,7 @@ def in_use() -> Tree:
         tree.remove(f"/proc/{pid}")
     for gpu in ("0000:01:00.0", "0000:03:00.0", "0000:04:00.0"):
         tree.put(f"/proc/driver/nvidia/gpus/{gpu}/unbindLock", "0")
-    add_process(tree, 950, "nv-hostengine", f"0::/system.vGPU/{DCGM}", "/dev/nvidia0")
+    add_process(tree, 950, "nv-hostengine", f"0::/system.slice/{DCGM}", "/dev/nvidia0")
     tree.properties[f"unit:{DCGM}"] = {"state": "active"}
     tree.put_directory("/sys/devices/platform/efi-framebuffer.0")
     for driver, name in (("efi-framebuffer", "efi-framebuffer.0"), ("simple-framebuffer", "")):

@@ -32,7 +32,7 @@ from vfioctl.host import Host
 host, kind = Host.live(Path(sys.argv[1])), sys.argv[2]
 for line in sys.stdin:
     began = time.perf_counter()
-    (vgpu,) = host.apply(host.plan_create(kind)).vGPUs
+    (vgpu,) = host.apply(host.plan_create(kind)).vgpus
     made = time.perf_counter()
     assert Path("/sys/bus/mdev/devices", vgpu.id).exists()
     removing = time.perf_counter()
@@ -63,7 +63,7 @@ def test_one_instance_against_mdevctl(parent: str, kind: str, load: Load, tmp_pa
         for verb in ours
     }
     text = json.dumps({"rounds": ROUNDS, "seconds": figures}, indent=2)
-    (results / f"vGPU-cost-{parent}.json").write_text(f"{text}\n")
+    (results / f"vgpu-cost-{parent}.json").write_text(f"{text}\n")
     for verb, figure in figures.items():
         print(f"\n{verb} on {parent}: " + ", ".join(f"{name} {value:.3f}" for name, value in figure.items()))
 

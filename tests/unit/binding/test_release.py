@@ -381,7 +381,7 @@ class TestOnAHostInUse:
 
     def test_a_process_in_the_graphical_session_is_asked_again_after_the_desktop_has_gone(self, host: Host) -> None:
         tree = host.kernel.tree  # type: ignore[attr-defined] # it is simulated
-        add_process(tree, 1894, "gnome-shell", "0::/user.vGPU/user-1000.vGPU/session-2.scope", "/dev/dri/card0")
+        add_process(tree, 1894, "gnome-shell", "0::/user.slice/user-1000.slice/session-2.scope", "/dev/dri/card0")
         before = state(tree)
         plan = planned(host, SCREEN)
         with pytest.raises(DeviceInUse, match="gnome-shell") as caught:

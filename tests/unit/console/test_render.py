@@ -317,7 +317,7 @@ class TestSettingsOfVgpus:
         own = Setting(kind=SettingKind.PARAMETER, name=name, address=self.UUID, before="", after="1")
         assert self.lines(self.made(), own) == [
             f"mdev {self.UUID}",
-            "  vGPU     none  ->  mtty/mtty-2",
+            "  vGPU      none  ->  mtty/mtty-2",
             "  vendor/x  none  ->  1",
         ]
 

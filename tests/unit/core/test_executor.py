@@ -71,7 +71,7 @@ class Machine:
         self.plan = self.host.plan_bind([gpu], force_holders=True, allow_boot_vga=True)
 
     def holds(self, pid: int, *files: str) -> None:
-        add_process(self.tree, pid, f"job-{pid}", "0::/user.vGPU/user-1000.vGPU/session-4.scope", *files)
+        add_process(self.tree, pid, f"job-{pid}", "0::/user.slice/user-1000.slice/session-4.scope", *files)
 
 
 class TestTheCheck:

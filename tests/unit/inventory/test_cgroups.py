@@ -16,7 +16,7 @@ from vfioctl.kernel.protocol import OpenNode
 ID = "0123456789ab" + "c" * 52
 SHORT = ID[:12]
 POD = "6c0e4f3a-2f0b-4d5c-9a51-0c1d2e3f4a5b"
-VGPU = f"kubepods-burstable-pod{POD.replace('-', '_')}.vGPU"
+POD_SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 
 
 @pytest.mark.parametrize(
@@ -24,62 +24,62 @@ VGPU = f"kubepods-burstable-pod{POD.replace('-', '_')}.vGPU"
     [
         ("/", {}),
         ("/init.scope", {"unit": "init.scope"}),
-        ("/system.vGPU/nvidia-persistenced.service", {"unit": "nvidia-persistenced.service"}),
-        ("/system.vGPU/system-getty.vGPU/getty@tty1.service", {"unit": "getty@tty1.service"}),
-        ("/user.vGPU/user-1000.vGPU/session-2.scope", {"unit": "session-2.scope"}),
+        ("/system.slice/nvidia-persistenced.service", {"unit": "nvidia-persistenced.service"}),
+        ("/system.slice/system-getty.slice/getty@tty1.service", {"unit": "getty@tty1.service"}),
+        ("/user.slice/user-1000.slice/session-2.scope", {"unit": "session-2.scope"}),
         (
-            "/user.vGPU/user-1000.vGPU/user@1000.service/app.vGPU/app-org.gnome.Terminal.vGPU/vte-spawn-1.scope",
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte-spawn-1.scope",
             {"unit": "vte-spawn-1.scope", "user_unit": True},
         ),
         (
-            "/user.vGPU/user-1000.vGPU/user@1000.service/session.vGPU/pipewire.service",
+            "/user.slice/user-1000.slice/user@1000.service/session.slice/pipewire.service",
             {"unit": "pipewire.service", "user_unit": True},
         ),
         # Docker, under systemd and cgroupfs
-        (f"/system.vGPU/docker-{ID}.scope", {"unit": f"docker-{ID}.scope", "container": f"docker/{SHORT}"}),
+        (f"/system.slice/docker-{ID}.scope", {"unit": f"docker-{ID}.scope", "container": f"docker/{SHORT}"}),
         (f"/docker/{ID}", {"container": f"docker/{SHORT}"}),
         (f"/docker/{ID}/init.scope", {"unit": "init.scope", "container": f"docker/{SHORT}"}),
         # Podman, of root and of a user
-        (f"/machine.vGPU/libpod-{ID}.scope", {"unit": f"libpod-{ID}.scope", "container": f"libpod/{SHORT}"}),
+        (f"/machine.slice/libpod-{ID}.scope", {"unit": f"libpod-{ID}.scope", "container": f"libpod/{SHORT}"}),
         (
-            f"/user.vGPU/user-1000.vGPU/user@1000.service/user.vGPU/libpod-{ID}.scope/container",
+            f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container",
             {"unit": f"libpod-{ID}.scope", "user_unit": True, "container": f"libpod/{SHORT}"},
         ),
         (f"/libpod_parent/libpod-{ID}", {"container": f"libpod/{SHORT}"}),
-        (f"/machine.vGPU/libpod-conmon-{ID}.scope", {"unit": f"libpod-conmon-{ID}.scope"}),
+        (f"/machine.slice/libpod-conmon-{ID}.scope", {"unit": f"libpod-conmon-{ID}.scope"}),
         # Kubernetes
         (
-            f"/kubepods.vGPU/kubepods-burstable.vGPU/{VGPU}/cri-containerd-{ID}.scope",
+            f"/kubepods.slice/kubepods-burstable.slice/{POD_SLICE}/cri-containerd-{ID}.scope",
             {"unit": f"cri-containerd-{ID}.scope", "container": f"cri-containerd/{SHORT}", "pod": POD},
         ),
         (
-            f"/kubepods.vGPU/kubepods-pod{POD.replace('-', '_')}.vGPU/crio-{ID}.scope",
+            f"/kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/crio-{ID}.scope",
             {"unit": f"crio-{ID}.scope", "container": f"crio/{SHORT}", "pod": POD},
         ),
         (f"/kubepods/besteffort/pod{POD}/{ID}", {"container": f"cri/{SHORT}", "pod": POD}),
         (f"/kubepods/pod{POD.replace('-', '')}/{ID}", {"container": f"cri/{SHORT}", "pod": POD.replace("-", "")}),
         (
-            f"/system.vGPU/containerd.service/{VGPU}:cri-containerd:{ID}",
+            f"/system.slice/containerd.service/{POD_SLICE}:cri-containerd:{ID}",
             {"unit": "containerd.service", "container": f"cri-containerd/{SHORT}", "pod": POD},
         ),
         (f"/docker/{ID}/kubepods/burstable/pod{POD}/{'d' * 64}", {"container": f"docker/{SHORT}", "pod": POD}),
         # LXC, LXD, Proxmox, nspawn, Kata
         ("/lxc.payload.web", {"container": "lxc/web"}),
-        ("/lxc.payload.web/system.vGPU/nginx.service", {"unit": "nginx.service", "container": "lxc/web"}),
-        ("/lxc/101/ns/system.vGPU/cron.service", {"unit": "cron.service", "container": "lxc/101"}),
+        ("/lxc.payload.web/system.slice/nginx.service", {"unit": "nginx.service", "container": "lxc/web"}),
+        ("/lxc/101/ns/system.slice/cron.service", {"unit": "cron.service", "container": "lxc/101"}),
         ("/lxc.monitor.web", {}),
         (
-            "/machine.vGPU/machine-build\\x2dbox.scope",
+            "/machine.slice/machine-build\\x2dbox.scope",
             {"unit": "machine-build\\x2dbox.scope", "container": "machine/build-box"},
         ),
         (f"/kata_overhead/{ID}", {"container": f"kata/{SHORT}"}),
         (f"/kubepods/pod{POD}/kata_{ID}", {"container": f"kata/{SHORT}", "pod": POD}),
         # libvirt
         (
-            "/machine.vGPU/machine-qemu\\x2d3\\x2dwin\\x2d11.scope/libvirt/emulator",
+            "/machine.slice/machine-qemu\\x2d3\\x2dwin\\x2d11.scope/libvirt/emulator",
             {"unit": "machine-qemu\\x2d3\\x2dwin\\x2d11.scope", "guest": "win-11"},
         ),
-        ("/machine.vGPU/machine-qemu\\x2d12\\x2dx.scope", {"unit": "machine-qemu\\x2d12\\x2dx.scope", "guest": "x"}),
+        ("/machine.slice/machine-qemu\\x2d12\\x2dx.scope", {"unit": "machine-qemu\\x2d12\\x2dx.scope", "guest": "x"}),
     ],
 )
 def test_memberships(path: str, expected: dict[str, object]) -> None:
@@ -87,7 +87,7 @@ def test_memberships(path: str, expected: dict[str, object]) -> None:
 
 
 def test_version_1_tells_it_in_any_of_its_hierarchies() -> None:
-    lines = ["12:devices:/system.vGPU/docker.service", f"5:memory:/docker/{ID}", "1:name=systemd:/x.scope", "0::/"]
+    lines = ["12:devices:/system.slice/docker.service", f"5:memory:/docker/{ID}", "1:name=systemd:/x.scope", "0::/"]
     assert membership("\n".join(lines)) == Membership(unit="docker.service", container=f"docker/{SHORT}")
 
 

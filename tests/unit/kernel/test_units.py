@@ -124,7 +124,7 @@ class TestStates:
         assert Live().unit_states(self.NAMES) == {}
 
     def test_are_none_when_systemd_does_not_answer(self, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(units, "_PATIENCE", 0.2)
+        monkeypatch.setattr(units, "_TIMEOUT", 0.2)
         systemctl("exec /bin/sleep 5")
         assert units.states(self.NAMES) == {}
 

@@ -1,7 +1,7 @@
 """Simulated hosts, each kind of change of vGPUs: a fault, a death, a hang or an interrupt at each effect.
 
 It leaves *before* or *after*, in the host and in the ledger. What others made meanwhile stays theirs, see
-test_slices_taken.
+test_taken.
 """
 
 from __future__ import annotations

@@ -53,23 +53,25 @@ def _vfio(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> It
 
 
 def _nvidia(kernel: Kernel, function: Function) -> Iterator[str]:
-    """/dev/nvidiaN and, where MIG cuts the GPU, the capabilities of its vGPUs; not what all GPUs share."""
+    """/dev/nvidiaN and, where MIG divides the GPU, the capabilities of its instances; not what all GPUs share."""
     minor = _minor(kernel, f"/proc/driver/nvidia/gpus/{function.address}/information")
     if minor is None:
         return
     yield f"c {_NVIDIA}:{minor}"
     if (caps := _major(kernel, "nvidia-caps")) is not None:
-        vgpus = (_minor(kernel, path) for path in _vgpus(kernel, f"/proc/driver/nvidia/capabilities/gpu{minor}/mig"))
-        yield from (f"c {caps}:{number}" for number in vgpus if number is not None)
+        instances = (
+            _minor(kernel, path) for path in _mig_access(kernel, f"/proc/driver/nvidia/capabilities/gpu{minor}/mig")
+        )
+        yield from (f"c {caps}:{number}" for number in instances if number is not None)
 
 
-def _vgpus(kernel: Kernel, path: str, depth: int = 3) -> Iterator[str]:
+def _mig_access(kernel: Kernel, path: str, depth: int = 3) -> Iterator[str]:
     """The files `access` below: gi1/access, gi1/ci0/access, ..."""
     for name in names_in(kernel, path) if depth else ():
         if name == "access":
             yield f"{path}/access"
         else:
-            yield from _vgpus(kernel, f"{path}/{name}", depth - 1)
+            yield from _mig_access(kernel, f"{path}/{name}", depth - 1)
 
 
 def _switches(kernel: Kernel, function: Function) -> Iterator[str]:

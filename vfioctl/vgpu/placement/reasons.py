@@ -65,7 +65,7 @@ def _state(each: Candidate, strategy: Strategy) -> str:
 
 
 def _there(vgpus: int) -> str:
-    return f"{vgpus} {'vgpu is' if vgpus == 1 else 'vgpus are'} there"
+    return f"{vgpus} {'vGPU is' if vgpus == 1 else 'vGPUs are'} there"
 
 
 def _remains(count: Count) -> str:
