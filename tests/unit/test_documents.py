@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from docs import examples, generate
+from tests.hosts.generate import texts
+from tests.hosts.machines import HOSTS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in examples.documents()}
@@ -59,6 +61,15 @@ def test_every_document_can_be_reached_from_the_index() -> None:
 def test_generated_parts_are_current(path: Path) -> None:
     assert path.is_file(), "make documents"
     assert path.read_text() == generate.generated()[path], "make documents"
+
+
+def test_bundled_hosts_are_current() -> None:
+    wanted = texts()
+    found = {path: path.read_text(encoding="utf-8") for path in HOSTS.glob("*.host")}
+    recorded = {path for path, text in found.items() if not text.startswith("#vfioctl-host 1 synthetic\n")}
+    differing = [path.name for path in found.keys() | wanted.keys() if found.get(path) != wanted.get(path)]
+    assert sorted(differing) == sorted(path.name for path in recorded), "python tests/hosts/generate.py"
+    assert not recorded & wanted.keys()
 
 
 @pytest.mark.parametrize(
