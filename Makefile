@@ -63,8 +63,9 @@ system: ## the Debian packages that the tests need: installs them as root, says 
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update --quiet=2; apt-get install --yes --quiet=2 --no-install-recommends $$missing
 
-style: $(VENV)/for-tests ## ruff, mypy --strict
+style: $(VENV)/for-tests ## ruff, ruff format, mypy --strict
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 check: style ## the same, who may import whom, the examples in the documents: a quick part of the tests

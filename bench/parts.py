@@ -60,48 +60,20 @@ def _gpu_bars(memory: int) -> tuple[Bar, ...]:
 
 HOST_BRIDGE = Part("host bridge", 0x8086, 0x09A2, (0x8086, 0x0000), 0x060000, None, reset_method="")
 ROOT_PORT = Part(
-    "root port",
-    0x8086,
-    0x352A,
-    (0x8086, 0x0000),
-    0x060400,
-    "pcieport",
-    (Bar(128 * KIB, MEM64),),
-    speed="32.0 GT/s PCIe",
-    reset_method="pm",
-)
-H100 = Part(
-    "H100",
-    0x10DE,
-    0x2330,
-    (0x10DE, 0x16C1),
-    0x030200,
-    "nvidia",
-    _gpu_bars(128 * GIB),
-    speed="32.0 GT/s PCIe",
-)
+    "root port", 0x8086, 0x352A, (0x8086, 0x0000), 0x060400, "pcieport", (Bar(128 * KIB, MEM64),),
+    speed="32.0 GT/s PCIe", reset_method="pm",
+)  # fmt: skip
+H100 = Part("H100", 0x10DE, 0x2330, (0x10DE, 0x16C1), 0x030200, "nvidia", _gpu_bars(128 * GIB), speed="32.0 GT/s PCIe")
 L40S = Part("L40S", 0x10DE, 0x26B9, (0x10DE, 0x1851), 0x030200, "nvidia", _gpu_bars(64 * GIB), total_vfs=32)
 L40S_VF = Part("L40S VF", 0x10DE, 0x26B9, (0x10DE, 0x0000), 0x030200, "nvidia", reset_method="flr")
 RTX3090 = Part("RTX 3090", 0x10DE, 0x2204, (0x10DE, 0x1454), 0x030000, "nouveau", _gpu_bars(256 * MIB))
 RTX3090_AUDIO = Part(
-    "RTX 3090 audio",
-    0x10DE,
-    0x1AEF,
-    (0x10DE, 0x1454),
-    0x040300,
-    "snd_hda_intel",
-    (Bar(16 * KIB, MEM32),),
+    "RTX 3090 audio", 0x10DE, 0x1AEF, (0x10DE, 0x1454), 0x040300, "snd_hda_intel", (Bar(16 * KIB, MEM32),),
     reset_method="",
-)
+)  # fmt: skip
 CONNECTX = Part(
-    "ConnectX-6 Dx",
-    0x15B3,
-    0x101D,
-    (0x15B3, 0x0016),
-    0x020000,
-    "mlx5_core",
-    (Bar(32 * MIB, MEM64_PREFETCH),),
+    "ConnectX-6 Dx", 0x15B3, 0x101D, (0x15B3, 0x0016), 0x020000, "mlx5_core", (Bar(32 * MIB, MEM64_PREFETCH),),
     total_vfs=127,
-)
+)  # fmt: skip
 CONNECTX_VF = Part("ConnectX VF", 0x15B3, 0x101E, (0x15B3, 0x0016), 0x020000, "mlx5_core", reset_method="flr")
 NVME = Part("NVMe disk", 0x144D, 0xA80A, (0x144D, 0xA801), 0x010802, "nvme", (Bar(16 * KIB, MEM64),), width=4)

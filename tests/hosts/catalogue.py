@@ -195,53 +195,25 @@ MI300X = Model(
     vf_bars=MI300_VF_BARS,
 )
 A2 = Model(
-    "10de:25b6",
-    "030200",
-    "GA107GL [A2 / A16]",
-    "10de:157e",
-    "a1",
-    (mem32(0, 16 * MIB), pref64(1, 16 * GIB), pref64(3, 32 * MIB)),
-    (16, 8),
-    "flr bus",
-    16,
+    "10de:25b6", "030200", "GA107GL [A2 / A16]", "10de:157e", "a1",
+    (mem32(0, 16 * MIB), pref64(1, 16 * GIB), pref64(3, 32 * MIB)), (16, 8), "flr bus", 16,
     (mem32(0, 256 * KIB), pref64(1, 2 * GIB), pref64(3, 32 * MIB)),
-)
+)  # fmt: skip
 A2_VF = Model("10de:25b6", "030200", "GA107GL [A2 / A16]", "10de:157e", "a1", link=(16, 8), reset="flr")
 L40S = Model(
-    "10de:26b9",
-    "030200",
-    "AD102GL [L40S]",
-    "10de:1851",
-    "a1",
-    (mem32(0, 16 * MIB), pref64(1, 64 * GIB), pref64(3, 32 * MIB)),
-    (16, 16),
-    "flr bus",
-    32,
+    "10de:26b9", "030200", "AD102GL [L40S]", "10de:1851", "a1",
+    (mem32(0, 16 * MIB), pref64(1, 64 * GIB), pref64(3, 32 * MIB)), (16, 16), "flr bus", 32,
     (mem32(0, 256 * KIB), pref64(1, 2 * GIB), pref64(3, 32 * MIB)),
-)
+)  # fmt: skip
 L40S_VF = Model("10de:26b9", "030200", "AD102GL [L40S]", "10de:0000", "a1", link=(16, 16), reset="flr")
 T4 = Model(
-    "10de:1eb8",
-    "030200",
-    "TU104GL [Tesla T4]",
-    "10de:12a2",
-    "a1",
-    (mem32(0, 16 * MIB), pref64(1, 256 * MIB), pref64(3, 32 * MIB)),
-    (8, 16),
-    "flr bus",
-)
+    "10de:1eb8", "030200", "TU104GL [Tesla T4]", "10de:12a2", "a1",
+    (mem32(0, 16 * MIB), pref64(1, 256 * MIB), pref64(3, 32 * MIB)), (8, 16), "flr bus",
+)  # fmt: skip
 ARC_B50 = Model(
-    "8086:e212",
-    "030000",
-    "Battlemage G21 [Arc Pro B50]",
-    "8086:1114",
-    "00",
-    (mem64(0, 16 * MIB), pref64(2, 16 * GIB)),
-    (2.5, 1),
-    "flr",
-    4,
-    (mem64(0, 16 * MIB), pref64(2, 2 * GIB)),
-)
+    "8086:e212", "030000", "Battlemage G21 [Arc Pro B50]", "8086:1114", "00",
+    (mem64(0, 16 * MIB), pref64(2, 16 * GIB)), (2.5, 1), "flr", 4, (mem64(0, 16 * MIB), pref64(2, 2 * GIB)),
+)  # fmt: skip
 ARC_B50_VF = Model("8086:e212", "030000", "Battlemage G21 [Arc Pro B50]", "8086:1114", "00", reset="flr")
 MI300X_VF = Model("1002:74b5", "120000", "Aqua Vanjaram [Instinct MI300X VF]", "1002:74a1", link=(32, 16), reset="flr")
 IRIS_XE = Model(

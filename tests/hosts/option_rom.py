@@ -30,22 +30,10 @@ def image(
     struct.pack_into("<H", data, 0x18, _PCIR)
     listed = struct.pack(f"<{len(devices) + 1}H", *devices, 0) if devices else b""
     struct.pack_into(
-        "<4s4HB3s2H2BH",
-        data,
-        _PCIR,
-        b"PCIR",
-        vendor,
-        device,
-        0x1C if devices else 0,
-        0x1C,
-        3 if devices else 0,
-        bytes.fromhex(class_code)[::-1],
-        blocks,
-        1,
-        code_type,
-        0x80 if last else 0,
-        0,
-    )
+        "<4s4HB3s2H2BH", data, _PCIR,
+        b"PCIR", vendor, device, 0x1C if devices else 0, 0x1C, 3 if devices else 0,
+        bytes.fromhex(class_code)[::-1], blocks, 1, code_type, 0x80 if last else 0, 0,
+    )  # fmt: skip
     rest = listed + body
     data[_PCIR + 0x1C : _PCIR + 0x1C + len(rest)] = rest
     if code_type == X86:
