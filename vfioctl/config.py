@@ -2,22 +2,26 @@
 
 ::
 
-    [deadlines]          # seconds that a write to the kernel may take
+    [timeouts]           # seconds that a write to the kernel may take
     default = 30
     load = 60            # a module
     unbind = 90          # any file by its name: unbind, drivers_probe, driver_override, reset, ...
     unit = 120           # a systemd unit
+
+The table was called `[deadlines]` once; that name is still understood, beside no other.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.timeouts import Timeouts
 
 CONFIG = Path("/etc/vfioctl/config.toml")
+_TABLE, _OLD_TABLE = "timeouts", "deadlines"
 _LONGEST = 3600.0
 _STEPS = {
     "default",
@@ -57,21 +61,31 @@ def read_timeouts(file: Path | None = None) -> Timeouts:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike
         raise BadSpec(f"{place} is not TOML: {error}") from None
-    unknown = sorted(set(document) - {"deadlines"})
-    if unknown:
-        raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint="there is [deadlines]")
-    return _timeouts(place, document.get("deadlines", {}))
+    return _timeouts(place, *_table(place, document))
 
 
-def _timeouts(place: Path, given: object) -> Timeouts:
+def _table(place: Path, document: Mapping[str, object]) -> tuple[str, object]:
+    """The name that the table of timeouts has in this file, and what is in it."""
+    if unknown := sorted(set(document) - {_TABLE, _OLD_TABLE}):
+        raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint=f"there is [{_TABLE}]")
+    if _TABLE in document and _OLD_TABLE in document:
+        raise BadSpec(
+            f"{place} has both [{_TABLE}] and [{_OLD_TABLE}], which is its old name",
+            hint=f"move all of it to [{_TABLE}]",
+        )
+    name = _OLD_TABLE if _OLD_TABLE in document else _TABLE
+    return name, document.get(name, {})
+
+
+def _timeouts(place: Path, table: str, given: object) -> Timeouts:
     if not isinstance(given, dict):
-        raise BadSpec(f"{place}: deadlines is a table: [deadlines]")
+        raise BadSpec(f"{place}: {table} is a table: [{table}]")
     for name, seconds in given.items():
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
-            raise BadSpec(f"{place}: deadlines.{name} must be seconds, more than 0 and {_LONGEST:g} at most")
+            raise BadSpec(f"{place}: {table}.{name} must be seconds, more than 0 and {_LONGEST:g} at most")
     if unknown := sorted(set(given) - _STEPS):
         names = ", ".join(sorted(_STEPS))
-        raise BadSpec(f"{place}: no deadline is called {', '.join(unknown)}", hint=f"there are {names}")
+        raise BadSpec(f"{place}: there is no timeout called {', '.join(unknown)}", hint=f"there are {names}")
     known = {name: float(seconds) for name, seconds in given.items()}
     default = known.pop("default", Timeouts().default)
     return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)

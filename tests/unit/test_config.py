@@ -34,32 +34,32 @@ def refused(file: Path, why: str) -> BadSpec:
     return caught.value
 
 
-class TestDeadlines:
+class TestTimeouts:
     def test_are_those_of_the_file(self, file: Path) -> None:
-        file.write_text("[deadlines]\ndefault = 5\nload = 7.5\nunbind = 90\nunit = 1\n")
+        file.write_text("[timeouts]\ndefault = 5\nload = 7.5\nunbind = 90\nunit = 1\n")
         found = read_timeouts(file)
         assert found == Timeouts(default=5.0, load=7.5, steps={"unbind": 90.0, "unit": 1.0})
         assert found.of("/sys/bus/pci/drivers/nvidia/unbind") == 90.0
         assert found.of("/sys/bus/pci/drivers_probe") == 5.0
 
-    @pytest.mark.parametrize("text", ["", "[deadlines]\n", "# nothing\n"])
+    @pytest.mark.parametrize("text", ["", "[timeouts]\n", "# nothing\n"])
     def test_are_as_by_default_where_it_is_silent(self, file: Path, text: str) -> None:
         file.write_text(text)
         assert read_timeouts(file) == DEFAULT
 
     def test_of_one_step_leave_the_others(self, file: Path) -> None:
-        file.write_text("[deadlines]\nreset = 1\n")
+        file.write_text("[timeouts]\nreset = 1\n")
         assert read_timeouts(file) == DEFAULT._replace(steps={"reset": 1.0})
 
     @pytest.mark.parametrize("seconds", ["0", "-1", "true", '"5"', "3600.1", "inf", "nan", "[1]", "{a = 1}", "1e999"])
     @pytest.mark.parametrize("name", ["default", "load", "unbind"])
     def test_that_are_no_seconds_are_refused(self, file: Path, name: str, seconds: str) -> None:
-        file.write_text(f"[deadlines]\n{name} = {seconds}\n")
-        assert f"deadlines.{name} must be seconds" in refused(file, "3600 at most").message
+        file.write_text(f"[timeouts]\n{name} = {seconds}\n")
+        assert f"timeouts.{name} must be seconds" in refused(file, "3600 at most").message
 
     @pytest.mark.parametrize("seconds", ["3600", "0.001", "1"])
     def test_may_be_an_hour(self, file: Path, seconds: str) -> None:
-        file.write_text(f"[deadlines]\ndefault = {seconds}\n")
+        file.write_text(f"[timeouts]\ndefault = {seconds}\n")
         assert read_timeouts(file).default == float(seconds)
 
     @unhurried
@@ -72,8 +72,32 @@ class TestDeadlines:
                 assert read_timeouts(Path(place.name)).default > 0
 
 
+class TestTheOldNameOfTheTable:
+    def test_is_still_understood(self, file: Path) -> None:
+        file.write_text("[deadlines]\nload = 7.5\nunbind = 90\n")
+        assert read_timeouts(file) == DEFAULT._replace(load=7.5, steps={"unbind": 90.0})
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("[deadlines]\nload = 0\n", "deadlines.load must be seconds"),
+            ("[deadlines]\nlod = 1\n", "no timeout called lod"),
+            ("deadlines = 5\n", "deadlines is a table"),
+        ],
+    )
+    def test_is_the_name_in_what_is_refused(self, file: Path, text: str, why: str) -> None:
+        file.write_text(text)
+        refused(file, why)
+
+    @pytest.mark.parametrize("text", ["[timeouts]\n[deadlines]\n", "[deadlines]\nload = 1\n[timeouts]\nunbind = 1\n"])
+    def test_beside_the_new_one_is_refused_and_both_are_named(self, file: Path, text: str) -> None:
+        file.write_text(text)
+        caught = refused(file, r"both \[timeouts\] and \[deadlines\]")
+        assert "[timeouts]" in caught.hint
+
+
 class TestTheFile:
-    @pytest.mark.parametrize("text", ["[deadlines", "a = ", "default: 5"])
+    @pytest.mark.parametrize("text", ["[timeouts", "a = ", "default: 5"])
     def test_that_is_no_toml_is_refused(self, file: Path, text: str) -> None:
         file.write_text(text)
         refused(file, "is not TOML")
@@ -86,15 +110,15 @@ class TestTheFile:
         refused(tmp_path, "cannot be read")
 
     def test_with_unknown_tables_is_refused_and_they_are_named(self, file: Path) -> None:
-        file.write_text("[deadline]\ndefault = 5\n[other]\n")
-        assert "there is [deadlines]" in refused(file, "unknown settings: deadline, other").hint
+        file.write_text("[timeout]\ndefault = 5\n[other]\n")
+        assert "there is [timeouts]" in refused(file, "unknown settings: other, timeout").hint
 
-    def test_with_a_deadline_of_nothing_is_refused_and_those_there_are_named(self, file: Path) -> None:
-        file.write_text("[deadlines]\nunbnd = 5\n")
-        assert "unbind, unbindLock" in refused(file, "no deadline is called unbnd").hint
+    def test_with_a_timeout_of_nothing_is_refused_and_those_there_are_named(self, file: Path) -> None:
+        file.write_text("[timeouts]\nunbnd = 5\n")
+        assert "unbind, unbindLock" in refused(file, "no timeout called unbnd").hint
 
-    def test_whose_deadlines_are_no_table_is_refused(self, file: Path) -> None:
-        file.write_text("deadlines = 5\n")
+    def test_whose_timeouts_are_no_table_is_refused(self, file: Path) -> None:
+        file.write_text("timeouts = 5\n")
         refused(file, "is a table")
 
     def test_that_was_asked_for_must_be_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +131,14 @@ class TestTheFile:
         monkeypatch.setattr(config, "CONFIG", file)
         monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
         assert read_timeouts() == DEFAULT
-        file.write_text("[deadlines]\nload = 1\n")
+        file.write_text("[timeouts]\nload = 1\n")
         assert read_timeouts().load == 1.0
         monkeypatch.setenv("VFIOCTL_CONFIG", "")
         assert read_timeouts().load == 1.0, "an empty variable names none"
 
 
 def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_text("[deadlines]\nunbind = 2\n")
+    file.write_text("[timeouts]\nunbind = 2\n")
     monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
     kernel = Host.live().kernel
     assert isinstance(kernel, Live)
@@ -124,9 +148,9 @@ def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_mistake_in_it_is_told_by_every_command_of_this_machine_and_of_no_other(
     run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write_text("[deadlines]\ndefault = 0\n")
+    file.write_text("[timeouts]\ndefault = 0\n")
     monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
     answer = run("inventory")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"vfioctl: {file}: deadlines.default must be seconds")
+    assert answer.err.startswith(f"vfioctl: {file}: timeouts.default must be seconds")
     assert run("inventory --host laptop").code == 0
