@@ -45,6 +45,14 @@ def test_the_wheel_has_the_package_and_its_data(wheel: zipfile.ZipFile) -> None:
     assert rest <= {"vfioctl/py.typed"}
 
 
+def test_the_wheel_has_no_recordings_of_real_machines(wheel: zipfile.ZipFile) -> None:
+    recorded = {path.name for path in (ROOT / "tests/hosts/recorded").iterdir()}
+    assert any(name.endswith(".host") for name in recorded)
+    assert not [name for name in wheel.namelist() if "recorded/" in name and "/hosts/" in name]
+    shipped = {name.rpartition("/")[2] for name in wheel.namelist() if name.startswith("vfioctl/hosts/")}
+    assert not recorded & shipped
+
+
 def test_the_wheel_names_its_command_and_its_licence(wheel: zipfile.ZipFile) -> None:
     texts = {name.rpartition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if ".dist-info/" in name}
     assert "vfioctl = vfioctl.app:console" in texts["entry_points.txt"]
