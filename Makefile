@@ -30,10 +30,10 @@ print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system style check unit coverage lab bench documents lock clean
+.PHONY: help run test system style check unit coverage lab bench documents release-check lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/for-run ## the main job on a simulated server with eight GPUs; needs python3 and its venv module
 	@demo=$$(mktemp --directory); trap 'rm -rf "$$demo"' EXIT; cp tests/hosts/hgx8.host "$$demo"; cd "$$demo"; \
@@ -76,8 +76,10 @@ unit: $(VENV)/with-libvirt ## all tests that need no machine
 	$(BIN)/pytest --numprocesses auto -m "not alone" 2>&1 | tee $(RESULTS)/unit.txt
 	$(BIN)/pytest -m alone 2>&1 | tee --append $(RESULTS)/unit.txt
 
-coverage: $(VENV)/with-libvirt ## the same, with coverage by branch: twice as long
-	$(BIN)/pytest --cov --cov-report=term
+coverage: $(VENV)/with-libvirt ## the same, with coverage, of which 95 % of the branches are needed: twice as long
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest --cov --cov-report=term --cov-report=json:$(RESULTS)/coverage.json
+	$(BIN)/python -m tests.checks.branches $(RESULTS)/coverage.json
 
 lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated machine
 	@mkdir -p $(RESULTS)
@@ -95,6 +97,9 @@ bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-dev
 documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.examples
+
+release-check: $(VENV)/for-tests ## what must hold before a release; builds into dist/
+	$(BIN)/python -m tests.checks.release
 
 lock: $(VENV)/for-run ## renews the lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.checks import release
 from vfioctl.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,15 +35,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
-def test_the_wheel_has_the_package_and_its_data(wheel: zipfile.ZipFile) -> None:
-    shipped = set(wheel.namelist())
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "vfioctl").rglob("*.py")}
-    hosts = {f"vfioctl/hosts/{path.name}" for path in (ROOT / "tests/hosts").glob("*.host")}
-    data = {f"vfioctl/data/{path.relative_to(ROOT)}" for path in (*RULES, *TEMPLATES, *UNITS)}
-    assert hosts
-    assert sources | hosts | data <= shipped
-    rest = {name for name in shipped - sources - hosts - data if ".dist-info/" not in name}
-    assert rest <= {"vfioctl/py.typed"}
+def test_the_wheel_has_the_package_and_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    parts = ("vfioctl/app.py", "vfioctl/hosts/", "vfioctl/data/udev/", "vfioctl/data/systemd/", "vfioctl/data/libvirt-")
+    assert all(any(name.startswith(part) for name in release.expected()) for part in parts)
+    assert list(release.wrong_in_wheel(wheel.namelist())) == []
 
 
 def test_the_wheel_has_no_recordings_of_real_machines(wheel: zipfile.ZipFile) -> None:
@@ -109,6 +105,24 @@ def test_a_unit_runs_a_command_that_there_is(unit: Path) -> None:
     program, *words = line.removeprefix("ExecStart=").split()
     assert program == "vfioctl"
     assert main([*words, "--help"]) == 0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_names_a_page_of_ours_that_its_how_to_installs(unit: Path) -> None:
+    (url,) = re.findall(r"^Documentation=(.+)$", unit.read_text(), re.MULTILINE)
+    installed = url.removeprefix("file://")
+    page = ROOT / "docs/how-to" / Path(installed).name
+    assert installed == f"/usr/share/doc/vfioctl/{page.name}"
+    assert f"install -D -m 644 docs/how-to/{page.name} {installed}" in page.read_text()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze, of the Debian package systemd")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_takes_a_unit(unit: Path) -> None:
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if unit.name in line]
+    # vfioctl need not be installed where systemd looks for it
+    assert [line for line in said if "Command vfioctl is not executable" not in line] == []
 
 
 def test_the_lock_files_are_what_the_project_asks_for() -> None:
