@@ -25,8 +25,8 @@ IN_LAB = "VFIOCTL_LAB_RESULTS" in os.environ
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A kernel, and a GPU there with one companion in its group; both on their native drivers."""
+class HostWithPair:
+    """A kernel, real or simulated, and a pair there: a GPU and one companion in its group, on their native drivers."""
 
     kernel: Kernel
     gpu: str
@@ -59,17 +59,17 @@ class Machine:
 
 
 @pytest.fixture(params=["lab"] if IN_LAB else ["lab", "workstation"])
-def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+def machine(request: pytest.FixtureRequest) -> Iterator[HostWithPair]:
     yield from _put_back_after(_in_lab() if IN_LAB else _simulated(request.param))
 
 
 @pytest.fixture
-def lab_machine() -> Iterator[Machine]:
+def lab_machine() -> Iterator[HostWithPair]:
     """The lab's own, real or simulated, for what only its devices have."""
     yield from _put_back_after(_in_lab() if IN_LAB else _simulated("lab"))
 
 
-def _put_back_after(found: Machine) -> Iterator[Machine]:
+def _put_back_after(found: HostWithPair) -> Iterator[HostWithPair]:
     yield found
     for address, driver in ((found.gpu, found.gpu_driver), (found.companion, found.companion_driver)):
         if found.driver_of(address) != driver:
@@ -79,15 +79,15 @@ def _put_back_after(found: Machine) -> Iterator[Machine]:
 
 
 @functools.cache  # what devices there are does not change; each test puts back how they are bound
-def _in_lab() -> Machine:
-    return _machine(Live())
+def _in_lab() -> HostWithPair:
+    return _with_pair(Live())
 
 
-def _simulated(name: str) -> Machine:
-    return _machine(Simulated(read_tree(HOSTS / f"{name}.host"), name))
+def _simulated(name: str) -> HostWithPair:
+    return _with_pair(Simulated(read_tree(HOSTS / f"{name}.host"), name))
 
 
-def _machine(kernel: Kernel) -> Machine:
+def _with_pair(kernel: Kernel) -> HostWithPair:
     kernel.load("vfio-pci")
     inventory = read_inventory(kernel)
     for gpu in inventory.gpus:
@@ -95,5 +95,5 @@ def _machine(kernel: Kernel) -> Machine:
         if len(others) == 1 and others[0].iommu_group == gpu.iommu_group is not None:
             assert gpu.driver
             assert others[0].driver
-            return Machine(kernel, gpu.address, others[0].address, gpu.driver, others[0].driver, gpu.iommu_group)
+            return HostWithPair(kernel, gpu.address, others[0].address, gpu.driver, others[0].driver, gpu.iommu_group)
     raise AssertionError("no GPU with exactly one companion in its group")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function, Group, Inventory, Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.host import read_tree
-from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated.blocking import MANAGING
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
@@ -62,13 +63,40 @@ def in_use() -> Tree:
     return tree
 
 
-def add_process(tree: Tree, pid: int, name: str, cgroup: str, *files: str) -> None:
-    """A process that has those files open."""
+def put_process(tree: Tree, pid: int, *files: str, name: str = "python3", **texts: str) -> None:
+    """A process that has those files open; `texts` are more files of it by name: cgroup, cmdline, maps, ..."""
     tree.put(f"/proc/{pid}/comm", name)
-    tree.put(f"/proc/{pid}/cgroup", cgroup)
-    tree.put(f"/proc/{pid}/cmdline", name)
-    for fd, file in enumerate(files):
-        tree.put_link(f"/proc/{pid}/fd/{fd}", file)
+    for file, text in texts.items():
+        tree.put(f"/proc/{pid}/{file}", text)
+    for fd, target in enumerate(files):
+        tree.put_link(f"/proc/{pid}/fd/{fd}", target)
+
+
+def add_process(tree: Tree, pid: int, name: str, cgroup: str, *files: str) -> None:
+    """A process of that cgroup, started by its name, that has those files open."""
+    put_process(tree, pid, *files, name=name, cgroup=cgroup, cmdline=name)
+
+
+class GrowingTree(Tree):
+    """A tree that grows by statements: devices, their nodes, and processes."""
+
+    def device(self, path: str, subsystem: str, number: str = "") -> str:
+        """A device of that class or bus, and its number where it has a node."""
+        self.put_link(f"{path}/subsystem", f"/sys/class/{subsystem}")
+        if number:
+            self.put(f"{path}/dev", number)
+        return path
+
+    def node(self, path: str, kind: str, major: int, minor: int) -> None:
+        self.put_node(path, Node(kind, major, minor))
+
+    def process(self, pid: int, *files: str, name: str = "python3", **texts: str) -> None:
+        put_process(self, pid, *files, name=name, **texts)
+
+    def unreadable(self, pid: int) -> None:
+        """Its open files are not for our eyes; its name and command line are."""
+        self.remove(f"/proc/{pid}/fd")
+        self.put_refused(f"/proc/{pid}/fd", errno.EACCES)
 
 
 def copy(tree: Tree) -> Tree:

@@ -1,4 +1,4 @@
-"""Simulated hosts whose vGPUs tests change: how each begins, what changes there are, and what of a tree counts."""
+"""Simulated hosts whose vGPUs tests change: how each begins and boots, which changes there are, what of it counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.hosts.pool import add_pool
 from vfioctl.core.change import Plan, Result, Step, StepKind
 from vfioctl.host import Host
 from vfioctl.kernel.protocol import PCI_DEVICES
-from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.kernel.recorded.tree import Tree, form
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.vgpu.model.vgpu import OURS, VgpuState
@@ -108,6 +109,66 @@ def ours(host: Host) -> set[str]:
     """The vGPUs that are shown as vfioctl's, and as being there."""
     away = (VgpuState.DEFINED, VgpuState.ZOMBIE, VgpuState.WEDGED)
     return {vgpu.id for vgpu in host.vgpus().instances if vgpu.owner == OURS and vgpu.state not in away}
+
+
+# -- a host that boots -----------------------------------------------------------------------------------
+
+
+class BootableHost:
+    """A simulated host in a file, which can be booted: it then has nothing but what it has at each boot."""
+
+    def __init__(self, folder: Path, at_boot: Tree) -> None:
+        self.at_boot, self.file = at_boot, folder / "machine.host"
+        self._keep(at_boot)
+
+    def twin(self, folder: Path) -> BootableHost:
+        """The same again, with its ledger, elsewhere."""
+        twin = BootableHost(folder, self.at_boot)
+        for file in self.file.parent.glob("machine.host*"):
+            (folder / file.name).write_bytes(file.read_bytes())
+        return twin
+
+    def _keep(self, tree: Tree) -> None:
+        self.file.write_text(form(tree), encoding="utf-8")
+
+    @property
+    def tree(self) -> Tree:
+        return read_tree(self.file)
+
+    @property
+    def host(self) -> Host:
+        return Host.simulated(str(self.file))
+
+    def does(self, *asks: Ask) -> None:
+        for ask in asks:
+            host = self.host
+            assert host.apply(ask(host)).result == Result.DONE
+
+    def other(self, path: str, value: str) -> None:
+        """Another process writes."""
+        Simulated.at(self.file).write(path, value)
+
+    def edit(self, change: Callable[[Tree], None]) -> None:
+        tree = self.tree
+        change(tree)
+        self._keep(tree)
+
+    def add(self, path: str, text: str) -> None:
+        self.edit(lambda tree: tree.put(path, text))
+
+    def boots(self) -> None:
+        tree, before = copy(self.at_boot), self.tree
+        again = NEXT_BOOT.replace("1", "2")
+        tree.put(BOOT_ID, again if before.files[BOOT_ID] == NEXT_BOOT else NEXT_BOOT)
+        for path, text in before.files.items():
+            if path.startswith("/etc/"):
+                tree.put(path, text)
+        self._keep(tree)
+
+    def all_but_boot(self) -> dict[str, object]:
+        tree = self.tree
+        tree.remove(BOOT_ID)
+        return dict(everything(tree))
 
 
 # -- the changes -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,29 +12,25 @@ import pytest
 from tests.conftest import memory
 from tests.hosts.machines import copy
 from tests.hosts.vgpu_machines import (
-    BOOT_ID,
     L40S,
     LIMITER,
     MDEVS,
-    NEXT_BOOT,
     UUIDS,
     XE,
-    Ask,
+    BootableHost,
     beginning,
     create,
     differing,
-    everything,
     ours,
     remove_all,
     rows,
     vfs,
 )
 from tests.unit.conftest import Answer, Run
-from vfioctl.core.change import Plan, Result
+from vfioctl.core.change import Plan
 from vfioctl.errors import BadDocument, DeviceInUse, Stuck
 from vfioctl.host import Host
 from vfioctl.kernel.protocol import PCI_DEVICES
-from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Tree, form
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
@@ -47,64 +43,7 @@ def type_file(vf: str) -> str:
     return f"{PCI_DEVICES}/{vf}/nvidia/current_vgpu_type"
 
 
-class Machine:
-    """A simulated host in a file, which can be booted: it then has nothing but what it has at each boot."""
-
-    def __init__(self, folder: Path, at_boot: Tree) -> None:
-        self.at_boot, self.file = at_boot, folder / "machine.host"
-        self._keep(at_boot)
-
-    def twin(self, folder: Path) -> Machine:
-        """The same again, with its ledger, elsewhere."""
-        twin = Machine(folder, self.at_boot)
-        for file in self.file.parent.glob("machine.host*"):
-            (folder / file.name).write_bytes(file.read_bytes())
-        return twin
-
-    def _keep(self, tree: Tree) -> None:
-        self.file.write_text(form(tree), encoding="utf-8")
-
-    @property
-    def tree(self) -> Tree:
-        return read_tree(self.file)
-
-    @property
-    def host(self) -> Host:
-        return Host.simulated(str(self.file))
-
-    def does(self, *asks: Ask) -> None:
-        for ask in asks:
-            host = self.host
-            assert host.apply(ask(host)).result == Result.DONE
-
-    def other(self, path: str, value: str) -> None:
-        """Another process writes."""
-        Simulated.at(self.file).write(path, value)
-
-    def edit(self, change: Callable[[Tree], None]) -> None:
-        tree = self.tree
-        change(tree)
-        self._keep(tree)
-
-    def add(self, path: str, text: str) -> None:
-        self.edit(lambda tree: tree.put(path, text))
-
-    def boots(self) -> None:
-        tree, before = copy(self.at_boot), self.tree
-        again = NEXT_BOOT.replace("1", "2")
-        tree.put(BOOT_ID, again if before.files[BOOT_ID] == NEXT_BOOT else NEXT_BOOT)
-        for path, text in before.files.items():
-            if path.startswith("/etc/"):
-                tree.put(path, text)
-        self._keep(tree)
-
-    def all_but_boot(self) -> dict[str, object]:
-        tree = self.tree
-        tree.remove(BOOT_ID)
-        return dict(everything(tree))
-
-
-def restored(run: Run, machine: Machine, *words: str) -> Answer:
+def restored(run: Run, machine: BootableHost, *words: str) -> Answer:
     return run("vgpu restore --simulate", str(machine.file), *words)
 
 
@@ -124,30 +63,30 @@ def three_kept(host: Host) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def first_cut() -> Iterator[Machine]:
+def first_cut() -> Iterator[BootableHost]:
     with memory() as folder:
-        machine = Machine(folder, without_vfs("l40s", L40S))
+        machine = BootableHost(folder, without_vfs("l40s", L40S))
         machine.does(vfs(L40S, None, persistent=True), three_kept)
         yield machine
 
 
 @pytest.fixture
-def cut(first_cut: Machine, fast_folder: Path) -> Machine:
+def cut(first_cut: BootableHost, fast_folder: Path) -> BootableHost:
     """An L40S whose VFs, and three vGPUs on them, are kept."""
     return first_cut.twin(fast_folder)
 
 
 @pytest.fixture(scope="module")
-def first_mediated() -> Iterator[Machine]:
+def first_mediated() -> Iterator[BootableHost]:
     with memory() as folder:
-        machine = Machine(folder, copy(beginning("t4")))
+        machine = BootableHost(folder, copy(beginning("t4")))
         kept = create("T4-4C", UUIDS[:2], count=2, parameters=LIMITER, persistent=True)
         machine.does(kept, create("T4-4C", UUIDS[2:3]))
         yield machine
 
 
 @pytest.fixture
-def mediated(first_mediated: Machine, fast_folder: Path) -> Machine:
+def mediated(first_mediated: BootableHost, fast_folder: Path) -> BootableHost:
     """A T4 with two vGPUs that are kept, and one that is not."""
     return first_mediated.twin(fast_folder)
 
@@ -156,32 +95,32 @@ def mediated(first_mediated: Machine, fast_folder: Path) -> Machine:
 
 
 class TestWhatCountsOfTheLedger:
-    def test_what_was_not_kept_is_forgotten(self, mediated: Machine) -> None:
+    def test_what_was_not_kept_is_forgotten(self, mediated: BootableHost) -> None:
         assert set(rows(mediated.host)) == set(UUIDS[:3])
         mediated.boots()
         assert set(rows(mediated.host)) == set(UUIDS[:2])
         assert ours(mediated.host) == set()
 
     def test_one_like_it_that_somebody_makes_after_a_boot_is_foreign(self, fast_folder: Path) -> None:
-        machine = Machine(fast_folder, beginning("l40s"))
+        machine = BootableHost(fast_folder, beginning("l40s"))
         machine.does(create("L40S-12Q"))
         assert ours(machine.host) == {FIRST}
         machine.boots()
         machine.other(type_file(FIRST), "1153")
         assert ours(machine.host) == set()
 
-    def test_one_that_is_kept_is_ours_whoever_starts_it(self, mediated: Machine) -> None:
+    def test_one_that_is_kept_is_ours_whoever_starts_it(self, mediated: BootableHost) -> None:
         mediated.boots()
         mediated.other("/sys/class/mdev_bus/0000:3b:00.0/mdev_supported_types/nvidia-319/create", UUIDS[0])
         assert ours(mediated.host) == {UUIDS[0]}
 
-    def test_one_of_another_type_in_the_place_of_a_kept_one_is_foreign(self, cut: Machine) -> None:
+    def test_one_of_another_type_in_the_place_of_a_kept_one_is_foreign(self, cut: BootableHost) -> None:
         cut.boots()
         Simulated.at(cut.file).manage_vfs(L40S, on=True)
         cut.other(type_file(FIRST), "1163")
         assert ours(cut.host) == set()
 
-    def test_a_change_after_the_boot_forgets_the_old_rows_and_not_the_kept(self, mediated: Machine) -> None:
+    def test_a_change_after_the_boot_forgets_the_old_rows_and_not_the_kept(self, mediated: BootableHost) -> None:
         mediated.boots()
         mediated.does(create("T4-4C", UUIDS[3:4]))
         assert set(rows(mediated.host)) == {*UUIDS[:2], UUIDS[3]}
@@ -191,7 +130,7 @@ class TestWhatCountsOfTheLedger:
 
 
 class TestAll:
-    def test_is_made_again_as_it_was_vfs_first(self, cut: Machine, run: Run) -> None:
+    def test_is_made_again_as_it_was_vfs_first(self, cut: BootableHost, run: Run) -> None:
         before, owned = cut.all_but_boot(), rows(cut.host)
         cut.boots()
         answer = restored(run, cut, "--json")
@@ -201,7 +140,7 @@ class TestAll:
         assert rows(cut.host) == owned
         assert ours(cut.host) == {FIRST, SECOND, THIRD}
 
-    def test_is_made_once(self, cut: Machine, run: Run) -> None:
+    def test_is_made_once(self, cut: BootableHost, run: Run) -> None:
         cut.boots()
         restored(run, cut)
         before = form(cut.tree)
@@ -209,7 +148,7 @@ class TestAll:
         assert (answer.code, answer.document["outcomes"]) == (0, [])
         assert form(cut.tree) == before
 
-    def test_mediated_devices_with_their_parameters_and_no_others(self, mediated: Machine, run: Run) -> None:
+    def test_mediated_devices_with_their_parameters_and_no_others(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         assert restored(run, mediated).code == 0
         assert mediated.tree.directories[MDEVS] == set(UUIDS[:2])
@@ -229,7 +168,7 @@ class TestAll:
             assert rows(machine.host) == kept
             assert ours(machine.host) == set(kept) - {L40S}
 
-    def test_a_dry_run_makes_nothing(self, mediated: Machine, run: Run) -> None:
+    def test_a_dry_run_makes_nothing(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         before = form(mediated.tree)
         answer = restored(run, mediated, "--dry-run")
@@ -237,12 +176,12 @@ class TestAll:
         assert all(uuid in answer.out for uuid in UUIDS[:2])
         assert form(mediated.tree) == before
 
-    def test_what_was_removed_stays_away(self, cut: Machine, run: Run) -> None:
+    def test_what_was_removed_stays_away(self, cut: BootableHost, run: Run) -> None:
         cut.does(remove_all)
         cut.boots()
         assert made(restored(run, cut, "--json")) == [L40S]
 
-    def test_an_order_to_remove_that_a_boot_cut_short_is_taken_back(self, mediated: Machine, run: Run) -> None:
+    def test_an_order_to_remove_that_a_boot_cut_short_is_taken_back(self, mediated: BootableHost, run: Run) -> None:
         host = Host.simulated(str(mediated.file), faults=[Fault(3, HANG)])
         with pytest.raises(Stuck):
             host.apply(host.plan_remove(list(UUIDS[:2])))
@@ -253,14 +192,14 @@ class TestAll:
 
 
 class TestWhatIsThere:
-    def test_one_that_mdevctl_has_started_is_left_and_is_ours(self, mediated: Machine, run: Run) -> None:
+    def test_one_that_mdevctl_has_started_is_left_and_is_ours(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         mediated.other("/sys/class/mdev_bus/0000:3b:00.0/mdev_supported_types/nvidia-319/create", UUIDS[0])
         answer = restored(run, mediated, "--json")
         assert (answer.code, made(answer)) == (0, [UUIDS[1]])
         assert ours(mediated.host) == set(UUIDS[:2])
 
-    def test_a_definition_that_was_changed_since_is_taken_as_it_is(self, mediated: Machine, run: Run) -> None:
+    def test_a_definition_that_was_changed_since_is_taken_as_it_is(self, mediated: BootableHost, run: Run) -> None:
         path = f"{DEFINITIONS}/0000:3b:00.0/{UUIDS[0]}"
         text = json.dumps(
             {"attrs": [{"nvidia/vgpu_params": "enable_profiling=1"}], "mdev_type": "nvidia-318", "start": "auto"}
@@ -278,20 +217,20 @@ class TestWhatIsThere:
         assert ours(mediated.host) == {UUIDS[0]}
 
     @pytest.mark.parametrize("start", ["manual", "never"])
-    def test_one_that_is_not_to_start_by_itself_does_not(self, mediated: Machine, run: Run, start: str) -> None:
+    def test_one_that_is_not_to_start_by_itself_does_not(self, mediated: BootableHost, run: Run, start: str) -> None:
         path = f"{DEFINITIONS}/0000:3b:00.0/{UUIDS[0]}"
         mediated.boots()
         mediated.edit(lambda tree: tree.put(path, tree.files[path].replace('"auto"', f'"{start}"')))
         assert made(restored(run, mediated, "--json")) == [UUIDS[1]]
 
     def test_definitions_that_others_wrote_are_left_to_them(self, run: Run, fast_folder: Path) -> None:
-        machine = Machine(fast_folder, beginning("a2"))
+        machine = BootableHost(fast_folder, beginning("a2"))
         assert any(path.startswith(DEFINITIONS) for path in machine.tree.files)
         answer = restored(run, machine, "--json")
         assert (answer.code, answer.document["outcomes"]) == (0, [])
 
     def test_vfs_in_another_number_are_left_alone(self, run: Run, fast_folder: Path) -> None:
-        machine = Machine(fast_folder, beginning("xe"))
+        machine = BootableHost(fast_folder, beginning("xe"))
         machine.does(vfs(XE, 2, persistent=True), vfs(XE, 3))
         before = form(machine.tree)
         with pytest.raises(DeviceInUse, match="has 3 VFs already, where 2 are kept"):
@@ -304,7 +243,7 @@ class TestWhatIsThere:
 
 
 class TestOneThatFails:
-    def test_keeps_no_other_from_being_made_and_stays_kept(self, cut: Machine, run: Run) -> None:
+    def test_keeps_no_other_from_being_made_and_stays_kept(self, cut: BootableHost, run: Run) -> None:
         cut.boots()
         Simulated.at(cut.file).manage_vfs(L40S, on=True)
         cut.other(type_file(SECOND), "1163")
@@ -316,7 +255,9 @@ class TestOneThatFails:
         assert made(restored(run, cut, "--json")) == [SECOND]
         assert ours(cut.host) == {FIRST, SECOND, THIRD}
 
-    def test_in_the_kernel_stays_kept_too(self, mediated: Machine, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_in_the_kernel_stays_kept_too(
+        self, mediated: BootableHost, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         mediated.boots()
         monkeypatch.setenv("VFIOCTL_FAULTS", "1:EIO")
         answer = restored(run, mediated)
@@ -327,7 +268,7 @@ class TestOneThatFails:
         monkeypatch.delenv("VFIOCTL_FAULTS")
         assert made(restored(run, mediated, "--json")) == [UUIDS[0]]
 
-    def test_because_its_card_has_gone_is_told(self, mediated: Machine, run: Run) -> None:
+    def test_because_its_card_has_gone_is_told(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         for name, wish in ((L40S, {"vfs": 32}), (FIRST, {"type": "1153"})):
             mediated.add(f"{HERE}/{name}.json", json.dumps({"device": name, "card": L40S, **wish}))
@@ -337,7 +278,7 @@ class TestOneThatFails:
         assert f"{HERE}/{FIRST}.json: " in answer.err
         assert ours(mediated.host) == set(UUIDS[:2])
 
-    def test_the_exit_code_is_the_first_ones(self, cut: Machine, run: Run) -> None:
+    def test_the_exit_code_is_the_first_ones(self, cut: BootableHost, run: Run) -> None:
         cut.boots()
         cut.edit(lambda tree: tree.put(f"{HERE}/{THIRD}.json", "{"))
         Simulated.at(cut.file).manage_vfs(L40S, on=True)
@@ -347,7 +288,7 @@ class TestOneThatFails:
         assert "2 could not be made again" in answer.err
         assert ours(cut.host) == {SECOND}
 
-    def test_what_this_boot_left_undone_is_left_to_recover(self, mediated: Machine, run: Run) -> None:
+    def test_what_this_boot_left_undone_is_left_to_recover(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         host = Host.simulated(str(mediated.file), faults=[Fault(1, HANG)])
         with pytest.raises(Stuck):
@@ -358,7 +299,7 @@ class TestOneThatFails:
         assert set(UUIDS[:2]) <= ours(mediated.host)
 
 
-def test_one_that_is_not_there_can_be_kept_no_longer(cut: Machine, run: Run) -> None:
+def test_one_that_is_not_there_can_be_kept_no_longer(cut: BootableHost, run: Run) -> None:
     cut.boots()
     answer = run("vgpu remove --simulate", str(cut.file), FIRST)
     assert answer.code == 0, answer.err
@@ -385,7 +326,7 @@ DAMAGED = [
 
 class TestADamagedFile:
     @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
-    def test_costs_itself_only(self, cut: Machine, run: Run, text: str) -> None:
+    def test_costs_itself_only(self, cut: BootableHost, run: Run, text: str) -> None:
         path = f"{HERE}/{SECOND}.json"
         cut.boots()
         cut.edit(lambda tree: tree.put(path, text))
@@ -397,7 +338,7 @@ class TestADamagedFile:
         assert path in answer.err
         assert ours(cut.host) == {FIRST, THIRD}
 
-    def test_that_cannot_be_read_costs_itself_only(self, cut: Machine, run: Run) -> None:
+    def test_that_cannot_be_read_costs_itself_only(self, cut: BootableHost, run: Run) -> None:
         path = f"{HERE}/{SECOND}.json"
         cut.boots()
 
@@ -410,7 +351,7 @@ class TestADamagedFile:
         assert (answer.code, f"{path}: EIO" in answer.err) == (2, True)
         assert ours(cut.host) == {FIRST, THIRD}
 
-    def test_with_a_parameter_that_no_vf_has_costs_itself_only(self, cut: Machine, run: Run) -> None:
+    def test_with_a_parameter_that_no_vf_has_costs_itself_only(self, cut: BootableHost, run: Run) -> None:
         path = f"{HERE}/{SECOND}.json"
         cut.boots()
         cut.edit(lambda tree: tree.put(path, tree.files[path].replace("nvidia/vgpu_params", "../../../etc/passwd")))
@@ -419,14 +360,14 @@ class TestADamagedFile:
         assert answer.code == 2
         assert ours(cut.host) == {FIRST, THIRD}
 
-    def test_of_the_vfs_costs_those_on_them_too(self, cut: Machine, run: Run) -> None:
+    def test_of_the_vfs_costs_those_on_them_too(self, cut: BootableHost, run: Run) -> None:
         cut.boots()
         cut.edit(lambda tree: tree.put(f"{HERE}/{L40S}.json", "{"))
         assert restored(run, cut).code == 2
         assert ours(cut.host) == set()
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"mdev_type": 5}', '{"mdev_type": "nvidia-319", "attrs": 5}'])
-    def test_of_mdevctls_is_told_where_it_is_ours(self, mediated: Machine, run: Run, text: str) -> None:
+    def test_of_mdevctls_is_told_where_it_is_ours(self, mediated: BootableHost, run: Run, text: str) -> None:
         home = f"{DEFINITIONS}/0000:3b:00.0"
         mediated.boots()
         mediated.edit(lambda tree: tree.put(f"{home}/{UUIDS[0]}", text))
@@ -443,7 +384,7 @@ class TestADamagedFile:
 
 class TestWaiting:
     def test_tries_again_until_the_driver_is_there(
-        self, cut: Machine, run: Run, monkeypatch: pytest.MonkeyPatch
+        self, cut: BootableHost, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         cut.boots()
         path, pauses = f"{HERE}/{L40S}.json", []
@@ -459,14 +400,16 @@ class TestWaiting:
         assert (answer.code, len(pauses)) == (0, 3)
         assert made(answer) == [FIRST, SECOND, THIRD]
 
-    def test_is_not_for_what_no_waiting_helps(self, cut: Machine, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_not_for_what_no_waiting_helps(
+        self, cut: BootableHost, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         cut.boots()
         cut.edit(lambda tree: tree.put(f"{HERE}/{SECOND}.json", "{"))
         monkeypatch.setattr("vfioctl.vgpu.cli.restore.time.sleep", lambda _: pytest.fail("it waited"))
         assert restored(run, cut, "--wait", "60s").code == 2
         assert ours(cut.host) == {FIRST, THIRD}
 
-    def test_for_one_keeps_no_other_waiting(self, cut: Machine, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_for_one_keeps_no_other_waiting(self, cut: BootableHost, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         cut.boots()
         Simulated.at(cut.file).manage_vfs(L40S, on=True)
         cut.other(type_file(FIRST), "1163")
