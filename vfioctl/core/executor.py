@@ -76,7 +76,7 @@ class Executor:
         elif step.kind == StepKind.SERVICE:
             self._kernel.set_unit(step.target, active=step.value == "active")
         elif step.kind == StepKind.KEEP:
-            self._kernel.keep(step.target, step.value or None)
+            self._kernel.replace_file(step.target, step.value or None)
         elif step.kind == StepKind.NVIDIA_VFS:
             self.said = self._kernel.manage_vfs(step.target, on=step.value == "1")
         elif step.target.endswith("/unbindLock") and step.value == "1":

@@ -107,7 +107,7 @@ def symbol(errno: int) -> str:
     return errnos.errorcode.get(errno, str(errno))
 
 
-def keep(path: str, text: str | None) -> None:
+def replace_file(path: str, text: str | None) -> None:
     """Replaces a file whole, on disk when it returns, or removes it. Raises OSError."""
     folder, name = os.path.split(path)
     if text is None:

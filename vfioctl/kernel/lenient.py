@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import Descendant, Kernel
+from vfioctl.kernel.protocol import Descendant, FileReader, Processes
 
 
-def text_of(kernel: Kernel, path: str) -> str:
+def text_of(kernel: FileReader, path: str) -> str:
     """A file's text; empty when it cannot be read."""
     try:
         return kernel.read(path)
@@ -16,7 +16,7 @@ def text_of(kernel: Kernel, path: str) -> str:
         return ""
 
 
-def names_in(kernel: Kernel, path: str) -> Sequence[str]:
+def names_in(kernel: FileReader, path: str) -> Sequence[str]:
     """A directory's names, sorted; none when it cannot be read."""
     try:
         return kernel.children(path)
@@ -24,7 +24,7 @@ def names_in(kernel: Kernel, path: str) -> Sequence[str]:
         return ()
 
 
-def link_name(kernel: Kernel, path: str) -> str:
+def link_name(kernel: FileReader, path: str) -> str:
     """The last part of a link's target; empty when there is no such link."""
     try:
         return kernel.link(path).rpartition("/")[2]
@@ -32,7 +32,7 @@ def link_name(kernel: Kernel, path: str) -> str:
         return ""
 
 
-def number_of(kernel: Kernel, path: str) -> str:
+def number_of(kernel: FileReader, path: str) -> str:
     """A device node's number, as `c 195:0`; empty when it is none."""
     try:
         kind, major, minor = kernel.device_number(path)
@@ -41,7 +41,7 @@ def number_of(kernel: Kernel, path: str) -> str:
     return f"{kind} {major}:{minor}"
 
 
-def devices_below(kernel: Kernel, path: str) -> Sequence[Descendant]:
+def devices_below(kernel: Processes, path: str) -> Sequence[Descendant]:
     """The devices below a directory of sysfs; none when it has gone."""
     try:
         return kernel.below(path)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader
 
 MDEV_PARENTS, MDEV_DEVICES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
 DEFINITIONS, KEPT_HERE = "/etc/mdevctl.d", "/etc/vfioctl/vgpu.d"
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     links: tuple[str, ...]
 
 
-def places(kernel: Kernel) -> Iterator[Place]:
+def places(kernel: FileReader) -> Iterator[Place]:
     """All directories about vGPUs, each before those that lie in it. Asks only what never blocks."""
     for classes in (MDEV_PARENTS, MDEV_DEVICES):
         if kernel.has(classes):
@@ -63,7 +63,7 @@ def places(kernel: Kernel) -> Iterator[Place]:
         yield Place(KEPT_HERE, kept, ())
 
 
-def _mdev_parent(kernel: Kernel, home: str) -> Iterator[Place]:
+def _mdev_parent(kernel: FileReader, home: str) -> Iterator[Place]:
     yield Place(home, ("numa_node",), ("driver", "physfn"))
     for kind in _names(kernel, f"{home}/mdev_supported_types"):
         yield Place(f"{home}/mdev_supported_types/{kind}", _TYPE, ())
@@ -74,7 +74,7 @@ def _mdev_parent(kernel: Kernel, home: str) -> Iterator[Place]:
             yield Place(f"{home}/{name}/nvidia", _NVIDIA, ())
 
 
-def _names(kernel: Kernel, path: str) -> list[str]:
+def _names(kernel: FileReader, path: str) -> list[str]:
     try:
         return kernel.children(path)
     except KernelRefused:

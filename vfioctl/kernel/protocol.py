@@ -71,16 +71,12 @@ class Descendant(NamedTuple):
 NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered
 
 
-class Kernel(Protocol):
-    """A host."""
+class FileReader(Protocol):
+    """What the files of a host say."""
 
     @property
     def description(self) -> str:
         """Which host this is, for people."""
-
-    @property
-    def read_only(self) -> str:
-        """Why nothing can be written to this host; empty where it can."""
 
     def read(self, path: str) -> str:
         """A file's text."""
@@ -97,14 +93,15 @@ class Kernel(Protocol):
     def device_number(self, path: str) -> tuple[str, int, int]:
         """A device node's kind (`c` or `b`), major and minor number."""
 
-    def writable(self, path: str) -> bool:
-        """Whether this process may write the file."""
-
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         """The directory, with the text of the `wanted` files and the links whose names begin so."""
 
     def texts_below(self, path: str, name: str) -> Directory:
         """The file `name` of each of the directory's own directories: `texts` and `refused` are by directory."""
+
+
+class Isolation(Protocol):
+    """Reads that may block for ever, where the caller does not."""
 
     def survey(
         self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
@@ -115,8 +112,16 @@ class Kernel(Protocol):
         On a live host it runs in forked children, so what it returns must be plain data (marshal).
         """
 
+
+class HardwareDatabase(Protocol):
+    """Names of devices."""
+
     def properties(self, modalias: str) -> Mapping[str, str]:
         """What the hardware database says: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
+
+
+class NvmlFacts(Protocol):
+    """What NVIDIA's library says."""
 
     def nvml(self) -> Callable[[], NvmlAnswer]:
         """Begins to ask NVML; the function returned waits for the answer.
@@ -125,7 +130,23 @@ class Kernel(Protocol):
         vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each, by id, joined by `;`).
         """
 
-    # -- who uses it -------------------------------------------------------------------------------
+
+class Users(Protocol):
+    """Names of users."""
+
+    def user(self, uid: int) -> str:
+        """A user's name; the number as text where it has none."""
+
+
+class UnitStates(Protocol):
+    """What systemd says of its units."""
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        """systemd's word for those of the units that it knows: active, inactive, failed, ..."""
+
+
+class Processes(Protocol):
+    """Who uses devices, and what lies below them."""
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         """The device files that a process has open or mapped. Raises KernelRefused (ENOENT when it has ended)."""
@@ -136,39 +157,39 @@ class Kernel(Protocol):
     def claimed(self, number: str) -> bool:
         """Whether a block device (`259:0`) has an exclusive owner: a file system, swap, device mapper, md, ZFS, ..."""
 
-    def user(self, uid: int) -> str:
-        """A user's name; the number as text where it has none."""
 
-    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
-        """systemd's word for those of the units that it knows: active, inactive, failed, ..."""
-
-    # -- devices -----------------------------------------------------------------------------------
+class ConfigSpace(Protocol):
+    """What functions say themselves."""
 
     def config(self, address: str) -> bytes:
         """The first 64 bytes of a function's configuration space. Raises KernelRefused, Stuck."""
 
-    def rom(self, address: str) -> bytes:
-        """The expansion ROM, switched on and off again around the read. Raises KernelRefused, Stuck."""
 
-    # -- changing ----------------------------------------------------------------------------------
+class GroupStatus(Protocol):
+    """What VFIO says of a group."""
+
+    def viable(self, group: int) -> bool:
+        """VFIO_GROUP_GET_STATUS: whether a guest could own the group now. Raises KernelRefused."""
+
+
+class Reader(
+    FileReader, Isolation, HardwareDatabase, NvmlFacts, Users, UnitStates, Processes, ConfigSpace, GroupStatus, Protocol
+):
+    """All that can be asked of a host. It has no method that changes one, so that mypy proves that a probe cannot."""
+
+
+class FileWriter(Protocol):
+    """Writes to files of the kernel."""
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing can be written to this host; empty where it can."""
+
+    def writable(self, path: str) -> bool:
+        """Whether this process may write the file."""
 
     def write(self, path: str, value: str) -> None:
         """Writes once. Raises KernelRefused, or Stuck when the write did not return in time."""
-
-    def persist(self, address: str, *, on: bool) -> None:
-        """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
-
-    def set_unit(self, name: str, *, active: bool) -> None:
-        """Starts a systemd unit (its failures forgotten first) or stops it. Raises HostError, Stuck."""
-
-    def keep(self, path: str, text: str | None) -> None:
-        """Replaces a file below /etc whole, with the folders that it needs; removes it for None. Raises HostError."""
-
-    def manage_vfs(self, address: str, *, on: bool) -> str:
-        """Has NVIDIA's sriov-manage turn all VFs of a GPU on or off; what it said. What it did, only a look tells.
-
-        Raises HostError where there is none, Stuck.
-        """
 
     def write_ended(self, ticket: str) -> str | None:
         """What became of a write that was given up (`Stuck.facts["ticket"]`); None while it is still under way.
@@ -176,14 +197,72 @@ class Kernel(Protocol):
         `returned`, an errno's name, or `unknown` when its process ended without a word.
         """
 
+
+class NvmlSettings(Protocol):
+    """What NVIDIA's library is told."""
+
+    def persist(self, address: str, *, on: bool) -> None:
+        """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
+
+
+class UnitControl(Protocol):
+    """Starts and stops units of systemd."""
+
+    def set_unit(self, name: str, *, active: bool) -> None:
+        """Starts a systemd unit (its failures forgotten first) or stops it. Raises HostError, Stuck."""
+
+
+class VfManagement(Protocol):
+    """NVIDIA's sriov-manage."""
+
+    def manage_vfs(self, address: str, *, on: bool) -> str:
+        """Has NVIDIA's sriov-manage turn all VFs of a GPU on or off; what it said. What it did, only a look tells.
+
+        Raises HostError where there is none, Stuck.
+        """
+
+
+class PersistentFiles(Protocol):
+    """Files below /etc."""
+
+    def replace_file(self, path: str, text: str | None) -> None:
+        """Replaces a file below /etc whole, with the folders that it needs; removes it for None. Raises HostError."""
+
+
+class Modules(Protocol):
+    """Kernel modules."""
+
     def load(self, module: str) -> None:
         """Loads a module with what it depends on. Raises HostError."""
 
-    def viable(self, group: int) -> bool:
-        """VFIO_GROUP_GET_STATUS: whether a guest could own the group now. Raises KernelRefused."""
+
+class ExpansionRom(Protocol):
+    """Reading a ROM switches it on and off again, which is a write."""
+
+    def rom(self, address: str) -> bytes:
+        """The expansion ROM, switched on and off again around the read. Raises KernelRefused, Stuck."""
+
+
+class HostLock(Protocol):
+    """One change at a time."""
 
     def prepare(self, lock: Path) -> None:
-        """Changes under this lock are to come: what they need may start now, and stay. Takes no lock, makes no file."""
+        """A change is to come: what it needs may start now. Takes no lock, makes no file."""
 
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         """The host's lock, held by no other process meanwhile. Raises Busy after `wait` seconds."""
+
+
+class Kernel(
+    Reader,
+    FileWriter,
+    NvmlSettings,
+    UnitControl,
+    VfManagement,
+    PersistentFiles,
+    Modules,
+    ExpansionRom,
+    HostLock,
+    Protocol,
+):
+    """A host: all of it."""

@@ -768,13 +768,13 @@ class TestKeptFiles:
 
     def test_are_replaced_whole_and_removed(self) -> None:
         kernel = simulated("a2")
-        kernel.keep(self.PATH, '{\n  "start": "auto"\n}\n')
+        kernel.replace_file(self.PATH, '{\n  "start": "auto"\n}\n')
         assert kernel.read(self.PATH) == '{\n  "start": "auto"\n}'
-        kernel.keep(self.PATH, "{}")
+        kernel.replace_file(self.PATH, "{}")
         assert kernel.read(self.PATH) == "{}"
         assert survives_its_file(kernel)
-        kernel.keep(self.PATH, None)
-        kernel.keep(self.PATH, None)
+        kernel.replace_file(self.PATH, None)
+        kernel.replace_file(self.PATH, None)
         assert not kernel.has(self.PATH)
         assert [value for _, value in kernel.writes] == ['{\n  "start": "auto"\n}\n', "{}", "", ""]
 
@@ -782,17 +782,17 @@ class TestKeptFiles:
         kernel = simulated("a2")
         hold(kernel, A2_THERE[0])
         hangs(kernel, f"{BUS}/{A2_THERE[0]}/remove", "1")
-        kernel.keep(self.PATH, "{}")
+        kernel.replace_file(self.PATH, "{}")
 
     def test_lie_where_a_host_file_can_hold_them(self) -> None:
         for path in ("/sys/x", "/root/x", "/etc"):
             with pytest.raises(HostError, match="no such place"):
-                simulated("a2").keep(path, "x")
+                simulated("a2").replace_file(path, "x")
 
     def test_faults_come_at_them_too(self) -> None:
         kernel = simulated("a2", Fault(1, "errno", errno.ENOSPC), Fault(2, DIE))
         with pytest.raises(KernelRefused):
-            kernel.keep(self.PATH, "{}")
+            kernel.replace_file(self.PATH, "{}")
         with pytest.raises(SimulatedDeath):
-            kernel.keep(self.PATH, "{}")
+            kernel.replace_file(self.PATH, "{}")
         assert kernel.read(self.PATH) == "{}"

@@ -311,7 +311,7 @@ class TestTheLibrary:
 
     def test_a_kept_file_that_was_written_meanwhile(self, host: Host) -> None:
         plan = host.plan_create("A2-4C", uuids=[ONE], persistent=True)
-        host.kernel.keep(plan.settings[-1].name, "theirs")
+        host.kernel.replace_file(plan.settings[-1].name, "theirs")
         with pytest.raises(StalePlan):
             host.apply(plan)
         assert host.kernel.read(plan.settings[-1].name) == "theirs"

@@ -216,8 +216,8 @@ class Interrupted(Simulated):
         super().write(path, value)
         self._perhaps()
 
-    def keep(self, path: str, text: str | None) -> None:
-        super().keep(path, text)
+    def replace_file(self, path: str, text: str | None) -> None:
+        super().replace_file(path, text)
         self._perhaps()
 
     def manage_vfs(self, address: str, *, on: bool) -> str:

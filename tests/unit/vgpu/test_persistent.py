@@ -316,18 +316,18 @@ class TestKeeping:
 
     @pytest.mark.usefixtures("umask")
     def test_anybody_may_read_it_whatever_the_umask(self, file: Path) -> None:
-        files.keep(str(file), "text")
+        files.replace_file(str(file), "text")
         assert file.read_text() == "text"
         assert file.stat().st_mode & 0o7777 == 0o644
 
     def test_it_is_replaced_whole(self, file: Path) -> None:
         for text in ("long" * 5000, "short", ""):
-            files.keep(str(file), text)
+            files.replace_file(str(file), text)
             assert file.read_text() == text
         assert self.names(file) == [ONE]
 
     def test_a_reader_never_sees_half_of_it(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        files.keep(str(file), "old")
+        files.replace_file(str(file), "old")
         seen, genuine = [], os.replace
 
         def watched(source: str, target: str) -> None:
@@ -335,30 +335,30 @@ class TestKeeping:
             genuine(source, target)
 
         monkeypatch.setattr(os, "replace", watched)
-        files.keep(str(file), "new")
+        files.replace_file(str(file), "new")
         assert seen == [("old", "new")]
 
     def test_a_death_in_between_leaves_the_old_one(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        files.keep(str(file), "old")
+        files.replace_file(str(file), "old")
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", lambda *_: os._exit(9))
-            assert in_a_child(lambda: files.keep(str(file), "new")) == 9
+            assert in_a_child(lambda: files.replace_file(str(file), "new")) == 9
         assert file.read_text() == "old"
-        files.keep(str(file), "newer")
+        files.replace_file(str(file), "newer")
         assert file.read_text() == "newer"
 
     @pytest.mark.parametrize("call", ["fsync", "fchmod", "replace"])
     def test_a_failure_leaves_the_old_one_and_nothing_beside_it(
         self, file: Path, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
-        files.keep(str(file), "old")
+        files.replace_file(str(file), "old")
 
         def fail(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, call, fail)
         with pytest.raises(OSError, match="No space"):
-            files.keep(str(file), "new")
+            files.replace_file(str(file), "new")
         assert file.read_text() == "old"
         assert self.names(file) == [ONE]
 
@@ -367,48 +367,48 @@ class TestKeeping:
         (tmp_path / "precious").write_text("precious")
         file.parent.mkdir(parents=True)
         file.symlink_to(tmp_path / target)
-        files.keep(str(file), "text")
+        files.replace_file(str(file), "text")
         assert not file.is_symlink()
         assert (tmp_path / "precious").read_text() == "precious"
         file.unlink()
         file.symlink_to(tmp_path / target)
-        files.keep(str(file), None)
+        files.replace_file(str(file), None)
         assert not file.is_symlink()
         assert (tmp_path / "precious").exists()
 
     def test_it_is_removed(self, file: Path) -> None:
-        files.keep(str(file), "text")
-        files.keep(str(file), None)
+        files.replace_file(str(file), "text")
+        files.replace_file(str(file), None)
         assert not file.exists()
-        files.keep(str(file), None)
+        files.replace_file(str(file), None)
 
     def test_what_never_was_is_removed_without_a_word(self, file: Path) -> None:
-        files.keep(str(file), None)
+        files.replace_file(str(file), None)
         assert not file.parent.exists()
 
     def test_what_a_killed_one_left_under_the_same_number_is_in_nobodys_way(self, file: Path) -> None:
         file.parent.mkdir(parents=True)
         (file.parent / f".{ONE}.{os.getpid()}").write_text("half")
-        files.keep(str(file), "text")
+        files.replace_file(str(file), "text")
         assert self.names(file) == [ONE]
 
     def test_a_text_of_any_language(self, file: Path) -> None:
-        files.keep(str(file), "é\n\u4e00")
+        files.replace_file(str(file), "é\n\u4e00")
         assert file.read_bytes() == "é\n\u4e00".encode()
 
     @pytest.mark.parametrize(("text", "verb"), [("x", "written"), (None, "removed")])
     def test_a_machine_that_refuses_is_told_with_its_reason(self, file: Path, text: str | None, verb: str) -> None:
         file.mkdir(parents=True)
         with pytest.raises(HostError, match=f"could not be {verb}") as caught:
-            Live().keep(str(file), text)
+            Live().replace_file(str(file), text)
         assert "EISDIR" in caught.value.kernel_said
         with pytest.raises(HostError):
-            Live().keep("/proc/vfioctl/x", "x")
+            Live().replace_file("/proc/vfioctl/x", "x")
 
     def test_a_captured_directory_is_not_written_to(self, tmp_path: Path) -> None:
         kernel = Live(str(tmp_path))
         with pytest.raises(HostError, match="cannot be written"):
-            kernel.keep(f"{HOME}/{VF}.json", "x")
+            kernel.replace_file(f"{HOME}/{VF}.json", "x")
         with pytest.raises(HostError, match=f"VFs of {PF} cannot be changed"):
             kernel.manage_vfs(PF, on=True)
         with pytest.raises(KernelRefused):
@@ -417,5 +417,5 @@ class TestKeeping:
 
     def test_what_is_kept_is_what_is_read(self, file: Path) -> None:
         kept = Kept(device=VF, card=PF, type="1155")
-        files.keep(str(file), vgpu_text(PF, VF, KIND, {}))
+        files.replace_file(str(file), vgpu_text(PF, VF, KIND, {}))
         assert Kept.model_validate_json(Live().read(str(file))).device == kept.device

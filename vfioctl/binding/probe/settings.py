@@ -11,7 +11,7 @@ from vfioctl.errors import DeviceInUse, KernelRefused
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import names_in, text_of
-from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Kernel, Unanswered
+from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, Reader, Unanswered
 from vfioctl.vgpu.probe.again import NEVER_BLOCKS, vgpu_again
 
 VTCONSOLES = "/sys/class/vtconsole"
@@ -23,7 +23,7 @@ _Found = list[tuple[str, str, str | None]]
 
 
 def read_settings(
-    kernel: Kernel, functions: Sequence[Function], units: Iterable[tuple[str, PciAddress]] = ()
+    kernel: Reader, functions: Sequence[Function], units: Iterable[tuple[str, PciAddress]] = ()
 ) -> tuple[Reading, ...]:
     """What there is to set around those functions; `units` are services, each with a function that it holds."""
     by_address = {function.address: function for function in functions}
@@ -48,7 +48,7 @@ def read_settings(
     return tuple({reading.key: reading for reading in readings}.values())
 
 
-def read_again(kernel: Kernel, settings: Iterable[Setting]) -> Mapping[tuple[SettingKind, str], str | None]:
+def read_again(kernel: Reader, settings: Iterable[Setting]) -> Mapping[tuple[SettingKind, str], str | None]:
     """The values of settings now; None for those that cannot be read, or whose file has gone."""
     found: dict[tuple[SettingKind, str], str | None] = {}
     asked: dict[str, Setting] = {}
@@ -63,13 +63,13 @@ def read_again(kernel: Kernel, settings: Iterable[Setting]) -> Mapping[tuple[Set
     return found
 
 
-def idle_devices_sleep(kernel: Kernel) -> bool | None:
+def idle_devices_sleep(kernel: Reader) -> bool | None:
     """Whether vfio-pci puts a device to sleep that nobody uses; None while it is not loaded."""
     text = _text(kernel, IDLE_D3)
     return None if text is None else text.strip().upper() != "Y"
 
 
-def _of_function(kernel: Kernel, address: str) -> _Found:
+def _of_function(kernel: Reader, address: str) -> _Found:
     home = f"{PCI_DEVICES}/{address}"
     lock = f"/proc/driver/nvidia/gpus/{address}/unbindLock"
     files = ((SettingKind.POWER, f"{home}/power/control"), (SettingKind.D3COLD, f"{home}/d3cold_allowed"))
@@ -88,7 +88,7 @@ def _is_known(kind: str, value: str | None) -> bool:
     return re.fullmatch(r"on|auto|[0-9]", value, re.ASCII) is not None
 
 
-def _carries_console(kernel: Kernel, home: str) -> bool:
+def _carries_console(kernel: Reader, home: str) -> bool:
     """Whether the text console may be drawn on it: it stands on the first framebuffer, unless fbcon=map says else."""
     own = names_in(kernel, f"{home}/graphics")
     all_of_them = [name for name in names_in(kernel, "/sys/class/graphics") if re.fullmatch(r"fb[0-9]+", name)]
@@ -96,13 +96,13 @@ def _carries_console(kernel: Kernel, home: str) -> bool:
     return bool(own) and (first in own or "fbcon=map" in text_of(kernel, "/proc/cmdline"))
 
 
-def _consoles(kernel: Kernel) -> Iterator[str]:
+def _consoles(kernel: Reader) -> Iterator[str]:
     for name in names_in(kernel, VTCONSOLES):
         if "frame buffer" in text_of(kernel, f"{VTCONSOLES}/{name}/name"):
             yield f"{VTCONSOLES}/{name}/bind"
 
 
-def _firmware(kernel: Kernel, address: PciAddress) -> Iterator[Reading]:
+def _firmware(kernel: Reader, address: PciAddress) -> Iterator[Reading]:
     """The framebuffers that the firmware left: they are the boot display's."""
     for driver in FIRMWARE_FRAMEBUFFERS:
         for name in names_in(kernel, f"{PLATFORM_DRIVERS}/{driver}"):
@@ -123,7 +123,7 @@ def _service(state: str) -> str:
     return "active" if state in ("active", "activating", "reloading") else "inactive"
 
 
-def _again(kernel: Kernel, setting: Setting) -> str | None:
+def _again(kernel: Reader, setting: Setting) -> str | None:
     kind, name = setting.kind, setting.name
     if kind == SettingKind.SERVICE:
         state = kernel.unit_states([name]).get(name)
@@ -139,7 +139,7 @@ def _again(kernel: Kernel, setting: Setting) -> str | None:
     return None if kind == SettingKind.PERSISTENCE else _text(kernel, name)
 
 
-def _text(kernel: Kernel, path: str) -> str | None:
+def _text(kernel: Reader, path: str) -> str | None:
     try:
         return kernel.read(path)
     except KernelRefused:

@@ -11,7 +11,7 @@ from functools import partial
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.kernel.lenient import link_name, names_in, text_of
-from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Kernel
+from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Reader
 
 _VTCONSOLES = "/sys/class/vtconsole"
 _FRAMEBUFFERS = "/sys/class/graphics"
@@ -34,7 +34,7 @@ def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Ho
             )
 
 
-def vgpu_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
+def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
     """The vGPU that a VF is, in NVIDIA's vendor-specific way."""
     path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
     if not kernel.has(path):
@@ -51,7 +51,7 @@ def vgpu_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
         )
 
 
-def console_holders(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+def console_holders(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
     """The framebuffers that the text console is on."""
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
@@ -69,17 +69,17 @@ def console_holders(kernel: Kernel, function: Function, below: Sequence[Descenda
             )
 
 
-def _is_drawn(kernel: Kernel, console: str) -> bool:
+def _is_drawn(kernel: Reader, console: str) -> bool:
     """Whether it is on framebuffers. Reading that takes the lock of all consoles (show_bind, drivers/tty/vt/vt.c)."""
     home = f"{_VTCONSOLES}/{console}"
     return "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1"
 
 
-def _is_of_firmware(kernel: Kernel, framebuffer: str) -> bool:
+def _is_of_firmware(kernel: Reader, framebuffer: str) -> bool:
     return link_name(kernel, f"{_FRAMEBUFFERS}/{framebuffer}/device").startswith(_FIRMWARE)
 
 
-def module_holders(kernel: Kernel, function: Function) -> Iterator[Holder]:
+def module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
     """The driver's module, when anything uses it: other modules, open files of any of its devices."""
     home = f"{PCI_DRIVERS}/{function.driver}/module"
     count = text_of(kernel, f"{home}/refcnt") if function.driver else ""

@@ -11,7 +11,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import names_in, number_of, text_of
-from vfioctl.kernel.protocol import Descendant, Kernel, Unanswered
+from vfioctl.kernel.protocol import Descendant, Reader, Unanswered
 
 _BLOCK = "/sys/class/block"
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -31,7 +31,7 @@ class Use(NamedTuple):
 class Disks:
     """The block devices of a host, as far as they are in use."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 
     def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
@@ -108,7 +108,7 @@ class Disks:
         return {number_of(self._kernel, path).removeprefix("b "): path for path in paths if path.startswith("/dev/")}
 
 
-def _mount_lines(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
+def _mount_lines(kernel: Reader) -> Iterator[tuple[str, str, str]]:
     """Number, mount point and source, from mountinfo (proc(5)): the host's own, where that may be read."""
     text = text_of(kernel, "/proc/1/mountinfo") or text_of(kernel, "/proc/self/mountinfo")
     for line in text.split("\n"):
@@ -118,7 +118,7 @@ def _mount_lines(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
             yield fields[2], _unescaped(fields[4]), _unescaped(source[1])
 
 
-def _why_claimed(kernel: Kernel, number: str) -> str:
+def _why_claimed(kernel: Reader, number: str) -> str:
     """Empty for one that is free; what cannot be told is not taken for free."""
     try:
         return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases
-from vfioctl.kernel.protocol import Kernel
+from vfioctl.kernel.protocol import Reader
 
 
-def read_aliases(kernel: Kernel) -> Aliases:
+def read_aliases(kernel: Reader) -> Aliases:
     """The running kernel's modules.alias; empty where it has none."""
     try:
         release = kernel.read("/proc/sys/kernel/osrelease")
@@ -26,7 +26,7 @@ def modules_for(aliases: Aliases, modalias: str) -> tuple[str, ...]:
 class Registered:
     """The drivers that modules have registered, as they are called now."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
         self._names: dict[str, str] = {}
 
@@ -40,7 +40,7 @@ class Registered:
         return self._names[module]
 
 
-def _registered_name(kernel: Kernel, module: str) -> str:
+def _registered_name(kernel: Reader, module: str) -> str:
     """A driver may be called otherwise than its module: module vfio_pci, driver vfio-pci."""
     try:
         names = kernel.children(f"/sys/module/{module}/drivers")

@@ -10,14 +10,14 @@ from vfioctl.errors import KernelRefused, Stuck
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.pci import Facts, read_function
-from vfioctl.kernel.protocol import Kernel, Unanswered
+from vfioctl.kernel.protocol import Reader, Unanswered
 
 TIMEOUT = 10.0
 """Seconds: a driver that is still starting holds its device's lock, the NVIDIA one for more than three."""
 _WANTED = frozenset({"modalias", "driver_override"})
 
 
-def read_facts(kernel: Kernel, addresses: Iterable[PciAddress]) -> dict[PciAddress, Fact]:
+def read_facts(kernel: Reader, addresses: Iterable[PciAddress]) -> dict[PciAddress, Fact]:
     """What is true of each now; one that has gone from the bus is left out. Raises Stuck when one does not answer."""
     found = {}
     for text, facts in kernel.survey(partial(_attempt, kernel), addresses, timeout=TIMEOUT):
@@ -32,7 +32,7 @@ def read_facts(kernel: Kernel, addresses: Iterable[PciAddress]) -> dict[PciAddre
     return found
 
 
-def _attempt(kernel: Kernel, address: str) -> Facts | None:
+def _attempt(kernel: Reader, address: str) -> Facts | None:
     try:
         return read_function(kernel, address, _WANTED)
     except (KernelRefused, ValueError):

@@ -17,7 +17,7 @@ from vfioctl.inventory.probe.nodes import device_numbers, own_numbers, read_belo
 from vfioctl.inventory.probe.processes import Process, Processes, identities
 from vfioctl.inventory.probe.remedies import remedy
 from vfioctl.kernel.lenient import link_name, names_in, number_of
-from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Kernel, Unanswered
+from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
 from vfioctl.vgpu.dialects.dialect import number_in
 
 _MDEVS = "/sys/bus/mdev/devices"
@@ -27,7 +27,7 @@ _ORDER = list(HolderKind)
 
 
 def read_holders(
-    kernel: Kernel, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
+    kernel: Reader, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
 ) -> Holders:
     """Who holds the functions, and the live VFs of those. `processes` may have been begun before the inventory."""
     processes = processes or Processes(kernel)
@@ -46,7 +46,7 @@ def read_holders(
 
 
 def read_mdev_holders(
-    kernel: Kernel, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None] = NOT_KNOWN
+    kernel: Reader, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None] = NOT_KNOWN
 ) -> Holders:
     """Who holds mediated devices; those that are not there are held by nobody.
 
@@ -67,7 +67,7 @@ def read_mdev_holders(
 
 
 def perhaps_open(
-    kernel: Kernel, mdevs: Sequence[Uuid], known: Mapping[str, int | None] = NOT_KNOWN
+    kernel: Reader, mdevs: Sequence[Uuid], known: Mapping[str, int | None] = NOT_KNOWN
 ) -> tuple[Uuid, ...]:
     """Those of the mediated devices that somebody may have open: the kernel lets nobody open a group twice.
 
@@ -79,7 +79,7 @@ def perhaps_open(
     return tuple(mdev for mdev, group in groups if not _is_free(kernel, known.get(mdev) if group is None else group))
 
 
-def _is_free(kernel: Kernel, group: int | None) -> bool:
+def _is_free(kernel: Reader, group: int | None) -> bool:
     if group is None:
         return False
     try:
@@ -102,7 +102,7 @@ def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Funct
 class _Kept:
     """What of the kernel's own uses a function."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Reader) -> None:
         self._kernel, self._disks, self._network = kernel, Disks(kernel), Network(kernel)
 
     def holders(self, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
@@ -144,7 +144,7 @@ class _Ways:
         self._names: dict[str, Subject] = {}
 
     @classmethod
-    def to_mdevs(cls, kernel: Kernel, groups: Mapping[Uuid, int | None]) -> Self:
+    def to_mdevs(cls, kernel: Reader, groups: Mapping[Uuid, int | None]) -> Self:
         """To mediated devices, each of which has a group of its own."""
         ways = cls()
         for mdev, group in groups.items():
@@ -156,13 +156,13 @@ class _Ways:
         return ways
 
     @classmethod
-    def to_functions(cls, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> Self:
+    def to_functions(cls, kernel: Reader, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> Self:
         """To functions, and to what lies below them."""
         ways = cls()
         ways._lead_to(kernel, looked_at)
         return ways
 
-    def _lead_to(self, kernel: Kernel, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
+    def _lead_to(self, kernel: Reader, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
         known = {function.address: (function, below) for function, below in looked_at}
         for address, (_, below) in known.items():
             self._names[address] = address
@@ -190,7 +190,7 @@ class _Ways:
         return {key: [*hows] for key, hows in found.items()}
 
 
-def _processes(kernel: Kernel, ways: _Ways, running: Iterable[Process]) -> Iterator[Holder]:
+def _processes(kernel: Reader, ways: _Ways, running: Iterable[Process]) -> Iterator[Holder]:
     held = {process: found for process in running if (found := ways.of(process))}
     known = identities(kernel, [process.pid for process in held])
     for process, found in held.items():
@@ -213,7 +213,7 @@ def _processes(kernel: Kernel, ways: _Ways, running: Iterable[Process]) -> Itera
             )
 
 
-def _open_groups(kernel: Kernel, groups: Iterable[tuple[Subject, int]], running: Sequence[Process]) -> Iterator[Holder]:
+def _open_groups(kernel: Reader, groups: Iterable[tuple[Subject, int]], running: Sequence[Process]) -> Iterator[Holder]:
     """Groups that the kernel calls busy though no process was found: it attributes no open VFIO device to a group."""
     suspects = [p for p in running if any(node.path == VFIO_DEVICE and not node.device for node in p.nodes)]
     names = ", ".join(f"{process.name} (pid {process.pid})" for process in suspects)
@@ -229,7 +229,7 @@ def _open_groups(kernel: Kernel, groups: Iterable[tuple[Subject, int]], running:
             )
 
 
-def _is_busy(kernel: Kernel, group: int) -> bool:
+def _is_busy(kernel: Reader, group: int) -> bool:
     try:
         kernel.viable(group)
     except KernelRefused as error:

@@ -15,14 +15,14 @@ from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_DRIVERS, Kernel, NvmlAnswer, Unanswered
+from vfioctl.kernel.protocol import PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
 
 Marks = Mapping[Subject, Mark]
 NO_MARKS: Marks = {}
 _ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
 
-def read_inventory(kernel: Kernel, marks: Marks = NO_MARKS) -> Inventory:
+def read_inventory(kernel: Reader, marks: Marks = NO_MARKS) -> Inventory:
     """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`.
 
     Of functions that are marked as wedged only what cannot block is asked.
@@ -36,7 +36,7 @@ def wedged(marks: Marks) -> frozenset[PciAddress]:
     return frozenset(address for address in found if isinstance(address, PciAddress))
 
 
-def assemble(kernel: Kernel, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
+def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     """The inventory of a scan that was begun already."""
     facts = scan.results()
     for each in facts:
@@ -60,7 +60,7 @@ def assemble(kernel: Kernel, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     )
 
 
-def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
+def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:
     registered = Registered(kernel)
     drivers: dict[tuple[str, ...], tuple[str, ...]] = {}
     for each in facts:
@@ -71,7 +71,7 @@ def _add_drivers(kernel: Kernel, facts: list[Facts]) -> None:
         each["available_drivers"] = drivers[modules]
 
 
-def _add_nodes(kernel: Kernel, facts: list[Facts]) -> None:
+def _add_nodes(kernel: Reader, facts: list[Facts]) -> None:
     nodes = frozenset(names_in(kernel, "/dev/vfio"))
     for each in facts:
         if str(each.get("iommu_group")) in nodes:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Group, Iommu, is_vfio_driver
 from vfioctl.kernel.lenient import names_in, text_of
-from vfioctl.kernel.protocol import IOMMU_GROUPS, Kernel
+from vfioctl.kernel.protocol import IOMMU_GROUPS, Reader
 
 CLASS_IOMMU = "/sys/class/iommu"
 ACPI_TABLES = "/sys/firmware/acpi/tables"
@@ -20,7 +20,7 @@ _GROUPS = TypeAdapter(tuple[Group, ...])
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 
-def read_iommu(kernel: Kernel) -> Iommu:
+def read_iommu(kernel: Reader) -> Iommu:
     """The IOMMU's kind; translating when the kernel has made groups."""
     units = names_in(kernel, CLASS_IOMMU)
     kind = next((name for unit in units for prefix, name in _KINDS.items() if unit.startswith(prefix)), None)
@@ -29,7 +29,7 @@ def read_iommu(kernel: Kernel) -> Iommu:
     return Iommu(kind=kind, translating=False, reason=_why_not(kernel))
 
 
-def _why_not(kernel: Kernel) -> str:
+def _why_not(kernel: Reader) -> str:
     command_line = set(text_of(kernel, "/proc/cmdline").split())
     off = sorted(command_line & _OFF)
     table = next((name for name in _TABLES if kernel.has(f"{ACPI_TABLES}/{name}")), None)
@@ -46,7 +46,7 @@ def _why_not(kernel: Kernel) -> str:
 
 
 def read_groups(
-    kernel: Kernel, functions: Iterable[Function], types: Mapping[int | None, str | None]
+    kernel: Reader, functions: Iterable[Function], types: Mapping[int | None, str | None]
 ) -> tuple[Group, ...]:
     """Every IOMMU group that a function names, with all its members."""
     members: dict[int, list[Function]] = {}

@@ -11,7 +11,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import text_of
-from vfioctl.kernel.protocol import Descendant, Kernel
+from vfioctl.kernel.protocol import Descendant, Reader
 
 _INTERFACES = "/sys/class/net"
 _UP = 0x1  # IFF_UP, linux/if.h
@@ -38,7 +38,7 @@ class Route(NamedTuple):
 class Network:
     """The interfaces of a host, and what goes through them."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 
     def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
@@ -102,7 +102,7 @@ class Network:
         return frozenset(route.interface for route in ways if route.prefix == longest)
 
 
-def _uppers(kernel: Kernel, path: str) -> list[str]:
+def _uppers(kernel: Reader, path: str) -> list[str]:
     try:
         links = kernel.directory(path, (), (_UPPER,)).links
     except KernelRefused:
@@ -132,7 +132,7 @@ def _ipv6(text: str) -> Iterator[Route]:
             continue
 
 
-def _client(kernel: Kernel) -> tuple[Address | None, str]:
+def _client(kernel: Reader) -> tuple[Address | None, str]:
     """Where the SSH session comes from that this process is in, and the interface that a link-local address names."""
     text, _, scope = _ssh_connection(kernel).partition(" ")[0].partition("%")
     try:
@@ -143,7 +143,7 @@ def _client(kernel: Kernel) -> tuple[Address | None, str]:
     return mapped or address, scope
 
 
-def _ssh_connection(kernel: Kernel) -> str:
+def _ssh_connection(kernel: Reader) -> str:
     """From the nearest ancestor that has it: sudo takes it out of the environment."""
     pid = "self"
     for _ in range(_ANCESTORS):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from vfioctl.inventory.model.functions import Function
 from vfioctl.kernel.lenient import devices_below, link_name, names_in, number_of, text_of
-from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, Kernel
+from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, Reader
 
 _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER
 _SWITCHES = 64  # as many as the driver numbers; it does not say which switch has which number
@@ -18,21 +18,21 @@ _MINOR = re.compile(r"^Device(?: |File)Minor:\s*([0-9]{1,7})", re.M)
 _SUBSYSTEMS = "/sys/class/nvme-subsystem"
 
 
-def read_below(kernel: Kernel, function: Function) -> Sequence[Descendant]:
+def read_below(kernel: Reader, function: Function) -> Sequence[Descendant]:
     """The devices below a function, those included that NVMe multipathing keeps elsewhere; none when it has gone."""
     found = devices_below(kernel, f"{PCI_DEVICES}/{function.address}")
     controllers = {device.path.rpartition("/")[2] for device in found if device.subsystem == "nvme"}
     return [*found, *(device for controller in controllers for device in _multipath(kernel, controller))]
 
 
-def _multipath(kernel: Kernel, controller: str) -> Iterator[Descendant]:
+def _multipath(kernel: Reader, controller: str) -> Iterator[Descendant]:
     """The disks of an NVMe subsystem lie below it, not below a controller (nvme_mpath_alloc_disk)."""
     for name in names_in(kernel, _SUBSYSTEMS):
         if controller in names_in(kernel, f"{_SUBSYSTEMS}/{name}"):
             yield from devices_below(kernel, f"{_SUBSYSTEMS}/{name}")
 
 
-def device_numbers(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> frozenset[str]:
+def device_numbers(kernel: Reader, function: Function, below: Sequence[Descendant]) -> frozenset[str]:
     """As `c 195:0` and `b 259:1`."""
     more = (*_vfio(kernel, function, below), *_nvidia(kernel, function), *_switches(kernel, function))
     return own_numbers(below).union(more)
@@ -44,7 +44,7 @@ def own_numbers(below: Sequence[Descendant]) -> frozenset[str]:
     return frozenset(f"{kind} {number}" for kind, number in kinds if number)
 
 
-def _vfio(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> Iterator[str]:
+def _vfio(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[str]:
     # an mdev has an IOMMU group of its own
     mdevs = [link_name(kernel, f"{device.path}/iommu_group") for device in below if device.subsystem == "mdev"]
     for path in (function.vfio_group, function.vfio_cdev, *(f"/dev/vfio/{group}" for group in mdevs if group)):
@@ -52,8 +52,8 @@ def _vfio(kernel: Kernel, function: Function, below: Sequence[Descendant]) -> It
             yield number
 
 
-def _nvidia(kernel: Kernel, function: Function) -> Iterator[str]:
-    """/dev/nvidiaN and, where MIG divides the GPU, the capabilities of its instances; not what all GPUs share."""
+def _nvidia(kernel: Reader, function: Function) -> Iterator[str]:
+    """/dev/nvidiaN and, where MIG cuts the GPU, the capabilities of its vGPUs; not what all GPUs share."""
     minor = _minor(kernel, f"/proc/driver/nvidia/gpus/{function.address}/information")
     if minor is None:
         return
@@ -65,7 +65,7 @@ def _nvidia(kernel: Kernel, function: Function) -> Iterator[str]:
         yield from (f"c {caps}:{number}" for number in instances if number is not None)
 
 
-def _mig_access(kernel: Kernel, path: str, depth: int = 3) -> Iterator[str]:
+def _vgpus(kernel: Reader, path: str, depth: int = 3) -> Iterator[str]:
     """The files `access` below: gi1/access, gi1/ci0/access, ..."""
     for name in names_in(kernel, path) if depth else ():
         if name == "access":
@@ -74,18 +74,18 @@ def _mig_access(kernel: Kernel, path: str, depth: int = 3) -> Iterator[str]:
             yield from _mig_access(kernel, f"{path}/{name}", depth - 1)
 
 
-def _switches(kernel: Kernel, function: Function) -> Iterator[str]:
+def _switches(kernel: Reader, function: Function) -> Iterator[str]:
     """Any node of an NVSwitch: the fabric manager opens all of them, and no file tells one from the other."""
     major = _major(kernel, "nvidia-nvswitch") if function.driver == "nvidia-nvswitch" else None
     if major is not None:
         yield from (f"c {major}:{minor}" for minor in range(_SWITCHES))
 
 
-def _major(kernel: Kernel, name: str) -> int | None:
+def _major(kernel: Reader, name: str) -> int | None:
     found = re.search(rf"^\s*([0-9]{{1,4}}) {re.escape(name)}$", text_of(kernel, "/proc/devices"), re.M)
     return int(found[1]) if found else None
 
 
-def _minor(kernel: Kernel, path: str) -> int | None:
+def _minor(kernel: Reader, path: str) -> int | None:
     found = _MINOR.search(text_of(kernel, path))
     return int(found[1]) if found else None

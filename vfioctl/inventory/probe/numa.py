@@ -8,12 +8,12 @@ from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.functions import NumaNode, ProbeWarning
 from vfioctl.inventory.model.values import parse_cpu_list
 from vfioctl.kernel.lenient import names_in, text_of
-from vfioctl.kernel.protocol import Kernel
+from vfioctl.kernel.protocol import Reader
 
 NODES = "/sys/devices/system/node"
 
 
-def read_nodes(kernel: Kernel) -> tuple[list[NumaNode], list[ProbeWarning]]:
+def read_nodes(kernel: Reader) -> tuple[list[NumaNode], list[ProbeWarning]]:
     """All nodes by number; none on a kernel without NUMA."""
     nodes, warnings = [], []
     ids = sorted(int(name[4:]) for name in names_in(kernel, NODES) if re.fullmatch(r"node[0-9]{1,4}", name, re.ASCII))
@@ -25,7 +25,7 @@ def read_nodes(kernel: Kernel) -> tuple[list[NumaNode], list[ProbeWarning]]:
     return nodes, warnings
 
 
-def _node(kernel: Kernel, number: int, ids: list[int]) -> NumaNode:
+def _node(kernel: Reader, number: int, ids: list[int]) -> NumaNode:
     home = f"{NODES}/node{number}"
     return NumaNode(
         id=number,
@@ -35,12 +35,12 @@ def _node(kernel: Kernel, number: int, ids: list[int]) -> NumaNode:
     )
 
 
-def _memory(kernel: Kernel, home: str) -> int | None:
+def _memory(kernel: Reader, home: str) -> int | None:
     match = re.search(r"MemTotal:\s+([0-9]+) kB", text_of(kernel, f"{home}/meminfo"))
     return int(match[1]) * 1024 if match else None
 
 
-def _distances(kernel: Kernel, home: str, ids: list[int]) -> dict[int, int]:
+def _distances(kernel: Reader, home: str, ids: list[int]) -> dict[int, int]:
     try:
         numbers = [int(word) for word in kernel.read(f"{home}/distance").split()]
     except (KernelRefused, ValueError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import ids_of
-from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Kernel
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Reader
 
 Facts = dict[str, Any]
 
@@ -29,7 +29,7 @@ _IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
 _ROM, _BARS = 6, 7
 
 
-def read_everything(kernel: Kernel, address: str) -> Facts:
+def read_everything(kernel: Reader, address: str) -> Facts:
     """All facts of one function, with its group's type; a VF's link and the bridge above it are those of its PF."""
     facts = read_function(kernel, address, ALL)
     if "physfn" not in facts:
@@ -40,7 +40,7 @@ def read_everything(kernel: Kernel, address: str) -> Facts:
     return facts
 
 
-def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts:
+def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts:
     """Some facts of one function, as the fields of model.Function; `unknown` names those that failed.
 
     Raises KernelRefused when the function itself has gone, ValueError when it does not say what it is.
@@ -55,13 +55,13 @@ def read_function(kernel: Kernel, address: str, wanted: frozenset[str]) -> Facts
     return facts
 
 
-def _upstream(kernel: Kernel, address: str) -> str | None:
+def _upstream(kernel: Reader, address: str) -> str | None:
     """The bridge above: the directory that the function's own directory lies in."""
     above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
     return above[0] if above and PCI_ADDRESS.fullmatch(above[0]) else None
 
 
-def _cdev(kernel: Kernel, address: str) -> str | None:
+def _cdev(kernel: Reader, address: str) -> str | None:
     """Its own device node, on kernels that make one (CONFIG_VFIO_DEVICE_CDEV)."""
     for name in kernel.children(f"{PCI_DEVICES}/{address}/vfio-dev"):
         if kernel.has(f"/dev/vfio/devices/{name}"):
@@ -150,7 +150,7 @@ _READERS: Mapping[str, Callable[[str], Facts]] = {
 }
 
 
-def _group_type(kernel: Kernel, group: int) -> str | None:
+def _group_type(kernel: Reader, group: int) -> str | None:
     try:
         return kernel.read(f"{IOMMU_GROUPS}/{group}/type")
     except KernelRefused:

@@ -14,7 +14,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.cgroups import Membership, membership
 from vfioctl.inventory.probe.guests import guest_name, handed_over, is_vmm
 from vfioctl.kernel.lenient import link_name, names_in, text_of
-from vfioctl.kernel.protocol import Kernel, OpenNode, Unanswered
+from vfioctl.kernel.protocol import OpenNode, Reader, Unanswered
 
 _ENDED = ("ENOENT", "ESRCH")
 _KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: whoever has it open runs a guest, whatever it calls itself
@@ -60,7 +60,7 @@ _UNKNOWN = Identity(None, Membership(), None)
 class Processes:
     """All processes, being looked at from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel, *, timeout: float | None = None) -> None:
+    def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
         self._hidden = _hidden(kernel, pids)
         self._answers = kernel.survey(partial(_look, kernel), pids, timeout=timeout)
@@ -82,7 +82,7 @@ class Processes:
         return Running(found, len(found) - unread, unread + silent, self._hidden)
 
 
-def identities(kernel: Kernel, pids: Iterable[str]) -> Mapping[str, Identity]:
+def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:
     """Who the processes are. One that ended meanwhile, or does not answer, is known by its pid only."""
     found = {}
     for pid, said in kernel.survey(partial(_who, kernel), pids):
@@ -94,13 +94,13 @@ def identities(kernel: Kernel, pids: Iterable[str]) -> Mapping[str, Identity]:
     return found
 
 
-def _hidden(kernel: Kernel, pids: Sequence[str]) -> str:
+def _hidden(kernel: Reader, pids: Sequence[str]) -> str:
     if link_name(kernel, "/proc/self/ns/pid") not in ("", _INITIAL):
         return "this is a container, which sees the processes in it and no others"
     return "/proc shows the reader's own processes only (hidepid)" if pids and "1" not in pids else ""
 
 
-def _look(kernel: Kernel, pid: str) -> tuple[Any, ...] | None:
+def _look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
     """Plain data, for it comes out of a child; None for a process that has ended."""
     nodes, readable = [], True
     try:
@@ -115,7 +115,7 @@ def _look(kernel: Kernel, pid: str) -> tuple[Any, ...] | None:
     return name, nodes, given, vmm, readable
 
 
-def _who(kernel: Kernel, pid: str) -> tuple[Any, ...]:
+def _who(kernel: Reader, pid: str) -> tuple[Any, ...]:
     effective = _EFFECTIVE_USER.search(text_of(kernel, f"/proc/{pid}/status"))
     return (
         kernel.user(int(effective[1])) if effective else None,

@@ -9,7 +9,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.drivers import modules_for, read_aliases
 from vfioctl.inventory.probe.pci import SAFE, Facts, read_everything, read_function
 from vfioctl.kernel.modalias import Aliases
-from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
+from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Reader, Unanswered
 
 _NAMES = {
     "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
@@ -22,7 +22,7 @@ _NAMES = {
 class Scan:
     """The functions of a host, being read from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel, catalogue: Catalogue | None = None, *, suspects: Collection[str] = ()) -> None:
+    def __init__(self, kernel: Reader, catalogue: Catalogue | None = None, *, suspects: Collection[str] = ()) -> None:
         """`suspects`: functions whose attributes may block; they are asked only what never does."""
         self._kernel, self._catalogue = kernel, catalogue or Catalogue(kernel)
         self.problems: list[tuple[str, str]] = []
@@ -74,7 +74,7 @@ class Scan:
         return found, silent
 
 
-def _has_nvidia_gpu(kernel: Kernel) -> bool:
+def _has_nvidia_gpu(kernel: Reader) -> bool:
     try:
         return any(":" in name for name in kernel.children(f"{PCI_DRIVERS}/nvidia"))
     except KernelRefused:
@@ -87,7 +87,7 @@ class Catalogue:
     Children look up what is new and take it to their end; what comes back with the facts is kept for the next scan.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
         self._known: dict[str, Facts] = {}
 
@@ -111,7 +111,7 @@ def _named(properties: Mapping[str, str]) -> Facts:
     return {field: name for field, name in found.items() if name}
 
 
-def _attempt(kernel: Kernel, catalogue: Catalogue, wanted: frozenset[str] | None, address: str) -> Facts:
+def _attempt(kernel: Reader, catalogue: Catalogue, wanted: frozenset[str] | None, address: str) -> Facts:
     try:
         facts = read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
         return facts | catalogue.of(facts["modalias"])

@@ -77,11 +77,11 @@ class LiveChange:
         if errno:
             raise KernelRefused(path, errno, value)
 
-    def keep(self, path: str, text: str | None) -> None:
+    def replace_file(self, path: str, text: str | None) -> None:
         if self._read_only:
             raise HostError(f"{path} cannot be written: {self.read_only}")
         try:
-            files.keep(path, text)
+            files.replace_file(path, text)
         except OSError as error:
             failure = HostError(f"{path} could not be {'removed' if text is None else 'written'}")
             failure.kernel_said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"

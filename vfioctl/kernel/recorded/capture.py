@@ -21,7 +21,7 @@ from vfioctl.kernel.protocol import (
     PCI_DEVICES,
     PCI_DRIVERS,
     Directory,
-    Kernel,
+    Reader,
     Unanswered,
 )
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
@@ -66,7 +66,7 @@ _KEPT_WORDS = re.compile(
 )
 
 
-def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
+def capture(kernel: Reader) -> tuple[Tree, list[str]]:
     """The host's facts, redacted, and the files that could not be read."""
     found = _Capture(kernel)
     found.take_devices()
@@ -81,7 +81,7 @@ def capture(kernel: Kernel) -> tuple[Tree, list[str]]:
 
 
 class _Capture:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Reader) -> None:
         self._kernel, self.tree = kernel, Tree()
         self.unread: list[str] = []
         self._pseudonyms: dict[str, str] = {}
@@ -268,7 +268,7 @@ class _Capture:
         return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
 
 
-def _read_device(kernel: Kernel, address: str) -> tuple[str, tuple[Any, ...]] | None:
+def _read_device(kernel: Reader, address: str) -> tuple[str, tuple[Any, ...]] | None:
     """Plain data, for it comes out of a child."""
     try:
         found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
@@ -277,7 +277,7 @@ def _read_device(kernel: Kernel, address: str) -> tuple[str, tuple[Any, ...]] | 
         return None
 
 
-def _read_place(kernel: Kernel, wanted: Mapping[str, Place], path: str) -> tuple[Any, ...] | None:
+def _read_place(kernel: Reader, wanted: Mapping[str, Place], path: str) -> tuple[Any, ...] | None:
     try:
         return tuple(kernel.directory(path, wanted[path].files, wanted[path].links))
     except KernelRefused:

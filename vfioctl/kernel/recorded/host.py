@@ -162,7 +162,7 @@ class Recorded:
     def set_unit(self, name: str, *, active: bool) -> None:
         raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: a recorded host is read-only")
 
-    def keep(self, path: str, text: str | None) -> None:
+    def replace_file(self, path: str, text: str | None) -> None:
         raise HostError(f"{path} cannot be {'removed' if text is None else 'written'}: {self.read_only}")
 
     def manage_vfs(self, address: str, *, on: bool) -> str:

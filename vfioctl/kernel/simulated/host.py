@@ -117,7 +117,7 @@ class Simulated(Recorded):
                 raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: no such unit")
             surroundings.set_unit(self.tree, name, active=active)
 
-    def keep(self, path: str, text: str | None) -> None:
+    def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):
             if not path.startswith(_KEPT):
                 raise HostError(f"{path} could not be written: a simulated host has no such place")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Directory, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Directory, FileReader
 
 Facts = dict[str, Any]
 """Plain data: `card`, `offers`, `unknown`, `types`, `instances`, `of_card`; each may be missing."""
@@ -21,12 +21,12 @@ _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 LINKS = ("driver", "iommu_group", "physfn", "mdev_type")
 
 
-class Reader(Protocol):
+class Dialect(Protocol):
     """One dialect on one host. A new one is a class like this, named in `scan.READERS`."""
 
     dialect: str
 
-    def __init__(self, kernel: Kernel) -> None: ...
+    def __init__(self, kernel: FileReader) -> None: ...
 
     def parents(self) -> Iterable[str]:
         """The places that instances are made on. Asks only what never blocks."""
@@ -56,7 +56,7 @@ class Seen:
         self._types.setdefault(card, set()).add(name)
 
 
-def card_facts(kernel: Kernel, home: str) -> Facts:
+def card_facts(kernel: FileReader, home: str) -> Facts:
     """What there is to say of a PF, or of a device that is none. Tolerates whatever is missing."""
     try:
         found = kernel.directory(home, ("numa_node", "sriov_totalvfs"), ("driver",))
@@ -68,7 +68,7 @@ def card_facts(kernel: Kernel, home: str) -> Facts:
     return facts
 
 
-def instance_facts(kernel: Kernel, home: str, files: Collection[str] = ()) -> tuple[Facts, Directory]:
+def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -> tuple[Facts, Directory]:
     """Driver, group and nodes of an instance's own device. Raises KernelRefused when it has gone."""
     found = kernel.directory(home, {"numa_node", *files}, LINKS)
     group = number_in(found.links.get("iommu_group", "").rpartition("/")[2])
@@ -83,7 +83,7 @@ def instance_facts(kernel: Kernel, home: str, files: Collection[str] = ()) -> tu
     return facts, found
 
 
-def own_attributes(kernel: Kernel, folder: str, files: Collection[str]) -> tuple[Mapping[str, str], Facts]:
+def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> tuple[Mapping[str, str], Facts]:
     """The texts of a driver's own folder that say something, and why others could not be read.
 
     ENXIO is how NVIDIA's driver says that there is nothing to say before a guest runs.
@@ -114,7 +114,7 @@ def node_in(text: str) -> int | None:
     return number_in(text)
 
 
-def physical(kernel: Kernel, address: str) -> str:
+def physical(kernel: FileReader, address: str) -> str:
     """The PF that a VF belongs to; the function itself where it is none."""
     try:
         name = kernel.link(f"{PCI_DEVICES}/{address}/physfn").rpartition("/")[2]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_ADDRESS, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
 from vfioctl.vgpu.dialects.dialect import (
     Facts,
     Seen,
@@ -33,7 +33,7 @@ class MdevReader:
 
     dialect = "mdev"
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: FileReader) -> None:
         self._kernel, self._seen = kernel, Seen()
         self._shown = set(names_in(kernel, INSTANCES))
 

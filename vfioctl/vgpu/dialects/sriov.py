@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, text_of
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader
 from vfioctl.vgpu.dialects.dialect import Facts, card_facts, instance_facts
 
 TYPE = "vf"
@@ -22,7 +22,7 @@ class SriovReader:
 
     dialect = "sriov"
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: FileReader) -> None:
         self._kernel = kernel
 
     def parents(self) -> Iterable[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, FileReader
 from vfioctl.vgpu.dialects.dialect import (
     Facts,
     Seen,
@@ -62,7 +62,7 @@ class VendorReader:
 
     dialect = "vendor-vfio"
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: FileReader) -> None:
         self._kernel, self._seen = kernel, Seen()
 
     def parents(self) -> Iterable[str]:

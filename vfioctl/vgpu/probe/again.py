@@ -6,7 +6,7 @@ import re
 
 from vfioctl.core.setting import ZOMBIE, Setting, SettingKind
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_DEVICES, Kernel
+from vfioctl.kernel.protocol import PCI_DEVICES, Reader
 
 _MDEVS = "/sys/bus/mdev/devices"
 _PARENTS = "/sys/class/mdev_bus"
@@ -23,7 +23,7 @@ NEVER_BLOCKS = frozenset(
 """Those that links, or files of no driver's, tell."""
 
 
-def vgpu_again(kernel: Kernel, setting: Setting) -> str | None:
+def vgpu_again(kernel: Reader, setting: Setting) -> str | None:
     """Its value now; None where it cannot be read, or its file has gone."""
     try:
         return _value(kernel, setting)
@@ -31,7 +31,7 @@ def vgpu_again(kernel: Kernel, setting: Setting) -> str | None:
         return None
 
 
-def _value(kernel: Kernel, setting: Setting) -> str:
+def _value(kernel: Reader, setting: Setting) -> str:
     kind, name = setting.kind, setting.name
     if kind == SettingKind.MDEV:
         return _mdev(kernel, setting)
@@ -46,7 +46,7 @@ def _value(kernel: Kernel, setting: Setting) -> str:
     return text
 
 
-def _mdev(kernel: Kernel, setting: Setting) -> str:
+def _mdev(kernel: Reader, setting: Setting) -> str:
     """`PARENT/TYPE`. One whose removal waits for a holder is on no bus any more, but still below its parent."""
     try:
         parent = kernel.link(f"{_MDEVS}/{setting.name}").split("/")[-2]

@@ -12,7 +12,7 @@ from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import Kernel
+from vfioctl.kernel.protocol import Reader
 
 HOME = "/etc/mdevctl.d"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -20,7 +20,7 @@ _LONGEST = 65_536
 
 
 def read_definitions(
-    kernel: Kernel, only: Collection[str] | None = None
+    kernel: Reader, only: Collection[str] | None = None
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """The definitions as plain facts, of all vGPUs or of some; and path and text of what could not be read."""
     found, problems = [], []
@@ -35,14 +35,14 @@ def read_definitions(
     return found, problems
 
 
-def _files(kernel: Kernel) -> Iterator[tuple[str, str, str]]:
+def _files(kernel: Reader) -> Iterator[tuple[str, str, str]]:
     for parent in names_in(kernel, HOME):
         for name in names_in(kernel, f"{HOME}/{parent}"):
             if _UUID.fullmatch(name):
                 yield f"{HOME}/{parent}/{name}", parent, name
 
 
-def _files_of(kernel: Kernel, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
+def _files_of(kernel: Reader, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
     for parent in names_in(kernel, HOME) if uuids else ():
         for name in names_in(kernel, f"{HOME}/{parent}"):
             if name.lower() in uuids:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from vfioctl.kernel.lenient import text_of
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
 from vfioctl.vgpu.capacity import counted
 from vfioctl.vgpu.dialects.dialect import Facts
 from vfioctl.vgpu.dialects.vendor import bytes_in, named, told_types
@@ -48,7 +48,7 @@ _INSTANCE_FIELDS = ("driver", "iommu_group", "vfio_group", "vfio_cdev", "numa_no
 
 
 def read_vgpus(
-    kernel: Kernel,
+    kernel: Reader,
     cards: Collection[str] | None = None,
     *,
     suspects: Collection[str] = (),
@@ -63,7 +63,7 @@ def read_vgpus(
     return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects), names, defined)
 
 
-def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES, defined: Collection[str] | None = None) -> Vgpus:
+def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: Collection[str] | None = None) -> Vgpus:
     """The vGPUs of a scan that was begun already.
 
     `names`: by card and id, what types were called when they were last seen. NVIDIA's vendor-specific VFIO lists only
@@ -84,7 +84,7 @@ def assemble(kernel: Kernel, scan: VgpuScan, names: Names = NO_NAMES, defined: C
     return Vgpus(cards, tuple(sorted(instances, key=_instance_order)), tuple(warnings))
 
 
-def titles(kernel: Kernel, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
+def titles(kernel: Reader, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
     """What the cards are, by the hardware database. Apart from the rest: to open that takes a fifth of a listing."""
     found = {}
     for card in cards:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from vfioctl.core.setting import KEPT_HERE
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_ADDRESS, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
 from vfioctl.vgpu.model.persistent import Kept
 
 _LONGEST = 65_536
 
 
-def read_kept(kernel: Kernel) -> tuple[list[Kept], list[tuple[str, str]]]:
+def read_kept(kernel: Reader) -> tuple[list[Kept], list[tuple[str, str]]]:
     """The counts of VFs before the vGPUs on them, and path and text of what could not be read."""
     found, problems = [], []
     for name in names_in(kernel, KEPT_HERE):

@@ -10,14 +10,14 @@ from functools import partial
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Kernel, Unanswered
-from vfioctl.vgpu.dialects.dialect import Facts, Reader, physical
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader, Unanswered
+from vfioctl.vgpu.dialects.dialect import Dialect, Facts, physical
 from vfioctl.vgpu.dialects.mdev import MdevReader
 from vfioctl.vgpu.dialects.sriov import SriovReader
 from vfioctl.vgpu.dialects.vendor import VendorReader
 from vfioctl.vgpu.dialects.xe import XeReader
 
-READERS: tuple[type[Reader], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
+READERS: tuple[type[Dialect], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
 """In this order: a card that an earlier dialect vGPUs is none of a later one's."""
 
 
@@ -28,7 +28,7 @@ _MANY = 100
 class VgpuScan:
     """The places of a host that vGPUs are made on, being read from the moment it is made; `results` waits for them."""
 
-    def __init__(self, kernel: Kernel, *, suspects: Collection[str] = (), cards: Collection[str] | None = None) -> None:
+    def __init__(self, kernel: Reader, *, suspects: Collection[str] = (), cards: Collection[str] | None = None) -> None:
         """`suspects`: functions whose attributes may block; neither they nor their VFs are asked.
 
         `cards`: the only ones that are looked at.
@@ -95,13 +95,13 @@ class VgpuScan:
         return {} if isinstance(answer, Unanswered) else answer
 
 
-def read_place(kernel: Kernel, subject: str) -> Facts:
+def read_place(kernel: Reader, subject: str) -> Facts:
     """What one place shows, named as its dialect and itself. Runs in a child."""
     wanted = (reader for reader in READERS if subject.startswith(f"{reader.dialect} "))
     return _attempt({reader.dialect: reader(kernel) for reader in wanted}, subject)
 
 
-def _attempt(readers: Mapping[str, Reader], subject: str) -> Facts:
+def _attempt(readers: Mapping[str, Dialect], subject: str) -> Facts:
     dialect, _, parent = subject.partition(" ")
     try:
         return readers[dialect].read(parent)
