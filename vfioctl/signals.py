@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 class _State(threading.local):
-    held = False
+    deferring = False
 
 
 _state = _State()
@@ -20,12 +20,12 @@ _ALL = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """They wait until the block has ended; a block that fails tells of its failure, not of them."""
-    if _state.held:  # by a block around this one, which ends later
+def deferred() -> Iterator[None]:
+    """Signals wait until the block has ended; a block that fails raises its failure, not theirs."""
+    if _state.deferring:  # by a block around this one, which ends later
         yield
         return
-    _state.held = True
+    _state.deferring = True
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
     try:
         yield
@@ -33,17 +33,17 @@ def held_back() -> Iterator[None]:
         _take(_ALL - before)
         raise
     finally:
-        _state.held = False
+        _state.deferring = False
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def let_go() -> None:
-    """In a child: nothing is held back that its parent held back."""
-    _state.held = False
+def unblock() -> None:
+    """In a child: no signal is blocked that its parent had blocked."""
+    _state.deferring = False
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def listen() -> None:
+def check_interrupt() -> None:
     """Raises KeyboardInterrupt when one is waiting."""
     if _take(_ALL):
         raise KeyboardInterrupt
@@ -56,3 +56,6 @@ def _take(of: frozenset[signal.Signals] | set[signal.Signals]) -> bool:
         # not sigwait: another thread of this process may have taken it meanwhile, and it would wait for ever
         taken = signal.sigtimedwait(waiting, 0) is not None or taken
     return taken
+
+
+held_back, let_go, listen = deferred, unblock, check_interrupt  # until every caller uses the new names

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from vfioctl.core.change import Intent, Step, StepKind
 from vfioctl.errors import DeviceInUse, KernelRefused, Stuck, VfioctlError
@@ -18,7 +17,7 @@ from vfioctl.inventory.model.refusals import holding, refuse, told
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, subject
 from vfioctl.inventory.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.inventory.probe.processes import Processes
-from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.lenient import text
 from vfioctl.kernel.protocol import PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.vgpu.plan.steps import MDEVS, VFS
 
@@ -145,7 +144,7 @@ class Executor:
         until = time.monotonic() + self._settle
         while True:
             self._kernel.write(step.target, step.value)
-            ((_, found),) = self._kernel.survey(partial(text_of, self._kernel), [step.target])
+            ((_, found),) = self._kernel.survey(text, [step.target])
             if found == "1":
                 return
             if time.monotonic() >= until:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import Descendant, FileReader, Processes
+from vfioctl.kernel.protocol import Descendant, FileReader, Processes, per_subject
 
 
 def text_of(kernel: FileReader, path: str) -> str:
@@ -14,6 +14,12 @@ def text_of(kernel: FileReader, path: str) -> str:
         return kernel.read(path)
     except KernelRefused:
         return ""
+
+
+@per_subject
+def text(kernel: FileReader, path: str) -> str:
+    """`text_of`, for `Isolation.survey`."""
+    return text_of(kernel, path)
 
 
 def names_in(kernel: FileReader, path: str) -> Sequence[str]:

@@ -13,37 +13,17 @@ from vfioctl.errors import Busy, NotPermitted
 
 
 @contextmanager
-def held(lock: Path, *, wait: float, fd: int | None = None) -> Iterator[int]:
-    """The lock's descriptor while it is held. Raises Busy after `wait` seconds, NotPermitted.
-
-    `fd`: where it was opened before; it stays open.
-    """
-    held_fd = _open(lock) if fd is None else fd
+def held(lock: Path, *, wait: float) -> Iterator[int]:
+    """The lock's descriptor while it is held. Raises Busy after `wait` seconds, NotPermitted."""
+    fd = _open(lock)
     try:
-        _acquire(held_fd, lock, time.monotonic() + wait)
-        _sign(held_fd)
-        yield held_fd
+        _acquire(fd, lock, time.monotonic() + wait)
+        _sign(fd)
+        yield fd
     finally:
-        # Unlocked by name, not only closed: a child stuck in a write may still have the description open.
-        fcntl.flock(held_fd, fcntl.LOCK_UN)
-        if fd is None:
-            os.close(held_fd)
-
-
-def opened(lock: Path) -> int | None:
-    """A descriptor of a lock that is there already, not yet held; None where there is none to have."""
-    try:
-        return os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-
-
-def is_of(fd: int, lock: Path) -> bool:
-    """Whether the lock is still the file that was opened."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(lock))
-    except OSError:
-        return False
+        # Unlocked by name, not only closed: a worker stuck in a write may still have the description open.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
 
 
 def _open(lock: Path) -> int:

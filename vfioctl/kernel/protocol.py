@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial, wraps
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -27,6 +28,7 @@ Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Directory(NamedTuple):
@@ -68,6 +70,16 @@ class Descendant(NamedTuple):
     """Of its node, as in `226:0`; empty when it has none. Of kind `b` in the subsystem `block`, else `c`."""
 
 
+def per_subject(read: Callable[[K, str], T]) -> Callable[[K], Callable[[str], T]]:
+    """Makes `read(kernel, subject)` a reader for `Isolation.survey`; `reader(kernel)(subject)` calls it."""
+
+    @wraps(read)
+    def reader(kernel: K) -> Callable[[str], T]:
+        return partial(read, kernel)
+
+    return reader
+
+
 NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered
 
 
@@ -104,12 +116,19 @@ class Isolation(Protocol):
     """Reads that may block for ever, where the caller does not."""
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+        self,
+        reader: Callable[..., Callable[[str], T]],
+        subjects: Iterable[str],
+        *,
+        args: Sequence[object] = (),
+        timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        """`read_one` for each subject, in order, where a read that blocks costs only its subject.
+        """What `reader(kernel, *args)` reads of each subject, in order; a read that blocks costs only its subject.
 
-        `patience`: seconds without progress until a subject is passed over, where the host's own are too few.
-        On a live host it runs in forked children, so what it returns must be plain data (marshal).
+        `reader` is a function or class of a module that imports no model, for workers import it by name; each makes
+        one, and reads its share of the subjects with it. `args` and what is read are plain data (marshal). `timeout`:
+        seconds without progress until a subject is passed over, where the host's own are too few. A live host reads
+        from now on. `per_subject` makes a reader of a function that remembers nothing.
         """
 
 

@@ -6,14 +6,13 @@ Reads only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind
-from vfioctl.kernel.lenient import link_name, names_in, text_of
+from vfioctl.inventory.probe.readers import VTCONSOLES, is_drawn
+from vfioctl.kernel.lenient import link_name, names_in, text, text_of
 from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Reader
 
-_VTCONSOLES = "/sys/class/vtconsole"
 _FRAMEBUFFERS = "/sys/class/graphics"
 _FIRMWARE = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer", "bootfb")
 """Platform devices of a framebuffer that the firmware has set up on the boot display (drivers/firmware/sysfb.c)."""
@@ -39,7 +38,7 @@ def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
     path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
     if not kernel.has(path):
         return
-    ((_, kind),) = kernel.survey(partial(text_of, kernel), [path])
+    ((_, kind),) = kernel.survey(text, [path])
     if kind not in ("", "0"):
         yield Holder(
             address=function.address,
@@ -56,8 +55,8 @@ def console_holders(kernel: Reader, function: Function, below: Sequence[Descenda
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
         own = [fb for fb in names_in(kernel, _FRAMEBUFFERS) if _is_of_firmware(kernel, fb)]
-    consoles = names_in(kernel, _VTCONSOLES) if own else []
-    for console, drawn in kernel.survey(partial(_is_drawn, kernel), consoles):
+    consoles = names_in(kernel, VTCONSOLES) if own else []
+    for console, drawn in kernel.survey(is_drawn, consoles):
         for framebuffer in own if drawn is True else ():
             yield Holder(
                 address=function.address,
@@ -65,14 +64,8 @@ def console_holders(kernel: Reader, function: Function, below: Sequence[Descenda
                 name=console,
                 path=f"/dev/{framebuffer}",
                 how="the text console",
-                remedy=f"echo 0 > {_VTCONSOLES}/{console}/bind",
+                remedy=f"echo 0 > {VTCONSOLES}/{console}/bind",
             )
-
-
-def _is_drawn(kernel: Reader, console: str) -> bool:
-    """Whether it is on framebuffers. Reading that takes the lock of all consoles (show_bind, drivers/tty/vt/vt.c)."""
-    home = f"{_VTCONSOLES}/{console}"
-    return "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1"
 
 
 def _is_of_firmware(kernel: Reader, framebuffer: str) -> bool:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
-from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.probe.readers import why_claimed
 from vfioctl.kernel.lenient import names_in, number_of, text_of
 from vfioctl.kernel.protocol import Descendant, Reader, Unanswered
 
 _BLOCK = "/sys/class/block"
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_NOTHING_THERE = ("ENXIO", "ENOMEDIUM")
 _DEEPEST = 8
 """How high block devices are stacked on one another: a partition, RAID, encryption, volumes, ..."""
 
@@ -80,7 +79,7 @@ class Disks:
     def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:
         """The innermost that have an owner whom no file names, or may have one; the kernel is asked in children."""
         paths = {disk.number: disk.path for disk in disks}
-        answers = self._kernel.survey(partial(_why_claimed, self._kernel), list(paths))
+        answers = self._kernel.survey(why_claimed, list(paths))
         found = {
             paths[number]: f"in use perhaps: it does not answer, {why.reason}" if isinstance(why, Unanswered) else why
             for number, why in answers
@@ -116,14 +115,6 @@ def _mount_lines(kernel: Reader) -> Iterator[tuple[str, str, str]]:
         fields, source = before.split(" "), after.split(" ")
         if len(fields) > 4 and len(source) > 1:
             yield fields[2], _unescaped(fields[4]), _unescaped(source[1])
-
-
-def _why_claimed(kernel: Reader, number: str) -> str:
-    """Empty for one that is free; what cannot be told is not taken for free."""
-    try:
-        return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""
-    except KernelRefused as error:
-        return "" if error.symbol in _NOTHING_THERE else f"in use perhaps: the kernel does not tell ({error.symbol})"
 
 
 def _is_at_or_below(path: str, above: str) -> bool:

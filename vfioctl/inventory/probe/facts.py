@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from vfioctl.core.change import Binding, Fact
-from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.errors import Stuck
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe.pci import Facts, read_function
+from vfioctl.inventory.probe.pci import Facts
+from vfioctl.inventory.probe.readers import read_again
 from vfioctl.kernel.protocol import Reader, Unanswered
 
 TIMEOUT = 10.0
 """Seconds: a driver that is still starting holds its device's lock, the NVIDIA one for more than three."""
-_WANTED = frozenset({"modalias", "driver_override"})
 
 
 def read_facts(kernel: Reader, addresses: Iterable[PciAddress]) -> dict[PciAddress, Fact]:
     """What is true of each now; one that has gone from the bus is left out. Raises Stuck when one does not answer."""
     found = {}
-    for text, facts in kernel.survey(partial(_attempt, kernel), addresses, timeout=TIMEOUT):
+    for text, facts in kernel.survey(read_again, addresses, timeout=TIMEOUT):
         if isinstance(facts, Unanswered):
             raise Stuck(
                 f"{text} does not answer: {facts.reason}",
@@ -30,13 +29,6 @@ def read_facts(kernel: Reader, addresses: Iterable[PciAddress]) -> dict[PciAddre
         if facts:
             found[PciAddress(text)] = _fact(facts)
     return found
-
-
-def _attempt(kernel: Reader, address: str) -> Facts | None:
-    try:
-        return read_function(kernel, address, _WANTED)
-    except (KernelRefused, ValueError):
-        return None
 
 
 def _fact(facts: Facts) -> Fact:

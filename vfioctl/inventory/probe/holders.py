@@ -13,7 +13,7 @@ from vfioctl.inventory.probe import attachments
 from vfioctl.inventory.probe.disks import Disks
 from vfioctl.inventory.probe.guests import device_at
 from vfioctl.inventory.probe.network import Network
-from vfioctl.inventory.probe.nodes import device_numbers, own_numbers, read_below
+from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
 from vfioctl.inventory.probe.processes import Process, Processes, identities
 from vfioctl.inventory.probe.remedies import remedy
 from vfioctl.kernel.lenient import link_name, names_in, number_of
@@ -167,8 +167,9 @@ class _Ways:
         for address, (_, below) in known.items():
             self._names[address] = address
             self._names |= {d.path.rpartition("/")[2]: address for d in below if d.subsystem == "mdev"}
-        # in children that can be left behind: NVIDIA's files in /proc are read under the locks of its driver
-        answers = kernel.survey(lambda address: [*device_numbers(kernel, *known[PciAddress(address)])], known)
+        # in workers that can be left behind: NVIDIA's files in /proc are read under the locks of its driver
+        told = {str(address): plain(function, below) for address, (function, below) in known.items()}
+        answers = kernel.survey(NumbersReader, told, args=(told,))
         for text, numbers in answers:
             found = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
             for number in found:

@@ -1,16 +1,20 @@
 """The devices below a function, and the device numbers that lead to it: whoever has one of them open uses it.
 
-Reads only. Sources: linux/vfio.h; nvidia.ko's nv-procfs.c, nv-caps.c and procfs_nvswitch.c (open-gpu-kernel-modules).
+Reads only, in workers as well, so it imports no model. Sources:
+linux/vfio.h; nvidia.ko's nv-procfs.c, nv-caps.c and procfs_nvswitch.c (open-gpu-kernel-modules).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vfioctl.inventory.model.functions import Function
 from vfioctl.kernel.lenient import devices_below, link_name, names_in, number_of, text_of
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, Reader
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.model.functions import Function
 
 _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER
 _SWITCHES = 64  # as many as the driver numbers; it does not say which switch has which number
@@ -32,7 +36,36 @@ def _multipath(kernel: Reader, controller: str) -> Iterator[Descendant]:
             yield from devices_below(kernel, f"{_SUBSYSTEMS}/{name}")
 
 
-def device_numbers(kernel: Reader, function: Function, below: Sequence[Descendant]) -> frozenset[str]:
+class Named(NamedTuple):
+    """What of a function leads to its device nodes; plain data."""
+
+    address: str
+    driver: str | None
+    vfio_group: str | None
+    vfio_cdev: str | None
+
+
+class NumbersReader:
+    """Reads the device numbers of one function after the other, in a worker.
+
+    `known`: by address, a `Named` and the `Descendant`s, as tuples.
+    """
+
+    def __init__(self, kernel: Reader, known: Mapping[str, tuple[Any, ...]]) -> None:
+        self._kernel, self._known = kernel, known
+
+    def __call__(self, address: str) -> list[str]:
+        named, below = self._known[address]
+        return [*device_numbers(self._kernel, Named(*named), [Descendant(*each) for each in below])]
+
+
+def plain(function: Function, below: Sequence[Descendant]) -> tuple[Any, ...]:
+    """As `NumbersReader` is told of them."""
+    named = (str(function.address), function.driver, function.vfio_group, function.vfio_cdev)
+    return named, [tuple(each) for each in below]
+
+
+def device_numbers(kernel: Reader, function: Function | Named, below: Sequence[Descendant]) -> frozenset[str]:
     """As `c 195:0` and `b 259:1`."""
     more = (*_vfio(kernel, function, below), *_nvidia(kernel, function), *_switches(kernel, function))
     return own_numbers(below).union(more)
@@ -44,7 +77,7 @@ def own_numbers(below: Sequence[Descendant]) -> frozenset[str]:
     return frozenset(f"{kind} {number}" for kind, number in kinds if number)
 
 
-def _vfio(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[str]:
+def _vfio(kernel: Reader, function: Function | Named, below: Sequence[Descendant]) -> Iterator[str]:
     # an mdev has an IOMMU group of its own
     mdevs = [link_name(kernel, f"{device.path}/iommu_group") for device in below if device.subsystem == "mdev"]
     for path in (function.vfio_group, function.vfio_cdev, *(f"/dev/vfio/{group}" for group in mdevs if group)):
@@ -52,7 +85,7 @@ def _vfio(kernel: Reader, function: Function, below: Sequence[Descendant]) -> It
             yield number
 
 
-def _nvidia(kernel: Reader, function: Function) -> Iterator[str]:
+def _nvidia(kernel: Reader, function: Function | Named) -> Iterator[str]:
     """/dev/nvidiaN and, where MIG cuts the GPU, the capabilities of its vGPUs; not what all GPUs share."""
     minor = _minor(kernel, f"/proc/driver/nvidia/gpus/{function.address}/information")
     if minor is None:
@@ -74,7 +107,7 @@ def _vgpus(kernel: Reader, path: str, depth: int = 3) -> Iterator[str]:
             yield from _mig_access(kernel, f"{path}/{name}", depth - 1)
 
 
-def _switches(kernel: Reader, function: Function) -> Iterator[str]:
+def _switches(kernel: Reader, function: Function | Named) -> Iterator[str]:
     """Any node of an NVSwitch: the fabric manager opens all of them, and no file tells one from the other."""
     major = _major(kernel, "nvidia-nvswitch") if function.driver == "nvidia-nvswitch" else None
     if major is not None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.cgroups import Membership, membership
 from vfioctl.inventory.probe.guests import guest_name, handed_over, is_vmm
 from vfioctl.kernel.lenient import link_name, names_in, text_of
-from vfioctl.kernel.protocol import OpenNode, Reader, Unanswered
+from vfioctl.kernel.protocol import OpenNode, Reader, Unanswered, per_subject
 
 _ENDED = ("ENOENT", "ESRCH")
 _KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: whoever has it open runs a guest, whatever it calls itself
@@ -63,7 +63,7 @@ class Processes:
     def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
         self._hidden = _hidden(kernel, pids)
-        self._answers = kernel.survey(partial(_look, kernel), pids, timeout=timeout)
+        self._answers = kernel.survey(look, pids, timeout=timeout)
 
     def results(self) -> Running:
         """Those that are there. One that does not answer, for a file on a dead server say, is unread like any other."""
@@ -85,7 +85,7 @@ class Processes:
 def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:
     """Who the processes are. One that ended meanwhile, or does not answer, is known by its pid only."""
     found = {}
-    for pid, said in kernel.survey(partial(_who, kernel), pids):
+    for pid, said in kernel.survey(who, pids):
         if isinstance(said, Unanswered):
             found[pid] = _UNKNOWN
         else:
@@ -100,8 +100,9 @@ def _hidden(kernel: Reader, pids: Sequence[str]) -> str:
     return "/proc shows the reader's own processes only (hidepid)" if pids and "1" not in pids else ""
 
 
-def _look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
-    """Plain data, for it comes out of a child; None for a process that has ended."""
+@per_subject
+def look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
+    """What it has of devices, as plain data; None for a process that has ended."""
     nodes, readable = [], True
     try:
         nodes = [tuple(node) for node in kernel.open_nodes(pid)]
@@ -115,7 +116,9 @@ def _look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
     return name, nodes, given, vmm, readable
 
 
-def _who(kernel: Reader, pid: str) -> tuple[Any, ...]:
+@per_subject
+def who(kernel: Reader, pid: str) -> tuple[Any, ...]:
+    """The user, the membership and the guest of a process, as plain data."""
     effective = _EFFECTIVE_USER.search(text_of(kernel, f"/proc/{pid}/status"))
     return (
         kernel.user(int(effective[1])) if effective else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.drivers import modules_for, read_aliases
@@ -58,7 +58,7 @@ class Scan:
     def _survey(
         self, addresses: Iterable[str], wanted: frozenset[str] | None
     ) -> Iterator[tuple[str, Facts | Unanswered]]:
-        return self._kernel.survey(partial(_attempt, self._kernel, self._catalogue, wanted), addresses)
+        return self._kernel.survey(FunctionReader, addresses, args=(self._catalogue.known, wanted))
 
     def _sorted_out(self, answers: Iterable[tuple[str, Facts | Unanswered]]) -> tuple[list[Facts], dict[str, str]]:
         """The facts of those that answered, and why the others did not."""
@@ -84,26 +84,27 @@ def _has_nvidia_gpu(kernel: Reader) -> bool:
 class Catalogue:
     """What a modalias alone tells, names and modules: the same for all twins, and until the next boot.
 
-    Children look up what is new and take it to their end; what comes back with the facts is kept for the next scan.
+    A worker looks up what is new and takes it to its end; what comes back with the facts is kept for the next scan.
     """
 
-    def __init__(self, kernel: Reader) -> None:
+    def __init__(self, kernel: Reader, known: dict[str, Facts] | None = None) -> None:
         self._kernel = kernel
-        self._known: dict[str, Facts] = {}
+        self.known = known or {}
+        """By modalias; plain data."""
 
     @cached_property
     def _aliases(self) -> Aliases:
         return read_aliases(self._kernel)
 
     def of(self, modalias: str) -> Facts:
-        if modalias not in self._known:
+        if modalias not in self.known:
             named = _named(self._kernel.properties(modalias))
-            self._known[modalias] = named | {"modules": modules_for(self._aliases, modalias)}
-        return self._known[modalias]
+            self.known[modalias] = named | {"modules": modules_for(self._aliases, modalias)}
+        return self.known[modalias]
 
     def learn(self, facts: Facts) -> None:
-        if facts["modalias"] not in self._known:
-            self._known[facts["modalias"]] = {key: facts[key] for key in (*_NAMES, "modules") if key in facts}
+        if facts["modalias"] not in self.known:
+            self.known[facts["modalias"]] = {key: facts[key] for key in (*_NAMES, "modules") if key in facts}
 
 
 def _named(properties: Mapping[str, str]) -> Facts:
@@ -111,11 +112,24 @@ def _named(properties: Mapping[str, str]) -> Facts:
     return {field: name for field, name in found.items() if name}
 
 
-def _attempt(kernel: Reader, catalogue: Catalogue, wanted: frozenset[str] | None, address: str) -> Facts:
-    try:
-        facts = read_function(kernel, address, wanted) if wanted else read_everything(kernel, address)
-        return facts | catalogue.of(facts["modalias"])
-    except KernelRefused as error:
-        return {"failed": f"it could not be read: {error.symbol}"}
-    except ValueError as error:
-        return {"failed": str(error)}
+class FunctionReader:
+    """Reads one function after the other, in a worker. `wanted`: the only files; all of them without it."""
+
+    def __init__(self, kernel: Reader, known: dict[str, Facts], wanted: frozenset[str] | None) -> None:
+        self._kernel, self._wanted = kernel, wanted
+        self._catalogue = Catalogue(kernel, known)
+
+    def __call__(self, address: str) -> Facts:
+        """The function's facts, or why it has `failed`."""
+        try:
+            facts = self._facts(address)
+            return facts | self._catalogue.of(facts["modalias"])
+        except KernelRefused as error:
+            return {"failed": f"it could not be read: {error.symbol}"}
+        except ValueError as error:
+            return {"failed": str(error)}
+
+    def _facts(self, address: str) -> Facts:
+        if self._wanted:
+            return read_function(self._kernel, address, self._wanted)
+        return read_everything(self._kernel, address)

@@ -1,37 +1,34 @@
 """Changing this machine, one change at a time: the part of `Live` no listing needs.
 
-Whatever can block is written by a deputy, or in a child. Its parts are imported when they are asked for: a listing is
+Whatever can block is done by workers. Its parts are imported when they are asked for: a listing is
 to be quick.
 """
 
 from __future__ import annotations
 
 import errno as errnos
-import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import files
-from vfioctl.kernel.lock import held, is_of, opened
+from vfioctl.kernel.lock import held
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker import child as expendable
+from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.workers import Workers
 
-if TYPE_CHECKING:
-    from vfioctl.kernel.worker.writer import Deputy
-
-T = TypeVar("T")
 VFIO_GROUP_FLAGS_VIABLE = 1
 _FOR_A_GROUP = 5.0
 
 
-class _Prepared(NamedTuple):
-    """A lock that was opened, and not taken yet."""
+class _Locks(threading.local):
+    """The descriptors of the locks that a thread holds: whatever it changes has them too."""
 
-    lock: Path
-    fd: int
+    def __init__(self) -> None:
+        self.fds: list[int] = []
 
 
 class LiveChange:
@@ -39,12 +36,11 @@ class LiveChange:
 
     _read_only: bool
     _timeouts: Timeouts
+    _workers: Workers
 
     def __init__(self) -> None:
-        self._lock_fds: list[int] = []
-        self._at_hand: Deputy | None = None
+        self._locks = _Locks()
         self._verdicts: Path | None = None
-        self._prepared: _Prepared | None = None
 
     @property
     def read_only(self) -> str:
@@ -57,23 +53,22 @@ class LiveChange:
     def write(self, path: str, value: str) -> None:
         if self._read_only:
             raise KernelRefused(path, errnos.EROFS, value)
-        from vfioctl.kernel.live.stuck import write_never_returned
-        from vfioctl.kernel.worker.writer import Deputy
-
-        for_this_alone = not (self._deputy or self._lock_fds)
-        if self._deputy is None:
-            self._at_hand = Deputy(self, self._lock_fds, self._verdicts)
         try:
-            errno = self._ask_deputy(lambda deputy: deputy.write(path, value, deadline=self._timeouts.of(path)))
-        except expendable.Unreturned as error:
+            errno = self._workers.write(
+                path,
+                value,
+                timeout=self._timeouts.of(path),
+                verdicts=self._verdicts if self._locks.fds else None,
+                locks=self._locks.fds,
+            )
+        except Unreturned as error:
+            from vfioctl.kernel.live.stuck import write_never_returned
+
             raise write_never_returned(path, value, error) from None
         except ChildProcessError:
             raise HostError(
                 f"the process that wrote {value!r} to {path} was killed", hint="dmesg says if memory ran out"
             ) from None
-        finally:
-            if for_this_alone:
-                self._dismiss()
         if errno:
             raise KernelRefused(path, errno, value)
 
@@ -92,8 +87,8 @@ class LiveChange:
             raise HostError(f"the VFs of {address} cannot be changed: {self.read_only}")
         from vfioctl.kernel.live.services import MANAGE_SECONDS, manage_vfs
 
-        deadline = self._timeouts.steps.get("sriov-manage", MANAGE_SECONDS)
-        return manage_vfs(address, on=on, deadline=deadline, keep=self._lock_fds)
+        timeout = self._timeouts.steps.get("sriov-manage", MANAGE_SECONDS)
+        return manage_vfs(self._workers, address, on=on, timeout=timeout, keep=self._locks.fds)
 
     def write_ended(self, ticket: str) -> str | None:
         from vfioctl.kernel.worker.writer import write_ended
@@ -105,111 +100,59 @@ class LiveChange:
             raise HostError(f"cannot load {module}: {self.read_only}")
         from vfioctl.kernel.live.services import load_module
 
-        load_module(module, deadline=self._timeouts.load, keep=self._lock_fds)
+        load_module(self._workers, module, timeout=self._timeouts.load, keep=self._locks.fds)
 
     def persist(self, address: str, *, on: bool) -> None:
         if self._read_only:
             raise HostError(f"the persistence mode of {address} cannot be set: {self.read_only}")
         from vfioctl.kernel.live.services import persist
 
-        persist(address, on=on, deadline=self._timeouts.default, keep=self._lock_fds)
+        persist(self._workers, address, on=on, timeout=self._timeouts.default, keep=self._locks.fds)
 
     def set_unit(self, name: str, *, active: bool) -> None:
         if self._read_only:
             raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: {self.read_only}")
         from vfioctl.kernel.live.services import UNIT_SECONDS, set_unit
 
-        deadline = self._timeouts.steps.get("unit", UNIT_SECONDS)
-        set_unit(name, active=active, deadline=deadline, keep=self._lock_fds)
+        timeout = self._timeouts.steps.get("unit", UNIT_SECONDS)
+        set_unit(self._workers, name, active=active, timeout=timeout, keep=self._locks.fds)
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
         try:
-            errno, flags = self._group_flags(self._at(path))
-        except expendable.Unreturned:
+            errno, flags = self._workers.group_flags(self._at(path), timeout=_FOR_A_GROUP)
+        except Unreturned:
             errno, flags = errnos.EBUSY, 0  # somebody is in it, or leaves it just now
         if errno:
             raise KernelRefused(path, errno)
         return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
-    def _group_flags(self, path: str) -> tuple[int, int]:
-        if self._deputy is None:
-            flags: tuple[int, int] = expendable.call(lambda: files.group_flags(path), deadline=_FOR_A_GROUP)
-            return flags
-        return self._ask_deputy(lambda deputy: deputy.group_flags(path, deadline=_FOR_A_GROUP))
-
-    # -- the deputy --------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     def prepare(self, lock: Path) -> None:
-        if self._read_only or self._deputy:
-            return
-        from vfioctl.kernel.worker.writer import Deputy
-
-        # The deputy is to have the lock too, however this process ends. It is that of the open file, not of a process:
-        # taken later, it is the deputy's as well.
-        self._unprepare()
-        fd = opened(lock)
-        if fd is not None:
-            self._prepared = _Prepared(lock, fd)
-            self._at_hand = Deputy(self, [fd], _verdicts_of(lock))
-
-    @property
-    def _deputy(self) -> Deputy | None:
-        """None in a child of the process that has it: there, it would answer two at once."""
-        if self._at_hand and self._at_hand.helps != os.getpid():
-            self._dismiss()
-        return self._at_hand
-
-    def _ask_deputy(self, ask: Callable[[Deputy], T]) -> T:
-        """Raises Unreturned or ChildProcessError; there is no deputy then any more."""
-        assert self._at_hand
-        try:
-            return ask(self._at_hand)
-        except (expendable.Unreturned, ChildProcessError):
-            self._dismiss()
-            raise
-
-    def _dismiss(self) -> None:
-        """It ends by itself, at the latest when what it does has returned."""
-        if self._at_hand:
-            self._at_hand.close()
-        self._at_hand = None
-
-    def _unprepare(self) -> None:
-        self._dismiss()
-        if self._prepared:
-            os.close(self._prepared.fd)
-        self._prepared = None
+        del lock
+        if not self._read_only:
+            self._workers.warm()
 
     @contextmanager
     def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
-        from vfioctl.kernel.worker.writer import Deputy
+        with held(lock, wait=wait) as fd:
+            self._verdicts = lock.with_suffix(".verdicts")
+            if not self._read_only:
+                self._workers.warm()  # it starts while the journal is written
+            # a write in flight keeps the lock should this process die: nobody then probes a half-done state
+            self._locks.fds.append(fd)
+            try:
+                yield
+            finally:
+                self._locks.fds.remove(fd)
 
-        if not (self._deputy and self._prepared and self._prepared.lock == lock and is_of(self._prepared.fd, lock)):
-            self._unprepare()  # a deputy that has not this lock is of no use
-        first = self._deputy
-        try:
-            with held(lock, wait=wait, fd=self._prepared.fd if self._prepared else None) as fd:
-                # A write in flight keeps the lock should this process die: nobody then probes a half-done state.
-                self._lock_fds.append(fd)
-                self._verdicts = _verdicts_of(lock)
-                try:
-                    if not (self._read_only or self._deputy):
-                        # it starts while the journal is written
-                        self._at_hand = Deputy(self, self._lock_fds, self._verdicts)
-                    yield
-                finally:
-                    self._lock_fds.remove(fd)
-        finally:
-            if not (self._prepared and self._deputy is first):
-                self._unprepare()  # one that was given up has this lock's open file, and the next change has another
+    def close(self) -> None:
+        """Lets its workers end: at once, or when their writes return. What is asked later starts others."""
+        self._workers.close()
 
     def __del__(self) -> None:
         try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
-            self._unprepare()
+            self.close()
         except Exception:  # noqa: BLE001, S110 - or it was never made whole
             pass
-
-
-def _verdicts_of(lock: Path) -> Path:
-    return lock.with_suffix(".verdicts")

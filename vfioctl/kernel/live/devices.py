@@ -1,7 +1,8 @@
-"""A function's configuration space and ROM. Runs in an expendable child: both can block under the device lock."""
+"""A function's configuration space and ROM. Runs in a worker: both can block under the device lock."""
 
 from __future__ import annotations
 
+import errno as errnos
 import os
 
 CONFIG_BYTES = 64
@@ -13,6 +14,22 @@ _CHUNK = 1 << 16
 # Words that every kernel takes alike. In older ones pci_write_rom (drivers/pci/pci-sysfs.c) means off only by two bytes
 # at offset 0 of which the first is 0, so that a lone "0" leaves the ROM on; Linux 6.1 takes what kstrtobool does.
 _ON, _OFF = b"1\n", b"0\n"
+
+
+def config_or_errno(path: str) -> bytes | int:
+    """As `read_config`; the errno where it is refused."""
+    try:
+        return read_config(path)
+    except OSError as error:
+        return error.errno or errnos.EIO
+
+
+def rom_or_errno(path: str) -> bytes | int:
+    """As `read_rom`; the errno where it is refused."""
+    try:
+        return read_rom(path)
+    except OSError as error:
+        return error.errno or errnos.EIO
 
 
 def read_config(path: str) -> bytes:

@@ -1,6 +1,6 @@
 """This machine, or a captured root directory (read-only): what its files say, and NVML.
 
-Every errno becomes KernelRefused. What can block is done by `expendable`. What a listing does not need is imported when
+Every errno becomes KernelRefused. What can block is done by workers. What a listing does not need is imported when
 it is asked for: a listing is to be quick.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -26,17 +26,18 @@ from vfioctl.kernel.protocol import (
     Unanswered,
 )
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker import child as expendable
-from vfioctl.kernel.worker import survey
+from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
-_FEW = 1000  # up to here a second child would cost more, in looking up names again, than it saves
+_NVML_SECONDS = 5.0
+_FEW = 1000  # up to here a second worker would cost more, in looking up names again, than it saves
 
 
 class Live(LiveUse, LiveChange):
     """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
 
-    `patience`: seconds for a read to make progress.
+    `timeout`: seconds for a read to make progress. Its workers end with it (`close`), and any thread may use it.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Live(LiveUse, LiveChange):
         self._root = root.rstrip("/")
         self._read_only = read_only or bool(self._root)
         self._timeouts, self._timeout = timeouts or Timeouts(), timeout
+        self._workers = Workers(("vfioctl.kernel.live.host:for_worker", (self._root, self._read_only, timeout)))
         LiveChange.__init__(self)
 
     @property
@@ -119,22 +121,17 @@ class Live(LiveUse, LiveChange):
             os.close(fd)
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+        self,
+        reader: Callable[..., Callable[[str], T]],
+        subjects: Iterable[str],
+        *,
+        args: Sequence[object] = (),
+        timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        todo = [str(subject) for subject in subjects]  # what goes to a child and back must be plain
-        if len(todo) == 1 and self._deputy and isinstance(read_one, partial) and _given(read_one) == ((self,), {}):
-            return self._by_deputy(read_one.func, todo[0], timeout or self._timeout)
-        children = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
-        answers = survey.each(read_one, todo, timeout=timeout or self._timeout, children=children)
+        todo = [str(subject) for subject in subjects]  # what goes to a worker and back must be plain
+        workers = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
+        answers = self._workers.survey(reader, todo, args, timeout=timeout or self._timeout, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
-
-    def _by_deputy(self, read_one: Callable[..., T], subject: str, timeout: float) -> Iterator[tuple[str, Any]]:
-        """Where there is one subject, a child of its own would cost more than the reading."""
-        try:
-            answer = self._ask_deputy(lambda deputy: deputy.call(read_one, subject, deadline=timeout))
-        except (expendable.Unreturned, ChildProcessError) as error:
-            answer = Unanswered(str(error))
-        yield subject, answer
 
     def _at(self, path: str, *, follow_last: bool = True) -> str:
         if "\0" in path:
@@ -165,16 +162,17 @@ class Live(LiveUse, LiveChange):
 
         if self._root:
             return lambda: Unanswered("a captured directory has no NVML")
-        return partial(_nvml_answer, expendable.begin(read_gpus, deadline=5.0))
+        return partial(_nvml_answer, self._workers.begin(read_gpus, timeout=_NVML_SECONDS))
 
 
-def _given(function: partial[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return function.args, function.keywords
+def for_worker(root: str, read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - it comes as plain data, in order
+    """What a worker reads with: the same host."""
+    return Live(root or "/", read_only=read_only, timeout=timeout)
 
 
 def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
     try:
         answer: Mapping[str, Mapping[str, str]] | str = wait()
-    except (expendable.Unreturned, ChildProcessError, RuntimeError) as error:
+    except (Unreturned, ChildProcessError, RuntimeError) as error:
         return Unanswered(str(error).strip().splitlines()[-1])
     return Unanswered(answer) if isinstance(answer, str) else answer

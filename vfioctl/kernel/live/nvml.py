@@ -1,6 +1,6 @@
 """What NVML says of the GPUs, and the one thing it is told.
 
-Runs in an expendable child only: any call of NVML may hang for ever.
+Runs in a worker only: any call of NVML may hang for ever.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _said(nvml: Any, ask: Callable[[], object]) -> str:
         return ""
 
 
-def set_persistence(address: str, *, on: bool) -> str:
+def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker is told by position
     """Sets one GPU's persistence mode and reads it back; gives the reason where that failed, else nothing."""
     try:
         import pynvml

@@ -1,20 +1,19 @@
-"""What this machine is asked or told beside its files, each in a child that can be outlived.
+"""What this machine is asked or told beside its files, each in a worker that can be outlived.
 
 Modules, ROMs, NVML, systemd.
 """
 
 from __future__ import annotations
 
-import errno as errnos
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import files
 from vfioctl.kernel.live import units
 from vfioctl.kernel.live.stuck import call_never_returned
-from vfioctl.kernel.worker import child as expendable
+from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.workers import Workers
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 _NOT_THERE = 127  # as files.run has it
@@ -24,26 +23,19 @@ UNIT_SECONDS = 120.0
 """For a unit to start or stop: systemd itself kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
 
 
-def read_device(path: str, read: Callable[[str], bytes], *, deadline: float) -> bytes:
-    """`read(path)`. Raises KernelRefused, Stuck."""
-
-    def attempt() -> bytes | int:
-        try:
-            return read(path)
-        except OSError as error:
-            return error.errno or errnos.EIO
-
-    answer = _outlived(f"reading {path}", attempt, deadline=deadline)
+def read_device(workers: Workers, path: str, read: Callable[[str], bytes | int], *, timeout: float) -> bytes:
+    """What `read(path)` gives, or the errno. Raises KernelRefused, Stuck."""
+    answer = _outlived(workers, f"reading {path}", read, path, timeout=timeout)
     if isinstance(answer, int):
         raise KernelRefused(path, answer)
     return bytes(answer)
 
 
-def load_module(module: str, *, deadline: float, keep: Collection[int] = ()) -> None:
+def load_module(workers: Workers, module: str, *, timeout: float, keep: Sequence[int] = ()) -> None:
     """Loads a module with what it depends on. Raises HostError, Stuck."""
     hint = "a driver is attaching to a device that does not answer: dmesg | tail"
-    work = partial(files.run, ["modprobe", "--", module])
-    code, said = _outlived(f"modprobe {module}", work, deadline=deadline, keep=keep, hint=hint)
+    command = ["modprobe", "--", module]
+    code, said = _outlived(workers, f"modprobe {module}", files.run, command, timeout=timeout, keep=keep, hint=hint)
     if code:
         error = HostError(
             f"module {module} could not be loaded",
@@ -53,34 +45,35 @@ def load_module(module: str, *, deadline: float, keep: Collection[int] = ()) -> 
         raise error
 
 
-def persist(address: str, *, on: bool, deadline: float, keep: Collection[int] = ()) -> None:
+def persist(workers: Workers, address: str, *, on: bool, timeout: float, keep: Sequence[int] = ()) -> None:
     """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
     from vfioctl.kernel.live.nvml import set_persistence
 
     what = f"switching the persistence mode of {address} {'on' if on else 'off'}"
     hint = "the NVIDIA driver does not answer: dmesg | tail"
-    reason = _outlived(what, partial(set_persistence, address, on=on), deadline=deadline, keep=keep, hint=hint)
+    reason = _outlived(workers, what, set_persistence, address, on, timeout=timeout, keep=keep, hint=hint)
     if reason:
         raise _failed(what, reason)
 
 
-def set_unit(name: str, *, active: bool, deadline: float = UNIT_SECONDS, keep: Collection[int] = ()) -> None:
+def set_unit(
+    workers: Workers, name: str, *, active: bool, timeout: float = UNIT_SECONDS, keep: Sequence[int] = ()
+) -> None:
     """Starts or stops a systemd unit. Raises HostError, Stuck."""
     what, hint = f"{'starting' if active else 'stopping'} {name}", f"systemctl status {name} says what it waits for"
-    work = partial(units.set_active, name, active=active)
-    code, said = _outlived(what, work, deadline=deadline, keep=keep, hint=hint)
+    code, said = _outlived(workers, what, units.set_active, name, active, timeout=timeout, keep=keep, hint=hint)
     if code:
         raise _failed(what, said or f"systemctl ended with {code}")
 
 
-def manage_vfs(address: str, *, on: bool, deadline: float, keep: Collection[int] = ()) -> str:
+def manage_vfs(workers: Workers, address: str, *, on: bool, timeout: float, keep: Sequence[int] = ()) -> str:
     """Runs NVIDIA's sriov-manage; its words. Its exit code says nothing: it can be 0 when nothing was done.
 
     Raises HostError, Stuck.
     """
     what = f"{SRIOV_MANAGE} {'-e' if on else '-d'} {address}"
-    work = partial(files.run, what.split())
-    code, said = _outlived(what, work, deadline=deadline, keep=keep, hint="the NVIDIA driver does not answer: dmesg")
+    hint = "the NVIDIA driver does not answer: dmesg"
+    code, said = _outlived(workers, what, files.run, what.split(), timeout=timeout, keep=keep, hint=hint)
     if code == _NOT_THERE:
         error = HostError(f"{SRIOV_MANAGE} cannot be run", hint="it comes with NVIDIA's vGPU host driver")
         error.kernel_said = said
@@ -89,11 +82,17 @@ def manage_vfs(address: str, *, on: bool, deadline: float, keep: Collection[int]
 
 
 def _outlived(
-    what: str, work: Callable[[], object], *, deadline: float, keep: Collection[int] = (), hint: str = ""
+    workers: Workers,
+    what: str,
+    function: Callable[..., object],
+    *args: object,
+    timeout: float,
+    keep: Sequence[int] = (),
+    hint: str = "",
 ) -> Any:
     try:
-        return expendable.call(work, deadline=deadline, keep=keep)
-    except expendable.Unreturned as late:
+        return workers.call(function, *args, timeout=timeout, keep=keep)
+    except Unreturned as late:
         raise call_never_returned(what, hint, late) from None
     except ChildProcessError:
         raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None

@@ -1,4 +1,4 @@
-"""systemd units by systemctl. Runs in an expendable child where it changes anything."""
+"""systemd units by systemctl. Runs in a worker where it changes anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _states(text: str) -> Iterator[tuple[str, str]]:
             yield from ((name, state) for name in facts.get("Names", "").split())
 
 
-def set_active(name: str, *, active: bool) -> tuple[int, str]:
+def set_active(name: str, active: bool) -> tuple[int, str]:  # noqa: FBT001 - a worker is told by position
     """systemctl's exit code and complaint; before a start the unit's failures are forgotten (reset-failed)."""
     if not is_unit(name):
         return 2, f"{name[:80]!r} is not the name of a unit that can be started or stopped"

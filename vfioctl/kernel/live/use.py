@@ -12,6 +12,7 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, OpenNode
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
 
@@ -21,6 +22,7 @@ class LiveUse:
 
     _root: str
     _timeouts: Timeouts
+    _workers: Workers
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         from vfioctl.kernel.live.processes import open_nodes
@@ -48,14 +50,14 @@ class LiveUse:
         return {} if self._root else states(names)
 
     def config(self, address: str) -> bytes:
-        from vfioctl.kernel.live.devices import read_config
+        from vfioctl.kernel.live.devices import config_or_errno
 
-        return self._read_device(f"{PCI_DEVICES}/{address}/config", read_config)
+        return self._read_device(f"{PCI_DEVICES}/{address}/config", config_or_errno)
 
     def rom(self, address: str) -> bytes:
-        from vfioctl.kernel.live.devices import read_rom
+        from vfioctl.kernel.live.devices import rom_or_errno
 
-        return self._read_device(f"{PCI_DEVICES}/{address}/rom", read_rom)
+        return self._read_device(f"{PCI_DEVICES}/{address}/rom", rom_or_errno)
 
     def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:
         if self._root:  # the processes and devices of this machine are not those of a captured one
@@ -65,12 +67,12 @@ class LiveUse:
         except OSError as error:
             raise refused(path, error) from None
 
-    def _read_device(self, path: str, read: Callable[[str], bytes]) -> bytes:
+    def _read_device(self, path: str, read: Callable[[str], bytes | int]) -> bytes:
         if self._root:
             raise KernelRefused(path, errnos.ENOENT)
         from vfioctl.kernel.live.services import read_device
 
-        return read_device(path, read, deadline=self._timeouts.default)
+        return read_device(self._workers, path, read, timeout=self._timeouts.default)
 
 
 def refused(path: str, error: OSError) -> KernelRefused:

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import errno as errnos
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_of
-from vfioctl.kernel.places import SILENT, Place, places
+from vfioctl.kernel.places import SILENT, places
 from vfioctl.kernel.protocol import (
     FIRMWARE_FRAMEBUFFERS,
     IOMMU_GROUPS,
     PCI_DEVICES,
     PCI_DRIVERS,
     Directory,
+    FileReader,
+    Prefixes,
     Reader,
     Unanswered,
+    per_subject,
 )
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 
@@ -92,7 +94,7 @@ class _Capture:
     def take_devices(self) -> None:
         self.tree.put_directory(PCI_DEVICES)
         addresses = self._children(PCI_DEVICES)
-        for address, found in self._kernel.survey(partial(_read_device, self._kernel), addresses):
+        for address, found in self._kernel.survey(read_device, addresses):
             if isinstance(found, Unanswered) or found is None:
                 self.unread.append(f"{PCI_DEVICES}/{address}")
                 continue
@@ -124,8 +126,8 @@ class _Capture:
 
     def take_vgpus(self) -> None:
         """Types, instances and profiles. An instance's UUID has the same stand-in wherever it is named."""
-        wanted = {place.path: place for place in places(self._kernel)}
-        for path, found in self._kernel.survey(partial(_read_place, self._kernel, wanted), wanted):
+        wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
+        for path, found in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
             if isinstance(found, Unanswered):
                 self.unread.append(path)
             elif found is not None:
@@ -268,8 +270,9 @@ class _Capture:
         return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
 
 
-def _read_device(kernel: Reader, address: str) -> tuple[str, tuple[Any, ...]] | None:
-    """Plain data, for it comes out of a child."""
+@per_subject
+def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]] | None:
+    """A function's link and directory, as plain data; None where it cannot be read."""
     try:
         found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
         return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
@@ -277,11 +280,18 @@ def _read_device(kernel: Reader, address: str) -> tuple[str, tuple[Any, ...]] | 
         return None
 
 
-def _read_place(kernel: Reader, wanted: Mapping[str, Place], path: str) -> tuple[Any, ...] | None:
-    try:
-        return tuple(kernel.directory(path, wanted[path].files, wanted[path].links))
-    except KernelRefused:
-        return None
+class PlaceReader:
+    """Reads one directory after the other, in a worker. `wanted`: by path, the files and what links begin with."""
+
+    def __init__(self, kernel: FileReader, wanted: Mapping[str, tuple[Collection[str], Prefixes]]) -> None:
+        self._kernel, self._wanted = kernel, wanted
+
+    def __call__(self, path: str) -> tuple[Any, ...] | None:
+        """A `Directory` as plain data; None where it cannot be read."""
+        try:
+            return tuple(self._kernel.directory(path, *self._wanted[path]))
+        except KernelRefused:
+            return None
 
 
 def _errno_of(symbol: str) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno as errnos
+import marshal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.protocol import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
 from vfioctl.kernel.recorded import processes as traces
 from vfioctl.kernel.recorded.config_space import config_of, rom_of
 from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
+from vfioctl.kernel.worker.names import name_of
 
 T = TypeVar("T")
 
@@ -108,11 +110,17 @@ class Recorded:
         return Directory(frozenset(names), texts, {}, refused)
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+        self,
+        reader: Callable[..., Callable[[str], T]],
+        subjects: Iterable[str],
+        *,
+        args: Sequence[object] = (),
+        timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
         del timeout  # nothing blocks here
+        read_one = read_with(self, reader, args)
         for subject in subjects:
-            yield subject, read_one(subject)
+            yield subject, read_one(str(subject))
 
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self.tree.properties.get(f"hwdb:{modalias}", {})
@@ -179,3 +187,14 @@ class Recorded:
 
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         raise HostError("a recorded host is read-only", hint="use --simulate to try changes")
+
+
+def read_with(
+    kernel: Recorded, reader: Callable[..., Callable[[str], T]], args: Sequence[object]
+) -> Callable[[str], T]:
+    """What reads one subject; in this process, with what could be sent to another all the same.
+
+    Raises TypeError or ValueError for what could not.
+    """
+    name_of(reader)
+    return reader(kernel, *marshal.loads(marshal.dumps(cast(Any, tuple(args)))))

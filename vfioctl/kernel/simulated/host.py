@@ -12,7 +12,7 @@ from typing import TypeVar
 from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
-from vfioctl.kernel.recorded.host import Recorded, read_tree
+from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
 from vfioctl.kernel.recorded.tree import ROOTS, Tree, form
 from vfioctl.kernel.simulated import blocking, rules, surroundings
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, let_go, subject_of
@@ -67,12 +67,18 @@ class Simulated(Recorded):
     # -- reading: what is under the lock of a blocked device does not answer ------------------------
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+        self,
+        reader: Callable[..., Callable[[str], T]],
+        subjects: Iterable[str],
+        *,
+        args: Sequence[object] = (),
+        timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
         del timeout
+        read_one = read_with(self, reader, args)
         for subject in subjects:
             try:
-                yield subject, read_one(subject)
+                yield subject, read_one(str(subject))
             except WouldBlock:
                 yield subject, Unanswered("no answer after 1 s (simulated)")
 

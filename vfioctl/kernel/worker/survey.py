@@ -1,34 +1,51 @@
-"""Reads many subjects, each of which may block for ever, in children that can be left behind with it."""
+"""Reads many subjects, each of which may block for ever, in workers that can be left behind with it."""
 
 from __future__ import annotations
 
-import mmap
 import select
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from vfioctl.kernel.worker.child import SIZE_BYTES, Child, Unreturned
-from vfioctl.signals import held_back
+from vfioctl.errors import HostError
+from vfioctl.kernel.worker.client import ForkServer
+from vfioctl.kernel.worker.job import Job, Unreturned
+from vfioctl.kernel.worker.names import module_of, name_of, named
+from vfioctl.kernel.worker.server import Answers
+from vfioctl.signals import deferred
 
-_BATCH = 64
+BATCH = 64
+_ATTEMPTS = 3
+
+Maker = tuple[str, tuple[Any, ...]]
+"""A function by name and its arguments, which give the worker what it reads with: its kernel."""
+Reader = Callable[..., Callable[[str], Any]]
+"""A function or class of a module: called with the kernel and the survey's `args` it gives what reads one subject."""
 
 
 def each(
-    work: Callable[[str], object], subjects: Sequence[str], *, timeout: float, children: int = 1
+    server: ForkServer,
+    maker: Maker,
+    reader: Reader,
+    subjects: Sequence[str],
+    *,
+    args: Sequence[object] = (),
+    timeout: float,
+    workers: int = 1,
 ) -> Iterator[tuple[str, Any]]:
-    """`(subject, work(subject))` for each, in order; an exception in place of a result that never came.
+    """`(subject, result)` for each, in order; an exception in place of a result that never came.
 
-    The children are at work from now on. One that makes no progress for `patience` seconds is left behind with its
-    subject (Unreturned), and another goes on after it.
+    The workers read from now on. One that makes no progress for `timeout` seconds is left behind with its subject
+    (Unreturned), and another goes on after it.
     """
-    size = -(-len(subjects) // children) or 1
+    size = -(-len(subjects) // workers) or 1
+    question = (maker, name_of(reader), tuple(args))
     shards: list[_Shard] = []
     collected = _collected(shards, timeout)
     next(collected)  # begun, it cleans up however it ends
     try:
-        with held_back():
-            shards.extend(_Shard(work, subjects[at : at + size]) for at in range(0, len(subjects), size))
+        with deferred():
+            shards.extend(_Shard(server, question, subjects[at : at + size]) for at in range(0, len(subjects), size))
     except BaseException:
         collected.close()
         raise
@@ -39,10 +56,13 @@ def _collected(shards: Sequence[_Shard], timeout: float) -> Generator[tuple[str,
     try:
         yield "", None
         while unfinished := [shard for shard in shards if not shard.finished]:
-            ready = select.select([shard.pipe for shard in unfinished], [], [], timeout / 4)[0]
+            poll = select.poll()
             for shard in unfinished:
-                with held_back():  # it may start a child, which must not be lost
-                    shard.advance(timeout, can_read=shard.pipe in ready)
+                poll.register(shard.answers, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(timeout * 1000 / 4)}
+            for shard in unfinished:
+                with deferred():  # it may start a worker, which must not be lost
+                    shard.advance(timeout, can_read=shard.answers in ready)
     except BaseException:
         _abandon(shards)
         raise
@@ -56,69 +76,96 @@ def _abandon(shards: Iterable[_Shard]) -> None:
 
 
 class _Shard:
-    """Some of the subjects, and the child that is at them."""
+    """Some of the subjects, and the worker that reads them."""
 
-    def __init__(self, work: Callable[[str], object], subjects: Sequence[str]) -> None:
-        self.subjects, self._work = subjects, work
+    def __init__(
+        self, server: ForkServer, question: tuple[Maker, str, tuple[object, ...]], subjects: Sequence[str]
+    ) -> None:
+        self.subjects, self._server, self._question = subjects, server, question
         self.results: list[object] = []
         self._lost: dict[str, Exception] = {}
-        # Shared with the child: which subject it is at. A child that blocks can no longer say so itself.
-        self._at = mmap.mmap(-1, SIZE_BYTES)
+        self._attempts = 0
         self._start()
 
     @property
-    def pipe(self) -> int:
-        return self._child.results
+    def answers(self) -> int:
+        return self._job.answers
 
     @property
     def finished(self) -> bool:
         return len(self.results) == len(self.subjects)
 
     def _start(self) -> None:
-        self._first = len(self.results)
-        self._at[:] = self._seen = bytes(SIZE_BYTES)
+        self._first, self._seen = len(self.results), 0
         self._moved = time.monotonic()
-        self._child = Child(self._go_through)
-
-    def _go_through(self, send: Callable[[object], None]) -> None:
-        batch: list[object] = []
-        for number, subject in enumerate(self.subjects[self._first :]):
-            self._at[:] = number.to_bytes(SIZE_BYTES, "little")
-            batch.append(None if subject in self._lost else self._work(subject))
-            if len(batch) == _BATCH:
-                send(batch)
-                batch = []
-        send(batch)
+        maker, reader, _ = self._question
+        question = (*self._question, list(self.subjects[self._first :]), list(self._lost))
+        modules = (module_of(maker[0]), module_of(reader))
+        self._job = Job(self._server, "vfioctl.kernel.worker.survey:read_all", question, modules=modules, reading=True)
 
     def advance(self, timeout: float, *, can_read: bool) -> None:
-        """Takes what has come; leaves a child behind that has ended or makes no progress."""
-        batches = self._child.receive(0) if can_read else []
+        """Takes what has come; leaves a worker behind that has ended or makes no progress."""
+        batches = self._job.receive(0) if can_read else []
         if batches is None:
-            self._lose(ChildProcessError("the child that read it died"))
-            self._child.close()
-            self._start()
-        elif batches or self._at[:] != self._seen:
-            self._seen, self._moved = self._at[:], time.monotonic()
+            self._ended()
+        elif batches or self._job.page.at != self._seen:
+            self._seen, self._moved = self._job.page.at, time.monotonic()
             self._take(result for batch in batches for result in batch)
         elif time.monotonic() - self._moved > timeout:
-            self._lose(Unreturned(self._child, timeout))
-            self._child.abandon()
+            self._lose(Unreturned(self._job.pid, timeout))
+            self._job.abandon()
             self._start()
 
+    def _ended(self) -> None:
+        if self._job.pid:
+            self._lose(ChildProcessError("the process that read it died"))
+        elif (attempts := self._attempts) == _ATTEMPTS:
+            raise HostError("no child process could be started: the fork server dies")
+        else:  # the server died before it forked
+            self._attempts = attempts + 1
+        self._job.close()
+        self._start()
+
     def abandon(self) -> None:
-        """Leaves the child to its fate, unless it has ended."""
+        """Leaves the worker to its fate, unless it has ended."""
         if not self.finished:
-            self._child.abandon()
+            self._job.abandon()
 
     def _take(self, results: Iterator[object]) -> None:
         for result in results:
             self.results.append(self._lost.get(self.subjects[len(self.results)], result))
         if self.finished:
-            self._child.abandon()  # all it had to say is here; how long it takes to end is its own affair
+            self._job.abandon()  # all it had to say is here; how long it takes to end is its own affair
 
     def _lose(self, why: Exception) -> None:
-        rest = self.subjects[self._first + int.from_bytes(self._at[:], "little") :]
+        rest = self.subjects[self._first + self._job.page.at :]
         if rest[0] in self._lost and isinstance(why, ChildProcessError):
-            raise RuntimeError(f"children die without work: {why}")
-        # One that was lost before is passed over at once: a child still there was kept from its work, by swapping say.
+            raise RuntimeError(f"workers die without work: {why}")
+        # One that was lost before is passed over at once: a worker still there was kept from its work, by swapping say.
         self._lost[next((subject for subject in rest if subject not in self._lost), rest[0])] = why
+
+
+def read_all(
+    answers: Answers,
+    maker: Maker,
+    reader: str,
+    args: tuple[object, ...],
+    subjects: Sequence[str],
+    lost: Sequence[str],
+) -> None:
+    """In the worker: what each subject reads, in batches; nothing for those that were lost before."""
+    read_one = named(reader)(made(maker), *args)
+    batch: list[object] = []
+    for number, subject in enumerate(subjects):
+        answers.is_at(number)
+        batch.append(None if subject in lost else read_one(subject))
+        if len(batch) == BATCH:
+            answers.send(batch)
+            batch = []
+    answers.send(batch)
+
+
+def made(maker: Maker) -> object:
+    """What a worker reads with."""
+    name, args = maker
+    return named(name)(*args)

@@ -1,108 +1,152 @@
-"""Writes files of the kernel, and reads, one after the other in a child that is never killed and leaves no zombie.
+"""Writes files of the kernel one after the other, in a worker that is never killed while it writes.
 
-Each may sleep in the kernel for ever. The child is then left to its fate: when a write returns after all, it leaves its
-verdict in a file and ends. One child does all of a change: forking costs more than writing.
+Each write may sleep in the kernel for ever. The worker is then given up: when the write returns after all, it leaves
+its verdict in a file and ends. One worker does all of a session's changes: forking costs more than writing. It reads
+lone subjects as well.
+
+A request comes with copies of the locks that are to be held while it is under way, however its caller ends.
 """
 
 from __future__ import annotations
 
-import json
-import marshal
+import _socket
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vfioctl.errors import HostError
 from vfioctl.kernel import files
-from vfioctl.kernel.worker import child as expendable
-from vfioctl.kernel.worker.child import SIZE_BYTES, Child
-from vfioctl.signals import held_back
+from vfioctl.kernel.worker.client import ForkServer
+from vfioctl.kernel.worker.job import Job
+from vfioctl.kernel.worker.names import named
+from vfioctl.kernel.worker.processes import ticket_of
+from vfioctl.kernel.worker.server import Answers
+from vfioctl.kernel.worker.survey import Maker, made
+from vfioctl.kernel.worker.wire import Frames, framed, receive_message
+from vfioctl.signals import deferred
 
 RETURNED = "returned"
 _MOST_VERDICTS = 1 << 20
 
 
-class Deputy:
-    """The child. `keep`: descriptors that it has too, as the host's lock; `verdicts`: the file for its last word.
+class WriteWorker:
+    """The worker, as its caller has it; one thread at a time uses it (`Workers` sees to that).
 
-    `kernel`: what those functions are called with that it is to call. Every question raises Unreturned when it was not
-    answered in time, ChildProcessError when the child died.
+    Every question raises Unreturned when it was not answered in time, and ChildProcessError when the worker died.
     """
 
-    def __init__(self, kernel: object, keep: Collection[int] = (), verdicts: Path | None = None) -> None:
-        self.helps = os.getpid()
-        with held_back():
-            requests, self._requests = os.pipe()
-            try:
-                self._child = Child(_serve(kernel, requests, verdicts), (*keep, requests), orphan=True)
-            except BaseException:
-                os.close(self._requests)
-                raise
-            finally:
-                os.close(requests)
+    def __init__(self, server: ForkServer, maker: Maker, *, modules: Sequence[str] = ()) -> None:
+        function = "vfioctl.kernel.worker.writer:serve"
+        self._job = Job(server, function, (maker,), modules=modules, reading=False, two_way=True)
 
-    def write(self, path: str, value: str, *, deadline: float) -> int:
-        """0 or the errno."""
-        return int(self._asked("write", path, value, deadline))
+    @property
+    def pid(self) -> int:
+        """0 until it runs."""
+        return self._job.pid
 
-    def group_flags(self, path: str, *, deadline: float) -> tuple[int, int]:
+    @property
+    def has_ended(self) -> bool:
+        return self._job.has_ended
+
+    def write(
+        self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
+    ) -> int:
+        """0 or the errno. An interrupt waits until the write has ended: whoever undoes it then starts from rest."""
+        with deferred():
+            self._ask(("write", path, value, str(verdicts or "")), locks)
+            return int(self._answer(timeout))
+
+    def group_flags(self, path: str, *, timeout: float) -> tuple[int, int]:
         """As `files.group_flags`."""
-        errno, flags = self._asked("group", path, "", deadline)
+        with deferred():
+            self.begin_reading("group", path)
+            errno, flags = self.answer_reading(timeout)
         return errno, flags
 
-    def call(self, function: Callable[..., Any], subject: str, *, deadline: float) -> Any:
-        """`function(kernel, subject)`, which is one of a module, and returns plain data."""
-        (result,) = self._asked("call", f"{function.__module__}:{function.__name__}", subject, deadline)
-        return result
+    def begin_reading(self, *request: object) -> None:
+        """Asks for a read (`read`, the reader's name, the subject, the reader's arguments): it may be killed now."""
+        self._job.page.reading = True
+        self._ask(request)
 
-    def _asked(self, verb: str, name: str, value: str, deadline: float) -> Any:
-        with held_back():  # heard when the write has ended: whoever undoes it then starts from rest
-            self._child.meet()
-            body = marshal.dumps((verb, str(name), str(value)))
-            try:
-                os.write(self._requests, len(body).to_bytes(SIZE_BYTES, "little") + body)
-            except BrokenPipeError:
-                raise ChildProcessError("the child that writes died") from None
-            return self._child.answer(time.monotonic() + deadline, deadline)
+    def answer_reading(self, timeout: float) -> Any:
+        """What was read."""
+        answer = self._answer(timeout)
+        self._job.page.reading = False
+        return answer
+
+    def _ask(self, request: Sequence[object], locks: Sequence[int] = ()) -> None:
+        self._job.ask(framed(tuple(request)), locks)
+
+    def _answer(self, timeout: float) -> Any:
+        return self._job.answer(time.monotonic() + timeout, timeout)
 
     def close(self) -> None:
-        """Lets it end, at once or when its write returns."""
-        os.close(self._requests)
-        with held_back(), suppress(HostError):
-            if self.helps == os.getpid():
-                self._child.meet()
-            self._child.close()
+        """Lets it end, at once or when its write returns; it is killed where it only reads."""
+        if self._job.page.reading:
+            self._job.abandon()
+        else:
+            self._job.close()
 
 
-def _serve(kernel: object, requests: int, verdicts: Path | None) -> Callable[[Callable[[object], None]], None]:
-    def serve(send: Callable[[object], None]) -> None:
-        while size := os.read(requests, SIZE_BYTES):
-            answer = _answer(kernel, *marshal.loads(os.read(requests, int.from_bytes(size, "little"))))
+# -- in the worker -------------------------------------------------------------------------------------
+
+
+def serve(answers: Answers, maker: Maker) -> None:
+    """Does what it is asked until its caller has closed the stream."""
+    _Server(answers, maker).serve()
+
+
+class _Server:
+    def __init__(self, answers: Answers, maker: Maker) -> None:
+        self._answers, self._maker = answers, maker
+        self._kernel: object = None
+        self._unread: tuple[str, int] | None = None
+        """Of the last write, where its verdict belongs and the errno: nobody may read the answer."""
+
+    def serve(self) -> None:
+        stream, frames, locks = _socket.socket(fileno=self._answers.fd), Frames(), list[int]()
+        while True:
             try:
-                send(answer)
-            except BrokenPipeError:  # it was given up: nobody waits for the answer any more
-                if isinstance(answer, int):
-                    _leave_verdict(verdicts, answer)
+                chunk, fds = receive_message(stream, 1 << 16)
+            except ConnectionResetError:  # given up when the answer had been sent, and was not read
+                return self._leave_verdict()
+            if not chunk:
+                return None
+            locks += fds
+            for request in frames.add(chunk):
+                self._do(*request)
+                while locks:
+                    os.close(locks.pop())
 
-    return serve
+    def _do(self, verb: str, *details: Any) -> None:
+        self._unread = None
+        if verb == "write":
+            path, value, verdicts = details
+            answer: object = (errno := files.write_once(path, value))
+            self._unread = verdicts, errno
+        elif verb == "group":
+            answer = files.group_flags(*details)
+        else:
+            reader, subject, args = details
+            self._kernel = self._kernel or made(self._maker)
+            answer = (named(reader)(self._kernel, *args)(subject),)
+        try:
+            self._answers.send(answer)
+        except OSError:  # it was given up: nobody waits for the answer any more
+            self._leave_verdict()
+
+    def _leave_verdict(self) -> None:
+        if self._unread and self._unread[0]:
+            leave_verdict(*self._unread)
+            self._unread = None
 
 
-def _answer(kernel: object, verb: str, name: str, value: str) -> object:
-    if verb == "write":
-        return files.write_once(name, value)
-    if verb == "group":
-        return files.group_flags(name)
-    module, _, function = name.partition(":")
-    return (getattr(import_module(module), function)(kernel, value),)
+def leave_verdict(verdicts: str, errno: int) -> None:
+    """The last word of this process, on a write that was given up."""
+    import json  # few sessions need it
 
-
-def _leave_verdict(verdicts: Path | None, errno: int) -> None:
-    if verdicts is None:
-        return
     line = json.dumps({"ticket": ticket_of(os.getpid()), "said": files.symbol(errno) if errno else RETURNED})
     with suppress(OSError):
         fd = os.open(verdicts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -110,11 +154,7 @@ def _leave_verdict(verdicts: Path | None, errno: int) -> None:
         os.close(fd)
 
 
-def ticket_of(pid: int) -> str:
-    """A process by its number and the moment it began: numbers are used again. One that has ended began never."""
-    fields = expendable.process_text(pid, "stat").rpartition(")")[2].split()
-    there = len(fields) > 19 and fields[0] not in ("Z", "X")
-    return f"{pid}:{fields[19]}" if there else f"{pid}:"
+# -- verdicts ------------------------------------------------------------------------------------------
 
 
 def write_ended(ticket: str, verdicts: Path | None) -> str | None:
@@ -127,6 +167,8 @@ def write_ended(ticket: str, verdicts: Path | None) -> str | None:
 
 
 def _verdict(ticket: str, verdicts: Path | None) -> str:
+    import json
+
     try:
         text = verdicts.read_bytes()[-_MOST_VERDICTS:].decode(errors="replace") if verdicts else ""
     except OSError:

@@ -29,7 +29,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 class MdevReader:
-    """See `Reader`."""
+    """See `Dialect`."""
 
     dialect = "mdev"
 

@@ -18,7 +18,7 @@ GPU_CLASSES = ("0x03", "0x1200")
 
 
 class SriovReader:
-    """See `Reader`."""
+    """See `Dialect`."""
 
     dialect = "sriov"
 

@@ -58,7 +58,7 @@ def bytes_in(text: str) -> int | None:
 
 
 class VendorReader:
-    """See `Reader`."""
+    """See `Dialect`."""
 
     dialect = "vendor-vfio"
 

@@ -19,7 +19,7 @@ _SCOPE = re.compile(r"pf|vf([1-9][0-9]{0,3})", re.ASCII)
 
 
 class XeReader(SriovReader):
-    """See `Reader`."""
+    """See `Dialect`."""
 
     dialect = "xe"
 

@@ -1,16 +1,15 @@
 """All that can be sliced on a host, as plain facts.
 
-Imports no model: its children read while the caller still imports one.
+Imports no model: its workers read while the caller still imports one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader, Unanswered
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader, Unanswered
 from vfioctl.vgpu.dialects.dialect import Dialect, Facts, physical
 from vfioctl.vgpu.dialects.mdev import MdevReader
 from vfioctl.vgpu.dialects.sriov import SriovReader
@@ -59,9 +58,7 @@ class VgpuScan:
         half = len(parents) // 2 if len(parents) > _MANY else 0
         for share in (parents[:half], parents[half:]):
             if share:
-                # what twins have in common is read once; one alone may be read by whoever is there already
-                attempt = partial(read_place, self._kernel) if len(share) == 1 else partial(_attempt, self._readers)
-                self._answers.append(self._kernel.survey(attempt, [f"{dialect} {parent}" for parent in share]))
+                self._answers.append(self._kernel.survey(PlaceReader, [f"{dialect} {parent}" for parent in share]))
         for parent in parents:
             self._cards.setdefault(self._card_of(parent), dialect)
 
@@ -95,15 +92,25 @@ class VgpuScan:
         return {} if isinstance(answer, Unanswered) else answer
 
 
-def read_place(kernel: Reader, subject: str) -> Facts:
-    """What one place shows, named as its dialect and itself. Runs in a child."""
-    wanted = (reader for reader in READERS if subject.startswith(f"{reader.dialect} "))
-    return _attempt({reader.dialect: reader(kernel) for reader in wanted}, subject)
+class PlaceReader:
+    """Reads one place after the other, each named as its dialect and itself, in a worker.
 
+    What twins have in common is read once.
+    """
 
-def _attempt(readers: Mapping[str, Dialect], subject: str) -> Facts:
-    dialect, _, parent = subject.partition(" ")
-    try:
-        return readers[dialect].read(parent)
-    except KernelRefused as error:
-        return {"failed": f"it could not be read: {error.symbol}"}
+    def __init__(self, kernel: FileReader) -> None:
+        self._kernel = kernel
+        self._readers: dict[str, Dialect] = {}
+
+    def __call__(self, subject: str) -> Facts:
+        """What the place shows, or why it has `failed`."""
+        dialect, _, parent = subject.partition(" ")
+        try:
+            return self._reader(dialect).read(parent)
+        except KernelRefused as error:
+            return {"failed": f"it could not be read: {error.symbol}"}
+
+    def _reader(self, dialect: str) -> Dialect:
+        if dialect not in self._readers:
+            self._readers[dialect] = next(reader for reader in READERS if reader.dialect == dialect)(self._kernel)
+        return self._readers[dialect]

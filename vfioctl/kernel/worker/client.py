@@ -1,0 +1,164 @@
+"""The caller's side of its fork server: starts it when it is first needed, and asks it for workers.
+
+A process with one thread forks it, which is quickest. One with several executes a new interpreter instead: in a
+forked one, a lock that another thread held would be held for ever. May be used by any number of threads.
+"""
+
+from __future__ import annotations
+
+import _socket
+import marshal
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakSet
+
+from vfioctl.errors import HostError
+from vfioctl.kernel.worker.wire import pair, send_message
+from vfioctl.signals import deferred
+
+_FD = 3
+_START = f"import sys; sys.path[:] = sys.argv[1:]; from vfioctl.kernel.worker.server import main; main({_FD})"
+_LONGEST_SEND = 10.0
+_PAUSES = (0.0, *(0.0005 * 1.5**n for n in range(18)))
+"""Seconds between looks whether a server has ended; it ends at once, and within about a second on a busy machine."""
+
+handles: WeakSet[_Handle] = WeakSet()
+"""What a fork of this process must not use: it is closed there, or the server would not see this process end."""
+_uncollected: list[int] = []
+
+
+class _Handle(Protocol):
+    def forget(self) -> None:
+        """In a fork of the process: lets go of what is its parent's."""
+
+
+class ForkServer:
+    """The fork server of one session. It ends with the process that has it, however that ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sock: _socket.socket | None = None
+        self._pid = 0
+        self._jobs = count(1)
+        handles.add(self)
+
+    def run(self, function: str, modules: Sequence[str], fds: Sequence[int]) -> tuple[int, _socket.socket]:
+        """Has a worker forked; its number among the jobs, and the connection to the server that has it.
+
+        A server that has died is replaced. Raises HostError.
+        """
+        with deferred(), self._lock:
+            job = next(self._jobs)
+            request = marshal.dumps(("run", job, function, tuple(modules)))
+            for _ in range(2):
+                sock = self._sock or self._start()
+                try:
+                    send_message(sock, request, fds)
+                except OSError as error:
+                    refused = error
+                    self._leave()
+                else:
+                    return job, sock
+        raise HostError(f"no child process could be started: {refused.strerror}")
+
+    def close(self) -> None:
+        """Lets it end."""
+        with deferred(), self._lock:
+            self._leave()
+
+    def forget(self) -> None:
+        """In a fork of the process: the server is its parent's, and must see that one end."""
+        self._lock = threading.Lock()
+        if self._sock:
+            self._sock.close()
+        self._sock, self._pid = None, 0
+
+    def _leave(self) -> None:
+        sock, pid, self._sock, self._pid = self._sock, self._pid, None, 0
+        if sock:
+            sock.close()
+        if pid:
+            _collect(pid)
+
+    def _start(self) -> _socket.socket:
+        for pid in tuple(_uncollected):
+            if _has_ended(pid):
+                _uncollected.remove(pid)
+        sockets: tuple[_socket.socket, ...] = ()
+        try:
+            ours, theirs = sockets = pair(_socket.SOCK_SEQPACKET)
+            ours.settimeout(_LONGEST_SEND)
+            self._pid = _forked(theirs.fileno()) if _has_one_thread() else _executed(theirs.fileno())
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            raise HostError(f"no child process could be started: {error.strerror}") from None
+        theirs.close()
+        self._sock = ours
+        return ours
+
+
+def kill(job: int, sock: _socket.socket) -> bool:
+    """Has the server kill a worker; False where that server is gone."""
+    try:
+        send_message(sock, marshal.dumps(("kill", job)))
+    except OSError:
+        return False
+    return True
+
+
+def _has_one_thread() -> bool:
+    """By the kernel's count: threads of libraries are none of Python's."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _forked(fd: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        from vfioctl.kernel.worker.server import main
+
+        main(fd)
+    return pid
+
+
+def _executed(fd: int) -> int:
+    home = str(Path(__file__).resolve().parents[3])
+    paths = [home, *(path or os.getcwd() for path in sys.path)]
+    command = [sys.executable, "-I", "-S", "-c", _START, *paths]
+    return os.posix_spawn(sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, fd, _FD)])
+
+
+def _collect(pid: int) -> None:
+    """Waits for a server whose socket is closed, so that it is no zombie; not when this process ends itself."""
+    for pause in _PAUSES:
+        time.sleep(pause)
+        if _has_ended(pid):
+            return
+        if sys.is_finalizing():
+            return
+    _uncollected.append(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    with suppress(ChildProcessError):  # somebody else has collected it
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    return True
+
+
+def _forget_all() -> None:
+    _uncollected.clear()
+    for handle in tuple(handles):
+        handle.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

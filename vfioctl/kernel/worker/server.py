@@ -1,0 +1,168 @@
+"""The fork server: a process with one thread that forks workers when it is asked to, so that its caller never forks.
+
+It does nothing else that could block: it imports, forks, collects what has ended, and kills the readers that it is
+told to kill. When its socket closes, for its caller has ended or needs it no more, it kills those that only read, and
+ends; one that is in a write is left to end by itself.
+
+Each request is one message: `("run", job, function, modules)` with descriptors (where answers go, the page, and any
+others that the worker is to keep), or `("kill", job)`.
+"""
+
+from __future__ import annotations
+
+import _socket
+import marshal
+import os
+import select
+import signal
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+from vfioctl.kernel.worker.names import named
+from vfioctl.kernel.worker.processes import began_at
+from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, VALUE, Page, receive_message, send
+from vfioctl.signals import unblock
+
+_MOST_REQUEST = 1 << 16
+
+
+class Answers:
+    """A worker's way to its caller."""
+
+    def __init__(self, fd: int, page: Page) -> None:
+        self.fd, self._page = fd, page
+
+    def send(self, value: object) -> None:
+        """One result, which must be plain data. Raises OSError when nobody waits for it any more."""
+        send(self.fd, (VALUE, value))
+
+    def is_at(self, number: int) -> None:
+        """Tells which subject is read from now on."""
+        self._page.at = number
+
+
+class _Worker(NamedTuple):
+    job: int
+    page: Page
+
+
+def main(fd: int) -> NoReturn:
+    """Serves at that socket. Closes whatever else this process has open, and never returns."""
+    code = 1
+    try:
+        _leave_the_caller(fd)
+        _Server(_socket.socket(fileno=fd)).serve()
+        code = 0
+    finally:
+        # os._exit: the caller's exit handlers, buffers and database connections are not for this process to end
+        os._exit(code)
+
+
+def _leave_the_caller(fd: int) -> None:
+    os.setsid()  # a Ctrl-C at the terminal is for the caller; a write once begun is better finished
+    signal.set_wakeup_fd(-1)
+    for ignored in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
+    for usual in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(usual, signal.SIG_DFL)
+    unblock()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)  # a stuck worker must not keep the caller's pipes open
+    os.closerange(3, fd)
+    os.closerange(fd + 1, 1 << 20)
+    os.set_inheritable(fd, False)  # noqa: FBT003 - so it is declared
+
+
+class _Server:
+    def __init__(self, sock: _socket.socket) -> None:
+        self._sock = sock
+        self._workers: dict[int, _Worker] = {}
+        self._woken, self._waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        poll = select.poll()
+        for fd in (self._sock.fileno(), self._woken):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._collect()
+            if self._sock.fileno() in ready:
+                request, fds = receive_message(self._sock, _MOST_REQUEST)
+                if not request:
+                    return self._end()
+                self._do(fds, *marshal.loads(request))
+
+    def _do(self, fds: list[int], verb: str, job: int, *details: Any) -> None:
+        try:
+            if verb == "run":
+                self._run(fds, job, *details)
+            else:
+                self._kill(job)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _run(self, fds: list[int], job: int, function: str, modules: tuple[str, ...]) -> None:
+        for module in modules:
+            with suppress(Exception):  # the worker meets it again, and tells why
+                import_module(module)  # once for all workers
+        try:
+            page = Page(fds[1])
+            pid = os.fork()
+        except OSError as error:
+            with suppress(OSError):
+                send(fds[0], (NOT_STARTED, error.strerror))
+            return
+        if pid == 0:
+            self._become_worker(fds, function, page)
+        self._workers[pid] = _Worker(job, page)
+
+    def _become_worker(self, fds: list[int], function: str, page: Page) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in (self._sock.fileno(), self._woken, self._waking):
+                os.close(fd)
+            work(fds[0], fds[1], function, page)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _collect(self) -> None:
+        """Whatever has ended; their numbers are free from here on, so nothing is killed by them any more."""
+        with suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                if worker := self._workers.pop(pid, None):
+                    worker.page.close()
+
+    def _kill(self, job: int) -> None:
+        for pid, worker in self._workers.items():
+            if worker.job == job:
+                os.kill(pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        for pid, worker in self._workers.items():
+            if worker.page.reading:
+                os.kill(pid, signal.SIGKILL)
+
+
+def work(answers: int, question: int, function: str, page: Page) -> None:
+    """Does in a worker what was asked: `function(answers, *question)`. A bug is the caller's to raise."""
+    page.began = began_at(os.getpid())
+    page.pid = os.getpid()
+    try:
+        asked = Page.question(question)
+        os.close(question)
+        named(function)(Answers(answers, page), *asked)
+    except Exception:  # noqa: BLE001 - whatever it is, it goes to the caller
+        import traceback
+
+        with suppress(OSError):
+            send(answers, (FAILURE, traceback.format_exc()))
