@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -395,14 +395,19 @@ class TestTheProof:
             asked = 0
 
             def survey(
-                self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+                self,
+                reader: Callable[..., Callable[[str], T]],
+                subjects: Iterable[str],
+                *,
+                args: Sequence[object] = (),
+                timeout: float | None = None,
             ) -> Iterator[tuple[str, T | Unanswered]]:
                 if len(self.writes) == last:
                     Slow.asked += 1
                 if Slow.asked == 3:
                     Simulated.write(self, DRIVERS_PROBE, GPU)
                     Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
-                return super().survey(read_one, subjects, timeout=timeout)
+                return super().survey(reader, subjects, args=args, timeout=timeout)
 
         last = Machine(fast_folder / "y.db").writes
         work = Machine(fast_folder / "x.db", Slow)

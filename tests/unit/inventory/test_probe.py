@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -380,9 +380,14 @@ class Mute(Recorded):
         self._times = times
 
     def survey(
-        self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+        self,
+        reader: Callable[..., Callable[[str], T]],
+        subjects: Iterable[str],
+        *,
+        args: Sequence[object] = (),
+        timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        for subject, answer in super().survey(read_one, subjects, timeout=timeout):
+        for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout):
             if subject == GPU and self._times:
                 self._times -= 1
                 yield subject, Unanswered("no answer after 1 s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -259,9 +259,14 @@ def test_a_device_on_vfio_keeps_its_own_node() -> None:
 def test_a_device_that_does_not_answer_is_named() -> None:
     class Mute(Recorded):
         def survey(
-            self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+            self,
+            reader: Callable[..., Callable[[str], T]],
+            subjects: Iterable[str],
+            *,
+            args: Sequence[object] = (),
+            timeout: float | None = None,
         ) -> Iterator[tuple[str, T | Unanswered]]:
-            for subject, answer in super().survey(read_one, subjects, timeout=timeout):
+            for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout):
                 yield subject, Unanswered("no answer") if subject == "0000:01:00.0" else answer
 
     found, unread = capture(Mute(spoilt(), ""))

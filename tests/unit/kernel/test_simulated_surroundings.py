@@ -20,6 +20,7 @@ from tests.hosts.machines import (
     state,
 )
 from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.kernel.lenient import text
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Unanswered
 from vfioctl.kernel.recorded.tree import form, parse
 from vfioctl.kernel.simulated import surroundings
@@ -343,7 +344,7 @@ class TestWhoMustBeWaitedFor:
             kernel.rom(SOUND)
         assert kernel.read(device("vendor", SOUND)) == "0x1002"
         assert kernel.read(device("driver_override", SCREEN)) == "(null)"
-        ((_, answer),) = kernel.survey(lambda a: kernel.read(device("driver_override", a)), [SOUND])
+        ((_, answer),) = kernel.survey(text, [device("driver_override", SOUND)])
         assert isinstance(answer, Unanswered)
 
     def test_another_write_to_it_hangs_behind_the_first(self, kernel: Simulated) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -436,9 +436,14 @@ class TestWhatGoesWrong:
     def test_one_that_does_not_answer_costs_itself(self) -> None:
         class Mute(Recorded):
             def survey(
-                self, read_one: Callable[[str], T], subjects: Iterable[str], *, timeout: float | None = None
+                self,
+                reader: Callable[..., Callable[[str], T]],
+                subjects: Iterable[str],
+                *,
+                args: Sequence[object] = (),
+                timeout: float | None = None,
             ) -> Iterator[tuple[str, T | Unanswered]]:
-                for subject, answer in super().survey(read_one, subjects, timeout=timeout):
+                for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout):
                     yield subject, Unanswered("no answer after 1 s") if subject.endswith("08:01.0") else answer
 
         found = read_vgpus(Mute(original("a2"), ""))

@@ -58,7 +58,7 @@ class Job:
         handles.add(self)
         with deferred():
             try:
-                page_fd, self.page = Page.create(tuple(question), reading=reading)
+                page_fd, self._page = Page.create(tuple(question), reading=reading)
                 theirs.append(page_fd)
                 sending = self._open_stream() if two_way else self._open_pipe()
                 theirs.insert(0, sending)
@@ -73,7 +73,8 @@ class Job:
                 for fd in theirs:
                     os.close(fd)
 
-    answers = -1
+    answers, _pid = -1, 0
+    _page: Page | None = None
     _stream: _socket.socket | None = None
 
     def _open_pipe(self) -> int:
@@ -88,9 +89,15 @@ class Job:
         return theirs.detach()
 
     @property
+    def page(self) -> Page:
+        """What the worker shows of itself, until this is closed."""
+        assert self._page
+        return self._page
+
+    @property
     def pid(self) -> int:
         """0 until it runs."""
-        return int(self.page.pid)
+        return int(self._page.pid) if self._page else self._pid
 
     def ask(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Sends more to a two-way one. Raises ChildProcessError."""
@@ -146,21 +153,27 @@ class Job:
             self._stream.close()
         elif self.answers >= 0:
             os.close(self.answers)
-        self.answers, self._stream = -1, None
+        if self._page:
+            self._pid = int(self._page.pid)
+            self._page.close()
+        self.answers, self._stream, self._page = -1, None, None
 
     def abandon(self) -> None:
         """Gives up one that only reads: it is killed, and ends as soon as the kernel lets it go."""
+        began = int(self.page.began) if self._page else 0
         self.close()
         if not client.kill(self._number, self._via):
-            processes.kill(self.pid, int(self.page.began))
+            processes.kill(self.pid, began)
 
     def forget(self) -> None:
         """In a fork of the process: the worker is its parent's."""
         self.close()
 
     def __del__(self) -> None:
-        if self.answers >= 0:  # begun, and never waited for
-            self.abandon() if self.page.reading else self.close()
+        if self._page and self._page.reading and self.answers >= 0:  # begun, and never waited for
+            self.abandon()
+        else:
+            self.close()
 
 
 def _result(frame: tuple[int, Any]) -> Any:

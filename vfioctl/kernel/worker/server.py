@@ -15,6 +15,7 @@ import marshal
 import os
 import select
 import signal
+import time
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
@@ -25,6 +26,8 @@ from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, VALUE, Page, receiv
 from vfioctl.signals import unblock
 
 _MOST_REQUEST = 1 << 16
+_LAST_SECONDS = 0.1
+"""For workers to end when their caller has: only one that blocks takes longer."""
 
 
 class Answers:
@@ -130,6 +133,8 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in (self._sock.fileno(), self._woken, self._waking):
                 os.close(fd)
+            for other in self._workers.values():
+                other.page.close()
             work(fds[0], fds[1], function, page)
             code = 0
         finally:
@@ -151,6 +156,14 @@ class _Server:
         for pid, worker in self._workers.items():
             if worker.page.reading:
                 os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + _LAST_SECONDS  # so that no init has to collect them; some are slow about it
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        self._collect()
+        while self._workers and (left := until - time.monotonic()) > 0:
+            if poll.poll(left * 1000):
+                os.read(self._woken, 4096)
+            self._collect()
 
 
 def work(answers: int, question: int, function: str, page: Page) -> None:

@@ -84,7 +84,7 @@ class WriteWorker:
 
     def close(self) -> None:
         """Lets it end, at once or when its write returns; it is killed where it only reads."""
-        if self._job.page.reading:
+        if self._job.answers >= 0 and self._job.page.reading:
             self._job.abandon()
         else:
             self._job.close()
