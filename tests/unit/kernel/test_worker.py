@@ -1,8 +1,9 @@
-"""Writes and reads in a child of their own: a FIFO that nobody reads stands for a write that does not return."""
+"""Writes and reads in write workers: a FIFO that nobody reads stands for a write that does not return."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -10,22 +11,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.kernel.test_child import has_children, open_files
+from tests.unit.kernel.test_jobs import NOTHING, eventually, has_children, of_session, open_files
 from vfioctl.errors import Busy, HostError, KernelRefused, Stuck
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.protocol import Unanswered
+from vfioctl.kernel.protocol import Unanswered, per_subject
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker.child import Unreturned, call, process_text
-from vfioctl.kernel.worker.writer import RETURNED, Deputy, ticket_of, write_ended
+from vfioctl.kernel.worker import job, wire
+from vfioctl.kernel.worker.client import ForkServer
+from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.processes import process_text, ticket_of
+from vfioctl.kernel.worker.writer import RETURNED, WriteWorker, write_ended
 
 pytestmark = pytest.mark.alone
 
@@ -36,11 +39,19 @@ SOON, LATE = 0.4, 20.0
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """No descriptor stays open, and no child is ours: those of init are its to collect."""
+    """No descriptor stays open, and no child is ours, zombies included."""
     before = open_files()
     yield
+    gc.collect()  # a traceback may have kept a kernel
     assert open_files().keys() == before.keys()
     assert not has_children()
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -71,54 +82,82 @@ def has_ended(pid: int) -> bool:
     return ticket_of(pid) == f"{pid}:"
 
 
-def eventually(true: Callable[[], object]) -> bool:
-    until = time.monotonic() + LATE
-    while time.monotonic() < until:
-        if true():
-            return True
-        time.sleep(0.01)
-    return False
+def started(worker: WriteWorker) -> None:
+    assert eventually(lambda: worker.pid)
 
 
-class TestDeputy:
-    def test_one_child_does_all_writes(self, tmp_path: Path) -> None:
+class TestWriteWorker:
+    def test_one_process_does_all_writes(self, server: ForkServer, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        deputy = Deputy(None)
+        worker = WriteWorker(server, NOTHING)
         for text in ("one", "two", "\n", "é"):
-            assert deputy.write(str(tmp_path / "a"), text, deadline=LATE) == 0
-        pid = deputy._child.pid
+            assert worker.write(str(tmp_path / "a"), text, timeout=LATE) == 0
+        pid = worker.pid
         assert (tmp_path / "a").read_bytes() == b"\xc3\xa9o", "each is written over the one before, as to sysfs"
-        deputy.close()
+        worker.close()
         assert eventually(lambda: has_ended(pid))
 
     @pytest.mark.parametrize(
         ("path", "number"),
         [("/no/such/file", errno.ENOENT), ("/proc", errno.EISDIR), ("/proc/sys/kernel/ostype", errno.EACCES)],
     )
-    def test_an_errno_is_told_and_the_child_goes_on(self, tmp_path: Path, path: str, number: int) -> None:
-        deputy = Deputy(None)
-        told = deputy.write(path, "x", deadline=LATE)
+    def test_an_errno_is_told_and_it_goes_on(self, server: ForkServer, tmp_path: Path, path: str, number: int) -> None:
+        worker = WriteWorker(server, NOTHING)
+        told = worker.write(path, "x", timeout=LATE)
         assert told in (number, errno.EROFS, errno.EPERM)
         (tmp_path / "a").touch()
-        assert deputy.write(str(tmp_path / "a"), "x", deadline=LATE) == 0
-        deputy.close()
+        assert worker.write(str(tmp_path / "a"), "x", timeout=LATE) == 0
+        worker.close()
 
-    def test_it_is_nobodys_child_but_inits(self) -> None:
-        deputy = Deputy(None)
-        deputy._child.meet()
-        parent = int(process_text(deputy._child.pid, "stat").rpartition(")")[2].split()[1])
-        assert parent != os.getpid()
-        assert not has_children()
-        deputy.close()
+    def test_it_is_the_fork_servers_child(self, server: ForkServer) -> None:
+        worker = WriteWorker(server, NOTHING)
+        started(worker)
+        parent = int(process_text(worker.pid, "stat").rpartition(")")[2].split()[1])
+        assert parent == server._pid
+        worker.close()
+        assert eventually(lambda: of_session(server._pid) == [server._pid]), "which collects it"
 
-    def test_a_write_that_does_not_return_is_given_up_in_time_and_not_killed(self, fifo: Path, tmp_path: Path) -> None:
-        verdicts = tmp_path / "verdicts"
-        deputy, began = Deputy(None, verdicts=verdicts), time.monotonic()
+    def test_it_outlives_the_fork_server_while_it_writes(self, server: ForkServer, fifo: Path, tmp_path: Path) -> None:
+        worker = WriteWorker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
-            deputy.write(str(fifo), "text", deadline=SOON)
+            worker.write(str(fifo), "text", timeout=SOON, verdicts=tmp_path / "verdicts")
+        ticket = ticket_of(caught.value.pid)
+        worker.close()
+        server.close()
+        time.sleep(0.2)
+        assert write_ended(ticket, tmp_path / "verdicts") is None
+        assert drained(fifo) == b"text"
+        assert eventually(lambda: write_ended(ticket, tmp_path / "verdicts") == RETURNED)
+
+    def test_it_outlives_a_fork_server_that_was_killed(self, server: ForkServer, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        worker = WriteWorker(server, NOTHING)
+        assert worker.write(str(tmp_path / "a"), "x", timeout=LATE) == 0
+        os.kill(server._pid, signal.SIGKILL)
+        assert worker.write(str(tmp_path / "a"), "y", timeout=LATE) == 0
+        worker.close()
+
+    def test_an_answer_that_nobody_took_is_its_verdict(self, server: ForkServer, fifo: Path, tmp_path: Path) -> None:
+        """It returned between the timeout and the moment that it was given up."""
+        worker = WriteWorker(server, NOTHING)
+        with pytest.raises(Unreturned) as caught:
+            worker.write(str(fifo), "text", timeout=SOON, verdicts=tmp_path / "verdicts")
+        ticket = ticket_of(caught.value.pid)
+        assert drained(fifo) == b"text"
+        assert eventually(lambda: worker.has_ended), "it has answered"
+        worker.close()
+        assert eventually(lambda: write_ended(ticket, tmp_path / "verdicts") == RETURNED)
+
+    def test_a_write_that_does_not_return_is_given_up_in_time_and_not_killed(
+        self, server: ForkServer, fifo: Path, tmp_path: Path
+    ) -> None:
+        verdicts = tmp_path / "verdicts"
+        worker, began = WriteWorker(server, NOTHING), time.monotonic()
+        with pytest.raises(Unreturned) as caught:
+            worker.write(str(fifo), "text", timeout=SOON, verdicts=verdicts)
         assert SOON <= time.monotonic() - began < SOON + 10
         ticket = ticket_of(caught.value.pid)
-        deputy.close()
+        worker.close()
         assert write_ended(ticket, verdicts) is None
         time.sleep(0.1)
         assert ticket_of(caught.value.pid) == ticket, "it is still there"
@@ -128,45 +167,47 @@ class TestDeputy:
         assert eventually(lambda: has_ended(caught.value.pid)), "and it ends by itself"
         assert verdicts.stat().st_mode & 0o777 == 0o600
 
-    def test_an_errno_that_comes_late_is_its_verdict(self, fifo: Path, tmp_path: Path) -> None:
+    def test_an_errno_that_comes_late_is_its_verdict(self, server: ForkServer, fifo: Path, tmp_path: Path) -> None:
         verdicts, full = tmp_path / "verdicts", os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
         with suppress(BlockingIOError):
             while os.write(full, b"x" * 4096):
                 pass
-        deputy = Deputy(None, verdicts=verdicts)
+        worker = WriteWorker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
-            deputy.write(str(fifo), "text", deadline=SOON)
+            worker.write(str(fifo), "text", timeout=SOON, verdicts=verdicts)
         ticket = ticket_of(caught.value.pid)
-        deputy.close()
+        worker.close()
         os.close(full)  # the last who could have read it
         assert eventually(lambda: write_ended(ticket, verdicts) == "EPIPE")
 
     @pytest.mark.parametrize("verdicts", ["none", "no/such/folder/x", "link"])
-    def test_where_it_cannot_say_so_its_end_is_all_there_is(self, fifo: Path, tmp_path: Path, verdicts: str) -> None:
+    def test_where_it_cannot_say_so_its_end_is_all_there_is(
+        self, server: ForkServer, fifo: Path, tmp_path: Path, verdicts: str
+    ) -> None:
         (tmp_path / "target").touch()
         (tmp_path / "link").symlink_to(tmp_path / "target")
         place = None if verdicts == "none" else tmp_path / verdicts
-        deputy = Deputy(None, verdicts=place)
+        worker = WriteWorker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
-            deputy.write(str(fifo), "text", deadline=SOON)
+            worker.write(str(fifo), "text", timeout=SOON, verdicts=place)
         ticket = ticket_of(caught.value.pid)
-        deputy.close()
+        worker.close()
         assert write_ended(ticket, place) is None
         drained(fifo)
         assert eventually(lambda: write_ended(ticket, place) == "unknown")
         assert (tmp_path / "target").read_bytes() == b"", "no link is followed"
 
-    def test_a_child_that_was_killed_is_told(self, tmp_path: Path) -> None:
+    def test_a_child_that_was_killed_is_told(self, server: ForkServer, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        deputy = Deputy(None)
-        deputy._child.meet()
-        os.kill(deputy._child.pid, signal.SIGKILL)
-        assert eventually(lambda: has_ended(deputy._child.pid))
+        worker = WriteWorker(server, NOTHING)
+        started(worker)
+        os.kill(worker.pid, signal.SIGKILL)
+        assert eventually(lambda: has_ended(worker.pid))
         with pytest.raises(ChildProcessError, match="died"):
-            deputy.write(str(tmp_path / "a"), "x", deadline=LATE)
-        deputy.close()
+            worker.write(str(tmp_path / "a"), "x", timeout=LATE)
+        worker.close()
 
-    def test_a_ctrl_c_is_heard_when_the_write_has_ended(self, fifo: Path) -> None:
+    def test_a_ctrl_c_is_heard_when_the_write_has_ended(self, server: ForkServer, fifo: Path) -> None:
         def later() -> None:
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
@@ -174,25 +215,45 @@ class TestDeputy:
             text.append(drained(fifo))
 
         text: list[bytes] = []
-        deputy, thread = Deputy(None), threading.Thread(target=later)
+        worker, thread = WriteWorker(server, NOTHING), threading.Thread(target=later)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            deputy.write(str(fifo), "text", deadline=LATE)
+            worker.write(str(fifo), "text", timeout=LATE)
         thread.join()
-        deputy.close()
+        worker.close()
         assert text == [b"text"]
 
-    def test_no_descriptor_can_be_had(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def none_left() -> tuple[int, int]:
-            pipes.append(1)
-            if len(pipes) > 1:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return real()
+    def test_no_descriptor_can_be_had(self, server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        def none_left(*_: object) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
 
-        real, pipes = os.pipe, [0][:0]
-        monkeypatch.setattr(os, "pipe", none_left)
+        monkeypatch.setattr(wire, "pair", none_left)
+        monkeypatch.setattr(job, "pair", none_left)
         with pytest.raises(HostError, match="no child process could be started"):
-            Deputy(None)
+            WriteWorker(server, NOTHING)
+
+    def test_a_read_that_does_not_return_is_killed(self, server: ForkServer, fifo: Path) -> None:
+        worker = WriteWorker(server, NOTHING)
+        worker.begin_reading("read", f"{__name__}:block", str(fifo), ())
+        with pytest.raises(Unreturned) as caught:
+            worker.answer_reading(SOON)
+        worker.close()
+        assert eventually(lambda: has_ended(caught.value.pid))
+
+    def test_a_lock_is_held_as_long_as_a_write_and_no_longer(
+        self, server: ForkServer, fifo: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "a").touch()
+        worker, lock = WriteWorker(server, NOTHING), os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+        assert worker.write(str(tmp_path / "a"), "x", timeout=LATE, locks=[lock]) == 0
+        assert eventually(lambda: holders_of(tmp_path / "lock") == [])
+        with pytest.raises(Unreturned) as caught:
+            worker.write(str(fifo), "x", timeout=SOON, locks=[lock])
+        os.close(lock)
+        assert holders_of(tmp_path / "lock") == [caught.value.pid]
+        worker.close()
+        drained(fifo)
+        assert eventually(lambda: holders_of(tmp_path / "lock") == [])
 
 
 class TestTickets:
@@ -248,24 +309,41 @@ def live(**seconds: float) -> Live:
 
 
 class TestLive:
-    def test_a_write_alone_has_a_child_of_its_own(self, tmp_path: Path) -> None:
-        (tmp_path / "a").touch()
+    def test_one_process_does_all_writes_and_lone_reads(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_text("text\n")
         kernel = live()
+        pid, text = seen(kernel, tmp_path / "a")
+        assert text == "text"
         kernel.write(str(tmp_path / "a"), "x")
-        assert kernel._deputy is None
+        with kernel.exclusive(tmp_path / "lock", wait=0):
+            kernel.write(str(tmp_path / "a"), "y")
+            assert seen(kernel, tmp_path / "a") == (pid, "yext")
+            with pytest.raises(Busy), held(tmp_path / "lock", wait=0):
+                pytest.fail("it is taken")
+        assert seen(kernel, tmp_path / "a") == (pid, "yext"), "it stays for the next one"
+        del kernel
+        assert eventually(lambda: has_ended(pid)), "and goes with its kernel"
+
+    def test_a_refused_write_says_so(self, tmp_path: Path) -> None:
+        kernel = live()
         with pytest.raises(KernelRefused) as caught:
             kernel.write(str(tmp_path / "b"), "x")
         assert (caught.value.symbol, caught.value.text) == ("ENOENT", "x")
 
-    def test_one_child_lasts_for_a_change(self, tmp_path: Path) -> None:
+    def test_a_lone_read_begins_at_once_and_holds_up_no_write(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
         kernel = live()
-        with kernel.exclusive(tmp_path / "lock", wait=0):
-            kernel.write(str(tmp_path / "a"), "x")
-            first = kernel._deputy
-            kernel.write(str(tmp_path / "a"), "y")
-            assert kernel._deputy is first is not None
-        assert kernel._deputy is None
+        answers = kernel.survey(touched, [str(tmp_path / "done")])
+        assert eventually((tmp_path / "done").exists)
+        kernel.write(str(tmp_path / "a"), "x")
+        assert [answer for _, answer in answers] == ["there"]
+
+    def test_a_lone_read_that_is_never_asked_for_ends(self, tmp_path: Path) -> None:
+        kernel = live()
+        answers = kernel.survey(block, [str(tmp_path)])
+        assert eventually(lambda: len(of_session(kernel._workers._server._pid)) == 2)
+        del answers
+        assert eventually(lambda: len(of_session(kernel._workers._server._pid)) == 1)
 
     def test_what_does_not_return_is_stuck_with_a_ticket(self, fifo: Path, tmp_path: Path) -> None:
         kernel = live(fifo=SOON)
@@ -279,9 +357,9 @@ class TestLive:
             assert caught.value.kernel_said.startswith(f"process {caught.value.facts['pid']} is in state S, in ")
             assert kernel.write_ended(ticket) is None
             (tmp_path / "a").touch()
-            kernel.write(str(tmp_path / "a"), "x")  # by another child
+            kernel.write(str(tmp_path / "a"), "x")  # by another worker
         with held(lock, wait=0):
-            pass  # let go of by name, though the child still has it open
+            pass  # unlocked by name, though the worker still has it open
         drained(fifo)
         assert eventually(lambda: kernel.write_ended(ticket) == RETURNED)
         assert (tmp_path / "ledger.db.verdicts").exists()
@@ -297,11 +375,80 @@ class TestLive:
             drained(fifo)
             assert eventually(lambda: heir.write_ended(ticket) == RETURNED)
 
-    def test_the_deadline_of_another_file_is_its_own(self) -> None:
+    def test_one_that_is_stuck_does_not_have_the_next_lock(self, fifo: Path, tmp_path: Path) -> None:
+        kernel, lock = live(fifo=SOON), tmp_path / "lock"
+        with kernel.exclusive(lock, wait=0), pytest.raises(Stuck) as caught:
+            kernel.write(str(fifo), "text")
+        stuck = int(str(caught.value.facts["pid"]))
+        del caught  # it would keep the kernel
+        with kernel.exclusive(lock, wait=0):
+            assert holders_of(lock) == [stuck]
+            drained(fifo)
+            assert eventually(lambda: holders_of(lock) == [])
+
+    def test_the_timeout_of_another_file_is_its_own(self) -> None:
         timeouts = Timeouts(default=5.0, steps={"unbind": 9.0})
         assert timeouts.of("/sys/bus/pci/drivers/nvidia/unbind") == 9.0
         assert timeouts.of("/sys/bus/pci/drivers_probe") == 5.0
         assert timeouts.of("unbind") == 9.0
+
+    def test_a_read_that_does_not_return_costs_its_subject_and_its_worker(self, tmp_path: Path) -> None:
+        kernel = live()
+        pid, _ = seen(kernel, tmp_path)
+        ((_, found),) = kernel.survey(block, [str(tmp_path)], timeout=SOON)
+        assert found == Unanswered(f"no answer after {SOON:g} s")
+        assert eventually(lambda: has_ended(pid)), "it only read, so it is killed"
+        assert seen(kernel, tmp_path)[0] != pid
+
+    def test_a_worker_that_was_killed_while_it_was_idle_costs_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        kernel = live()
+        for again in (lambda: seen(kernel, tmp_path), lambda: kernel.write(str(tmp_path / "a"), "x")):
+            pid, _ = seen(kernel, tmp_path)
+            os.kill(pid, signal.SIGKILL)
+            assert eventually(lambda pid=pid: has_ended(pid))  # type: ignore[misc] # a default
+            again()
+
+    def test_a_worker_that_dies_while_it_reads_costs_its_subject(self, tmp_path: Path) -> None:
+        ((_, found),) = live().survey(dying, [str(tmp_path)])
+        assert found == Unanswered("the process that did the work died")
+
+    def test_a_bug_of_a_reader_is_raised_and_the_next_read_goes_on(self, tmp_path: Path) -> None:
+        kernel = live()
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            list(kernel.survey(wrong, [str(tmp_path)]))
+        assert seen(kernel, tmp_path)
+
+    def test_a_lock_that_cannot_be_had_may_be_had_later(self, tmp_path: Path) -> None:
+        kernel, lock = live(), tmp_path / "lock"
+        with held(lock, wait=0), pytest.raises(Busy), kernel.exclusive(lock, wait=0):
+            pytest.fail("it is taken")
+        with kernel.exclusive(lock, wait=0), pytest.raises(Busy), held(lock, wait=0):
+            pytest.fail("it is taken")
+
+    def test_a_fork_of_the_process_has_its_own(self, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        kernel, lock = live(), tmp_path / "lock"
+        pid, _ = seen(kernel, tmp_path)
+        child = os.fork()
+        if child == 0:
+            with kernel.exclusive(lock, wait=LATE):
+                kernel.write(str(tmp_path / "a"), "child")
+            os._exit(seen(kernel, tmp_path)[0] == pid)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (tmp_path / "a").read_text() == "child"
+        with kernel.exclusive(lock, wait=0):
+            kernel.write(str(tmp_path / "a"), "other")
+        assert (tmp_path / "a").read_text() == "other"
+        assert seen(kernel, tmp_path)[0] == pid
+
+    def test_closed_it_can_be_used_again(self, tmp_path: Path) -> None:
+        kernel = live()
+        pid, _ = seen(kernel, tmp_path)
+        kernel.close()
+        kernel.close()
+        assert has_ended(pid)
+        assert seen(kernel, tmp_path)[0] != pid
 
     def test_a_caller_that_is_killed_leaves_the_lock_with_the_write(self, fifo: Path, tmp_path: Path) -> None:
         lock = tmp_path / "lock"
@@ -316,163 +463,64 @@ class TestLive:
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as caller:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "now\n"
-            assert eventually(lambda: len(holders_of(lock)) > 1), "the writing child has it too"
-            time.sleep(SOON)  # it has it before it is told to write
+            time.sleep(SOON)
+            assert len(holders_of(lock)) == 2, "the write has it too"
             caller.kill()
         (child,) = holders_of(lock)
         with pytest.raises(Busy), held(lock, wait=0):
             pytest.fail("the write is under way")
+        assert eventually(lambda: len(of_session(session_of(child))) == 1), "nothing else is left"
         assert drained(fifo) == b"text"
         assert eventually(lambda: has_ended(child))
+        assert json.loads(lock.with_suffix(".verdicts").read_text())["said"] == RETURNED
         with held(lock, wait=LATE):
             pass
 
 
-def read(kernel: Live, path: str) -> list[Any]:
-    return [os.getpid(), kernel.read(path)]
+def session_of(pid: int) -> int:
+    return int(process_text(pid, "stat").rpartition(")")[2].split()[3])
 
 
-def seen(kernel: Live, path: Path, read_one: Callable[[str], list[Any]] | None = None) -> tuple[int, str]:
+def seen(kernel: Live, path: Path) -> tuple[int, str]:
     """Who read it, and its text."""
-    ((_, found),) = kernel.survey(read_one or partial(read, kernel), [str(path)])
+    ((_, found),) = kernel.survey(read, [str(path)])
     assert isinstance(found, list)
     return found[0], found[1]
 
 
-def block(_: Live, path: str) -> str:
-    time.sleep(1)
+# -- what workers do: by name ----------------------------------------------------------------------------
+
+
+@per_subject
+def read(kernel: Live, path: str) -> list[Any]:
+    return [os.getpid(), kernel.read(path) if kernel.has(path) and not Path(path).is_dir() else ""]
+
+
+@per_subject
+def block(_: object, path: str) -> str:
+    time.sleep(60)
     return path
 
 
-def deputy_of(kernel: Live) -> Deputy | None:
-    return kernel._deputy
+@per_subject
+def touched(_: object, path: str) -> str:
+    Path(path).touch()
+    return "there"
 
 
-class TestPrepared:
-    """What a change will need, from the moment it is planned."""
+@per_subject
+def dying(_: object, path: str) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return path
 
-    @pytest.fixture
-    def lock(self, tmp_path: Path) -> Path:
-        lock = tmp_path / "ledger.db.lock"
-        lock.touch()
-        return lock
 
-    def test_one_child_reads_and_writes_from_the_plan_to_the_end(self, lock: Path, tmp_path: Path) -> None:
-        (tmp_path / "a").write_text("text\n")
-        kernel = live()
-        kernel.prepare(lock)
-        first = deputy_of(kernel)
-        assert first is not None
-        pid, text = seen(kernel, tmp_path / "a")
-        assert text == "text"
-        with kernel.exclusive(lock, wait=0):
-            assert deputy_of(kernel) is first
-            assert holders_of(lock) == [pid], "it has the lock too"
-            kernel.write(str(tmp_path / "a"), "x")
-            assert seen(kernel, tmp_path / "a") == (pid, "xext")
-            with pytest.raises(Busy), held(lock, wait=0):
-                pytest.fail("it is taken")
-        with held(lock, wait=0):
-            pass
-        with kernel.exclusive(lock, wait=0):
-            assert seen(kernel, tmp_path / "a") == (pid, "xext"), "it stays for the next one"
-        del kernel, first
-        assert eventually(lambda: has_ended(pid)), "and goes with its kernel"
-
-    def test_what_is_no_function_of_this_kernel_alone_has_a_child_of_its_own(self, lock: Path) -> None:
-        kernel = live()
-        kernel.prepare(lock)
-        pid, _ = seen(kernel, lock)
-        for read_one in (lambda path: read(kernel, path), partial(read, live())):
-            other, _ = seen(kernel, lock, read_one)
-            assert other not in (pid, os.getpid())
-        with kernel.exclusive(lock, wait=0):
-            pass
-
-        def all_collected() -> bool:
-            call(os.getpid, deadline=LATE)  # which first collects those that have ended
-            return not has_children()
-
-        assert eventually(all_collected)
-
-    def test_what_does_not_return_costs_its_subject_and_the_deputy(self, lock: Path) -> None:
-        kernel = live()
-        kernel.prepare(lock)
-        ((_, found),) = kernel.survey(partial(block, kernel), [str(lock)], timeout=SOON)
-        assert found == Unanswered(f"no answer after {SOON:g} s")
-        assert deputy_of(kernel) is None
-        with kernel.exclusive(lock, wait=0):
-            kernel.write(str(lock), "x")
-
-    def test_a_deputy_that_was_killed_costs_its_subject(self, lock: Path) -> None:
-        kernel = live()
-        kernel.prepare(lock)
-        pid, _ = seen(kernel, lock)
-        os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: has_ended(pid))
-        ((_, found),) = kernel.survey(partial(read, kernel), [str(lock)])
-        assert found == Unanswered("the child that writes died")
-        assert deputy_of(kernel) is None
-
-    def test_one_that_is_stuck_does_not_have_the_next_lock(self, lock: Path, fifo: Path) -> None:
-        kernel = live(fifo=SOON)
-        kernel.prepare(lock)
-        with kernel.exclusive(lock, wait=0), pytest.raises(Stuck) as caught:
-            kernel.write(str(fifo), "text")
-        stuck = int(str(caught.value.facts["pid"]))
-        del caught  # it would keep the kernel
-        kernel.prepare(lock)
-        with kernel.exclusive(lock, wait=0):
-            pid, _ = seen(kernel, lock)
-            assert set(holders_of(lock)) == {pid, stuck}
-            drained(fifo)
-            assert eventually(lambda: holders_of(lock) == [pid])
-
-    def test_a_lock_that_is_not_there_is_not_made(self, tmp_path: Path) -> None:
-        kernel = live()
-        kernel.prepare(tmp_path / "new/ledger.db.lock")
-        assert deputy_of(kernel) is None
-        assert not (tmp_path / "new").exists()
-
-    @pytest.mark.parametrize("what", ["replaced", "another"])
-    def test_another_lock_is_not_the_one(self, lock: Path, tmp_path: Path, what: str) -> None:
-        kernel = live()
-        kernel.prepare(lock)
-        first = deputy_of(kernel)
-        if what == "replaced":
-            (tmp_path / "new").touch()
-            (tmp_path / "new").replace(lock)
-        with kernel.exclusive(lock if what == "replaced" else tmp_path / "other", wait=0):
-            assert deputy_of(kernel) is not first
-
-    def test_a_lock_that_cannot_be_had_may_be_had_later(self, lock: Path) -> None:
-        kernel = live()
-        kernel.prepare(lock)
-        with held(lock, wait=0), pytest.raises(Busy), kernel.exclusive(lock, wait=0):
-            pytest.fail("it is taken")
-        first = deputy_of(kernel)
-        with kernel.exclusive(lock, wait=0):
-            assert deputy_of(kernel) is first
-            assert eventually(lambda: holders_of(lock))
-
-    def test_a_fork_of_the_process_has_its_own(self, lock: Path, tmp_path: Path) -> None:
-        (tmp_path / "a").touch()
-        kernel = live()
-        kernel.prepare(lock)
-        child = os.fork()
-        if child == 0:
-            with kernel.exclusive(lock, wait=LATE):
-                kernel.write(str(tmp_path / "a"), "child")
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert (tmp_path / "a").read_text() == "child"
-        with kernel.exclusive(lock, wait=0):
-            kernel.write(str(tmp_path / "a"), "other")
-        assert (tmp_path / "a").read_text() == "other"
+@per_subject
+def wrong(_: object, path: str) -> float:
+    return 1 / (len(path) - len(path))
 
 
 def holders_of(file: Path) -> list[int]:
-    """The processes that have it open."""
+    """The other processes that have it open."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:

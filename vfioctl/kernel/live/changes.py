@@ -150,9 +150,3 @@ class LiveChange:
     def close(self) -> None:
         """Lets its workers end: at once, or when their writes return. What is asked later starts others."""
         self._workers.close()
-
-    def __del__(self) -> None:
-        try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
-            self.close()
-        except Exception:  # noqa: BLE001, S110 - or it was never made whole
-            pass

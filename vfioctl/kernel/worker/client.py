@@ -73,6 +73,12 @@ class ForkServer:
         with deferred(), self._lock:
             self._leave()
 
+    def __del__(self) -> None:
+        try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
+            self.close()
+        except Exception:  # noqa: BLE001, S110 - and so may be what it needs
+            pass
+
     def forget(self) -> None:
         """In a fork of the process: the server is its parent's, and must see that one end."""
         self._lock = threading.Lock()
