@@ -21,8 +21,8 @@ from tests.hosts.machines import add_process
 from tests.hosts.pool import PARENT, add_pool
 from tests.lab.inside import holder, mdev
 from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.kernel.lenient import text as read_text
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.lenient import text
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Kernel, Unanswered
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.simulated.host import Simulated
@@ -327,7 +327,7 @@ class TestVirtualFunctions:
         assert host.vfs() == [third]
         assert host.kernel.has(f"{PCI_DEVICES}/{second}")
         assert host.target(host.at(second, "driver")) is None
-        asked = host.kernel.survey(text, [host.at(host.physical, "sriov_numvfs")])
+        asked = host.kernel.survey(read_text, [host.at(host.physical, "sriov_numvfs")])
         assert [isinstance(answer, Unanswered) for _, answer in asked] == [True]
         let_go(ticket)
         assert host.vfs() == []

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.worker import client, job, survey
+from vfioctl.kernel.worker import client, processes, survey
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Job, Unreturned, begin, call
 from vfioctl.kernel.worker.processes import began_at, process_text, ticket_of
@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 0.8  # a busy machine may leave a worker waiting for a while
 LATE = 20.0
 SUBJECTS = [f"subject {number}" for number in range(150)]
+Reading = Callable[[str], Any]
 NOTHING: Maker = ("builtins:object", ())
 
 
@@ -186,9 +187,6 @@ def who() -> int:
     return os.getpid()
 
 
-Reading = Callable[[str], Any]
-
-
 def lengths(_: object) -> Reading:
     return len
 
@@ -206,7 +204,12 @@ class Blocking:
 
 
 def dying_at_seven(_: object) -> Reading:
-    return lambda subject: os.kill(os.getpid(), signal.SIGKILL) if subject.endswith("7") else subject
+    def read(subject: str) -> str:
+        if subject.endswith("7"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return subject
+
+    return read
 
 
 def dividing(_: object, by: int) -> Reading:
@@ -233,7 +236,7 @@ def interrupting(_: object, caller: int) -> Reading:
     return lambda subject: interrupt_and_block(caller) if subject == SUBJECTS[0] else block()
 
 
-def dies_early(*_: object) -> None:
+def dies_early(*_: object) -> Reading:
     os._exit(1)
 
 
@@ -287,7 +290,7 @@ class TestCall:
         with pytest.raises(RuntimeError, match=bug):
             call(server, work, timeout=LATE)
 
-    @pytest.mark.parametrize("work", [lambda: 1, print.__call__, Path.touch.__get__(Path("x"))])
+    @pytest.mark.parametrize("work", [lambda: 1, Path("x").touch])
     def test_refuses_what_has_no_name(self, server: ForkServer, work: Callable[[], object]) -> None:
         with pytest.raises((TypeError, AttributeError)):
             call(server, work, timeout=LATE)
@@ -629,11 +632,11 @@ class TestInThisProcess:
     def test_a_process_is_killed_by_its_number_and_its_beginning_only(self) -> None:
         with subprocess.Popen(["sleep", "60"]) as child:
             for began in (0, began_at(child.pid) + 1):
-                job.processes.kill(child.pid, began)
+                processes.kill(child.pid, began)
                 assert child.poll() is None
-            job.processes.kill(child.pid, began_at(child.pid))
+            processes.kill(child.pid, began_at(child.pid))
             assert child.wait(LATE) == -signal.SIGKILL
-        job.processes.kill(child.pid, 1)
+        processes.kill(child.pid, 1)
 
     def test_a_process_that_is_not_there_began_never(self) -> None:
         assert (process_text(1 << 30, "stat"), began_at(1 << 30), ticket_of(1 << 30)) == ("", 0, f"{1 << 30}:")

@@ -31,10 +31,12 @@ from vfioctl.kernel.live import host as live
 from vfioctl.kernel.live import hwdb, services
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.protocol import PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered
+from vfioctl.kernel.protocol import PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered, per_subject
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.timeouts import Timeouts
+
+pytestmark = pytest.mark.alone  # what it patches, workers have only where they are forked by a process with one thread
 
 OUTSIDE = "not for vfioctl"
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", ".", ""]), min_size=1, max_size=4).map("/".join)
@@ -430,9 +432,19 @@ class TestHostileHost:
         assert [(w.subject, w.text) for w in found.warnings] == [(PCI_DEVICES, "no PCI bus: ENOENT")]
 
 
+@per_subject
+def who_reads(_: Live, subject: str) -> list[object]:
+    return [os.getpid(), subject]
+
+
+@per_subject
+def end(_: Live, __: str) -> None:
+    os._exit(1)
+
+
 def test_a_survey_of_many_is_shared_among_children_and_keeps_its_order(root: Path) -> None:
     subjects = [f"s{number}" for number in range(live._FEW + 100)]
-    found = list(Live(str(root)).survey(lambda subject: [os.getpid(), subject], subjects))
+    found = list(Live(str(root)).survey(who_reads, subjects))
     assert [subject for subject, _ in found] == subjects
     assert [answer[1] for _, answer in found if isinstance(answer, list)] == subjects
     pids = {answer[0] for _, answer in found if isinstance(answer, list)}
@@ -441,8 +453,10 @@ def test_a_survey_of_many_is_shared_among_children_and_keeps_its_order(root: Pat
 
 
 def test_a_survey_says_why_there_is_no_answer(root: Path) -> None:
-    ((_, found),) = Live(str(root)).survey(lambda _: os._exit(1), ["x"])
-    assert found == Unanswered("the child that read it died")
+    ((_, found),) = Live(str(root)).survey(end, ["x"])
+    assert found == Unanswered("the process that did the work died")
+    several = [answer for _, answer in Live(str(root)).survey(end, ["x", "y"])]
+    assert several == [Unanswered("the process that read it died")] * 2
 
 
 # -- what a captured directory refuses -----------------------------------------------------------------
@@ -521,10 +535,10 @@ class TestWrite:
     def test_keeps_the_lock_of_its_parent_and_nothing_else(self, fifo: Path, tmp_path: Path) -> None:
         kernel = Live(timeouts=Timeouts(default=0.3))
         with kernel.exclusive(tmp_path / "lock", wait=0):
-            assert len(kernel._lock_fds) == 1
+            assert len(kernel._locks.fds) == 1
             with pytest.raises(Stuck):
                 kernel.write(str(fifo), "x")
-        assert kernel._lock_fds == []
+        assert kernel._locks.fds == []
         with kernel.exclusive(tmp_path / "lock", wait=0):
             pass
 
@@ -647,8 +661,8 @@ class TestSriovManage:
     def test_has_longer_than_a_write(self, monkeypatch: pytest.MonkeyPatch) -> None:
         given: list[float] = []
 
-        def manage(_: str, *, deadline: float, **__: object) -> str:
-            given.append(deadline)
+        def manage(_: object, __: str, *, timeout: float, **___: object) -> str:
+            given.append(timeout)
             return ""
 
         monkeypatch.setattr(services, "manage_vfs", manage)

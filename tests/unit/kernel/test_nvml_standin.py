@@ -75,25 +75,22 @@ try:
 except VfioctlError as error:
     print(json.dumps([type(error).__name__, error.message, error.kernel_said, error.hint]))
 """
-# A child that was given up is dead soon, and collected when the next one is begun: then there is no child any more.
+# A worker that was given up is dead soon, and collected by the fork server, which ends with its kernel.
 HANG = """
 began = time.monotonic()
-answer = Live().nvml()()
+kernel = Live()
+answer = kernel.nvml()()
 took = time.monotonic() - began
-for _ in range(200):
-    expendable.call(lambda: 0, deadline=30)
-    try:
-        left = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        left = None
-        break
-    time.sleep(0.05)
+kernel.close()
+try:
+    left = os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    left = None
 print(json.dumps({"answer": answer, "took": took, "left": left}))
 """
 IMPORTS = """
 import json, os, sys, time
 from vfioctl.errors import VfioctlError
-from vfioctl.kernel.worker import child as expendable
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.live.host import Live
 """

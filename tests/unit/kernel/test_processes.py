@@ -25,6 +25,8 @@ from vfioctl.kernel.live import processes
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import Descendant, OpenNode
 
+pytestmark = pytest.mark.alone  # what it patches, workers have only where they are forked by a process with one thread
+
 ZERO, FULL = "c 1:5", "c 1:7"
 
 
@@ -304,34 +306,36 @@ def test_a_process_is_found_with_its_name_and_user(tmp_path: Path) -> None:
     assert found.read > 1
 
 
-def test_a_process_that_does_not_answer_costs_only_itself() -> None:
-    class Hung(OneDevice):
-        def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-            if pid == silent:
-                time.sleep(60)
-            return super().open_nodes(pid)
+def test_a_process_that_does_not_answer_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hung(pid: str) -> Sequence[OpenNode]:
+        if pid == silent:
+            time.sleep(60)
+        return genuine(pid)
 
+    genuine = processes.open_nodes
     with child(lambda: os.open("/dev/full", os.O_RDONLY)) as pid, child(lambda: None) as silent:
         usual = look(OneDevice())
-        found = look(Hung(timeout=0.3))
+        monkeypatch.setattr(processes, "open_nodes", hung)
+        found = look(OneDevice(timeout=0.3))
     assert [holder.pid for holder in found.holders if holder.pid == int(pid)]
     assert found.unread == usual.unread + 1
 
 
-def test_processes_that_may_not_be_read_are_counted() -> None:
-    class Forbidden(OneDevice):
-        def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-            raise KernelRefused(f"/proc/{pid}/fd", errno.EACCES)
+def refusing(number: int) -> Callable[[str], Sequence[OpenNode]]:
+    def refuse(_: str) -> Sequence[OpenNode]:
+        raise OSError(number, os.strerror(number))
 
-    found = look(Forbidden())
+    return refuse
+
+
+def test_processes_that_may_not_be_read_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "open_nodes", refusing(errno.EACCES))
+    found = look(OneDevice())
     assert not found.holders
     assert (found.read, found.unread > 1) == (0, True)
 
 
-def test_processes_that_end_meanwhile_are_not_counted() -> None:
-    class Fleeting(OneDevice):
-        def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-            raise KernelRefused(f"/proc/{pid}/fd", errno.ESRCH)
-
-    found = look(Fleeting())
+def test_processes_that_end_meanwhile_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "open_nodes", refusing(errno.ESRCH))
+    found = look(OneDevice())
     assert (found.read, found.unread) == (0, 0)

@@ -13,7 +13,7 @@ import pytest
 from vfioctl.errors import Busy
 from vfioctl.kernel.live.stuck import call_never_returned, write_never_returned
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.worker.child import Child, Unreturned
+from vfioctl.kernel.worker.job import Unreturned
 
 STACK = """[<0>] vfio_unregister_group_dev+0x9c/0x140 [vfio]
 [<0>] vfio_pci_core_unregister_device+0x1e/0x70 [vfio_pci_core]
@@ -25,18 +25,11 @@ STACK = """[<0>] vfio_unregister_group_dev+0x9c/0x140 [vfio]
 [<0>] __x64_sys_write+0x19/0x20"""
 
 
-class Asleep(Child):
-    """A child that was never made, as the kernel would show it."""
-
-    def __init__(self, **shown: str) -> None:
-        self.pid, self._shown = 99_999_999, shown
-
-    def state(self) -> dict[str, str]:
-        return self._shown
-
-
 def late(**shown: str) -> Unreturned:
-    return Unreturned(Asleep(**shown), 30.0)
+    """Of a worker that was never made, as the kernel would show it."""
+    found = Unreturned(99_999_999, 30.0)
+    found.state = shown
+    return found
 
 
 def test_a_write_names_its_file_and_where_in_the_kernel_it_is() -> None:

@@ -178,7 +178,7 @@ class TestStartingAndStopping:
         assert caught.value.facts["pid"]
 
     def test_whose_process_is_killed_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(units, "set_active", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(units, "_systemctl", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(HostError, match="killed"):
             Live().set_unit(self.NAME, active=False)
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import errno as errnos
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_of
@@ -20,44 +19,12 @@ from vfioctl.kernel.protocol import (
     PCI_DEVICES,
     PCI_DRIVERS,
     Directory,
-    FileReader,
-    Prefixes,
     Reader,
     Unanswered,
-    per_subject,
 )
+from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 
-DEVICE_FILES = frozenset(
-    {
-        "boot_vga",
-        "class",
-        "current_link_speed",
-        "current_link_width",
-        "d3cold_allowed",
-        "device",
-        "driver_override",
-        "enable",
-        "local_cpulist",
-        "max_link_speed",
-        "max_link_width",
-        "modalias",
-        "numa_node",
-        "power_state",
-        "reset_method",
-        "resource",
-        "revision",
-        "sriov_drivers_autoprobe",
-        "sriov_numvfs",
-        "sriov_offset",
-        "sriov_stride",
-        "sriov_totalvfs",
-        "sriov_vf_device",
-        "subsystem_device",
-        "subsystem_vendor",
-        "vendor",
-    }
-)
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
 _UUID_STAND_IN, _MAC_STAND_IN = "00000000-0000-0000-0000-", "00:00:00:00:00:"
@@ -268,30 +235,6 @@ class _Capture:
         if private.startswith(begins):
             return private
         return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
-
-
-@per_subject
-def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]] | None:
-    """A function's link and directory, as plain data; None where it cannot be read."""
-    try:
-        found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
-        return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
-    except KernelRefused:
-        return None
-
-
-class PlaceReader:
-    """Reads one directory after the other, in a worker. `wanted`: by path, the files and what links begin with."""
-
-    def __init__(self, kernel: FileReader, wanted: Mapping[str, tuple[Collection[str], Prefixes]]) -> None:
-        self._kernel, self._wanted = kernel, wanted
-
-    def __call__(self, path: str) -> tuple[Any, ...] | None:
-        """A `Directory` as plain data; None where it cannot be read."""
-        try:
-            return tuple(self._kernel.directory(path, *self._wanted[path]))
-        except KernelRefused:
-            return None
 
 
 def _errno_of(symbol: str) -> int:

@@ -1,0 +1,64 @@
+"""What a worker reads of one subject for a capture: plain data. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.protocol import PCI_DEVICES, FileReader, Prefixes, per_subject
+
+DEVICE_FILES = frozenset(
+    {
+        "boot_vga",
+        "class",
+        "current_link_speed",
+        "current_link_width",
+        "d3cold_allowed",
+        "device",
+        "driver_override",
+        "enable",
+        "local_cpulist",
+        "max_link_speed",
+        "max_link_width",
+        "modalias",
+        "numa_node",
+        "power_state",
+        "reset_method",
+        "resource",
+        "revision",
+        "sriov_drivers_autoprobe",
+        "sriov_numvfs",
+        "sriov_offset",
+        "sriov_stride",
+        "sriov_totalvfs",
+        "sriov_vf_device",
+        "subsystem_device",
+        "subsystem_vendor",
+        "vendor",
+    }
+)
+
+
+@per_subject
+def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]] | None:
+    """A function's link and directory, as plain data; None where it cannot be read."""
+    try:
+        found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
+        return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
+    except KernelRefused:
+        return None
+
+
+class PlaceReader:
+    """Reads one directory after the other, in a worker. `wanted`: by path, the files and what links begin with."""
+
+    def __init__(self, kernel: FileReader, wanted: Mapping[str, tuple[Collection[str], Prefixes]]) -> None:
+        self._kernel, self._wanted = kernel, wanted
+
+    def __call__(self, path: str) -> tuple[Any, ...] | None:
+        """A `Directory` as plain data; None where it cannot be read."""
+        try:
+            return tuple(self._kernel.directory(path, *self._wanted[path]))
+        except KernelRefused:
+            return None
