@@ -26,7 +26,7 @@ from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, VALUE, Page, receiv
 from vfioctl.signals import unblock
 
 _MOST_REQUEST = 1 << 16
-_LAST_SECONDS = 0.1
+_LAST_SECONDS = 0.5
 """For workers to end when their caller has: only one that blocks takes longer."""
 
 
