@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,14 @@ def no_fork_beside_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int
 
 
 _watched: list[list[int]] = []
-os.register_at_fork(before=lambda: [counts.append(len(os.listdir("/proc/self/task"))) for counts in _watched])
+
+
+def _count_threads() -> None:
+    for counts in _watched:
+        counts.append(len(os.listdir("/proc/self/task")))
+
+
+os.register_at_fork(before=_count_threads)
 
 
 @pytest.fixture
@@ -141,14 +149,17 @@ def test_eight_threads_while_the_fork_server_is_killed(host: Path, no_fork_besid
 
     def kill() -> int:
         killed = 0
-        while not stop.wait(0.3):
+        while killed < 3 and not stop.wait(0.6):
             if pid := kernel._workers._server._pid:
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
+        stop.set()
         return killed
 
     def work(number: int) -> None:
-        for turn in range(ROUNDS):
+        for turn in count():
+            if stop.is_set():
+                break
             assert [subject for subject, _ in kernel.survey(text, subjects)] == subjects
             kernel.write(subjects[number], f"{number}-{turn}")
             ((_, alone),) = kernel.survey(text, [subjects[number]])
@@ -161,7 +172,7 @@ def test_eight_threads_while_the_fork_server_is_killed(host: Path, no_fork_besid
                 future.result()
         finally:
             stop.set()
-        assert killing.result()
+        assert killing.result() == 3
     kernel.close()
 
 
@@ -255,3 +266,25 @@ def test_beside_a_thread_a_new_interpreter_is_executed(no_fork_beside_threads: l
     assert "vfioctl.kernel.worker.server" in str(name)
     assert no_fork_beside_threads == []
     kernel.close()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "vfioctl.kernel.worker.server",
+        "vfioctl.kernel.worker.writer",
+        "vfioctl.kernel.live.host",
+        "vfioctl.kernel.lenient",
+        "vfioctl.kernel.recorded.readers",
+        "vfioctl.inventory.probe.nodes",
+        "vfioctl.inventory.probe.processes",
+        "vfioctl.inventory.probe.readers",
+        "vfioctl.inventory.probe.scan",
+        "vfioctl.binding.probe.readers",
+        "vfioctl.vgpu.probe.scan",
+    ],
+)
+def test_what_workers_import_imports_no_model(module: str) -> None:
+    """A fork server imports it while its caller waits."""
+    program = f"import sys, {module}; sys.exit('pydantic' in sys.modules or 'socket' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

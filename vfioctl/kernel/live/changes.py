@@ -25,10 +25,11 @@ _FOR_A_GROUP = 5.0
 
 
 class _Locks(threading.local):
-    """The descriptors of the locks that a thread holds: whatever it changes has them too."""
+    """The descriptors of the locks that a thread holds: whatever it changes has them too. And where verdicts go."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
+        self.verdicts: Path | None = None
 
 
 class LiveChange:
@@ -40,7 +41,8 @@ class LiveChange:
 
     def __init__(self) -> None:
         self._locks = _Locks()
-        self._verdicts: Path | None = None
+        self._verdicts: dict[Path, None] = {}
+        """Where given-up writes may have left their verdicts; the latest last."""
 
     @property
     def read_only(self) -> str:
@@ -58,7 +60,7 @@ class LiveChange:
                 path,
                 value,
                 timeout=self._timeouts.of(path),
-                verdicts=self._verdicts if self._locks.fds else None,
+                verdicts=self._locks.verdicts,
                 locks=self._locks.fds,
             )
         except Unreturned as error:
@@ -93,7 +95,8 @@ class LiveChange:
     def write_ended(self, ticket: str) -> str | None:
         from vfioctl.kernel.worker.writer import write_ended
 
-        return write_ended(ticket, self._verdicts)
+        told = [write_ended(ticket, file) for file in [*self._verdicts][::-1]] or [write_ended(ticket, None)]
+        return next((said for said in told if said != "unknown"), "unknown")
 
     def load(self, module: str) -> None:
         if self._read_only:
@@ -137,15 +140,17 @@ class LiveChange:
     @contextmanager
     def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
         with held(lock, wait=wait) as fd:
-            self._verdicts = lock.with_suffix(".verdicts")
             if not self._read_only:
                 self._workers.warm()  # it starts while the journal is written
             # a write in flight keeps the lock should this process die: nobody then probes a half-done state
+            before, self._locks.verdicts = self._locks.verdicts, lock.with_suffix(".verdicts")
             self._locks.fds.append(fd)
+            self._verdicts[lock.with_suffix(".verdicts")] = None
             try:
                 yield
             finally:
                 self._locks.fds.remove(fd)
+                self._locks.verdicts = before
 
     def close(self) -> None:
         """Lets its workers end: at once, or when their writes return. What is asked later starts others."""

@@ -60,6 +60,7 @@ class Job:
             try:
                 page_fd, self._page = Page.create(tuple(question), reading=reading)
                 theirs.append(page_fd)
+                self._page.writing = not reading and not two_way
                 sending = self._open_stream() if two_way else self._open_pipe()
                 theirs.insert(0, sending)
                 self._number, self._via = server.run(function, (module_of(function), *modules), (*theirs, *keep))

@@ -27,7 +27,7 @@ from vfioctl.signals import unblock
 
 _MOST_REQUEST = 1 << 16
 _LAST_SECONDS = 0.5
-"""For workers to end when their caller has: only one that blocks takes longer."""
+"""For workers to end when their caller has: only a read that blocks takes longer, and for a write nobody waits."""
 
 
 class Answers:
@@ -160,7 +160,9 @@ class _Server:
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         self._collect()
-        while self._workers and (left := until - time.monotonic()) > 0:
+        while (
+            any(not worker.page.writing for worker in self._workers.values()) and (left := until - time.monotonic()) > 0
+        ):
             if poll.poll(left * 1000):
                 os.read(self._woken, 4096)
             self._collect()

@@ -96,10 +96,11 @@ class Page:
 
     `at`: the number of the subject that it reads. `pid` and `began` (clock ticks after boot): its process, 0 until it
     runs. `reading`: set by the caller while nothing but a read is under way, so that the worker may be killed.
+    `writing`: the same for a change, so that nobody waits for it.
     """
 
-    _AT, _PID, _BEGAN, _READING = (slice(n * SIZE_BYTES, (n + 1) * SIZE_BYTES) for n in range(4))
-    BYTES = 4 * SIZE_BYTES
+    _AT, _PID, _BEGAN, _READING, _WRITING = (slice(n * SIZE_BYTES, (n + 1) * SIZE_BYTES) for n in range(5))
+    BYTES = 5 * SIZE_BYTES
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, self.BYTES)
@@ -134,6 +135,7 @@ class Page:
     at = property(lambda self: self._get(self._AT), lambda self, value: self._set(self._AT, value))
     pid = property(lambda self: self._get(self._PID), lambda self, value: self._set(self._PID, value))
     began = property(lambda self: self._get(self._BEGAN), lambda self, value: self._set(self._BEGAN, value))
+    writing = property(lambda self: self._get(self._WRITING) != 0, lambda self, value: self._set(self._WRITING, value))
     reading = property(lambda self: self._get(self._READING) != 0, lambda self, value: self._set(self._READING, value))
 
     def close(self) -> None:

@@ -123,6 +123,12 @@ class Workers:
             worker.close()
         self._server.close()
 
+    def __del__(self) -> None:
+        try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
+            self.close()  # in this order: the server waits for its workers
+        except Exception:  # noqa: BLE001, S110 - and so may be what it needs
+            pass
+
     def forget(self) -> None:
         """In a fork of the process: these are its parent's."""
         self._lock, self._idle = threading.Lock(), []

@@ -55,8 +55,11 @@ class WriteWorker:
     ) -> int:
         """0 or the errno. An interrupt waits until the write has ended: whoever undoes it then starts from rest."""
         with deferred():
+            self._job.page.writing = True
             self._ask(("write", path, value, str(verdicts or "")), locks)
-            return int(self._answer(timeout))
+            errno = int(self._answer(timeout))
+            self._job.page.writing = False
+        return errno
 
     def group_flags(self, path: str, *, timeout: float) -> tuple[int, int]:
         """As `files.group_flags`."""
