@@ -16,6 +16,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.session import Session
 
 THREADS, ROUNDS = 8, 4
 TIMEOUT, SETTLE = 8.0, 30.0
@@ -47,8 +48,8 @@ def test_eight_threads_go_on_while_a_write_of_one_hangs(
 ) -> None:
     """Each thread that writes has a ledger, and so a lock, of its own: the one that hangs is not waited for."""
     kernel = Live(timeouts=Timeouts(default=TIMEOUT))
-    hanging = Host(kernel, tmp_path / "hanging.db")
-    others = Host(kernel, tmp_path / "others.db", lock_wait=120.0)
+    hanging = Host(Session(kernel, tmp_path / "hanging.db"))
+    others = Host(Session(kernel, tmp_path / "others.db", lock_wait=120.0))
     far = PciAddress(lab.far_display)
     hanging.apply(hanging.binding.plan_bind([far]))
     process = hold(far)
@@ -69,7 +70,7 @@ def test_eight_threads_go_on_while_a_write_of_one_hangs(
 
     def look() -> int:
         for _ in range(ROUNDS):
-            found = Host(kernel, tmp_path / "others.db").inventory()
+            found = Host(Session(kernel, tmp_path / "others.db")).inventory()
             assert PciAddress(lab.nvme) in found.by_address
         return ROUNDS
 
