@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from vfioctl.session import Session
 
 from tests.lab.inside import in_use, pci
 from tests.lab.inside.conftest import Hold
@@ -16,7 +17,6 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.session import Session
 
 THREADS, ROUNDS = 8, 4
 TIMEOUT, SETTLE = 8.0, 30.0
