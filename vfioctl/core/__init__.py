@@ -1,1 +1,1 @@
-"""Changes as documents, and what carries them out: knows no PCI."""
+"""Plans changes as documents and applies them: engine, journal, rollback, recovery. May not know any subsystem."""

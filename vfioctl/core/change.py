@@ -1,206 +1,211 @@
-"""A change as a document: the facts it rests on, what becomes what, the steps, the proof.
+"""The plan document: the intent, the facts it relies on, the changes (resource, before, after) and the steps.
 
-May not do input or output. A plan's id is the digest of all the rest, so a plan file that was
-edited by hand, or cut short, is not the plan that was reviewed.
+May not do input or output, and knows no kind of resource. A plan's id is the digest of its other fields, so an edited
+or truncated plan file is detected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from vfioctl.core.setting import VGPU_KINDS, Setting
-from vfioctl.inventory.model.functions import is_vfio_driver
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, Value
-from vfioctl.vgpu.model.strategy import Strategy
-from vfioctl.vgpu.model.vgpu import Count, Vgpu
+from vfioctl.core.value import Value
 
-KERNEL_CHOICE = "(kernel's choice)"
-"""A goal driver: whatever the kernel binds by itself, or nothing."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
+VERSION = 2
+"""Version of the plan document. vfioctl 0.1 wrote version 1."""
 
-class Binding(Value):
-    """To which driver a function is bound, and which one `driver_override` names."""
-
-    driver: str | None
-    driver_override: str | None
-
-    def meets(self, goal: Binding) -> bool:
-        """Whether this, as found, is what the goal asks for."""
-        if goal.driver == KERNEL_CHOICE:
-            chosen = self.driver is None or not is_vfio_driver(self.driver)
-        else:
-            chosen = same_driver(self.driver, goal.driver)
-        return chosen and same_driver(self.driver_override, goal.driver_override)
-
-    def settled(self, goal: Binding) -> bool:
-        """Whether nothing is left to do for the goal: a device without a driver still awaits the kernel's choice."""
-        return self.meets(goal) and not (goal.driver == KERNEL_CHOICE and self.driver is None)
+Key = tuple[str, str]
+"""Identifies a resource: its kind and its name."""
 
 
-def same_driver(one: str | None, other: str | None) -> bool:
-    """Whether two names are one driver: a module's `_` may be a `-` in the name that it registers."""
-    return one == other or (one or "").replace("_", "-") == (other or "").replace("_", "-")
+class Phase(StrEnum):
+    """Phase of a step. The steps of a plan are sorted by phase, in this order."""
 
-
-class Fact(Value):
-    """What a plan relies on for one function; the plan is stale when any of it has changed."""
-
-    address: PciAddress
-    identity: str = Field(description="vendor:device:subsystem vendor:subsystem device:class")
-    iommu_group: int | None
-    binding: Binding
+    LOAD = "load"
+    RELEASE = "release"
+    """Services, consoles and driver modes release the device; in the order of the resource table."""
+    CHECK = "check"
+    """Preconditions are verified again, before the first unbinding or removal."""
+    FORGET = "forget"
+    """A persistent definition is deleted before the resource itself."""
+    AIM = "aim"
+    LOCK = "lock"
+    UNBIND = "unbind"
+    RESET = "reset"
+    PROBE = "probe"
+    CLEAR = "clear"
+    REMOVE = "remove"
+    PREPARE = "prepare"
+    """A value that is set only while something is created."""
+    COUNT = "count"
+    RESUME = "resume"
+    CREATE = "create"
+    SET = "set"
+    PERSIST = "persist"
+    SETTLE = "settle"
+    """The remaining settings are written; in the reverse order of the resource table."""
 
 
 class Change(Value):
-    """One function, before and after."""
+    """The value of one resource before and after. `during`: its value only while the change is under way."""
 
-    address: PciAddress
-    before: Binding
-    after: Binding
+    kind: str
+    name: str = Field(max_length=255, description="a file, an address, a unit, ..., depending on the kind")
+    subject: str = Field(description="the device concerned")
+    before: str
+    after: str
+    during: str | None = None
+    may_fail: bool = Field(default=False, description="if it fails, the rest still runs; reported at the end")
 
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
 
-class StepKind(StrEnum):
-    LOAD = "load"
-    WRITE = "write"
-    CHECK = "check"
-    """That nobody holds the devices, asked of the host once more."""
-    PERSISTENCE = "persistence"
-    SERVICE = "service"
-    KEEP = "keep"
-    """A file below /etc, replaced whole; removed where there is no value."""
-    NVIDIA_VFS = "NVIDIA VFs"
-    """All VFs of a GPU on nvidia on, or off, by NVIDIA's sriov-manage."""
+    def to(self, after: str, *, found: str, may_fail: bool | None = None) -> Change:
+        """Return a change of the same resource from `found` to `after`."""
+        return Change(
+            kind=self.kind,
+            name=self.name,
+            subject=self.subject,
+            before=found,
+            after=after,
+            may_fail=self.may_fail if may_fail is None else may_fail,
+        )
 
 
 class Step(Value):
-    """One effect: a module to load, a value to write to a file of the kernel, a service to stop, ..."""
+    """One operation: load a module, write a value to a kernel file, stop a unit, ..."""
 
-    kind: StepKind
-    target: str = Field(description="the file, the module, the unit, the GPU; for a check what nobody may hold")
+    phase: Phase
+    action: str = Field(default="write", description="name of a registered action")
+    target: str = Field(description="the file, module, unit or GPU; for a check its subjects")
     value: str = Field(default="", description="what is written; a lone newline clears driver_override")
+    alternatives: tuple[str, ...] = Field(
+        default=(), description="other spellings of the driver's name; the registered one is written"
+    )
     why: str
-    address: Subject | None = Field(default=None, description="the function or mediated device that it concerns")
-    may_fail: bool = Field(default=False, description="the rest is done all the same, and the failure told at the end")
+    subject: str = Field(default="", description="the device concerned")
+    may_fail: bool = Field(default=False, description="if it fails, the rest still runs; reported at the end")
 
 
-class Verb(StrEnum):
-    BIND = "bind"
-    UNBIND = "unbind"
-    RESET = "reset"
-    CREATE = "vgpu create"
-    REMOVE = "vgpu remove"
-    SRIOV = "sriov set"
-    PROFILE = "sriov profile"
+class Fact(Value):
+    """A fact that a plan relies on. The plan is stale when the fact has changed."""
+
+    kind: str
+    subject: str
+    values: Mapping[str, str | int | None]
 
 
-class VgpuRequest(Value):
-    """What was asked for of vGPUs: which to make, which to remove, how many VFs."""
+class CheckRequest(Value):
+    """A check that runs after the last step: the kind of check and its subjects."""
 
-    type: str | None = Field(default=None, description="by id, name or profile, as it was asked")
-    parent: str | None = Field(default=None, description="the only card or place to make them on")
-    numa: int | None = Field(default=None, description="the only NUMA node to make them on")
-    count: int = Field(default=1, ge=1, le=65_535)
-    placement: Strategy = Strategy.BINPACK
-    uuids: tuple[Uuid, ...] = Field(default=(), description="one for each mediated device, should they become such")
-    parameters: tuple[tuple[str, str], ...] = ()
-    persistent: bool = Field(default=False, description="made again at boot")
-    exclude: tuple[str, ...] = Field(default=(), description="places that have just refused one")
-    instances: tuple[Subject, ...] = Field(default=(), description="those to remove")
-    vfs: int | None = Field(default=None, ge=0, le=65_535)
-    foreign: bool = Field(default=False, description="also what vfioctl did not make")
-
-
-def _is_nothing(value: object) -> bool:
-    """What a change of drivers has no use for is not in its documents: their ids stay as they were."""
-    return not value
+    kind: str
+    subjects: tuple[str, ...]
 
 
 class Intent(Value):
-    """What was asked for, as it was asked."""
+    """The request that a plan was made for. One frozen class for each verb, defined beside the verb."""
 
-    verb: Verb
-    devices: tuple[PciAddress, ...]
-    vgpu_request: VgpuRequest | None = Field(default=None, exclude_if=_is_nothing)
-    driver: str | None = Field(default=None, description="--driver, or --to")
-    with_group: bool = False
-    allow_boot_vga: bool = False
-    stop_services: tuple[str, ...] = Field(default=(), description="units that may be stopped when they hold a device")
-    force_holders: bool = Field(default=False, description="go on although somebody has the device open")
-    method: str | None = Field(default=None, description="of a reset: flr, bus, pm, ...")
+    verb: str
+    done: ClassVar[str] = "changed"
+    """The verb's past participle, for messages, such as `bound`."""
+
+    def title(self) -> str:
+        """Return the request in one line, such as `bind 0000:41:00.0 to vfio-pci`."""
+        raise NotImplementedError
+
+    def permits(self, plan: Plan) -> bool:
+        """Return whether every change of the plan is one that this verb may make on the devices that it names."""
+        raise NotImplementedError
+
+    def undone_by(self, plan: Plan) -> tuple[str, ...]:
+        """Return lines that say how to undo the plan; the first is a command if one exists."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan without steps and id: the result of planning. `Registry.plan` completes it."""
+
+    intent: Intent
+    facts: tuple[Fact, ...] = ()
+    changes: tuple[Change, ...] = ()
+    checks: tuple[CheckRequest, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def noting(self, *notes: str) -> Draft:
+        """Return a copy with more notes."""
+        return Draft(self.intent, self.facts, self.changes, self.checks, (*self.notes, *notes))
 
 
 class Plan(Value):
-    """A change that can be read, saved, compared and run later. Build it with `Plan.make`."""
+    """A plan that can be shown, saved, compared and applied later. See `Registry.plan` and `Registry.read_plan`."""
 
-    version: int = 1
+    version: int = VERSION
     id: str
-    intent: Intent
-    facts: tuple[Fact, ...]
-    changes: tuple[Change, ...]
-    settings: tuple[Setting, ...] = ()
-    reset: str | None = Field(default=None, description="the file whose writing resets the device")
-    steps: tuple[Step, ...]
-    viable_groups: tuple[int, ...] = Field((), description="groups that the kernel is asked to call viable")
-    cards: tuple[str, ...] = Field(default=(), exclude_if=_is_nothing, description="the cards whose vGPUs change")
-    notes: tuple[str, ...] = Field((), description="what a reader should know before saying yes")
+    intent: SerializeAsAny[Intent]
+    facts: tuple[Fact, ...] = ()
+    changes: tuple[Change, ...] = ()
+    checks: tuple[CheckRequest, ...] = Field((), description="what is verified after the last step")
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = Field((), description="warnings for the user before the plan is applied")
 
     @classmethod
-    def make(  # noqa: PLR0913 - a document has many parts, and each is named
-        cls,
-        *,
-        intent: Intent,
-        facts: tuple[Fact, ...],
-        changes: tuple[Change, ...],
-        steps: tuple[Step, ...],
-        settings: tuple[Setting, ...] = (),
-        reset: str | None = None,
-        viable_groups: tuple[int, ...] = (),
-        cards: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
-    ) -> Self:
-        """A plan with its id."""
-        draft = cls.model_construct(
-            version=1,
+    def of(cls, draft: Draft, steps: Iterable[Step]) -> Self:
+        """Return the plan of a draft and its steps, with its id."""
+        unnamed = cls.model_construct(
+            version=VERSION,
             id="",
-            intent=intent,
-            facts=facts,
-            changes=changes,
-            settings=settings,
-            reset=reset,
-            steps=steps,
-            viable_groups=viable_groups,
-            cards=cards,
-            notes=notes,
+            intent=draft.intent,
+            facts=draft.facts,
+            changes=draft.changes,
+            checks=draft.checks,
+            steps=tuple(steps),
+            notes=draft.notes,
         )
-        return draft.model_copy(update={"id": draft.digest()})
+        return unnamed.model_copy(update={"id": unnamed.digest()})
+
+    @field_validator("intent", mode="before")
+    @classmethod
+    def _read_intent(cls, value: Any, info: ValidationInfo) -> Any:
+        """Validate the intent with its verb's class, which the registry in the validation context knows."""
+        if isinstance(value, Intent):
+            return value
+        if not info.context:
+            raise ValueError("a plan is read by Registry.read_plan, which knows the verbs")
+        return info.context["registry"].intent(value)
 
     @model_validator(mode="after")
     def _check_id(self) -> Self:
-        if self.version != 1:
+        if self.version != VERSION:
             raise ValueError(f"plan version {self.version} is not known here")
         if self.id != self.model_copy(update={"id": ""}).digest():
             raise ValueError("the plan's id does not fit its content: it was edited or cut short")
         return self
-
-    def noting(self, *notes: str) -> Self:
-        """The same plan with more to say, and so with another id."""
-        if not notes:
-            return self
-        draft = self.model_copy(update={"id": "", "notes": (*self.notes, *notes)})
-        return draft.model_copy(update={"id": draft.digest()})
 
     @property
     def nothing_to_do(self) -> bool:
         return not self.steps
 
     @property
-    def subjects(self) -> tuple[Subject, ...]:
-        """What it changes: functions, vGPUs, the PFs of VFs. No second change of one may be under way."""
-        of_settings = (setting.address for setting in self.settings if setting.kind in VGPU_KINDS)
-        return tuple(dict.fromkeys((*(change.address for change in self.changes), *of_settings)))
+    def subjects(self) -> tuple[str, ...]:
+        """The devices that the plan changes. Only one change of a device may be under way."""
+        return tuple(dict.fromkeys(change.subject for change in self.changes))
+
+    def facts_of(self, kind: str) -> tuple[Fact, ...]:
+        """Return the facts of one kind."""
+        return tuple(fact for fact in self.facts if fact.kind == kind)
+
+    def changes_of(self, *kinds: str) -> tuple[Change, ...]:
+        """Return the changes of these kinds of resource."""
+        return tuple(change for change in self.changes if change.kind in kinds)
 
 
 class Result(StrEnum):
@@ -210,24 +215,16 @@ class Result(StrEnum):
     REBOOTED = "undone by a reboot"
 
 
-class Left(Value):
-    """How many more of a type there is room for on a card, afterwards."""
-
-    card: str
-    type: str
-    profile: str
-    available: Count
-
-
 class Outcome(Value):
-    """What became of a plan: bindings found afterwards are in `found`, vGPUs in `vGPUs`."""
+    """The result of applying or recovering a plan."""
 
     plan: Plan
     result: Result
-    found: tuple[Fact, ...]
-    vgpus: tuple[Vgpu, ...] = Field(default=(), exclude_if=_is_nothing, description="those made, as found afterwards")
-    left: tuple[Left, ...] = Field(default=(), exclude_if=_is_nothing, description="of the types that were made")
-    seconds: float = Field(default=0.0, description="from the lock to the last word in the journal")
+    found: tuple[Fact, ...] = Field(description="the plan's facts as they are now")
+    changes: tuple[Change, ...] = Field((), description="the plan's changes, done: `after` is what was found")
+    report: Mapping[str, Any] = Field(default_factory=dict, description="what the checks found, by their own names")
+    seconds: float = Field(default=0.0, description="from the lock to the last entry in the journal")
+    data: Mapping[str, bytes] = Field(default_factory=dict, exclude=True, description="what steps have read, by target")
 
 
 class JournalState(StrEnum):
@@ -239,7 +236,7 @@ class JournalState(StrEnum):
 
 
 class JournalEntry(Value):
-    """One change in the journal. Times are ISO 8601, UTC."""
+    """One change in the journal. Times are ISO 8601 in UTC."""
 
     id: int
     plan: Plan
@@ -248,3 +245,4 @@ class JournalEntry(Value):
     began: str
     ended: str | None = None
     why: str = Field("", description="what went wrong, for a change that was not done")
+    reached: int | None = Field(None, description="the last step that was begun, where it is recorded")

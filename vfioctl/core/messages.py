@@ -1,38 +1,38 @@
-"""How the engine says what went wrong. May do nothing but make errors."""
+"""Builds the core's errors and their texts. May do nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from vfioctl.binding.plan.steps import Bindings
-from vfioctl.core.change import Binding, Fact, Plan
+from vfioctl.core.change import Change, Key, Plan
+from vfioctl.core.registry import Registry
 from vfioctl.errors import Stuck, VerifyError, VfioctlError
-from vfioctl.inventory.model.values import PciAddress
 
 
 def listed(plan: Plan) -> str:
     return ", ".join(plan.subjects)
 
 
-def verify_error(wrong: Bindings, found: Mapping[PciAddress, Fact]) -> VerifyError:
-    def text(binding: Binding | None) -> str:
-        if binding is None:
-            return "gone"
-        override = f", override {binding.driver_override}" if binding.driver_override else ""
-        return f"{binding.driver or 'no driver'}{override}"
-
-    parts = [
-        f"{address} should be on {text(goal)} and is on {text(found[address].binding if address in found else None)}"
-        for address, goal in wrong.items()
-    ]
+def verify_error(registry: Registry, wrong: Sequence[Change], found: Mapping[Key, str | None]) -> VerifyError:
+    """Return the error for resources that do not have their wanted values."""
+    hints = dict.fromkeys(registry.resource(change).hint for change in wrong)
     return VerifyError(
-        "; ".join(parts),
-        hint="the kernel log says why the driver did not take it: dmesg | tail",
+        "; ".join(mismatch(registry, change, found[change.key]) for change in wrong),
+        hint=next(iter(hints), ""),
         facts={
-            "wanted": {address: goal.model_dump() for address, goal in wrong.items()},
-            "found": {a: found[a].binding.model_dump() if a in found else None for a in wrong},
+            "wanted": {f"{change.kind} {change.name}": change.after for change in wrong},
+            "found": {f"{change.kind} {change.name}": found[change.key] for change in wrong},
         },
     )
+
+
+def mismatch(registry: Registry, change: Change, found: str | None) -> str:
+    """`0000:01:00.0 should be nouveau, and is vfio-pci`."""
+    wanted = registry.resource(change).describe(change)
+    if found is None:
+        return f"{wanted.name} should be {wanted.after}, and is gone"
+    now = registry.resource(change).describe(change.model_copy(update={"before": found})).before
+    return f"{wanted.name} should be {wanted.after}, and is {now}"
 
 
 def stuck(message: str, cause: VfioctlError, first: BaseException | None = None) -> Stuck:

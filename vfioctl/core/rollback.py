@@ -1,66 +1,58 @@
-"""The way back: from whatever a host is now to what it was, and the last word on it in the journal.
+"""Rollback: restores a host to its state before a change and closes the journal entry.
 
-Going back is planning again, with what was before as the goal, so it works from any half-done state and in another
-process. May not write to the host but by `walk`.
+Rollback is planning again with the recorded `before` as the goal, so it works from any half-done state and in another
+process. Writes to the host only through the executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from vfioctl.binding.plan.bind import modules_between
-from vfioctl.binding.plan.release import to_finish, to_put_back
-from vfioctl.binding.plan.steps import Bindings, steps
-from vfioctl.binding.probe.settings import read_again
-from vfioctl.core.change import JournalState, Plan, Verb
-from vfioctl.core.executor import Executor, Progress
+from vfioctl.core.action import Context, Progress
+from vfioctl.core.change import Change, JournalState, Key, Plan
+from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
+from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.messages import listed, said, stuck
-from vfioctl.core.setting import SettingKind
-from vfioctl.core.snapshot import BOOT_ID
-from vfioctl.core.verify import dead, verify_bindings, verify_settings
+from vfioctl.core.reading import read_changes
+from vfioctl.core.registry import Registry
+from vfioctl.core.resource import Found
+from vfioctl.core.verify import dead, verify_changes
 from vfioctl.errors import StoreDamaged, Stuck, VfioctlError
-from vfioctl.inventory.model.functions import Inventory, Mark, MarkKind
-from vfioctl.inventory.model.values import PciAddress, Subject, subject
-from vfioctl.inventory.probe.facts import read_facts
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.protocol import Kernel
 
-_OF_A_VGPU = (SettingKind.MDEV, SettingKind.VGPU_TYPE, SettingKind.PARAMETER)
-DEAD = "its configuration space reads as all ones: nothing answers on the bus"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+NONE: frozenset[Key] = frozenset()
 
 
 class Rollback:
-    """Of one host and its journal. `settle`: seconds a driver may take to appear after the last write."""
+    """Rollback on one host. `settle`: seconds that a driver may take to appear after the last write."""
 
-    def __init__(self, kernel: Kernel, journal: Journal, *, settle: float) -> None:
-        self._kernel, self._journal, self._settle = kernel, journal, settle
+    def __init__(self, kernel: Kernel, journal: Journal, registry: Registry, *, settle: float) -> None:
+        self._kernel, self._journal, self._registry, self._settle = kernel, journal, registry, settle
 
     @property
     def boot_id(self) -> str:
         return self._kernel.read(BOOT_ID)
 
-    def marks(self) -> Mapping[Subject, Mark]:
-        """What the ledger says against devices in this boot."""
+    def marks(self) -> Mapping[str, Mark]:
+        """Return the wedged and dead devices of this boot, by address. Raises StoreDamaged."""
         return self._journal.marks(boot_id=self.boot_id)
 
-    def walk(self, seen: Inventory | None) -> Executor:
-        inventory: list[Inventory] = [seen] if seen else []
+    def context(self, plan: Plan) -> Context:
+        """Return the context for the plan's steps, or for the steps of its rollback."""
+        wedged: list[str] = []
+        with suppress(StoreDamaged):  # a damaged ledger must not keep the host from being put back
+            wedged = [mark.address for mark in self.marks().values() if mark.kind == MarkKind.WEDGED]
+        return Context(self._kernel, plan.intent, self._settle, wedged)
 
-        def look() -> Inventory:
-            if not inventory:
-                inventory.append(read_inventory(self._kernel, self.marks()))
-            return inventory[0]
-
-        return Executor(self._kernel, look, settle=self._settle)
-
-    def mark_dead(self, plan: Plan) -> tuple[PciAddress, ...]:
-        """Those that a guest, or a reset, has left dead."""
-        gone = dead(self._kernel, after(plan)) if plan.intent.verb in (Verb.UNBIND, Verb.RESET) else ()
+    def mark_dead(self, plan: Plan) -> Mapping[str, str]:
+        """Mark the plan's devices that are dead; return each with the evidence."""
+        gone = dead(self._registry, self.context(plan), plan)
         if gone:
-            self._mark(MarkKind.DEAD, gone, DEAD)
+            self._mark(Mark(address=each, kind=MarkKind.DEAD, since=now(), why=why) for each, why in gone.items())
         return gone
 
     def put_back(
@@ -70,13 +62,12 @@ class Rollback:
         error: VfioctlError | KeyboardInterrupt,
         progress: Progress | None,
         *,
-        spare: Collection[Subject],
-        written: Collection[tuple[SettingKind, str]] = (),
+        spare: Collection[Key] = NONE,
+        written: frozenset[Key] = NONE,
     ) -> None:
-        """Plans from what is now to what was before, and walks it; on failure the journal stays open.
+        """Roll the plan back after `error` and close its journal entry. If that fails, mark it stuck and raise Stuck.
 
-        `spare`: vGPUs that were not come to, or that the kernel refused. Whatever is there now in their place, or is
-        not there any more, is somebody else's doing. `written`: see `to_put_back`.
+        `spare`: resources to leave alone, because the plan has not touched them. `written`: see `Found`.
         """
         why = said(error)
         if isinstance(error, Stuck):
@@ -84,21 +75,21 @@ class Rollback:
             self.mark_wedged(error)
             return
         if gone := self.mark_dead(plan):
-            why = f"{why}; {', '.join(gone)} is dead: {DEAD}"
+            why = f"{why}; {dead_words(gone)}"
             if isinstance(error, VfioctlError):
                 error.message = why
         try:
-            left = self.go_to(plan, before(plan), progress, spare=spare, written=written)
+            left = self.go_back(plan, progress, spare=spare, written=written)
         except VfioctlError as second:
-            self.note(entry, JournalState.STUCK, f"{why}; then, going back: {second.message}")
+            self.note(entry, JournalState.STUCK, f"{why}; then, rolling back: {second.message}")
             self.mark_wedged(second)
-            raise stuck(f"{why}; and going back failed: {second.message}", second, error) from error
+            raise stuck(f"{why}; and the rollback failed: {second.message}", second, error) from error
         noted = self.note(entry, JournalState.BACK, why)
         restored = "; ".join([f"{listed(plan)} put back as before", *(f"but {text}" for text in left)])
-        error.restored = restored if noted else f"{restored}; the journal could not say so: vfioctl recover"  # type: ignore[union-attr]
+        error.restored = restored if noted else f"{restored}; the journal could not be updated: vfioctl recover"  # type: ignore[union-attr]
 
     def note(self, entry: int, state: JournalState, why: str) -> bool:
-        """Whether the journal took it. A full disk must not hide what happened to the host."""
+        """Write the entry's state; return whether that succeeded. A full disk must not hide the original error."""
         try:
             self._journal.end(entry, state, now=now(), why=why)
         except StoreDamaged:
@@ -108,62 +99,81 @@ class Rollback:
     def mark_wedged(self, error: VfioctlError) -> None:
         address, ticket = error.facts.get("address"), error.facts.get("ticket")
         if isinstance(error, Stuck) and address and ticket:
-            self._mark(MarkKind.WEDGED, [subject(str(address))], error.message, str(ticket))
+            wedged = Mark(
+                address=str(address), kind=MarkKind.WEDGED, since=now(), why=error.message, ticket=str(ticket)
+            )
+            self._mark([wedged])
 
-    def _mark(self, kind: MarkKind, addresses: Iterable[Subject], why: str, ticket: str = "") -> None:
-        marks = [Mark(address=address, kind=kind, since=now(), why=why, ticket=ticket) for address in addresses]
+    def _mark(self, marks: Iterable[Mark]) -> None:
         with suppress(StoreDamaged):
             self._journal.mark(marks, boot_id=self.boot_id)
 
-    def go_to(
+    # -- planning --------------------------------------------------------------------------------------
+
+    def go_back(
         self,
         plan: Plan,
-        goals: Bindings,
         progress: Progress | None,
         *,
-        forward: bool = False,
         rebooted: bool = False,
-        spare: Collection[Subject] = (),
-        written: Collection[tuple[SettingKind, str]] = (),
+        spare: Collection[Key] = NONE,
+        written: frozenset[Key] = NONE,
     ) -> list[str]:
-        """From what is now to the goals, the plan's settings with them; what could not be put back.
+        """Restore the state before the plan; return messages about what could not be restored.
 
-        `rebooted`: there has been a boot since, which only the files below /etc have outlived.
+        `rebooted`: the host has booted since, so only resources that survive a reboot are restored.
         """
-        bound = {address: fact.binding for address, fact in read_facts(self._kernel, goals).items()}
-        if gone := [address for address in goals if address not in bound]:
-            raise Stuck(f"{', '.join(gone)} has gone from the PCI bus", hint="rescan the bus, then recover")
-        planned = [s for s in plan.settings if s.address not in spare or s.kind not in _OF_A_VGPU]
-        if rebooted:
-            planned = [setting for setting in planned if setting.kind == SettingKind.KEPT]
-        values = read_again(self._kernel, planned) if planned else {}
-        settings = to_finish(planned, values) if forward else to_put_back(planned, values, written)
-        inventory = read_inventory(self._kernel, self.marks()) if goals else None
-        modules = modules_between(inventory, bound, goals) if inventory else ()
-        todo = steps(bound, goals, modules, settings=settings, reset=plan.reset if forward else None)
-        left = self.walk(inventory).take(todo, plan.intent, progress, check_interrupt=_deaf)
-        verify_bindings(self._kernel, goals, settle=self._settle)
-        return left + verify_settings(self._kernel, settings, goals)
+        return self._go(self.restoring(plan, rebooted=rebooted, spare=spare, written=written), plan, progress)
+
+    def go_forward(self, plan: Plan, progress: Progress | None) -> list[str]:
+        """Complete the plan; return messages about optional changes (`may_fail`) that failed."""
+        found = self._found(plan.changes)
+        return self._go(_each(self._registry.resource(c).finish(c, found) for c in plan.changes), plan, progress)
+
+    def restoring(
+        self,
+        plan: Plan,
+        *,
+        rebooted: bool = False,
+        spare: Collection[Key] = NONE,
+        written: frozenset[Key] = NONE,
+    ) -> tuple[Change, ...]:
+        """Return the changes that restore the state before the plan."""
+        mine = [
+            change
+            for change in plan.changes
+            if change.key not in spare and (not rebooted or self._registry.resource(change).survives_reboot)
+        ]
+        found = self._found(mine, written)
+        return tuple(_each(self._registry.resource(change).restore(change, found) for change in mine))
+
+    def _found(self, changes: Iterable[Change], written: frozenset[Key] = NONE) -> Found:
+        by_key = {change.key: change for change in changes}
+        return Found(read_changes(self._kernel, self._registry, by_key.values()), written, by_key)
+
+    def _go(self, changes: Iterable[Change], plan: Plan, progress: Progress | None) -> list[str]:
+        goals = tuple(changes)
+        needed = (need for change in goals for need in self._registry.resource(change).needs(self._kernel, change))
+        first = {need.key: need for need in needed}  # a change that several goals need is made once
+        wanted = (*first.values(), *(change for change in goals if change.key not in first))
+        context = self.context(plan)
+        steps = self._registry.steps(wanted)
+        left = Executor(self._registry, context).run(steps, progress, check_interrupt=_never)
+        return left + verify_changes(self._registry, context, wanted).left
 
 
-def after(plan: Plan) -> Bindings:
-    """To what each function is to be bound; with one whose VFs a tool of NVIDIA's changes: to what it was."""
-    return {**_lasting(plan), **{change.address: change.after for change in plan.changes}}
-
-
-def before(plan: Plan) -> Bindings:
-    """To what each function was bound."""
-    return {**_lasting(plan), **{change.address: change.before for change in plan.changes}}
-
-
-def _lasting(plan: Plan) -> Bindings:
-    managed = {setting.address for setting in plan.settings if setting.kind == SettingKind.NVIDIA_VFS}
-    return {fact.address: fact.binding for fact in plan.facts if fact.address in managed}
+def dead_words(gone: Mapping[str, str]) -> str:
+    """`0000:01:00.0 is dead: ...`"""
+    return f"{', '.join(gone)} is dead: {next(iter(gone.values()))}"
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _deaf() -> None:
-    """Going back is not to be interrupted."""
+def _each(changes: Iterable[Change | None]) -> Iterator[Change]:
+    return (change for change in changes if change is not None)
+
+
+def _never() -> None:
+    """A rollback cannot be interrupted."""

@@ -1,122 +1,135 @@
-"""The store: one SQLite file with the journal and what each device was before. Touches that file only.
+"""The store (the ledger): one SQLite file with the journal and the subsystems' records. May touch no other file.
 
-Everything that must be true together is written in one transaction. A device cannot be under two open
-changes at once: the database itself refuses it, not only the code.
+Related rows are written in one transaction. A constraint in the database keeps a device from being part of two open
+changes.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vfioctl.errors import StoreDamaged
 
 T = TypeVar("T")
 
-_MIGRATIONS = (
-    """
-    CREATE TABLE journal (
-        id INTEGER PRIMARY KEY,
-        plan TEXT NOT NULL,
-        state TEXT NOT NULL CHECK (state IN ('open', 'done', 'back', 'stuck', 'rebooted')),
-        boot_id TEXT NOT NULL,
-        began TEXT NOT NULL,
-        ended TEXT,
-        why TEXT NOT NULL DEFAULT ''
-    ) STRICT;
-    CREATE TABLE under_change (
-        address TEXT PRIMARY KEY,
-        journal INTEGER NOT NULL REFERENCES journal (id)
-    ) STRICT;
-    CREATE TABLE previous (
-        address TEXT PRIMARY KEY,
-        identity TEXT NOT NULL,
-        boot_id TEXT NOT NULL,
-        driver TEXT,
-        driver_override TEXT,
-        journal INTEGER NOT NULL REFERENCES journal (id)
-    ) STRICT;
-    """,
-    """
-    CREATE TABLE mark (
-        address TEXT PRIMARY KEY,
-        kind TEXT NOT NULL CHECK (kind IN ('wedged', 'dead')),
-        boot_id TEXT NOT NULL,
-        since TEXT NOT NULL,
-        why TEXT NOT NULL,
-        ticket TEXT NOT NULL DEFAULT ''
-    ) STRICT;
-    """,
-    """
-    ALTER TABLE journal ADD COLUMN reached INTEGER;
-    CREATE TABLE slice (
-        id TEXT NOT NULL,
-        card TEXT NOT NULL,
-        place TEXT NOT NULL,
-        kept INTEGER NOT NULL CHECK (kept IN (0, 1)),
-        boot_id TEXT NOT NULL,
-        since TEXT NOT NULL,
-        journal INTEGER NOT NULL REFERENCES journal (id),
-        PRIMARY KEY (id, journal)
-    ) STRICT;
-    CREATE TABLE type_name (
-        card TEXT NOT NULL,
-        id TEXT NOT NULL,
-        name TEXT NOT NULL,
-        boot_id TEXT NOT NULL,
-        PRIMARY KEY (card, id)
-    ) STRICT;
-    """,
-    "ALTER TABLE slice RENAME TO vgpu;",
+
+class Migration(NamedTuple):
+    """One migration of the ledger's schema. Those of one version run in one transaction, in the order of the table."""
+
+    version: int
+    script: str = ""
+    """SQL statements, each terminated by a semicolon."""
+    run: str = ""
+    """A function, as `module:name`, that is called with the connection after the script."""
+
+
+MIGRATIONS = (
+    Migration(
+        1,
+        """
+        CREATE TABLE journal (
+            id INTEGER PRIMARY KEY,
+            plan TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('open', 'done', 'back', 'stuck', 'rebooted')),
+            boot_id TEXT NOT NULL,
+            began TEXT NOT NULL,
+            ended TEXT,
+            why TEXT NOT NULL DEFAULT ''
+        ) STRICT;
+        CREATE TABLE under_change (
+            address TEXT PRIMARY KEY,
+            journal INTEGER NOT NULL REFERENCES journal (id)
+        ) STRICT;
+        """,
+    ),
+    Migration(
+        2,
+        """
+        CREATE TABLE mark (
+            address TEXT PRIMARY KEY,
+            kind TEXT NOT NULL CHECK (kind IN ('wedged', 'dead')),
+            boot_id TEXT NOT NULL,
+            since TEXT NOT NULL,
+            why TEXT NOT NULL,
+            ticket TEXT NOT NULL DEFAULT ''
+        ) STRICT;
+        """,
+    ),
+    Migration(3, "ALTER TABLE journal ADD COLUMN reached INTEGER;"),
+    Migration(
+        4,
+        """
+        ALTER TABLE under_change RENAME COLUMN address TO subject;
+        ALTER TABLE mark RENAME COLUMN address TO subject;
+        """,
+    ),
 )
+"""The core's migrations. Subsystems contribute theirs with the same version numbers."""
+
+
+class _Connections(threading.local):
+    """The open connection of each thread: an SQLite connection belongs to the thread that opened it."""
+
+    def __init__(self) -> None:
+        self.open: sqlite3.Connection | None = None
 
 
 class Store:
-    """The file, opened at the first question. Reading needs no write permission; a missing file is an empty store."""
+    """The ledger file, opened on first use. Reading needs no write permission; a missing file is an empty store."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, migrations: Iterable[Migration] = ()) -> None:
+        """`migrations`: the subsystems' migrations, in the order of the table of subsystems."""
         self.file = file
-        self._open: sqlite3.Connection | None = None
+        self._migrations = tuple(sorted((*MIGRATIONS, *migrations), key=lambda each: each.version))
+        self._local = _Connections()
 
     @property
     def lock_file(self) -> Path:
         return self.file.with_name(self.file.name + ".lock")
 
     def read(self, ask: Callable[[sqlite3.Connection], T], empty: T) -> T:
-        """`ask`'s answer; `empty` where there is no store yet. Raises StoreDamaged."""
+        """Return `ask(connection)`, or `empty` if the file does not exist. Raises StoreDamaged."""
         with _explained(self.file):
-            if self._open:
-                return ask(self._open)
+            if self._local.open:
+                return ask(self._local.open)
             if not self.file.exists():
                 return empty
-            connection = _open_for_reading(self.file)
+            connection = self._open_for_reading()
             try:
                 return ask(connection)
             finally:
                 connection.close()
 
+    @property
+    def version(self) -> int:
+        """The schema version that this release writes."""
+        return self._migrations[-1].version
+
     @contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """One connection for all that is asked and written meanwhile: to open one takes longer than to use it.
+    def one_connection(self) -> Iterator[None]:
+        """Keep one connection open for all reads and transactions inside: opening costs more than using it.
 
         Raises StoreDamaged.
         """
         with _explained(self.file):
-            self._open = self._connected()
+            self._local.open = self._connected()
         try:
             yield
         finally:
-            self._open.close()
-            self._open = None
+            self._local.open.close()
+            self._local.open = None
 
     def _connected(self) -> sqlite3.Connection:
         self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         connection = sqlite3.connect(self.file, timeout=10, isolation_level=None)
         try:
-            _prepare(connection)
+            self._prepare(connection)
         except BaseException:
             connection.close()
             raise
@@ -124,9 +137,9 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: on disk when it ends, or not at all. Raises StoreDamaged."""
+        """Run one transaction: committed to disk at the end, or rolled back on an exception. Raises StoreDamaged."""
         with _explained(self.file):
-            connection = self._open or self._connected()
+            connection = self._local.open or self._connected()
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -136,68 +149,79 @@ class Store:
                     connection.rollback()
                     raise
             finally:
-                if connection is not self._open:
+                if connection is not self._local.open:
                     connection.close()
 
+    # -- the schema --------------------------------------------------------------------------------
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    if _check_version(connection) < len(_MIGRATIONS):
-        _upgrade(connection)
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if self._check_version(connection) < self.version:
+            self._upgrade(connection)
 
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """Run all migrations in one transaction. Another process may have upgraded: read the version under the lock."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = self._check_version(connection)
+            for migration in self._migrations:
+                if migration.version > version:
+                    _migrate(connection, migration)
+            connection.execute(f"PRAGMA user_version = {self.version}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.rollback()
+            raise
 
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """All at once. Somebody else may be about to: how far it is, is asked again with the lock in hand."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for script in _MIGRATIONS[_check_version(connection) :]:
-            for statement in filter(str.strip, script.split(";")):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.rollback()
-        raise
+    def _check_version(self, connection: sqlite3.Connection) -> int:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            raise sqlite3.DatabaseError("it is another program's database")
+        if version > self.version:
+            raise sqlite3.DatabaseError(f"it is of version {version}, written by a newer vfioctl")
+        return version
 
+    def _open_for_reading(self) -> sqlite3.Connection:
+        """Open read-only. Without write permission SQLite cannot create the WAL index; an empty WAL needs none."""
+        try:
+            return self._opened("mode=ro")
+        except sqlite3.OperationalError:
+            wal = self.file.with_name(f"{self.file.name}-wal")
+            if wal.exists() and wal.stat().st_size:
+                raise  # without the WAL the newest entries would be silently missing
+            return self._opened("mode=ro&immutable=1")
 
-def _check_version(connection: sqlite3.Connection) -> int:
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        raise sqlite3.DatabaseError("it is another program's database")
-    if version > len(_MIGRATIONS):
-        raise sqlite3.DatabaseError(f"it is of version {version}, written by a newer vfioctl")
-    return version
-
-
-def _open_for_reading(file: Path) -> sqlite3.Connection:
-    """Read-only. Without write permission SQLite cannot make the WAL's index, and needs none when the WAL is empty."""
-    try:
-        return _opened(file, "mode=ro")
-    except sqlite3.OperationalError:
-        wal = file.with_name(f"{file.name}-wal")
-        if wal.exists() and wal.stat().st_size:
-            raise  # without it the newest entries would be missing, and nobody would know
-        return _opened(file, "mode=ro&immutable=1")
-
-
-def _opened(file: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=10)
-    try:
-        version = _check_version(connection)
-    except sqlite3.Error:
+    def _opened(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(f"{self.file.absolute().as_uri()}?{mode}", uri=True, timeout=10)
+        try:
+            version = self._check_version(connection)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        if version == self.version:
+            return connection
+        # A file of an older release is migrated in memory for reading; the file stays unchanged.
+        newer = sqlite3.connect(":memory:", isolation_level=None)
+        if version:
+            connection.backup(newer)
         connection.close()
-        raise
-    if version == len(_MIGRATIONS):
-        return connection
-    # One that an older vfioctl wrote is read as the newer would have it, and stays as it is.
-    newer = sqlite3.connect(":memory:", isolation_level=None)
-    if version:
-        connection.backup(newer)
-    connection.close()
-    _prepare(newer)
-    return newer
+        self._prepare(newer)
+        return newer
+
+
+def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
+    for statement in filter(str.strip, migration.script.split(";")):
+        connection.execute(statement)
+    if migration.run:
+        placed(migration.run)(connection)
+
+
+def placed(place: str) -> Any:
+    """Import and return the object that `module:name` names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 @contextmanager

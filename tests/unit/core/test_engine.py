@@ -1,4 +1,4 @@
-"""The walk: nothing before its time, nothing half done, and every way back."""
+"""The engine: nothing before its time, nothing half done, and a rollback from everywhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,26 @@ from typing import TypeVar
 
 import pytest
 
-from tests.hosts.machines import NAMES, copy, effect, effects_of, machine, original, settings_that_differ, state
-from vfioctl.binding.plan.steps import follows, steps
-from vfioctl.core.change import Binding, JournalState, Plan, Result, Step, StepKind
-from vfioctl.core.engine import Engine
+from tests.hosts.machines import (
+    NAMES,
+    REGISTRY,
+    STOPPABLE,
+    TRAINING,
+    copy,
+    effect,
+    effects_of,
+    in_use,
+    machine,
+    original,
+    settings_that_differ,
+    state,
+)
+from vfioctl.binding.model.binding import Binding
+from vfioctl.binding.model.intents import BindIntent
+from vfioctl.binding.resources.driver import binding_change
+from vfioctl.binding.resources.module import module_change
+from vfioctl.core.change import Change, Draft, JournalState, Phase, Plan, Result, Step
 from vfioctl.core.journal import Journal
-from vfioctl.core.setting import Setting, SettingKind
-from vfioctl.core.store import Store
 from vfioctl.errors import (
     BadDocument,
     HostError,
@@ -40,21 +53,22 @@ from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated import rules
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
 
 T = TypeVar("T")
-CONTENT = ("intent", "facts", "changes", "settings", "reset", "steps", "viable_groups", "notes")
+CONTENT = ("intent", "facts", "changes", "checks", "notes")
 GPU, AUDIO = PciAddress("0000:0b:00.0"), PciAddress("0000:0b:00.1")
 
 
-class Machine:
+class ScriptedHost:
     """A workstation, a ledger, and the plan to bind the card at 0b:00."""
 
     def __init__(self, ledger: Path, kernel: type[Simulated] = Simulated, faults: tuple[Fault, ...] = ()) -> None:
         self.tree, self.ledger = copy(original("workstation")), ledger
         self.before = state(self.tree)
         self.kernel = kernel(self.tree, "simulated", faults=faults)
-        self.host = Host(self.kernel, ledger, settle=0.0, lock_wait=0.0)
-        self.plan = self.host.plan_bind([GPU])
+        self.host = Host(Session(self.kernel, ledger, settle=0.0, lock_wait=0.0))
+        self.plan = self.host.binding.plan_bind([GPU])
         self.effects = effects_of(self.plan)
         self.writes = len(self.effects)
 
@@ -73,8 +87,8 @@ class Machine:
 
 
 @pytest.fixture
-def work(fast_folder: Path) -> Machine:
-    return Machine(fast_folder / "x.db")
+def work(fast_folder: Path) -> ScriptedHost:
+    return ScriptedHost(fast_folder / "x.db")
 
 
 # -- before the first write ------------------------------------------------------------------------------
@@ -82,7 +96,7 @@ def work(fast_folder: Path) -> Machine:
 
 class TestBefore:
     @pytest.mark.parametrize("fact", ["driver", "override", "group", "identity", "gone", "member"])
-    def test_a_plan_is_stale_when_any_fact_has_changed(self, work: Machine, fact: str) -> None:
+    def test_a_plan_is_stale_when_any_fact_has_changed(self, work: ScriptedHost, fact: str) -> None:
         tree, who = work.tree, AUDIO if fact == "member" else GPU
         if fact == "driver":
             rules.write(tree, f"{PCI_DRIVERS}/nvidia/unbind", GPU)
@@ -102,24 +116,24 @@ class TestBefore:
     def test_a_fact_of_a_stranger_that_the_plan_rests_on_counts(self, fast_folder: Path) -> None:
         tree = copy(original("shared-group"))
         host = machine(tree, fast_folder / "x.db")
-        plan = host.plan_bind(["01:00.0"], with_group=True)
-        bridge = next(fact.address for fact in plan.facts if fact.identity.endswith("060400"))
+        plan = host.binding.plan_bind(["01:00.0"], with_group=True)
+        bridge = next(fact.subject for fact in plan.facts if str(fact.values["identity"]).endswith("060400"))
         tree.put(f"{tree.resolve(f'{PCI_DEVICES}/{bridge}')}/driver_override", "x")
         with pytest.raises(StalePlan, match=bridge):
             host.apply(plan)
 
-    def test_nothing_to_do_is_success_and_leaves_no_trace(self, work: Machine) -> None:
+    def test_nothing_to_do_is_success_and_leaves_no_trace(self, work: ScriptedHost) -> None:
         work.host.apply(work.plan)
         writes = list(work.kernel.writes)
-        outcome = work.host.apply(work.host.plan_bind([GPU]))
+        outcome = work.host.apply(work.host.binding.plan_bind([GPU]))
         assert outcome.result == Result.NOTHING
-        assert [fact.binding.driver for fact in outcome.found if fact.address == GPU] == ["vfio-pci"]
+        assert [fact.values["driver"] for fact in outcome.found if fact.subject == GPU] == ["vfio-pci"]
         assert work.kernel.writes == writes
         assert len(work.host.history()) == 1
 
-    def test_nothing_to_do_may_be_stale_too(self, work: Machine) -> None:
+    def test_nothing_to_do_may_be_stale_too(self, work: ScriptedHost) -> None:
         work.host.apply(work.plan)
-        plan = work.host.plan_bind([GPU])
+        plan = work.host.binding.plan_bind([GPU])
         rules.write(work.tree, f"{PCI_DRIVERS}/vfio-pci/unbind", GPU)
         with pytest.raises(StalePlan):
             work.host.apply(plan)
@@ -129,7 +143,7 @@ class TestBefore:
             def writable(self, path: str) -> bool:
                 return not path.endswith(("0b:00.1/driver_override", "/drivers_probe", "nvidia/unbind"))
 
-        work = Machine(fast_folder / "x.db", Restricted)
+        work = ScriptedHost(fast_folder / "x.db", Restricted)
         files = [
             f"{PCI_DEVICES}/{AUDIO}/driver_override",
             f"{PCI_DRIVERS}/nvidia/unbind",
@@ -144,48 +158,48 @@ class TestBefore:
         assert work.untouched
 
     def test_a_read_only_host_says_that_it_is(self, fast_folder: Path) -> None:
-        host = Host(Recorded(original("workstation"), "recorded"), fast_folder / "x.db", settle=0.0)
+        host = Host(Session(Recorded(original("workstation"), "recorded"), fast_folder / "x.db", settle=0.0))
         with pytest.raises(NotPermitted, match="a recorded host is read-only") as caught:
-            host.apply(host.plan_bind([GPU]))
+            host.apply(host.binding.plan_bind([GPU]))
         assert "--simulate" in caught.value.hint
         assert os.listdir(fast_folder) == []
         assert host.recover() == ()
 
     def test_a_read_only_host_cannot_be_recovered(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder / "x.db", faults=(Fault(2, DIE),))
+        work = ScriptedHost(fast_folder / "x.db", faults=(Fault(2, DIE),))
         with pytest.raises(SimulatedDeath):
             work.host.apply(work.plan)
         with pytest.raises(NotPermitted, match="read-only"):
-            Host(Recorded(work.tree, ""), work.ledger).recover()
+            Host(Session(Recorded(work.tree, ""), work.ledger)).recover()
 
     def test_an_unfinished_change_comes_first(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder / "x.db", faults=(Fault(1, HANG),))
+        work = ScriptedHost(fast_folder / "x.db", faults=(Fault(1, HANG),))
         work.fails(Stuck)
         error = work.fails(Unfinished)
         assert error.next_command == "vfioctl recover"
 
     def test_an_unfinished_change_comes_before_nothing_to_do(self, fast_folder: Path) -> None:
-        with died(fast_folder / "x.db", Machine(fast_folder / "y.db").writes) as work:
-            plan = work.host.plan_bind([GPU])
+        with died(fast_folder / "x.db", ScriptedHost(fast_folder / "y.db").writes) as work:
+            plan = work.host.binding.plan_bind([GPU])
             assert plan.nothing_to_do
             with pytest.raises(Unfinished, match=GPU):
                 work.host.apply(plan)
-            other = work.host.plan_bind(["05:00.0"])
+            other = work.host.binding.plan_bind(["05:00.0"])
             assert work.host.apply(other).result == Result.DONE
 
     def test_the_promise_is_made_before_the_first_write(self, fast_folder: Path) -> None:
         class Watched(Simulated):
             def write(self, path: str, value: str) -> None:
-                (entry,) = Journal(Store(fast_folder / "x.db")).entries()
+                (entry,) = Session(self, fast_folder / "x.db").journal.entries()
                 assert entry.state == JournalState.OPEN
                 assert entry.boot_id == self.read("/proc/sys/kernel/random/boot_id")
                 super().write(path, value)
 
             def load(self, module: str) -> None:
-                assert Journal(Store(fast_folder / "x.db")).unfinished()
+                assert Session(self, fast_folder / "x.db").unfinished()
                 super().load(module)
 
-        work = Machine(fast_folder / "x.db", Watched)
+        work = ScriptedHost(fast_folder / "x.db", Watched)
         assert work.host.apply(work.plan).result == Result.DONE
 
 
@@ -197,80 +211,94 @@ class TestForgedPlans:
         host = machine(copy(original(name)), fast_folder / "x.db")
         for gpu in host.inventory().numbered_gpus.values():
             try:
-                plan = host.plan_bind([gpu], with_group=True, allow_boot_vga=True)
+                plan = host.binding.plan_bind([gpu], with_group=True, allow_boot_vga=True)
             except VfioctlError:
                 continue
-            assert follows(plan)
+            assert not REGISTRY.is_forged(plan)
             if plan.nothing_to_do:
                 continue
             host.apply(plan)
-            assert follows(host.plan_unbind([gpu]))
+            assert not REGISTRY.is_forged(host.binding.plan_unbind([gpu]))
 
     @pytest.mark.parametrize(
         "step",
         [
-            Step(kind=StepKind.WRITE, target="/etc/passwd", value="x", why=""),
-            Step(kind=StepKind.WRITE, target=f"{PCI_DEVICES}/0000:05:00.0/driver_override", value="x", why=""),
-            Step(kind=StepKind.LOAD, target="../evil", value="", why=""),
-            Step(kind=StepKind.LOAD, target="--remove", value="", why=""),
+            Step(phase=Phase.SET, target="/etc/passwd", value="x", why=""),
+            Step(phase=Phase.AIM, target=f"{PCI_DEVICES}/0000:05:00.0/driver_override", value="x", why=""),
+            Step(phase=Phase.LOAD, action="load", target="../evil", why=""),
+            Step(phase=Phase.LOAD, action="load", target="--remove", why=""),
         ],
         ids=lambda step: step.target,
     )
-    def test_a_step_more_is_refused(self, work: Machine, step: Step) -> None:
-        self.refused(work, steps=(step, *work.plan.steps))
+    def test_a_step_more_is_refused(self, work: ScriptedHost, step: Step) -> None:
+        self.refused(work, (step, *work.plan.steps))
 
-    def test_a_step_less_or_another_order_is_refused(self, work: Machine) -> None:
-        for number in range(1, len(work.plan.steps)):
-            self.refused(work, steps=work.plan.steps[:number] + work.plan.steps[number + 1 :])
-        self.refused(work, steps=work.plan.steps[::-1])
-        self.refused(work, steps=())
+    def test_a_step_less_or_another_order_is_refused(self, work: ScriptedHost) -> None:
+        for number in range(len(work.plan.steps)):
+            self.refused(work, work.plan.steps[:number] + work.plan.steps[number + 1 :])
+        self.refused(work, work.plan.steps[::-1])
+        self.refused(work, ())
 
-    def test_changes_that_do_not_begin_at_the_facts_are_refused(self, work: Machine) -> None:
-        first, *others = work.plan.changes
-        bent = first.model_copy(update={"before": Binding(driver="../../../../etc", driver_override=None)})
+    def test_changes_that_do_not_begin_at_the_facts_are_refused(self, work: ScriptedHost) -> None:
+        bent = binding_change(GPU, Binding("../../../../etc"), Binding("vfio-pci", "vfio-pci"))
+        others = [change for change in work.plan.changes if change.key != bent.key]
         self.refused(work, changes=(bent, *others))
-        self.refused(work, facts=work.plan.facts[1:])
+        self.refused_whole(work, changes=(bent, *others))
+        elsewhere = binding_change(GPU, Binding("nouveau"), Binding("vfio-pci", "vfio-pci"))
+        self.refused_whole(work, changes=(elsewhere, *others))
+        self.refused_whole(work, facts=work.plan.facts[1:])
+        self.refused_whole(work, facts=())
+
+    def test_facts_that_lack_what_every_function_has_are_refused(self, work: ScriptedHost) -> None:
+        bare = tuple(fact.model_copy(update={"values": {"identity": "x"}}) for fact in work.plan.facts)
+        self.refused_whole(work, facts=bare)
+
+    @pytest.mark.parametrize("kind", ["fact", "check", "change"])
+    def test_kinds_that_nobody_registers_are_refused(self, work: ScriptedHost, kind: str) -> None:
+        odd = work.plan.changes[0].model_copy(update={"kind": "odd"})
+        if kind == "change":
+            self.refused(work, changes=(*work.plan.changes, odd))
+        elif kind == "check":
+            self.refused(work, checks=(work.plan.checks[0].model_copy(update={"kind": "odd"}),))
+        else:
+            self.refused(work, facts=(work.plan.facts[0].model_copy(update={"kind": "odd"}), *work.plan.facts))
 
     @pytest.mark.parametrize(
-        "change",
+        "changed",
         [{"after": "auto"}, {"before": "on"}, {"during": "auto"}],
         ids=str,
     )
-    def test_settings_that_the_steps_do_not_make_are_refused(self, work: Machine, change: dict[str, str]) -> None:
-        power, *others = work.plan.settings
-        assert power.kind == SettingKind.POWER
-        if getattr(power, next(iter(change))) != next(iter(change.values())):
-            self.refused(work, settings=(power.model_copy(update=change), *others))
-        self.refused(work, settings=())
-        self.refused(work, settings=work.plan.settings[1:])
+    def test_settings_that_the_steps_do_not_make_are_refused(self, work: ScriptedHost, changed: dict[str, str]) -> None:
+        power = next(change for change in work.plan.changes if change.kind == "power")
+        others = tuple(change for change in work.plan.changes if change is not power)
+        if "after" in changed:
+            self.refused(work, changes=(power.model_copy(update=changed), *others))
+        settings = [change for change in work.plan.changes if change.kind in ("power", "d3cold")]
+        self.refused(work, changes=tuple(change for change in work.plan.changes if change not in settings))
+        self.refused(work, changes=tuple(change for change in work.plan.changes if change is not settings[0]))
+        self.refused(work, changes=tuple(change for change in work.plan.changes if change is not settings[1]))
 
-    def test_settings_of_functions_that_the_plan_does_not_know_are_refused(self, work: Machine) -> None:
-        stranger = PciAddress("0000:05:00.0")
-        file = f"{PCI_DEVICES}/{stranger}/d3cold_allowed"
-        more = Setting(kind=SettingKind.D3COLD, name=file, address=stranger, before="1", after="0")
-        self.refused_whole(work, more)
+    def test_settings_of_functions_that_the_plan_does_not_know_are_refused(self, work: ScriptedHost) -> None:
+        file = f"{PCI_DEVICES}/0000:05:00.0/d3cold_allowed"
+        self.refused_more(work, Change(kind="d3cold", name=file, subject="0000:05:00.0", before="1", after="0"))
+
+    def test_modules_of_functions_that_the_plan_does_not_know_are_refused(self, work: ScriptedHost) -> None:
+        self.refused_more(work, module_change("evil", "0000:05:00.0"))
 
     @pytest.mark.parametrize("unit", ["sshd.service", "display-manager.service"])
-    def test_services_that_nobody_allowed_to_stop_are_refused(self, work: Machine, unit: str) -> None:
-        more = Setting(kind=SettingKind.SERVICE, name=unit, address=GPU, before="active", after="inactive")
-        self.refused_whole(work, more)
-        later = Setting(
-            kind=SettingKind.SERVICE, name=unit, address=GPU, before="active", after="active", during="inactive"
-        )
-        self.refused_whole(work, later)
-
-    def refused_whole(self, work: Machine, more: Setting) -> None:
-        """Though the steps are those that the setting takes."""
-        settings = (*work.plan.settings, more)
-        self.refused(work, settings=settings, steps=steps_of(work.plan, settings))
+    def test_services_that_nobody_allowed_to_stop_are_refused(self, work: ScriptedHost, unit: str) -> None:
+        more = Change(kind="service", name=unit, subject=GPU, before="active", after="inactive")
+        self.refused_more(work, more)
+        self.refused_more(work, more.model_copy(update={"after": "active", "during": "inactive"}))
 
     @pytest.mark.parametrize(
         "file",
         [f"{PCI_DEVICES}/{GPU}/reset", f"{PCI_DEVICES}/{GPU}/reset_subordinate", "/etc/passwd", "/proc/sysrq-trigger"],
     )
-    def test_a_reset_that_is_none_of_a_bind_is_refused(self, work: Machine, file: str) -> None:
-        self.refused(work, reset=file, steps=steps_of(work.plan, work.plan.settings, file))
-        self.refused(work, reset=file)
+    def test_a_reset_that_is_none_of_a_bind_is_refused(self, work: ScriptedHost, file: str) -> None:
+        reset = Change(kind="reset", name=file, subject=GPU, before="", after=GPU)
+        self.refused_more(work, reset)
+        self.refused(work, changes=(*work.plan.changes, reset))
 
     @pytest.mark.parametrize(
         "file",
@@ -284,30 +312,44 @@ class TestForgedPlans:
             None,
         ],
     )
-    def test_a_reset_of_something_else_is_refused(self, work: Machine, file: str | None) -> None:
-        work.plan = work.host.plan_reset("0a:00.0", force_holders=True)
-        self.refused(work, reset=file, steps=steps_of(work.plan, (), file))
+    def test_a_reset_of_something_else_is_refused(self, work: ScriptedHost, file: str | None) -> None:
+        work.plan = work.host.binding.plan_reset("0a:00.0", force_holders=True)
+        others = tuple(change for change in work.plan.changes if change.kind != "reset")
+        if file is None:
+            self.refused(work, changes=others)
+            return
+        (reset,) = work.plan.changes_of("reset")
+        self.refused_whole(work, changes=(*others, reset.model_copy(update={"name": file})))
+        stranger = Change(kind="reset", name=file, subject="0000:05:00.0", before="", after="0000:05:00.0")
+        self.refused_whole(work, changes=(*others, stranger))
 
-    def refused(self, work: Machine, **content: object) -> None:
-        parts = {name: getattr(work.plan, name) for name in CONTENT}
-        forged = Plan.model_validate_json(Plan.make(**parts | content).model_dump_json())
-        with pytest.raises(BadDocument, match="do not follow"):
+    def refused_more(self, work: ScriptedHost, more: Change) -> None:
+        self.refused_whole(work, changes=(*work.plan.changes, more))
+
+    def refused_whole(self, work: ScriptedHost, **content: object) -> None:
+        """Though the steps are those that the changes take."""
+        draft = drafted(work.plan, content)
+        self.refused(work, tuple(owned.step for owned in REGISTRY.steps(draft.changes)), **content)
+
+    def refused(self, work: ScriptedHost, steps: tuple[Step, ...] | None = None, **content: object) -> None:
+        made = Plan.of(drafted(work.plan, content), work.plan.steps if steps is None else steps)
+        forged = work.host.read_plan(made.model_dump_json())
+        with pytest.raises(BadDocument, match=r"do not follow|is known here"):
             work.host.apply(forged)
         assert work.untouched
 
 
-def steps_of(plan: Plan, settings: tuple[Setting, ...], reset: str | None = None) -> tuple[Step, ...]:
-    """The steps that the plan would have with those settings and that reset."""
-    before, after = ({c.address: getattr(c, when) for c in plan.changes} for when in ("before", "after"))
-    modules = tuple(step.target for step in plan.steps if step.kind == StepKind.LOAD)
-    return steps(before, after, modules, settings=settings, reset=reset)
+def drafted(plan: Plan, content: dict[str, object]) -> Draft:
+    """The plan's parts, some of them others."""
+    parts = {name: getattr(plan, name) for name in CONTENT}
+    return Draft(**parts | content)
 
 
-# -- the walk --------------------------------------------------------------------------------------------
+# -- the steps -------------------------------------------------------------------------------------------
 
 
-class TestTheWalk:
-    def test_it_takes_the_steps_of_the_plan_in_order_and_tells_each_before(self, work: Machine) -> None:
+class TestTheSteps:
+    def test_it_takes_the_steps_of_the_plan_in_order_and_tells_each_before(self, work: ScriptedHost) -> None:
         told: list[tuple[Step, int, int, int]] = []
         outcome = work.host.apply(
             work.plan, progress=lambda step, number, total: told.append((step, number, total, len(work.kernel.writes)))
@@ -320,7 +362,8 @@ class TestTheWalk:
         assert work.kernel.writes == [effect(step) for step in work.effects]
         assert outcome.plan == work.plan
         assert outcome.seconds > 0
-        assert {fact.address: fact.binding.driver for fact in outcome.found}[GPU] == "vfio-pci"
+        assert {fact.subject: fact.values["driver"] for fact in outcome.found}[GPU] == "vfio-pci"
+        assert outcome.changes == work.plan.changes, "as found, and as planned"
 
     def test_a_variant_driver_goes_by_the_name_that_it_registers(
         self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -329,13 +372,14 @@ class TestTheWalk:
         tree = copy(original("gh200"))
         before = state(tree)
         host = machine(tree, fast_folder / "x.db")
-        plan = host.plan_bind(["gpu0"])
-        assert plan.changes[0].after.driver == "nvgrace_gpu_vfio_pci"
+        plan = host.binding.plan_bind(["gpu0"])
+        (change, *_) = plan.changes_of("binding")
+        assert Binding.parse(change.after).driver == "nvgrace_gpu_vfio_pci"
         assert host.apply(plan).result == Result.DONE
-        gpu = host.inventory().by_address[plan.changes[0].address]
+        gpu = host.inventory().by_address[PciAddress(change.subject)]
         assert (gpu.driver, gpu.driver_override) == ("nvgrace-gpu-vfio-pci", "nvgrace-gpu-vfio-pci")
-        assert host.plan_bind(["gpu0"]).nothing_to_do
-        assert host.apply(host.plan_unbind(["gpu0"])).result == Result.DONE
+        assert host.binding.plan_bind(["gpu0"]).nothing_to_do
+        assert host.apply(host.binding.plan_unbind(["gpu0"])).result == Result.DONE
         assert state(tree) == before
 
     def test_a_module_that_cannot_be_loaded_puts_everything_back(self, fast_folder: Path) -> None:
@@ -343,13 +387,13 @@ class TestTheWalk:
             def load(self, module: str) -> None:
                 raise HostError(f"module {module} could not be loaded")
 
-        work = Machine(fast_folder / "x.db", Bare)
+        work = ScriptedHost(fast_folder / "x.db", Bare)
         assert "put back as before" in work.fails(HostError).restored
         assert state(work.tree) == work.before
         assert work.host.history()[0].state == JournalState.BACK
 
 
-# -- the proof -------------------------------------------------------------------------------------------
+# -- verified --------------------------------------------------------------------------------------------
 
 
 class Inert(Simulated):
@@ -363,15 +407,16 @@ class Inert(Simulated):
             super().write(path, value)
 
 
-class TestTheProof:
+class TestVerified:
     def test_a_probe_that_bound_nothing_is_no_success(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder / "x.db", Inert)
+        work = ScriptedHost(fast_folder / "x.db", Inert)
         error = work.fails(VerifyError)
-        assert error.message == f"{GPU} should be on vfio-pci, override vfio-pci and is on no driver, override vfio-pci"
+        assert error.message == f"{GPU} should be vfio-pci, override vfio-pci, and is no driver, override vfio-pci"
         assert error.facts == {
-            "wanted": {GPU: {"driver": "vfio-pci", "driver_override": "vfio-pci"}},
-            "found": {GPU: {"driver": None, "driver_override": "vfio-pci"}},
+            "wanted": {f"binding {GPU}": "vfio-pci, override vfio-pci"},
+            "found": {f"binding {GPU}": "no driver, override vfio-pci"},
         }
+        assert "dmesg" in error.hint
         assert error.restored.endswith("put back as before")
         assert state(work.tree) == work.before
         assert work.host.history()[0].state == JournalState.BACK
@@ -383,10 +428,10 @@ class TestTheProof:
                 if len(self.writes) == last:
                     self.tree.remove(f"{PCI_DEVICES}/{GPU}")
 
-        last = Machine(fast_folder / "y.db").writes
-        work = Machine(fast_folder / "x.db", Fragile)
+        last = ScriptedHost(fast_folder / "y.db").writes
+        work = ScriptedHost(fast_folder / "x.db", Fragile)
         error = work.fails(Stuck)
-        assert f"{GPU} should be on vfio-pci, override vfio-pci and is on gone" in error.message
+        assert f"{GPU} should be vfio-pci, override vfio-pci, and is gone" in error.message
         assert "has gone from the PCI bus" in error.message
         assert work.host.history()[0].state == JournalState.STUCK
 
@@ -409,9 +454,9 @@ class TestTheProof:
                     Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
                 return super().survey(reader, subjects, args=args, timeout=timeout)
 
-        last = Machine(fast_folder / "y.db").writes
-        work = Machine(fast_folder / "x.db", Slow)
-        patient = Engine(work.kernel, Journal(Store(work.ledger)), settle=20.0, lock_wait=0.0)
+        last = ScriptedHost(fast_folder / "y.db").writes
+        work = ScriptedHost(fast_folder / "x.db", Slow)
+        patient = Host(Session(work.kernel, work.ledger, settle=20.0, lock_wait=0.0))
         assert patient.apply(work.plan).result == Result.DONE
 
     @pytest.mark.parametrize("answer", ["no", "EIO"])
@@ -423,7 +468,7 @@ class TestTheProof:
                     return False
                 raise KernelRefused("/dev/vfio/12", errno.EIO)
 
-        work = Machine(fast_folder / "x.db", Contrary)
+        work = ScriptedHost(fast_folder / "x.db", Contrary)
         error = work.fails(VerifyError if answer == "no" else KernelRefused)
         assert "12" in error.message
         assert error.restored
@@ -435,7 +480,7 @@ class TestTheProof:
             def viable(self, group: int) -> bool:
                 raise KernelRefused(f"/dev/vfio/{group}", errno.ENOENT)
 
-        work = Machine(fast_folder / "x.db", Modern)
+        work = ScriptedHost(fast_folder / "x.db", Modern)
         if cdevs:
             work.tree.put_node("/dev/vfio/devices/vfio0", Node("c", 511, 0))
             assert work.host.apply(work.plan).result == Result.DONE
@@ -487,9 +532,9 @@ def test_an_interrupt_in_any_write_puts_everything_back(
     what: Callable[[], None],
     late: bool,
 ) -> None:
-    for at in range(1, Machine(fast_folder / "x.db").writes + 1):
+    for at in range(1, ScriptedHost(fast_folder / "x.db").writes + 1):
         kernel = type("At", (Interrupting,), {"moment": at, "late": late, "what": staticmethod(what)})
-        work = Machine(fast_folder / f"{at}.db", kernel)
+        work = ScriptedHost(fast_folder / f"{at}.db", kernel)
         with pytest.raises(KeyboardInterrupt) as caught:
             work.host.apply(work.plan)
         assert getattr(caught.value, "restored", "").endswith("put back as before")
@@ -515,14 +560,14 @@ def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) ->
                 os.kill(os.getpid(), signal.SIGINT)
             super().write(path, value)
 
-    work = Machine(fast_folder / "x.db", Impatient)
+    work = ScriptedHost(fast_folder / "x.db", Impatient)
     with pytest.raises(KeyboardInterrupt):
         work.host.apply(work.plan)
     assert state(work.tree) == work.before
     assert work.host.history()[0].state == JournalState.BACK
 
 
-def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: Machine) -> None:
+def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: ScriptedHost) -> None:
     def buggy(step: Step, number: int, total: int) -> None:
         if number == 4:
             raise ZeroDivisionError
@@ -535,13 +580,13 @@ def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: Machine) -> None
 
 
 @pytest.mark.parametrize("at", [5, 9, 13])
-def test_an_interrupt_after_which_going_back_fails_is_stuck(fast_folder: Path, at: int) -> None:
+def test_an_interrupt_after_which_the_rollback_fails_is_stuck(fast_folder: Path, at: int) -> None:
     kernel = type("At", (Interrupting,), {"moment": at, "late": True, "what": staticmethod(ctrl_c)})
-    work = Machine(fast_folder / "x.db", kernel, (Fault(at + 1, "errno", errno.EIO),))
+    work = ScriptedHost(fast_folder / "x.db", kernel, (Fault(at + 1, "errno", errno.EIO),))
     error = work.fails(Stuck)
-    assert error.message.startswith("interrupted; and going back failed: writing")
+    assert error.message.startswith("interrupted; and the rollback failed: writing")
     assert (error.next_command, error.kernel_said) == ("vfioctl recover", "EIO: Input/output error")
-    assert work.host.history()[0].why.startswith("interrupted; then, going back: ")
+    assert work.host.history()[0].why.startswith("interrupted; then, rolling back: ")
     machine(work.tree, work.ledger).recover()
     assert state(work.tree) == work.before
 
@@ -549,47 +594,47 @@ def test_an_interrupt_after_which_going_back_fails_is_stuck(fast_folder: Path, a
 def test_a_setting_that_cannot_be_put_back_is_told_and_stops_nothing(fast_folder: Path) -> None:
     kernel = type("At", (Interrupting,), {"moment": 4, "late": True, "what": staticmethod(ctrl_c)})
     # after the four that were made come four of power/control on the way back, and then d3cold_allowed
-    work = Machine(fast_folder / "x.db", kernel, (Fault(9, "errno", errno.EIO),))
+    work = ScriptedHost(fast_folder / "x.db", kernel, (Fault(9, "errno", errno.EIO),))
     with pytest.raises(KeyboardInterrupt) as caught:
         work.host.apply(work.plan)
     told = getattr(caught.value, "restored", "")
     kept = f"{PCI_DEVICES}/0000:0b:00.0/d3cold_allowed"
     assert " put back as before; but writing '1' to " in told
-    assert f"{kept} should be 1 again and is 0" in told
+    assert "0000:0b:00.0 d3cold_allowed should be 1, and is 0" in told
     assert settings_that_differ(work.tree, original("workstation")) == {work.tree.resolve(kept)}
     assert work.host.history()[0].state == JournalState.BACK
 
 
-# -- the way back ----------------------------------------------------------------------------------------
+# -- the rollback ----------------------------------------------------------------------------------------
 
 
-class TestTheWayBack:
-    def test_a_device_that_had_no_driver_has_none_again(self, work: Machine) -> None:
+class TestRollback:
+    def test_a_device_that_had_no_driver_has_none_again(self, work: ScriptedHost) -> None:
         rules.write(work.tree, f"{PCI_DRIVERS}/nvidia/unbind", GPU)
         before = state(work.tree)
-        work.host.apply(work.host.plan_bind([GPU]))
-        work.host.apply(work.host.plan_unbind([GPU]))
+        work.host.apply(work.host.binding.plan_bind([GPU]))
+        work.host.apply(work.host.binding.plan_unbind([GPU]))
         assert state(work.tree) == before
 
     @pytest.mark.parametrize("override", ["nvidia", "vfio-pci", "none"])
-    def test_the_previous_override_is_there_again(self, work: Machine, override: str) -> None:
+    def test_the_previous_override_is_there_again(self, work: ScriptedHost, override: str) -> None:
         rules.write(work.tree, f"{PCI_DEVICES}/{GPU}/driver_override", override)
         before = state(work.tree)
-        work.host.apply(work.host.plan_bind([GPU]))
-        work.host.apply(work.host.plan_unbind([GPU]))
+        work.host.apply(work.host.binding.plan_bind([GPU]))
+        work.host.apply(work.host.binding.plan_unbind([GPU]))
         assert state(work.tree) == before
 
     def test_without_a_record_a_death_at_each_write_leaves_before_or_after(self, fast_folder: Path) -> None:
         def on_vfio(ledger: Path, faults: tuple[Fault, ...]) -> tuple[Tree, Host]:
             tree = copy(original("workstation"))
             host = machine(tree, fast_folder / "other.db")
-            host.apply(host.plan_bind([GPU]))
+            host.apply(host.binding.plan_bind([GPU]))
             (fast_folder / "other.db").unlink()
             return tree, machine(tree, ledger, faults)
 
         tree, host = on_vfio(fast_folder / "x.db", ())
         start, before = copy(tree), state(tree)
-        plan = host.plan_unbind([GPU])
+        plan = host.binding.plan_unbind([GPU])
         assert any("no record" in note for note in plan.notes)
         host.apply(plan)
         after = state(tree)
@@ -602,7 +647,7 @@ class TestTheWayBack:
         for at in range(1, len(effects_of(plan)) + 1):
             tree, host = on_vfio(fast_folder / f"{at}.db", (Fault(at, DIE),))
             with pytest.raises(SimulatedDeath):
-                host.apply(host.plan_unbind([GPU]))
+                host.apply(host.binding.plan_unbind([GPU]))
             heir = machine(tree, fast_folder / f"{at}.db")
             (outcome,) = heir.recover()
             expected, twin = (after, done) if outcome.result == Result.DONE else (before, start)
@@ -610,7 +655,9 @@ class TestTheWayBack:
             asleep = {f"{card}{number}/power/control" for number in range(4)}  # vfio-pci's doing, and not planned for
             assert settings_that_differ(tree, twin) <= (set() if twin is done else asleep)
 
-    def test_a_disk_that_fills_up_meanwhile_loses_nothing(self, work: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_that_fills_up_meanwhile_loses_nothing(
+        self, work: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def full(*_: object, **__: object) -> None:
             raise StoreDamaged("the ledger is full")
 
@@ -628,18 +675,18 @@ class TestTheWayBack:
         def full(*_: object, **__: object) -> None:
             raise StoreDamaged("the ledger is full")
 
-        work = Machine(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
+        work = ScriptedHost(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
         monkeypatch.setattr(Journal, "end", full)
         error = work.fails(KernelRefused)
-        assert error.restored.endswith("put back as before; the journal could not say so: vfioctl recover")
+        assert error.restored.endswith("put back as before; the journal could not be updated: vfioctl recover")
         assert state(work.tree) == work.before
         monkeypatch.undo()
         assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
         assert work.host.history()[0].state == JournalState.BACK
 
     def test_progress_tells_the_steps_back_too(self, fast_folder: Path) -> None:
-        fatal = Machine(fast_folder / "y.db").effects[10]
-        work = Machine(fast_folder / "x.db", faults=(Fault(11, "errno", errno.EIO),))
+        fatal = ScriptedHost(fast_folder / "y.db").effects[10]
+        work = ScriptedHost(fast_folder / "x.db", faults=(Fault(11, "errno", errno.EIO),))
         told: list[Step] = []
         with pytest.raises(KernelRefused):
             work.host.apply(work.plan, progress=lambda step, *_: told.append(step))
@@ -655,10 +702,21 @@ class TestTheWayBack:
         ]
 
 
+def kernel_of(host: Host) -> Simulated:
+    assert isinstance(host.session.kernel, Simulated)
+    return host.session.kernel
+
+
+def asked(plan: Plan) -> str:
+    """The first device that was asked for."""
+    assert isinstance(plan.intent, BindIntent)
+    return plan.intent.devices[0]
+
+
 @contextmanager
-def died(ledger: Path, at: int) -> Iterator[Machine]:
+def died(ledger: Path, at: int) -> Iterator[ScriptedHost]:
     """A machine whose bind died after that write."""
-    work = Machine(ledger, faults=(Fault(at, DIE),))
+    work = ScriptedHost(ledger, faults=(Fault(at, DIE),))
     with pytest.raises(SimulatedDeath):
         work.host.apply(work.plan)
     work.host = machine(work.tree, ledger)
@@ -674,20 +732,43 @@ class TestRecovery:
         assert told == list(range(1, len(told) + 1))
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
         assert work.host.history()[0].state == JournalState.DONE
-        work.host.apply(work.host.plan_unbind([GPU]))
+        work.host.apply(work.host.binding.plan_unbind([GPU]))
         assert state(work.tree) == work.before
+
+    def test_forward_loads_a_module_once_for_all_functions(self, fast_folder: Path) -> None:
+        with died(fast_folder / "x.db", 2) as work:
+            for path in (f"{PCI_DRIVERS}/vfio-pci", "/sys/module/vfio_pci"):
+                work.tree.remove(path)
+            told: list[Step] = []
+            work.host.recover(forward=True, progress=lambda step, *_: told.append(step))
+        assert [(step.phase, step.target) for step in told if step.action == "load"] == [(Phase.LOAD, "vfio-pci")]
+        assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
+
+    def test_keeps_its_hands_off_a_persistence_mode_that_is_not_nvidias_any_more(self, fast_folder: Path) -> None:
+        """NVML knows only the GPUs that nvidia has: what cannot be asked of it is no failure either."""
+        tree, ledger = copy(in_use()), fast_folder / "x.db"
+        host = machine(tree, ledger)
+        host.apply(host.binding.plan_bind([TRAINING], stop_services=STOPPABLE))
+        before = state(tree)
+        with pytest.raises(SimulatedDeath):
+            machine(tree, ledger, (Fault(2, DIE),)).apply(host.binding.plan_unbind([TRAINING]))
+        heir = machine(tree, ledger)
+        assert heir.recover()[0].result == Result.BACK
+        assert heir.history()[0].why == "", "and there is nothing to tell"
+        assert not [path for path, _ in kernel_of(heir).writes if path.startswith("nvml:")]
+        assert state(tree) == before
 
     def test_after_a_reboot_has_nothing_to_put_back(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", 5) as work:
             fresh = copy(original("workstation"))
             fresh.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
             kernel = Simulated(fresh, "")
-            assert Host(kernel, work.ledger).recover()[0].result == Result.REBOOTED
+            assert Host(Session(kernel, work.ledger)).recover()[0].result == Result.REBOOTED
             assert kernel.writes == []
             assert work.host.history()[0].state == JournalState.REBOOTED
 
     def test_of_what_was_done_already_only_says_so(self, fast_folder: Path) -> None:
-        with died(fast_folder / "x.db", Machine(fast_folder / "y.db").writes) as work:
+        with died(fast_folder / "x.db", ScriptedHost(fast_folder / "y.db").writes) as work:
             (outcome,) = work.host.recover()
         assert outcome.result == Result.DONE
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
@@ -726,32 +807,32 @@ class TestRecovery:
         with died(fast_folder / "x.db", 5) as work:
             second = machine(work.tree, work.ledger, (Fault(2, DIE),))
             with pytest.raises(SimulatedDeath):
-                second.apply(second.plan_bind(["05:00.0"]))
+                second.apply(second.binding.plan_bind(["05:00.0"]))
             first, other = work.host.recover()
-        assert [outcome.plan.intent.devices[0] for outcome in (first, other)] == ["0000:05:00.0", GPU]
+        assert [asked(outcome.plan) for outcome in (first, other)] == ["0000:05:00.0", GPU]
         assert state(work.tree) == work.before
 
     def test_of_several_changes_finishes_all_but_those_that_are_stuck(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", 5) as work:
             second = machine(work.tree, work.ledger, (Fault(1, HANG),))
             with pytest.raises(Stuck):
-                second.apply(second.plan_bind(["05:00.0"]))
+                second.apply(second.binding.plan_bind(["05:00.0"]))
             with pytest.raises(Stuck, match=r"0000:05:00\.0 is still wedged") as caught:
                 work.host.recover()
         assert caught.value.restored == "0000:0b:00.0, 0000:0b:00.1, 0000:0b:00.2, 0000:0b:00.3: put back"
         assert caught.value.facts["others"] == []
-        states = [(entry.plan.intent.devices[0], entry.state) for entry in work.host.history()]
+        states = [(asked(entry.plan), entry.state) for entry in work.host.history()]
         assert states == [("0000:05:00.0", JournalState.STUCK), (GPU, JournalState.BACK)]
-        work.kernel.let_go("0000:05:00.0")
+        work.kernel.release("0000:05:00.0")
         assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
         assert state(work.tree) == work.before
 
     def test_of_changes_that_are_all_stuck_names_the_others(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder / "x.db", faults=(Fault(1, HANG),))
+        work = ScriptedHost(fast_folder / "x.db", faults=(Fault(1, HANG),))
         work.fails(Stuck)
         second = machine(work.tree, work.ledger, (Fault(1, HANG),))
         with pytest.raises(Stuck):
-            second.apply(second.plan_bind(["05:00.0"]))
+            second.apply(second.binding.plan_bind(["05:00.0"]))
         with pytest.raises(Stuck, match=r"0000:05:00\.0 is still wedged") as caught:
             work.host.recover()
         others = caught.value.facts["others"]
@@ -763,16 +844,51 @@ class TestRecovery:
         with died(fast_folder / "x.db", 9) as work:
             kernel = type("At", (Interrupting,), {"moment": 3, "what": staticmethod(ctrl_c)})(work.tree, "")
             with pytest.raises(KeyboardInterrupt):
-                Host(kernel, work.ledger, settle=0.0, lock_wait=0.0).recover()
+                Host(Session(kernel, work.ledger, settle=0.0, lock_wait=0.0)).recover()
             work.host.recover()
         assert state(work.tree) == work.before
 
-    def test_with_nothing_to_finish_does_nothing(self, work: Machine) -> None:
+    def test_with_nothing_to_finish_does_nothing(self, work: ScriptedHost) -> None:
         assert work.host.recover() == ()
         assert work.untouched
 
 
-def test_a_group_that_has_lost_a_member_is_stale(work: Machine) -> None:
+def test_a_group_that_has_lost_a_member_is_stale(work: ScriptedHost) -> None:
     work.tree.remove(f"{IOMMU_GROUPS}/12/devices/{AUDIO}")
     work.tree.remove(f"{PCI_DEVICES}/{AUDIO}")
     assert AUDIO in work.fails(StalePlan).message
+
+
+class TestLog:
+    """One record for each change, with what a journal can be asked by."""
+
+    def told(self, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+        records = [record for record in caplog.records if record.name == "vfioctl.changes"]
+        assert {record.__dict__["verb"] for record in records} <= {"bind"}
+        assert {record.__dict__["devices"].split()[0] for record in records} <= {GPU}
+        return [(record.levelname, record.getMessage()) for record in records]
+
+    def test_has_what_was_done(self, work: ScriptedHost, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        work.host.apply(work.plan)
+        assert self.told(caplog) == [("INFO", f"bind {GPU}: done")]
+        assert caplog.records[-1].__dict__["plan_id"] == work.plan.id
+
+    def test_has_what_was_refused_or_taken_back(self, fast_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        work = ScriptedHost(fast_folder / "x.db", faults=(Fault(6, "errno", errno.EIO),))
+        error = work.fails(KernelRefused)
+        assert self.told(caplog) == [("ERROR", f"bind {GPU}: KernelRefused: {error.message}")]
+
+    def test_has_what_was_interrupted(self, fast_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        kernel = type("At", (Interrupting,), {"moment": 4, "what": staticmethod(ctrl_c)})
+        work = ScriptedHost(fast_folder / "x.db", kernel)
+        with pytest.raises(KeyboardInterrupt):
+            work.host.apply(work.plan)
+        assert self.told(caplog) == [("ERROR", f"bind {GPU}: interrupted")]
+
+    def test_has_what_was_recovered(self, fast_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        with died(fast_folder / "x.db", 5) as work:
+            work.host.recover()
+        assert self.told(caplog) == [("INFO", f"recover bind {GPU}: put back")]

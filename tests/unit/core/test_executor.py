@@ -1,4 +1,4 @@
-"""The walk: who holds a device is asked again, a lock is only had when it reads so, and what may fail stops nothing."""
+"""The executor: who holds a device is asked again, a lock is only had when it reads so, what may fail stops nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.hosts.machines import (
     DAEMON,
     DCGM,
     DESKTOP,
+    REGISTRY,
     SCREEN,
     STOPPABLE,
     TRAINING,
@@ -19,27 +20,35 @@ from tests.hosts.machines import (
     copy,
     differing,
     effect,
+    effects_of,
     in_use,
+    machine,
     original,
     state,
 )
-from vfioctl.core.change import Intent, JournalState, Plan, Result, Step, StepKind, Verb
+from vfioctl.binding.model.binding import Binding
+from vfioctl.binding.model.intents import BindIntent
+from vfioctl.binding.resources.driver import binding_change
+from vfioctl.core.action import Context
+from vfioctl.core.change import JournalState, Phase, Result, Step
 from vfioctl.core.executor import Executor
+from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.inventory.unheld import unheld
 from vfioctl.kernel.protocol import OpenNode
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
 
 FREE, SHARED = PciAddress("0000:04:00.0"), PciAddress("0000:02:00.0")
 PATIENT = 20.0
 """Seconds; no test waits so long."""
 
 
-class Machine:
+class ScriptedHost:
     """A host in use, and the plan to hand one of its GPUs over."""
 
     def __init__(
@@ -54,9 +63,9 @@ class Machine:
     ) -> None:
         self.tree = tree or copy(in_use())
         self.kernel = kernel(self.tree, "simulated", faults=faults)
-        self.host = Host(self.kernel, folder / "x.db", settle=settle, lock_wait=0.0)
+        self.host = Host(Session(self.kernel, folder / "x.db", settle=settle, lock_wait=0.0))
         self.before = state(self.tree)
-        self.plan = self.host.plan_bind([gpu], stop_services=STOPPABLE, allow_boot_vga=True)
+        self.plan = self.host.binding.plan_bind([gpu], stop_services=STOPPABLE, allow_boot_vga=True)
 
     def fails(self, kind: type[VfioctlError]) -> VfioctlError:
         """The bind fails so, and everything is as before."""
@@ -68,7 +77,7 @@ class Machine:
         return caught.value
 
     def force(self, gpu: PciAddress) -> None:
-        self.plan = self.host.plan_bind([gpu], force_holders=True, allow_boot_vga=True)
+        self.plan = self.host.binding.plan_bind([gpu], force_holders=True, allow_boot_vga=True)
 
     def holds(self, pid: int, *files: str) -> None:
         add_process(self.tree, pid, f"job-{pid}", "0::/user.slice/user-1000.slice/session-4.scope", *files)
@@ -76,21 +85,21 @@ class Machine:
 
 class TestTheCheck:
     def test_who_came_after_the_plan_is_seen_and_all_is_put_back(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=FREE)
+        work = ScriptedHost(fast_folder, gpu=FREE)
         work.holds(77, "/dev/nvidia2")
         error = work.fails(DeviceInUse)
-        assert f"{FREE} (NVIDIA GeForce RTX 4090, nvidia) is held by job-77 (process 77" in error.message
+        assert f"{FREE} (AD102 [GeForce RTX 4090], nvidia) is held by job-77 (process 77" in error.message
         assert error.next_command == f"vfioctl holders {FREE}"
         assert [each["pid"] for each in error.facts["holders"]] == [77]  # type: ignore[attr-defined] # a list
         assert not any(path.endswith("/unbind") for path, _ in work.kernel.writes)
 
     def test_a_holder_of_a_companion_counts(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=SCREEN)
+        work = ScriptedHost(fast_folder, gpu=SCREEN)
         work.holds(77, "/dev/snd/controlC0")
         assert work.fails(DeviceInUse).message.startswith("0000:09:00.1 ")
 
     def test_services_and_modes_that_were_changed_for_it_come_back(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder)
+        work = ScriptedHost(fast_folder)
         work.holds(77, "/dev/nvidia0")
         work.fails(DeviceInUse)
         undone = [(path, value) for path, value in work.kernel.writes if path.startswith(("unit:", "nvml:"))]
@@ -99,13 +108,13 @@ class TestTheCheck:
             assert undone.count((subject, value)) == 1
 
     def test_forced_it_refuses_nobody_who_can_be_forced(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=SCREEN)
+        work = ScriptedHost(fast_folder, gpu=SCREEN)
         work.force(SCREEN)
         work.holds(77, "/dev/dri/card0")
         assert work.host.apply(work.plan).result == Result.DONE
 
     def test_forced_nvidias_driver_still_decides_itself(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=FREE)
+        work = ScriptedHost(fast_folder, gpu=FREE)
         work.force(FREE)
         work.holds(77, "/dev/nvidia2")
         assert "did not grant unbindLock" in work.fails(DeviceInUse).message
@@ -122,7 +131,7 @@ class TestTheCheck:
                     self.tree.remove("/proc/77")
                 return super().open_nodes(pid)
 
-        work = Machine(fast_folder, Slow, settle=settle)
+        work = ScriptedHost(fast_folder, Slow, settle=settle)
         work.holds(77, "/dev/nvidia0")
         if settle:
             assert work.host.apply(work.plan).result == Result.DONE
@@ -133,16 +142,17 @@ class TestTheCheck:
         def never(_seconds: float) -> None:
             pytest.fail("it waited")
 
-        work = Machine(fast_folder, gpu=FREE, settle=PATIENT)
-        assert not {StepKind.SERVICE, StepKind.PERSISTENCE} & {step.kind for step in work.plan.steps}
+        work = ScriptedHost(fast_folder, gpu=FREE, settle=PATIENT)
+        assert not {"service", "persistence"} & {step.action for step in work.plan.steps}
+        assert Phase.RELEASE in {step.phase for step in work.plan.steps}, "a write has done what it does at once"
         work.holds(77, "/dev/nvidia2")
-        monkeypatch.setattr("vfioctl.core.executor.time.sleep", never)
+        monkeypatch.setattr("vfioctl.inventory.unheld.time.sleep", never)
         work.fails(DeviceInUse)
 
 
 class TestTheLock:
     def test_that_is_not_granted_puts_everything_back(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder)
+        work = ScriptedHost(fast_folder)
         work.tree.properties.setdefault(f"sim:{TRAINING}", {})["in_use"] = "1"
         error = work.fails(DeviceInUse)
         assert error.message == (
@@ -159,7 +169,7 @@ class TestTheLock:
                     self.tree.properties[f"sim:{TRAINING}"].pop("in_use", None)
 
         lock = f"/proc/driver/nvidia/gpus/{TRAINING}/unbindLock"
-        work = Machine(fast_folder, Hesitant, settle=PATIENT)
+        work = ScriptedHost(fast_folder, Hesitant, settle=PATIENT)
         work.tree.properties.setdefault(f"sim:{TRAINING}", {})["in_use"] = "1"
         assert work.host.apply(work.plan).result == Result.DONE
         assert work.kernel.writes.count((lock, "1")) == 3
@@ -174,7 +184,7 @@ class TestTheLock:
                     self.tree.properties[f"sim:{TRAINING}"].pop("blocked", None)
 
         lock = f"/proc/driver/nvidia/gpus/{TRAINING}/unbindLock"
-        work = Machine(fast_folder, Silent)
+        work = ScriptedHost(fast_folder, Silent)
         with pytest.raises(Stuck):
             work.host.apply(work.plan)
         assert "did not grant unbindLock" in work.host.history()[0].why
@@ -187,7 +197,7 @@ class TestTheLock:
                 if path.endswith("/unbindLock"):
                     self.tree.remove(path)
 
-        work = Machine(fast_folder, Brief)
+        work = ScriptedHost(fast_folder, Brief)
         with pytest.raises(DeviceInUse, match="did not grant"):
             work.host.apply(work.plan)
 
@@ -202,12 +212,12 @@ class TestWhatMayFail:
                     raise error
                 super().set_unit(name, active=active)
 
-        work = Machine(fast_folder, Masked, gpu=SCREEN)
+        work = ScriptedHost(fast_folder, Masked, gpu=SCREEN)
         work.host.apply(work.plan)
         with pytest.raises(VerifyError) as caught:
-            work.host.apply(work.host.plan_unbind([SCREEN]))
+            work.host.apply(work.host.binding.plan_unbind([SCREEN]))
         assert f"starting {DESKTOP} failed (Unit is masked.)" in caught.value.message
-        assert "unbound, but not all is as it was" in caught.value.message
+        assert "unbound, but not everything was restored" in caught.value.message
         assert caught.value.restored == ""
         entry = work.host.history()[0]
         assert (entry.state, DESKTOP in entry.why) == (JournalState.DONE, True)
@@ -216,28 +226,28 @@ class TestWhatMayFail:
         assert left == [f"properties unit:{DESKTOP}: {{'state': 'inactive'}}, not {{'state': 'active'}}"]
 
     def test_each_failure_is_told(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=SCREEN)
+        work = ScriptedHost(fast_folder, gpu=SCREEN)
         work.host.apply(work.plan)
-        back = work.host.plan_unbind([SCREEN])
-        effects = [step for step in back.steps if step.kind not in (StepKind.CHECK, StepKind.LOAD)]
+        back = work.host.binding.plan_unbind([SCREEN])
+        effects = effects_of(back)
         soft = [at for at, step in enumerate(effects, start=1) if step.may_fail]
         assert len(soft) == len(effects) - soft[0] + 1, "they come last"
         faults = tuple(Fault(at, "errno", errno.EIO) for at in soft)
         kernel = Simulated(work.tree, "", faults=faults)
         with pytest.raises(VerifyError) as caught:
-            Host(kernel, fast_folder / "x.db", settle=0.0, lock_wait=0.0).apply(back)
+            Host(Session(kernel, fast_folder / "x.db", settle=0.0, lock_wait=0.0)).apply(back)
         for at in soft:
             assert effect(effects[at - 1])[0] in caught.value.message
 
     def test_a_stop_that_fails_is_not_among_it(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=SCREEN, faults=(Fault(1, "errno", errno.EIO),))
+        work = ScriptedHost(fast_folder, gpu=SCREEN, faults=(Fault(1, "errno", errno.EIO),))
         assert work.fails(KernelRefused).message.startswith("writing 'inactive' to unit:")
 
 
 class TestWhatHangs:
     def test_is_told_with_its_function_and_who_holds_it(self, fast_folder: Path) -> None:
-        host = Host(Simulated(copy(original("busy")), ""), fast_folder / "x.db", settle=0.0, lock_wait=0.0)
-        plan = host.plan_unbind([SHARED], force_holders=True)
+        host = machine(copy(original("busy")), fast_folder / "x.db")
+        plan = host.binding.plan_unbind([SHARED], force_holders=True)
         with pytest.raises(Stuck) as caught:
             host.apply(plan)
         error = caught.value
@@ -248,10 +258,10 @@ class TestWhatHangs:
         assert host.inventory().by_address[SHARED].mark
 
     def test_names_those_who_were_seen_when_nobody_can_be_seen_any_more(self, fast_folder: Path) -> None:
-        work = Machine(fast_folder, gpu=SCREEN)
+        work = ScriptedHost(fast_folder, gpu=SCREEN)
         work.force(SCREEN)
         work.holds(77, "/dev/dri/card0")
-        unbind = next(n for n, s in enumerate(effects(work.plan), start=1) if s.target.endswith("/unbind"))
+        unbind = next(n for n, s in enumerate(effects_of(work.plan), start=1) if s.target.endswith("/unbind"))
         work.kernel._faults = (Fault(unbind, HANG),)
         with pytest.raises(Stuck) as caught:
             work.host.apply(work.plan)
@@ -263,17 +273,12 @@ class TestWhatHangs:
                 raise Stuck(f"modprobe {module} did not return")
 
         tree = copy(original("workstation"))
-        kernel = Deep(tree, "")
-        host = Host(kernel, fast_folder / "x.db", settle=0.0, lock_wait=0.0)
+        host = Host(Session(Deep(tree, ""), fast_folder / "x.db", settle=0.0, lock_wait=0.0))
         with pytest.raises(Stuck) as caught:
-            host.apply(host.plan_bind(["0b:00.0"]))
+            host.apply(host.binding.plan_bind(["0b:00.0"]))
         assert "address" not in caught.value.facts
-        assert not host._engine.marks()
+        assert not host.session.engine.marks()
         assert host.history()[0].state == JournalState.STUCK
-
-
-def effects(plan: Plan) -> list[Step]:
-    return [step for step in plan.steps if step.kind not in (StepKind.CHECK, StepKind.LOAD)]
 
 
 # -- alone -----------------------------------------------------------------------------------------------
@@ -286,30 +291,31 @@ def overriding(*names: str, may_fail: bool = False) -> list[Step]:
     """One write to `driver_override` for each name; an empty one is of a file that is not there."""
     file = f"/sys/bus/pci/devices/{GPU}/driver_override"
     return [
-        Step(kind=StepKind.WRITE, target=file if name else f"{file}s", value=name or "x", why="", may_fail=may_fail)
+        Step(phase=Phase.AIM, target=file if name else f"{file}s", value=name or "x", why="", may_fail=may_fail)
         for name in names
     ]
 
 
 class Alone:
-    """A walk without an engine around it."""
+    """An executor without an engine around it."""
 
     def __init__(self) -> None:
         self.kernel = Simulated(copy(original("workstation")), "")
         self.told: list[tuple[str, int, int, int]] = []
-        self.heeded = 0
+        self.checked = 0
 
     def take(self, *todo: Step, stop_at: int = 0) -> list[str]:
         def check_interrupt() -> None:
-            self.heeded += 1
-            if self.heeded == stop_at:
+            self.checked += 1
+            if self.checked == stop_at:
                 raise KeyboardInterrupt
 
         def tell(step: Step, number: int, total: int) -> None:
             self.told.append((step.value, number, total, len(self.kernel.writes)))
 
-        walk = Executor(self.kernel, lambda: read_inventory(self.kernel), settle=0.0)
-        return walk.take(todo, Intent(verb=Verb.BIND, devices=()), tell, check_interrupt=check_interrupt)
+        self.executor = Executor(REGISTRY, Context(self.kernel, BindIntent(devices=()), settle=0.0))
+        change = binding_change(GPU, Binding("nvidia"), Binding("vfio-pci", "vfio-pci"))
+        return self.executor.run([Owned(step, change) for step in todo], tell, check_interrupt=check_interrupt)
 
 
 class TestAlone:
@@ -339,5 +345,17 @@ class TestAlone:
         assert [value for _, value in work.kernel.writes] == ["one"]
 
     def test_what_has_gone_from_the_bus_is_not_asked_for(self) -> None:
-        check = Step(kind=StepKind.CHECK, target="0000:ff:00.0", why="")
-        assert Alone().take(check) == []
+        assert Alone().take(unheld(["0000:ff:00.0"], "")) == []
+
+    def test_it_tells_how_far_it_came_and_which_step_was_refused(self) -> None:
+        work = Alone()
+        with pytest.raises(KernelRefused):
+            work.take(*overriding("one", "", "two"))
+        assert work.executor.reached == 1, "the second was begun, and did nothing"
+        assert work.executor.refused
+        assert work.executor.refused.step.target.endswith("/driver_overrides")
+
+    def test_what_was_refused_and_may_fail_did_not_end_it(self) -> None:
+        work = Alone()
+        work.take(*overriding("", may_fail=True), *overriding("two"))
+        assert (work.executor.reached, work.executor.refused) == (2, None)

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import copy, function, inventory_of, machine, original, state
-from tests.unit.vgpu import test_plan as vgpus
-from tests.unit.vgpu import test_plan_sriov as vfs
+from tests.hosts.machines import REGISTRY, copy, function, inventory_of, machine, original, state
+from vfioctl.binding.model.binding import Binding
+from vfioctl.binding.model.intents import BindIntent, UnbindIntent
 from vfioctl.binding.plan.bind import plan_bind, plan_unbind
-from vfioctl.core.change import Binding, Intent, JournalState, Plan, Verb
+from vfioctl.binding.records import recorded_bindings, recorded_settings
+from vfioctl.core.change import Change, CheckRequest, Draft, Fact, JournalState, Plan
 from vfioctl.core.journal import Journal
-from vfioctl.core.setting import Setting, SettingKind
-from vfioctl.core.snapshot import LedgerSnapshot
-from vfioctl.core.store import Store
-from vfioctl.errors import StoreDamaged, Unfinished
+from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.errors import Foreign, StoreDamaged, Unfinished
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import Mark, MarkKind
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.vgpu.model.vgpu import VgpuParent, VgpuType
+from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
+from vfioctl.vgpu.ledger import VgpuLedger
+from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent, SetVfsIntent
+from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, MDEV, TYPE_NAMES, VF_COUNT, VGPU_TYPE
 
 GPU, OTHER = PciAddress("0000:41:00.0"), PciAddress("0000:c1:00.0")
 IDENTITY = "10de:2330:10de:16c1:030200"
 BOOT, NOW = "boot-1", "2026-01-01T00:00:00+00:00"
-NATIVE = Binding(driver="nvidia", driver_override=None)
+NATIVE = Binding("nvidia")
 
 
 @pytest.fixture
 def journal(fast_folder: Path) -> Journal:
-    return Journal(Store(fast_folder / "ledger.db"))
+    return Session(Simulated(Tree(), ""), fast_folder / "ledger.db").journal
 
 
 def bind(*addresses: PciAddress, driver: str | None = "nvidia", driver_override: str | None = None) -> Plan:
@@ -44,7 +45,7 @@ def bind(*addresses: PciAddress, driver: str | None = "nvidia", driver_override:
             for number, address in enumerate(addresses)
         )
     )
-    return plan_bind(host, Intent(verb=Verb.BIND, devices=addresses, driver=None))
+    return REGISTRY.plan(plan_bind(host, BindIntent(devices=addresses)))
 
 
 def unbind(*addresses: PciAddress) -> Plan:
@@ -54,11 +55,11 @@ def unbind(*addresses: PciAddress) -> Plan:
             for number, address in enumerate(addresses)
         )
     )
-    return plan_unbind(host, Intent(verb=Verb.UNBIND, devices=addresses, driver=None), {})
+    return REGISTRY.plan(plan_unbind(host, UnbindIntent(devices=addresses), {}))
 
 
 def records(journal: Journal, boot: str = BOOT, identity: str = IDENTITY) -> Mapping[PciAddress, Binding]:
-    return journal.records({GPU: identity, OTHER: identity}, boot_id=boot)
+    return recorded_bindings(journal.store, {GPU: identity, OTHER: identity}, boot_id=boot)
 
 
 def done(journal: Journal, plan: Plan, state: JournalState = JournalState.DONE, boot: str = BOOT) -> int:
@@ -119,7 +120,7 @@ class TestEntries:
         assert len(journal.entries()) == 1
         assert journal.begin(bind(GPU), boot_id=BOOT, now=NOW) == 2
 
-    @pytest.mark.parametrize("text", ["", "{}", "not json", '{"version": 2}'])
+    @pytest.mark.parametrize("text", ["", "{}", "not json", '{"version": 2}', '{"version": 1, "steps": []}'])
     def test_that_hold_no_plan_are_damage(self, journal: Journal, text: str) -> None:
         number = done(journal, bind(GPU))
         with journal.store.transaction() as db:
@@ -134,11 +135,11 @@ class TestEntries:
 class TestRecords:
     def test_a_bind_records_what_was_before(self, journal: Journal) -> None:
         done(journal, bind(GPU, driver_override="nvidia"))
-        assert records(journal) == {GPU: Binding(driver="nvidia", driver_override="nvidia")}
+        assert records(journal) == {GPU: Binding("nvidia", "nvidia")}
 
     def test_what_had_no_driver_is_recorded_too(self, journal: Journal) -> None:
         done(journal, bind(GPU, driver=None))
-        assert records(journal) == {GPU: Binding(driver=None, driver_override=None)}
+        assert records(journal) == {GPU: Binding(None)}
 
     def test_a_record_is_there_from_the_promise_on(self, journal: Journal) -> None:
         journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
@@ -153,20 +154,20 @@ class TestRecords:
         done(journal, bind(GPU))
         assert records(journal, boot="boot-2") == {}
         assert records(journal, identity="10de:2331:10de:16c1:030200") == {}
-        assert journal.records({OTHER: IDENTITY}, boot_id=BOOT) == {}
+        assert recorded_bindings(journal.store, {OTHER: IDENTITY}, boot_id=BOOT) == {}
         assert records(journal) == {GPU: NATIVE}
 
     def test_of_another_boot_are_replaced(self, journal: Journal) -> None:
         done(journal, bind(GPU))
         done(journal, bind(GPU, driver=None), boot="boot-2")
-        assert records(journal, boot="boot-2") == {GPU: Binding(driver=None, driver_override=None)}
+        assert records(journal, boot="boot-2") == {GPU: Binding(None)}
         assert records(journal) == {}
 
     def test_stay_through_a_bind_from_one_vfio_driver_to_another(self, journal: Journal) -> None:
         done(journal, bind(GPU))
         there = function(GPU, driver="vfio-pci", driver_override="vfio-pci")
-        intent = Intent(verb=Verb.BIND, devices=(GPU,), driver="nvgrace_gpu_vfio_pci")
-        done(journal, plan_bind(inventory_of(there), intent))
+        intent = BindIntent(devices=(GPU,), driver="nvgrace_gpu_vfio_pci")
+        done(journal, REGISTRY.plan(plan_bind(inventory_of(there), intent)))
         assert records(journal) == {GPU: NATIVE}
 
     def test_stay_for_a_device_that_has_lost_its_driver_meanwhile(self, journal: Journal) -> None:
@@ -180,7 +181,7 @@ class TestRecords:
     def test_are_renewed_for_a_device_that_somebody_gave_back_by_hand(self, journal: Journal) -> None:
         done(journal, bind(GPU))
         done(journal, bind(GPU, driver="nouveau"))
-        assert records(journal) == {GPU: Binding(driver="nouveau", driver_override=None)}
+        assert records(journal) == {GPU: Binding("nouveau")}
 
     def test_end_when_the_device_is_returned(self, journal: Journal) -> None:
         done(journal, bind(GPU, OTHER))
@@ -233,39 +234,76 @@ class TestMarks:
 class TestSettings:
     """What was set for devices that are still with VFIO."""
 
-    D3COLD = Setting(
-        kind=SettingKind.D3COLD, name=f"{PCI_DEVICES}/{GPU}/d3cold_allowed", address=GPU, before="1", after="0"
-    )
+    D3COLD = Change(kind="d3cold", name=f"{PCI_DEVICES}/{GPU}/d3cold_allowed", subject=GPU, before="1", after="0")
 
     def plan(self, plan: Plan) -> Plan:
-        return Plan.make(
-            intent=plan.intent, facts=plan.facts, changes=plan.changes, steps=plan.steps, settings=(self.D3COLD,)
-        )
+        return REGISTRY.plan(Draft(plan.intent, plan.facts, (*plan.changes, self.D3COLD)))
+
+    def settings(self, journal: Journal, boot: str = BOOT) -> tuple[Change, ...]:
+        return recorded_settings(journal.store, REGISTRY, boot_id=boot)
 
     def test_are_those_of_the_bind_that_took_them(self, journal: Journal) -> None:
-        assert journal.settings(boot_id=BOOT) == ()
+        assert self.settings(journal) == ()
         done(journal, self.plan(bind(GPU, OTHER)))
-        assert journal.settings(boot_id=BOOT) == (self.D3COLD,)
-        assert journal.settings(boot_id="boot-2") == ()
+        assert self.settings(journal) == (self.D3COLD,)
+        assert self.settings(journal, "boot-2") == ()
         done(journal, unbind(GPU))
-        assert journal.settings(boot_id=BOOT) == (), "the other one's were never set"
+        assert self.settings(journal) == (), "the other one's were never set"
 
     def test_end_when_the_device_is_returned(self, journal: Journal) -> None:
         done(journal, self.plan(bind(GPU)))
         done(journal, unbind(GPU))
-        assert journal.settings(boot_id=BOOT) == ()
+        assert self.settings(journal) == ()
 
     @pytest.mark.parametrize("end", [JournalState.BACK, JournalState.REBOOTED])
     def test_of_a_bind_that_was_undone_are_none(self, journal: Journal, end: JournalState) -> None:
         done(journal, self.plan(bind(GPU)), end)
-        assert journal.settings(boot_id=BOOT) == ()
+        assert self.settings(journal) == ()
 
     def test_are_not_those_of_an_unbind(self, journal: Journal) -> None:
         done(journal, bind(GPU))
         entry = journal.begin(self.plan(unbind(GPU)), boot_id=BOOT, now=NOW)
-        assert journal.settings(boot_id=BOOT) == ()
+        assert self.settings(journal) == ()
         journal.end(entry, JournalState.BACK, now=NOW)
-        assert journal.settings(boot_id=BOOT) == ()
+        assert self.settings(journal) == ()
+
+
+ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
+PF, VF, NEXT = (PciAddress(f"0000:41:00.{n}") for n in (0, 4, 5))
+OF_THE_CARD = (CheckRequest(kind=CHECK, subjects=(PF,)),)
+
+
+def create(uuid: Uuid = ONE, *, persistent: bool = False) -> Plan:
+    """A mediated device on the first VF."""
+    made = Change(kind=MDEV, name=uuid, subject=uuid, before="", after=f"{VF}/nvidia-754")
+    intent = CreateVgpuIntent(type="nvidia-754", uuids=(uuid,), persistent=persistent)
+    file = f"/etc/mdevctl.d/{VF}/{uuid}"
+    return REGISTRY.plan(Draft(intent, (), (made, *defined(uuid, file, persistent)), OF_THE_CARD))
+
+
+def create_on_vfs(*vfs: PciAddress, kind: str = "1155", names: Fact | None = None, persistent: bool = False) -> Plan:
+    """NVIDIA's other way: a type for each VF."""
+    made = [
+        Change(kind=VGPU_TYPE, name=f"{PCI_DEVICES}/{vf}/nvidia/current_vgpu_type", subject=vf, before="0", after=kind)
+        for vf in vfs
+    ]
+    kept = [each for vf in vfs for each in defined(vf, f"/etc/vfioctl/vgpu.d/{vf}.json", persistent)]
+    intent = CreateVgpuIntent(type=kind, count=len(vfs), persistent=persistent)
+    return REGISTRY.plan(Draft(intent, (names,) if names else (), (*made, *kept), OF_THE_CARD))
+
+
+def defined(subject: str, file: str, persistent: bool) -> tuple[Change, ...]:
+    return (Change(kind=DEFINITION, name=file, subject=subject, before="", after="{}"),) if persistent else ()
+
+
+def remove(uuid: Uuid = ONE) -> Plan:
+    gone = Change(kind=MDEV, name=uuid, subject=uuid, before=f"{VF}/nvidia-754", after="")
+    return REGISTRY.plan(Draft(RemoveVgpuIntent(vgpus=(uuid,)), (), (gone,), OF_THE_CARD))
+
+
+def count_of_vfs(before: str, after: str) -> Plan:
+    count = Change(kind=VF_COUNT, name=f"{PCI_DEVICES}/{PF}/sriov_numvfs", subject=PF, before=before, after=after)
+    return REGISTRY.plan(Draft(SetVfsIntent(devices=(PF,), vfs=int(after)), (), (count,), OF_THE_CARD))
 
 
 class TestVgpus:
@@ -273,28 +311,29 @@ class TestVgpus:
 
     def made(self, journal: Journal, boot: str = BOOT) -> dict[str, tuple[str, bool]]:
         return {
-            name: (each.place, each.kept) for name, each in LedgerSnapshot(journal.store, boot_id=boot).made().items()
+            name: (each.place, each.persistent)
+            for name, each in VgpuLedger(journal.store, boot_id=boot).created().items()
         }
 
     def test_is_known_before_it_is_made(self, journal: Journal) -> None:
-        journal.begin(vgpus.create(), boot_id=BOOT, now=NOW)
-        assert self.made(journal) == {vgpus.ONE: (f"{vgpus.VF}/nvidia-754", False)}
-        (each,) = LedgerSnapshot(journal.store, boot_id=BOOT).made().values()
-        assert (each.id, each.card, each.since) == (vgpus.ONE, vgpus.PF, NOW)
+        journal.begin(create(), boot_id=BOOT, now=NOW)
+        assert self.made(journal) == {ONE: (f"{VF}/nvidia-754", False)}
+        (each,) = VgpuLedger(journal.store, boot_id=BOOT).created().values()
+        assert (each.id, each.card, each.since) == (ONE, PF, NOW)
 
     def test_of_a_vf_the_type_is_told_with_its_place(self, journal: Journal) -> None:
-        done(journal, vgpus.create(vgpus.VENDOR, count=2))
+        done(journal, create_on_vfs(VF, NEXT))
         assert self.made(journal) == {
-            vgpus.VF: (f"{vgpus.VF}/1155", False),
-            vgpus.NEXT: (f"{vgpus.NEXT}/1155", False),
+            VF: (f"{VF}/1155", False),
+            NEXT: (f"{NEXT}/1155", False),
         }
 
     def test_of_vfs_their_pf_is_told_with_the_count(self, journal: Journal) -> None:
-        done(journal, vfs.plan(vfs.host(), 4))
-        assert self.made(journal) == {vfs.PF: ("4", False)}
-        done(journal, vfs.plan(vfs.host(4), 2))
-        assert self.made(journal) == {vfs.PF: ("2", False)}
-        done(journal, vfs.plan(vfs.host(2), 0))
+        done(journal, count_of_vfs("0", "4"))
+        assert self.made(journal) == {PF: ("4", False)}
+        done(journal, count_of_vfs("4", "2"))
+        assert self.made(journal) == {PF: ("2", False)}
+        done(journal, count_of_vfs("2", "0"))
         assert self.made(journal) == {}
 
     @pytest.mark.parametrize(
@@ -312,7 +351,7 @@ class TestVgpus:
         end: JournalState,
         known: bool,
     ) -> None:
-        done(journal, vgpus.create(), end)
+        done(journal, create(), end)
         assert bool(self.made(journal)) is known
 
     @pytest.mark.parametrize(
@@ -330,58 +369,62 @@ class TestVgpus:
         end: JournalState,
         known: bool,
     ) -> None:
-        done(journal, vgpus.create())
-        done(journal, vgpus.remove(vgpus.mdev()), end)
+        done(journal, create())
+        done(journal, remove(), end)
         assert bool(self.made(journal)) is known
 
     def test_of_an_earlier_boot_counts_only_where_it_is_kept(self, journal: Journal) -> None:
-        done(journal, vgpus.create())
-        done(journal, vgpus.create(vgpus.VENDOR, persistent=True))
+        done(journal, create())
+        done(journal, create_on_vfs(VF, persistent=True))
         assert {*self.made(journal, "boot-2")} == set(), "an address is anybody's again"
-        done(journal, vgpus.create(persistent=True))
+        done(journal, create(persistent=True))
         assert len(self.made(journal, "boot-2")) == 1
 
     def test_of_an_earlier_boot_is_forgotten_with_the_next_change(self, journal: Journal) -> None:
-        done(journal, vgpus.create())
-        done(journal, vgpus.create(vgpus.VENDOR, persistent=True))
+        done(journal, create())
+        done(journal, create_on_vfs(VF, persistent=True))
         done(journal, bind(GPU), boot="boot-2")
-        assert {*self.made(journal)} == {vgpus.VF}
+        assert {*self.made(journal)} == {VF}
 
     @pytest.mark.parametrize("end", [JournalState.DONE, JournalState.BACK])
     def test_that_is_kept_stays_so_when_it_is_made_once_more(self, journal: Journal, end: JournalState) -> None:
         """As after a boot, by its UUID: what keeps it is still there."""
-        done(journal, vgpus.create(persistent=True))
-        done(journal, vgpus.create(), end)
-        assert self.made(journal) == {vgpus.ONE: (f"{vgpus.VF}/nvidia-754", True)}
+        done(journal, create(persistent=True))
+        done(journal, create(), end)
+        assert self.made(journal) == {ONE: (f"{VF}/nvidia-754", True)}
 
     def test_that_is_made_elsewhere_is_known_there(self, journal: Journal) -> None:
-        done(journal, vgpus.create(vgpus.VENDOR))
-        other = VgpuType("1156", name="NVIDIA L40S-8Q")
-        elsewhere = replace(vgpus.VENDOR, types=(other,), parents=(VgpuParent(vgpus.VF, {"1156": 1}),))
-        done(journal, vgpus.create(elsewhere), JournalState.BACK)
-        assert self.made(journal) == {vgpus.VF: (f"{vgpus.VF}/1155", False)}
-        done(journal, vgpus.create(elsewhere))
-        assert self.made(journal) == {vgpus.VF: (f"{vgpus.VF}/1156", False)}
+        done(journal, create_on_vfs(VF))
+        done(journal, create_on_vfs(VF, kind="1156"), JournalState.BACK)
+        assert self.made(journal) == {VF: (f"{VF}/1155", False)}
+        done(journal, create_on_vfs(VF, kind="1156"))
+        assert self.made(journal) == {VF: (f"{VF}/1156", False)}
 
     def test_under_change_is_nobody_elses(self, journal: Journal) -> None:
-        journal.begin(vgpus.create(), boot_id=BOOT, now=NOW)
-        with pytest.raises(Unfinished, match=vgpus.ONE):
-            journal.begin(vgpus.remove(vgpus.mdev()), boot_id=BOOT, now=NOW)
-        journal.begin(vgpus.create(uuids=(vgpus.TWO,)), boot_id=BOOT, now=NOW)
+        journal.begin(create(), boot_id=BOOT, now=NOW)
+        with pytest.raises(Unfinished, match=ONE):
+            journal.begin(remove(), boot_id=BOOT, now=NOW)
+        journal.begin(create(TWO), boot_id=BOOT, now=NOW)
 
     def test_is_marked_like_a_function(self, journal: Journal) -> None:
-        mark = Mark(address=vgpus.ONE, kind=MarkKind.WEDGED, since=NOW, why="w", ticket="1:2")
+        mark = Mark(address=ONE, kind=MarkKind.WEDGED, since=NOW, why="w", ticket="1:2")
         journal.mark([mark], boot_id=BOOT)
-        assert journal.marks(boot_id=BOOT) == {vgpus.ONE: mark}
-        assert [*LedgerSnapshot(journal.store, boot_id=BOOT).wedged()] == [vgpus.ONE]
-        journal.unmark([vgpus.ONE], boot_id=BOOT)
+        assert journal.marks(boot_id=BOOT) == {ONE: mark}
+        assert [*VgpuLedger(journal.store, boot_id=BOOT).wedged()] == [ONE]
+        journal.unmark([ONE], boot_id=BOOT)
         assert journal.marks(boot_id=BOOT) == {}
 
     def test_names_of_types_are_remembered_until_the_next_boot(self, journal: Journal) -> None:
-        names: dict[str, dict[str, str]] = {vgpus.PF: {"1155": "NVIDIA L40S-4Q", "1156": "x"}}
-        journal.begin(vgpus.create(vgpus.VENDOR), boot_id=BOOT, now=NOW, names=names)
-        assert LedgerSnapshot(journal.store, boot_id=BOOT).type_names() == names
-        assert LedgerSnapshot(journal.store, boot_id="boot-2").type_names() == {}, "another driver may count anew"
+        names = {PF: {"1155": "NVIDIA L40S-4Q", "1156": "x"}}
+        named = Fact(kind=TYPE_NAMES, subject=PF, values=dict(names[PF]))
+        journal.begin(create_on_vfs(VF, names=named), boot_id=BOOT, now=NOW)
+        assert VgpuLedger(journal.store, boot_id=BOOT).type_names() == names
+        assert VgpuLedger(journal.store, boot_id="boot-2").type_names() == {}, "another driver may count anew"
+
+    def test_that_is_not_vfioctls_any_more_is_not_removed(self, journal: Journal) -> None:
+        with pytest.raises(Foreign, match=f"vfioctl did not create {ONE}"):
+            journal.begin(remove(), boot_id=BOOT, now=NOW)
+        assert journal.entries() == (), "and no entry is left of it"
 
 
 class TestOnAHost:
@@ -400,31 +443,31 @@ class TestOnAHost:
     def test_what_was_before_comes_back_after_two_vfio_drivers(self, host: Host, tree: Tree) -> None:
         tree.put(f"{tree.resolve(f'{PCI_DEVICES}/{self.ADDRESS}')}/driver_override", "nvidia")
         before = state(tree)
-        host.apply(host.plan_bind([self.ADDRESS]))
+        host.apply(host.binding.plan_bind([self.ADDRESS]))
         tree.put_directory(f"{PCI_DRIVERS}/other_vfio_pci")
-        host.apply(host.plan_bind([self.ADDRESS], driver="other_vfio_pci"))
+        host.apply(host.binding.plan_bind([self.ADDRESS], driver="other_vfio_pci"))
         assert host.inventory().by_address[self.ADDRESS].driver == "other_vfio_pci"
-        host.apply(host.plan_unbind([self.ADDRESS]))
+        host.apply(host.binding.plan_unbind([self.ADDRESS]))
         assert state(tree) == before
 
     def test_after_a_reboot_the_kernel_chooses(self, host: Host, tree: Tree) -> None:
-        host.apply(host.plan_bind([self.ADDRESS]))
+        host.apply(host.binding.plan_bind([self.ADDRESS]))
         tree.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
-        plan = host.plan_unbind([self.ADDRESS])
+        plan = host.binding.plan_unbind([self.ADDRESS])
         assert any("no record here" in note for note in plan.notes)
 
     def test_a_device_lost_by_hand_comes_back_to_the_driver_it_had(self, host: Host, tree: Tree) -> None:
         before = state(tree)
-        host.apply(host.plan_bind([self.ADDRESS]))
-        host.kernel.write(f"{PCI_DRIVERS}/vfio-pci/unbind", self.ADDRESS)
-        host.apply(host.plan_bind([self.ADDRESS]))
-        host.apply(host.plan_unbind([self.ADDRESS]))
+        host.apply(host.binding.plan_bind([self.ADDRESS]))
+        host.session.kernel.write(f"{PCI_DRIVERS}/vfio-pci/unbind", self.ADDRESS)
+        host.apply(host.binding.plan_bind([self.ADDRESS]))
+        host.apply(host.binding.plan_unbind([self.ADDRESS]))
         assert state(tree) == before
 
     def test_a_device_given_back_by_hand_is_left_alone(self, host: Host) -> None:
-        host.apply(host.plan_bind([self.ADDRESS]))
+        host.apply(host.binding.plan_bind([self.ADDRESS]))
         for address in [f"0000:0b:00.{n}" for n in range(4)]:
-            host.kernel.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
-            host.kernel.write(f"{PCI_DRIVERS}/vfio-pci/unbind", address)
-            host.kernel.write(DRIVERS_PROBE, address)
-        assert host.plan_unbind([self.ADDRESS]).nothing_to_do
+            host.session.kernel.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
+            host.session.kernel.write(f"{PCI_DRIVERS}/vfio-pci/unbind", address)
+            host.session.kernel.write(DRIVERS_PROBE, address)
+        assert host.binding.plan_unbind([self.ADDRESS]).nothing_to_do

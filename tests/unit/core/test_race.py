@@ -20,7 +20,7 @@ from pathlib import Path
 from vfioctl.errors import VfioctlError
 from vfioctl.host import Host
 host = Host.simulated(sys.argv[1])
-plan = getattr(host, sys.argv[2])([sys.argv[3]])
+plan = getattr(host.binding, sys.argv[2])([sys.argv[3]])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -63,7 +63,7 @@ def bound(device: str, fast_folder: Path) -> object:
     """How the host is when that bind has been done."""
     tree = copy(original("workstation"))
     host = machine(tree, fast_folder / "alone.db")
-    host.apply(host.plan_bind([device]))
+    host.apply(host.binding.plan_bind([device]))
     return state(tree)
 
 
@@ -91,7 +91,7 @@ def test_those_who_bind_different_cards_all_win(file: Path) -> None:
 
 def test_of_those_who_give_one_device_back_one_wins(file: Path) -> None:
     host = Host.simulated(str(file))
-    host.apply(host.plan_bind(["0b:00.0"]))
+    host.apply(host.binding.plan_bind(["0b:00.0"]))
     answers = race(file, *[("plan_unbind", "0b:00.0")] * 3)
     assert sorted(str(answer[0]) for answer in answers) == ["StalePlan", "StalePlan", "done"]
     assert state(read_tree(file)) == state(original("workstation"))

@@ -14,21 +14,38 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import HOSTS, copy, machine, original, state
+from tests.hosts.machines import HOSTS, REGISTRY, copy, machine, original, state
 from vfioctl.core import store
 from vfioctl.core.journal import Journal
-from vfioctl.core.snapshot import LedgerSnapshot
-from vfioctl.core.store import Store
+from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.store import Migration, Store, placed
 from vfioctl.errors import StoreDamaged
-from vfioctl.inventory.model.functions import Mark, MarkKind
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.subsystems import SUBSYSTEMS
+from vfioctl.vgpu.ledger import VgpuLedger
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
+MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))
+OLD_PLAN = (HOSTS.parent / "data" / "first-release" / "bind-hgx8.json").read_text(encoding="utf-8")
+OLD_INSERT = INSERT.replace("'p'", "?")
+VERSION = 4
+PROGRAM = """
+import sys
+from pathlib import Path
+from vfioctl.core.store import Store, placed
+from vfioctl.subsystems import SUBSYSTEMS
+migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
+store = Store(Path(sys.argv[1]), migrations)
+"""
+
+
+def store_at(file: Path) -> Store:
+    """The store of this release, with all its subsystems."""
+    return Store(file, MIGRATIONS)
 
 
 @pytest.fixture
 def ledger(fast_folder: Path) -> Store:
-    return Store(fast_folder / "deep" / "ledger.db")
+    return store_at(fast_folder / "deep" / "ledger.db")
 
 
 def add(ledger: Store) -> None:
@@ -56,7 +73,7 @@ class TestTransactions:
         assert count(ledger) == -1
         assert not ledger.file.parent.exists(), "asking makes no file"
         add(ledger)
-        add(Store(ledger.file))
+        add(store_at(ledger.file))
         assert count(ledger) == 2
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -83,8 +100,8 @@ class TestTransactions:
     def test_wait_for_one_another(self, ledger: Store) -> None:
         add(ledger)
         program = (
-            "import sqlite3, sys\nfrom pathlib import Path\nfrom vfioctl.core.store import Store\n"
-            "with Store(Path(sys.argv[1])).transaction() as db:\n    print('in', flush=True)\n    sys.stdin.read()\n"
+            f"import sqlite3\n{PROGRAM}"
+            "with store.transaction() as db:\n    print('in', flush=True)\n    sys.stdin.read()\n"
             f'    db.execute("{INSERT}")\n'
         )
         command = [sys.executable, "-c", program, str(ledger.file)]
@@ -193,14 +210,16 @@ def counted(ledger: Store) -> int | str:
 
 
 class TestOlderVersions:
-    @pytest.fixture(params=[1, 2])
+    @pytest.fixture(params=[1, 2, 3])
     def older(self, request: pytest.FixtureRequest, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
         """A ledger as an earlier version of vfioctl wrote it."""
         with monkeypatch.context() as patch:
-            patch.setattr(store, "_MIGRATIONS", store._MIGRATIONS[: request.param])
-            add(ledger)
+            patch.setattr(store, "MIGRATIONS", until(store.MIGRATIONS, request.param))
+            with Store(ledger.file, until(MIGRATIONS, request.param)).transaction() as db:
+                db.execute(OLD_INSERT, (OLD_PLAN,))
         assert version(ledger) == request.param
-        assert ("mark" in tables(ledger)) is (request.param == 2)
+        assert ("mark" in tables(ledger)) is (request.param >= 2)
+        assert ("slice" in tables(ledger)) is (request.param == 3)
         assert "vgpu" not in tables(ledger)
         return ledger
 
@@ -208,9 +227,11 @@ class TestOlderVersions:
         before, nothing = older.file.read_bytes(), set[str]()
         assert count(older) == 1
         was = version(older)
-        assert Journal(older).marks(boot_id="b") == {}
-        assert not LedgerSnapshot(older, boot_id="b").made()
-        assert not LedgerSnapshot(older, boot_id="b").type_names()
+        journal = Journal(older, REGISTRY)
+        assert journal.marks(boot_id="b") == {}
+        assert [entry.plan.intent.verb for entry in journal.entries()] == ["bind"]
+        assert not VgpuLedger(older, boot_id="b").created()
+        assert not VgpuLedger(older, boot_id="b").type_names()
         assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "vgpu", "type_name"}
         assert older.file.read_bytes() == before
         assert version(older) == was
@@ -224,32 +245,42 @@ class TestOlderVersions:
             older.file.parent.chmod(0o755)
 
     def test_are_made_newer_when_they_are_written(self, older: Store) -> None:
-        Journal(older).mark([MARK], boot_id="b")
-        assert version(older) == len(store._MIGRATIONS)
+        journal = Journal(older, REGISTRY)
+        journal.mark([MARK], boot_id="b")
+        assert version(older) == VERSION
         assert count(older) == 1, "and nothing is lost"
-        assert Journal(older).marks(boot_id="b") == {MARK.address: MARK}
+        assert journal.marks(boot_id="b") == {MARK.address: MARK}
+        assert [entry.plan.version for entry in journal.entries()] == [2]
 
     def test_are_made_newer_by_one_of_several(self, older: Store) -> None:
-        program = (
-            "import sys\nfrom pathlib import Path\nfrom vfioctl.core.store import Store\n"
-            f'with Store(Path(sys.argv[1])).transaction() as db:\n    db.execute("{INSERT}")\n'
-        )
+        program = f'{PROGRAM}with store.transaction() as db:\n    db.execute("{INSERT}")\n'
         command = [sys.executable, "-c", program, str(older.file)]
         others = [subprocess.Popen(command, cwd=HOSTS.parents[1]) for _ in range(4)]
         assert [other.wait() for other in others] == [0] * 4
-        assert (version(older), count(older)) == (len(store._MIGRATIONS), 5)
+        assert (version(older), count(older)) == (VERSION, 5)
 
-    def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "last", [Migration(5, "CREATE TABLE odd (x); nonsense;"), Migration(5, run="tests.unit.core.test_store:fails")]
+    )
+    def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, last: Migration) -> None:
         was = version(older)
-        monkeypatch.setattr(store, "_MIGRATIONS", (*store._MIGRATIONS, "CREATE TABLE mark (x); nonsense;"))
         with pytest.raises(StoreDamaged):
-            add(older)
-        monkeypatch.undo()
+            add(Store(older.file, (*MIGRATIONS, last)))
         assert version(older) == was
         assert count(older) == 1
 
 
-MARK = Mark(address=PciAddress("0000:41:00.0"), kind=MarkKind.WEDGED, since="t", why="w", ticket="1:2")
+def until(migrations: tuple[Migration, ...], newest: int) -> tuple[Migration, ...]:
+    """Those of the releases up to that version."""
+    return tuple(migration for migration in migrations if migration.version <= newest)
+
+
+def fails(db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE odd (x)")
+    raise sqlite3.DatabaseError("not this one")
+
+
+MARK = Mark(address="0000:41:00.0", kind=MarkKind.WEDGED, since="t", why="w", ticket="1:2")
 
 
 def version(ledger: Store) -> int:
@@ -272,7 +303,7 @@ class TestPlaces:
         (fast_folder / "folder").mkdir()
         (fast_folder / "file").touch()
         with pytest.raises(StoreDamaged, match="cannot be used"):
-            add(Store(fast_folder / place))
+            add(store_at(fast_folder / place))
 
     def test_a_folder_in_place_of_the_file_is_refused(self, ledger: Store) -> None:
         ledger.file.mkdir(parents=True)
@@ -280,8 +311,8 @@ class TestPlaces:
 
     @pytest.mark.parametrize("name", ["a b.db", "100%.db", "what?mode=rwc.db", "a#b.db", "é.db", ":memory:", "-x.db"])
     def test_odd_names_are_names(self, fast_folder: Path, name: str) -> None:
-        add(Store(fast_folder / name))
-        assert count(Store(fast_folder / name)) == 1
+        add(store_at(fast_folder / name))
+        assert count(store_at(fast_folder / name)) == 1
         assert (fast_folder / name).is_file()
 
     def test_an_engine_without_its_ledger_touches_nothing(self, fast_folder: Path) -> None:
@@ -289,16 +320,18 @@ class TestPlaces:
         tree = copy(original("laptop"))
         host = machine(tree, fast_folder / "file" / "ledger.db")
         with pytest.raises(StoreDamaged):
-            host.apply(host.plan_bind(["01:00.0"]))
+            host.apply(host.binding.plan_bind(["01:00.0"]))
         assert state(tree) == state(original("laptop"))
 
 
 AS_NOBODY = """
 import os, sqlite3, sys
 from pathlib import Path
-from vfioctl.core.store import Store
+from vfioctl.core.store import Store, placed
 from vfioctl.errors import VfioctlError
-store = Store(Path(sys.argv[1]))
+from vfioctl.subsystems import SUBSYSTEMS
+migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
+store = Store(Path(sys.argv[1]), migrations)
 sqlite3.connect(":memory:").close(), Path("/x").as_uri()  # nobody may not be able to import
 if os.geteuid() == 0:
     os.setegid(65534), os.seteuid(65534)
@@ -344,7 +377,7 @@ class TestReadingAsAnotherUser:
     def test_never_sees_less_than_there_is(self, ledger: Store) -> None:
         writer = sqlite3.connect(ledger.file, isolation_level=None)
         writer.execute(INSERT)
-        crashed = Store(ledger.file.parent.parent / "crashed" / "ledger.db")
+        crashed = store_at(ledger.file.parent.parent / "crashed" / "ledger.db")
         shutil.copytree(ledger.file.parent, crashed.file.parent)
         writer.close()
         (crashed.file.parent / "ledger.db-shm").unlink()
@@ -356,13 +389,13 @@ class TestReadingAsAnotherUser:
     def test_in_this_process_too(
         self, ledger: Store, monkeypatch: pytest.MonkeyPatch, left: str | None, found: int | str
     ) -> None:
-        def unwritable(file: Path, mode: str) -> sqlite3.Connection:
+        def unwritable(self: Store, mode: str) -> sqlite3.Connection:
             if mode == "mode=ro":
                 raise sqlite3.OperationalError
-            return genuine(file, mode)
+            return genuine(self, mode)
 
-        genuine = store._opened
-        monkeypatch.setattr(store, "_opened", unwritable)
+        genuine = Store._opened
+        monkeypatch.setattr(Store, "_opened", unwritable)
         if left is not None:
             (ledger.file.parent / "ledger.db-wal").write_text(left)
         try:
@@ -422,7 +455,7 @@ class TestFullDisk:
     def test_a_host_is_left_as_it_was(self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tree = copy(original("laptop"))
         host = machine(tree, fast_folder / "ledger.db")
-        plan = host.plan_bind(["01:00.0"])
+        plan = host.binding.plan_bind(["01:00.0"])
         monkeypatch.setattr(sqlite3, "connect", limited(4))
         with pytest.raises(StoreDamaged, match="full"):
             host.apply(plan)
@@ -456,7 +489,7 @@ from vfioctl.errors import VfioctlError
 home, tree = Path(sys.argv[1]), copy(original("laptop"))
 (home / "ledgers").mkdir()
 host = machine(tree, home / "ledgers" / "ledger.db")
-plan = host.plan_bind(["01:00.0"])
+plan = host.binding.plan_bind(["01:00.0"])
 with (home / "filler").open("wb", buffering=0) as filler:
     try:
         while filler.write(b"x" * 512):

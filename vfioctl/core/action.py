@@ -1,0 +1,70 @@
+"""Actions, which take the steps of a plan: the `Action` protocol, its `Context`, and the most common action, `Write`.
+
+An action is registered by its name, as a resource is by its kind. The executor knows this protocol only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from vfioctl.core.change import Intent, Step
+from vfioctl.kernel.protocol import Kernel
+
+Progress = Callable[[Step, int, int], None]
+"""Progress callback (step, index from 1, total), called before each step."""
+
+
+@dataclass
+class Context:
+    """State shared by the steps of one run. `settle`: timeout in seconds for a device to be released or to appear."""
+
+    kernel: Kernel
+    intent: Intent
+    settle: float
+    wedged: Collection[str] = ()
+    """Wedged devices: a write to them never returned, so they are not read either."""
+    steps: Sequence[Step] = ()
+    data: dict[str, bytes] = field(default_factory=dict)
+    """Bytes that steps have read, by the target of the step."""
+    said: str = ""
+    """The last output of an external tool whose exit code does not report failure."""
+    seen: dict[str, object] = field(default_factory=dict)
+    """Results that an action leaves for later actions of the same run."""
+
+
+class Action(Protocol):
+    """One way to take a step."""
+
+    name: ClassVar[str]
+    merges: ClassVar[bool]
+    """Whether adjacent steps that differ only in their target are merged into one step with all targets."""
+
+    def run(self, context: Context, step: Step) -> None:
+        """Take the step. Raises VfioctlError."""
+        ...
+
+    def describe(self, step: Step) -> str:
+        """Return the step as text for the plan's page."""
+        ...
+
+    def progress(self, step: Step) -> str:
+        """Return the step as text for a progress line."""
+        ...
+
+
+class Write:
+    """Writes a value to a kernel file once."""
+
+    name: ClassVar[str] = "write"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        context.kernel.write(step.target, step.value)
+
+    def describe(self, step: Step) -> str:
+        return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
+
+    def progress(self, step: Step) -> str:
+        return self.describe(step)

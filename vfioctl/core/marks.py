@@ -1,0 +1,26 @@
+"""Marks: the ledger's record that a device is wedged or dead in this boot. Values only, no input or output."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from vfioctl.core.value import Value
+
+
+class MarkKind(StrEnum):
+    WEDGED = "wedged"
+    """A kernel write to the device never returned."""
+    DEAD = "dead"
+    """The device does not answer any more."""
+
+
+class Mark(Value):
+    """A record that a device is wedged or dead in this boot."""
+
+    address: str = Field(description="a PCI address, or the UUID of a mediated device")
+    kind: MarkKind
+    since: str = Field(description="ISO 8601, UTC")
+    why: str
+    ticket: str = Field(default="", description="the write that was given up, as the kernel side knows it")

@@ -1,0 +1,213 @@
+"""The registry of resources, actions, checks, facts, verbs and records of all subsystems. May not name a subsystem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from vfioctl.core.action import Action, Context, Write
+from vfioctl.core.change import VERSION, Change, Draft, Intent, Phase, Plan, Step
+from vfioctl.core.check import Check, FactSource
+from vfioctl.core.records import Records
+from vfioctl.core.resource import Resource
+from vfioctl.core.store import placed
+from vfioctl.errors import BadDocument, Stuck
+
+_PHASES = {phase: number for number, phase in enumerate(Phase)}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one subsystem registers with the core. The order of the resources is the order of release."""
+
+    resources: tuple[Resource, ...] = ()
+    actions: tuple[Action, ...] = ()
+    checks: tuple[Check, ...] = ()
+    facts: tuple[FactSource, ...] = ()
+    intents: tuple[type[Intent], ...] = ()
+    records: tuple[Records, ...] = ()
+    explain_stuck: Callable[[Context, Stuck, str], None] | None = None
+    """Adds the holders of the device to a Stuck error."""
+
+
+class Row(Protocol):
+    """The attributes that the registry reads from a row of the table of subsystems."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parts(self) -> str:
+        """Location of the subsystem's `Parts` as `module:name`; empty if it registers none."""
+        ...
+
+
+class Owned(NamedTuple):
+    """A step with the change that it belongs to."""
+
+    step: Step
+    change: Change
+
+
+class Registry:
+    """The registered parts of all subsystems, imported on first use."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = tuple(rows)
+
+    @cached_property
+    def parts(self) -> Mapping[str, Parts]:
+        """The parts by name of the subsystem."""
+        return {row.name: placed(row.parts) for row in self._rows if row.parts}
+
+    @cached_property
+    def _resources(self) -> Mapping[str, Resource]:
+        return {each.kind: each for parts in self.parts.values() for each in parts.resources}
+
+    @cached_property
+    def _ranks(self) -> Mapping[str, int]:
+        return {kind: number for number, kind in enumerate(self._resources)}
+
+    @cached_property
+    def _actions(self) -> Mapping[str, Action]:
+        found: list[Action] = [Write(), *(each for parts in self.parts.values() for each in parts.actions)]
+        return {each.name: each for each in found}
+
+    @cached_property
+    def _checks(self) -> Mapping[str, Check]:
+        return {each.kind: each for parts in self.parts.values() for each in parts.checks}
+
+    @cached_property
+    def _facts(self) -> Mapping[str, FactSource]:
+        return {each.kind: each for parts in self.parts.values() for each in parts.facts}
+
+    @cached_property
+    def intents(self) -> Mapping[str, type[Intent]]:
+        """The intent classes by verb."""
+        found = (each for parts in self.parts.values() for each in parts.intents)
+        return {each.model_fields["verb"].default: each for each in found}
+
+    @property
+    def records(self) -> Iterator[Records]:
+        """Yield the records kept beside the journal, in the order of the table of subsystems."""
+        return (each for parts in self.parts.values() for each in parts.records)
+
+    def resource(self, change: Change) -> Resource:
+        """Return the resource class of a change. Raises BadDocument if its kind is not registered."""
+        return _known(self._resources, change.kind, "resource")
+
+    def action(self, step: Step) -> Action:
+        return _known(self._actions, step.action, "action")
+
+    def check(self, kind: str) -> Check:
+        return _known(self._checks, kind, "check")
+
+    def source(self, kind: str) -> FactSource:
+        return _known(self._facts, kind, "fact")
+
+    def subsystem_of(self, intent: Intent) -> str:
+        """Return the name of the subsystem that defines the intent's verb."""
+        return next(name for name, parts in self.parts.items() if type(intent) in parts.intents)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def steps(self, changes: Iterable[Change]) -> tuple[Owned, ...]:
+        """Return the steps of the changes, sorted by phase, then by the table of resources, then by change."""
+        found = [
+            (self._place(step, change), number, nth, Owned(step, change))
+            for number, change in enumerate(changes)
+            for nth, step in enumerate(self.resource(change).steps(change))
+        ]
+        found.sort(key=lambda each: each[:3])
+        return tuple(self._merged(owned for *_, owned in found))
+
+    def _place(self, step: Step, change: Change) -> tuple[int, int]:
+        rank = self._ranks[change.kind]
+        return _PHASES[step.phase], -rank if step.phase == Phase.SETTLE else rank
+
+    def _merged(self, owned: Iterable[Owned]) -> Iterator[Owned]:
+        for merges, alike in groupby(owned, key=lambda each: self._alike(each.step)):
+            first, *others = alike
+            if merges and others:
+                targets = dict.fromkeys(word for each in (first, *others) for word in each.step.target.split())
+                yield Owned(first.step.model_copy(update={"target": " ".join(targets)}), first.change)
+            else:
+                yield from (first, *others)
+
+    def _alike(self, step: Step) -> tuple[object, ...]:
+        if not self.action(step).merges:
+            return ()
+        return step.phase, step.action, step.value, step.why, step.may_fail
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def plan(self, draft: Draft) -> Plan:
+        """Return the plan of a draft: its steps and its id are added."""
+        return Plan.of(draft, (owned.step for owned in self.steps(draft.changes)))
+
+    def intent(self, document: Any) -> Intent:
+        """Return the intent of a JSON object. Raises ValueError."""
+        verb = document.get("verb") if isinstance(document, Mapping) else None
+        if not isinstance(verb, str) or verb not in self.intents:
+            raise ValueError(f"no verb {str(verb)[:40]!r} is known here")
+        return self.intents[verb].model_validate(document)
+
+    def read_plan(self, text: str | bytes) -> Plan:
+        """Read a plan from JSON. Raises BadDocument if it is invalid or has another version."""
+        try:
+            return Plan.model_validate_json(text, context={"registry": self})
+        except ValidationError as error:
+            version = _version(text)
+            if version is not None and version != VERSION:
+                raise BadDocument(
+                    f"the plan is of version {version}, and this vfioctl reads version {VERSION}",
+                    hint="make a new plan with this vfioctl",
+                ) from None
+            raise BadDocument(f"not a plan: {first_reason(error)}") from None
+
+    def is_forged(self, plan: Plan) -> bool:
+        """Return whether the steps do not follow from the changes, or the verb does not permit the changes."""
+        if len({change.key for change in plan.changes}) < len(plan.changes):
+            return True
+        try:
+            for change in plan.changes:
+                self.resource(change).validate(change)
+            for request in plan.checks:
+                self.check(request.kind)
+            steps = tuple(owned.step for owned in self.steps(plan.changes))
+            permitted = plan.intent.permits(plan)
+        except (ValueError, LookupError, BadDocument):  # a fact may lack what every fact of its kind has
+            return True
+        return not permitted or [_effect(step) for step in plan.steps] != [_effect(step) for step in steps]
+
+
+def first_reason(error: ValidationError) -> str:
+    """Return the first reason: a damaged document often causes hundreds of further errors."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def _known(table: Mapping[str, T], name: str, what: str) -> T:
+    if name not in table:
+        raise BadDocument(f"no {what} {name[:40]!r} is known here", hint="a plan of another release? make a new one")
+    return table[name]
+
+
+def _effect(step: Step) -> tuple[object, ...]:
+    return step.phase, step.action, step.target, step.value, step.alternatives, step.subject, step.may_fail
+
+
+def _version(text: str | bytes) -> int | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    version = document.get("version") if isinstance(document, dict) and "steps" in document else None
+    return version if isinstance(version, int) else None
