@@ -1,299 +1,159 @@
-"""The library's front door: one object per host, whatever stands behind it.
+"""The library's entry point: one `Host` object per host, live, captured, recorded or simulated.
 
     >>> from vfioctl.host import Host
     >>> host = Host.recorded("workstation")
-    >>> plan = host.plan_bind(["gpu1"])
+    >>> plan = host.binding.plan_bind(["gpu1"])
     >>> [step.target for step in plan.steps][0]
     'vfio-pci'
 
-Every method may raise any class of the error tree in `vfioctl.errors`; a method names those of its own.
+Every method may raise any class of the error tree in `vfioctl.errors`; docstrings name the most specific ones.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import BadDocument, StoreDamaged
-from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
-from vfioctl.vgpu.api import HostVgpus
+from vfioctl.session import Session
 
-if TYPE_CHECKING:  # a listing needs neither the store nor the engine, and starts without them
-    from vfioctl.binding.model.rom import Rom
+if TYPE_CHECKING:
+    from vfioctl.binding.api import BindingApi
+    from vfioctl.core.action import Progress
     from vfioctl.core.change import JournalEntry, Outcome, Plan
-    from vfioctl.core.engine import Engine
-    from vfioctl.core.executor import Progress
-    from vfioctl.core.journal import Journal
-    from vfioctl.inventory.model.functions import Inventory, Mark
+    from vfioctl.inventory.api import InventoryApi
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
-    from vfioctl.inventory.model.values import PciAddress, Subject
-    from vfioctl.inventory.probe.scan import Catalogue
-    from vfioctl.kernel.protocol import Kernel
+    from vfioctl.inventory.model.values import PciAddress
     from vfioctl.kernel.simulated.faults import Fault
-
-LEDGER = Path("/var/lib/vfioctl/ledger.db")
-_DASHES = 4  # of a UUID
+    from vfioctl.vgpu.api import VgpuApi
 
 
-def gpu_services() -> tuple[str, ...]:
-    """Services that hold GPUs only to look after them, which may be stopped for a change."""
-    from vfioctl.binding.plan.release import GPU_SERVICES
+class Host:
+    """A host: this machine, a captured directory, a recorded file, or a simulation.
 
-    return GPU_SERVICES
+    Each subsystem is an attribute: `host.binding`, `host.vgpu`. Every call reads the host again; nothing is cached.
+    """
 
-
-class Host(HostVgpus):
-    """A host: this machine, a captured directory, a recorded file, or a simulation."""
-
-    def __init__(self, kernel: Kernel, ledger: Path, *, settle: float = 10.0, lock_wait: float = 10.0) -> None:
-        self.kernel, self.ledger = kernel, ledger
-        self._settle, self._lock_wait = settle, lock_wait
-        self._seen: Inventory | None = None
-
-    @cached_property
-    def _catalogue(self) -> Catalogue:
-        from vfioctl.inventory.probe.scan import Catalogue
-
-        return Catalogue(self.kernel)
-
-    @cached_property
-    def _journal(self) -> Journal:
-        from vfioctl.core.journal import Journal
-        from vfioctl.core.store import Store
-
-        return Journal(Store(self.ledger))
-
-    @cached_property
-    def _engine(self) -> Engine:
-        from vfioctl.core.engine import Engine
-
-        return Engine(self.kernel, self._journal, settle=self._settle, lock_wait=self._lock_wait)
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     # -- which host --------------------------------------------------------------------------------
 
     @classmethod
     def live(cls, ledger: Path | None = None) -> Host:
-        """This machine."""
-        from vfioctl.config import read_timeouts
-        from vfioctl.kernel.live.host import Live
-
-        return cls(Live(timeouts=read_timeouts()), ledger or LEDGER)
+        """Return the host that is this machine."""
+        return cls(Session.live(ledger))
 
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Host:
-        """A captured `sys/ proc/ dev/` tree, read-only. Raises BadDocument."""
-        from vfioctl.kernel.live.host import Live
-
-        try:
-            place = root.resolve(strict=True)
-            captured = (place / "sys").is_dir()
-        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, and what no path can hold
-            raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
-        if not captured:
-            raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")
-        return cls(Live(str(place), read_only=True), ledger or (beside(place) if place.name else LEDGER))
+        """Return a read-only host from a captured `sys/ proc/ dev/` tree. Raises BadDocument."""
+        return cls(Session.at(root, ledger))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
-        """A host file, or a bundled host by its name, read-only. Raises BadDocument."""
-        from vfioctl.kernel.recorded.host import Recorded, read_tree
-
-        file = file_of(name)
-        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or beside(file))
+        """Return a read-only host from a host file, or a bundled host by name. Raises BadDocument."""
+        return cls(Session.recorded(name, ledger))
 
     @classmethod
     def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Host:
-        """A host file, or a bundled host by its name, that answers writes; it is kept in its file.
+        """Return a simulated host, which accepts changes, from a host file or a bundled name. Raises BadDocument."""
+        return cls(Session.simulated(name, ledger, faults=faults))
 
-        A bundled host is copied to the user's state directory first (`simulated_file`). Raises BadDocument.
-        """
-        from vfioctl.kernel.simulated.faults import parse_fault
-        from vfioctl.kernel.simulated.host import Simulated
+    # -- subsystems --------------------------------------------------------------------------------
 
-        file = simulated_file(name)
-        told = os.environ.get("VFIOCTL_FAULTS", "")
-        faults = (*faults, *(parse_fault(text) for text in told.split(",") if text))
-        return cls(Simulated.at(file, faults=faults), ledger or beside(file), settle=0.0)
+    @cached_property
+    def devices(self) -> InventoryApi:
+        """PCI functions, IOMMU groups and holders. `host.inventory()` is short for `host.devices.inventory()`."""
+        from vfioctl.inventory.api import InventoryApi
+
+        return InventoryApi(self.session)
+
+    @cached_property
+    def binding(self) -> BindingApi:
+        """Bind functions to VFIO and back, reset them, read their ROMs."""
+        from vfioctl.binding.api import BindingApi
+
+        return BindingApi(self.session)
+
+    @cached_property
+    def vgpu(self) -> VgpuApi:
+        """List, create and remove vGPUs and VFs."""
+        from vfioctl.vgpu.api import VgpuApi
+
+        return VgpuApi(self.session)
 
     # -- looking -----------------------------------------------------------------------------------
 
     def inventory(self) -> Inventory:
-        """The host as it is now, with what the ledger says against its devices."""
-        from vfioctl.inventory.probe.scan import Scan
-
-        # asked first where there is a ledger: a wedged device is not to be read like the others
-        marks = self._marks()
-        wedged = [address for address, mark in marks.items() if mark.kind == "wedged"]
-        scan = Scan(self.kernel, self._catalogue, suspects=wedged)  # its children read while the models are imported
-        from vfioctl.inventory.probe.inventory import assemble
-
-        self._seen = assemble(self.kernel, scan, marks)
-        return self._seen
-
-    def _marks(self) -> Mapping[Subject, Mark]:
-        """None where the ledger cannot be used: a listing is wanted then more than ever."""
-        if not self.ledger.exists():
-            return {}
-        with suppress(StoreDamaged):
-            return self._engine.marks()
-        return {}
+        """Return the host's devices as they are now, with their wedged and dead marks."""
+        return self.devices.inventory()
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
-        """The functions that `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330` mean.
-
-        Raises BadAddress, UnknownDevice, and BadSpec for ids that mean several without `every`.
-        """
-        from vfioctl.inventory.selector import select
-
-        return select(self.inventory(), selectors, every=every)
+        """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`; see `InventoryApi.find`."""
+        return self.devices.find(selectors, every=every)
 
     def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
-        """Who uses the functions, the rest of their cards and what shares their groups; named as for `find`.
+        """Return the holders of devices; a mediated device is named by its UUID. Raises UnknownDevice."""
+        from vfioctl.vgpu.api import VgpuApi
 
-        A mediated device is named by its UUID. Raises UnknownDevice.
-        """
-        from vfioctl.inventory.probe.processes import Processes
-
-        processes = Processes(self.kernel)  # its children look while the inventory is read
-        words = [word for word in selectors if word.count("-") != _DASHES]
-        of_mdevs = self._mdev_holders([word for word in selectors if word not in words], processes)
-        if of_mdevs and not words:
-            return of_mdevs
-        chosen = self.find(words, every=every)
-        from vfioctl.inventory.model.scope import scope_of
-        from vfioctl.inventory.probe.holders import read_holders
-
-        inventory = self._seen or self.inventory()
-        scope = scope_of(inventory, chosen)
-        concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
-        found = read_holders(self.kernel, concerned, inventory, processes)
-        return found.model_copy(
-            update={
-                "devices": (*found.devices, *(of_mdevs.devices if of_mdevs else ())),
-                "holders": (*found.holders, *(of_mdevs.holders if of_mdevs else ())),
-                "marks": tuple(each.mark for each in concerned if each.mark),
-            }
-        )
+        return VgpuApi(self.session).holders(selectors, every=every)
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
-        """The text of a host file, redacted, and the files that could not be read."""
+        """Return the redacted text of a host file, and the files that could not be read."""
         from vfioctl.kernel.recorded.capture import capture
         from vfioctl.kernel.recorded.tree import form
 
-        tree, unread = capture(self.kernel)
-        tree.comments = [f"# recorded from {self.kernel.description} by vfioctl snapshot"]
+        tree, unread = capture(self.session.kernel)
+        tree.comments = [f"# recorded from {self.session.kernel.description} by vfioctl snapshot"]
         return form(tree), tuple(unread)
 
-    def rom(self, device: str) -> tuple[bytes, Rom]:
-        """One function's expansion ROM, and what it holds. Raises DeviceInUse, DeviceDead, VerifyError."""
-        from vfioctl.binding.probe.rom import read_rom
-        from vfioctl.inventory.model.refusals import refuse_marked
-        from vfioctl.inventory.selector import select
-
-        inventory = self.inventory()
-        (address,) = select(inventory, [device], every=False)
-        function = inventory.by_address[address]
-        refuse_marked(function)
-        return read_rom(self.kernel, function)
-
     def history(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
-        """The changes in the journal, the newest first."""
-        return self._journal.entries(most=most)
+        """Return at most `most` changes of the journal, the newest first; all if `most` is negative."""
+        return self.session.journal.entries(most=most)
+
+    def unfinished(self) -> tuple[JournalEntry, ...]:
+        """Return the interrupted changes, the newest first."""
+        return self.session.unfinished()
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def plan_again(self, saved: Plan) -> Plan:
-        """The plan that a saved one was made for, made anew: what a file says is never done unless it is this.
+    def read_plan(self, text: str | bytes) -> Plan:
+        """Read a plan from JSON. Raises BadDocument."""
+        return self.session.registry.read_plan(text)
 
-        Raises StalePlan when the host has changed, BadDocument when the file was not made by planning.
+    def replan(self, saved: Plan) -> Plan:
+        """Plan the saved plan's intent again and return the result, which must equal the saved plan.
+
+        Raises StalePlan if the host has changed, BadDocument if the file was not made by planning.
         """
-        from vfioctl.errors import StalePlan
+        from vfioctl.core.store import placed
+        from vfioctl.errors import BadDocument, StalePlan
 
-        asked = saved.intent
-        if asked.vgpu_request is not None:
-            return self._replanned(saved)
-        fresh = self._planned(asked.devices, **asked.model_dump(exclude={"devices"}))
-        if fresh == saved:
+        if self.session.registry.is_forged(saved):
+            raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
+        name = self.session.registry.subsystem_of(saved.intent)
+        api = next(row.api for row in self.session.subsystems if row.name == name)
+        fresh: Plan = placed(api)(self.session).replan(saved.intent)
+        now = {(fact.kind, fact.subject): fact for fact in fresh.facts}
+        source = self.session.registry.source
+        changed = [f.subject for f in saved.facts if not source(f.kind).holds(f, now.get((f.kind, f.subject)))]
+        same = fresh.model_copy(update={"id": saved.id, "notes": saved.notes, "facts": saved.facts}) == saved
+        if same and not changed:
             return fresh
-        changed = [fact.address for fact in saved.facts if fact not in fresh.facts]
-        if changed or fresh.nothing_to_do or fresh.facts != saved.facts or fresh.settings != saved.settings:
+        if changed or fresh.nothing_to_do or fresh.changes != saved.changes:
             raise StalePlan(
                 f"{', '.join(changed) or 'the host'} changed after the plan was made", hint="make a new plan"
             )
         raise BadDocument("the plan is not what planning makes of its intent here", hint="make a new plan")
 
-    def unfinished(self) -> tuple[JournalEntry, ...]:
-        """Changes that were cut short, the newest first."""
-        return self._journal.unfinished() if self.ledger.exists() else ()
-
-    def plan_bind(
-        self,
-        devices: Sequence[str],
-        *,
-        every: bool = False,
-        driver: str | None = None,
-        with_group: bool = False,
-        allow_boot_vga: bool = False,
-        stop_services: Sequence[str] = (),
-        force_holders: bool = False,
-    ) -> Plan:
-        """What handing the devices to VFIO takes; they are named as for `find`.
-
-        `stop_services`: units that may be stopped where they hold a device (`GPU_SERVICES` are made for it).
-
-        Raises NoIommu, GroupNotViable, DeviceInUse, DeviceDead, BadSpec, and what `find` raises.
-        """
-        return self._planned(
-            devices,
-            every=every,
-            verb="bind",
-            driver=driver,
-            with_group=with_group,
-            allow_boot_vga=allow_boot_vga,
-            stop_services=tuple(stop_services),
-            force_holders=force_holders,
-        )
-
-    def plan_unbind(
-        self,
-        devices: Sequence[str],
-        *,
-        every: bool = False,
-        to: str | None = None,
-        with_group: bool = False,
-        force_holders: bool = False,
-    ) -> Plan:
-        """What giving the devices back takes; they are named as for `find`. Raises DeviceInUse, BadSpec."""
-        return self._planned(
-            devices, every=every, verb="unbind", driver=to, with_group=with_group, force_holders=force_holders
-        )
-
-    def plan_reset(self, device: str, *, method: str | None = None, force_holders: bool = False) -> Plan:
-        """What resetting one device takes. Raises BadSpec, DeviceInUse, HostError."""
-        return self._planned([device], verb="reset", method=method, force_holders=force_holders)
-
-    def _planned(self, devices: Sequence[str], *, every: bool = False, **wishes: object) -> Plan:
-        from vfioctl.inventory.probe.processes import Processes
-
-        processes = Processes(self.kernel)  # its children look while the inventory is read
-        chosen = self.find(devices, every=every)
-        from vfioctl.binding.planning import planned
-        from vfioctl.core.change import Intent
-
-        intent = Intent.model_validate({"devices": chosen, **wishes})
-        inventory = self._seen or self.inventory()
-        return planned(self.kernel, inventory, intent, self._journal, boot_id=self._engine.boot_id, processes=processes)
-
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
-        """Does the plan, or leaves the host as it was; see `Engine.apply` for what it raises."""
-        return self._engine.apply(plan, progress, seen=self._seen, names=self._type_names)
+        """Apply the plan, or roll back and raise; see `Engine.apply` for the errors."""
+        return self.session.apply(plan, progress=progress)
 
     def recover(
         self, *, forward: bool = False, progress: Progress | None = None, of_this_boot: bool = True
     ) -> tuple[Outcome, ...]:
-        """Finishes what a crash left; see `Engine.recover`."""
-        return self._engine.recover(forward=forward, progress=progress, of_this_boot=of_this_boot)
+        """Finish interrupted changes; see `Engine.recover`."""
+        return self.session.engine.recover(forward=forward, progress=progress, of_this_boot=of_this_boot)

@@ -1,0 +1,128 @@
+"""The session that every subsystem gets: kernel, ledger, engine, registry. May not cache the host's state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from vfioctl.config import Config, read_config
+from vfioctl.errors import BadDocument
+from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
+from vfioctl.subsystems import SUBSYSTEMS, Subsystem
+
+if TYPE_CHECKING:  # listings start faster without the store and the engine
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import JournalEntry, Outcome, Plan
+    from vfioctl.core.engine import Engine
+    from vfioctl.core.journal import Journal
+    from vfioctl.core.registry import Registry
+    from vfioctl.core.store import Store
+    from vfioctl.kernel.protocol import Kernel
+    from vfioctl.kernel.simulated.faults import Fault
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+LEDGER = Path("/var/lib/vfioctl/ledger.db")
+
+
+class Session:
+    """One host and its ledger. Timeouts in seconds: `settle` for a driver to appear, `lock_wait` for the lock."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        ledger: Path,
+        *,
+        settle: float = 10.0,
+        lock_wait: float = 10.0,
+        config: Config = Config(),  # noqa: B008 - it is frozen
+        subsystems: Sequence[Subsystem] = SUBSYSTEMS,
+    ) -> None:
+        self.kernel, self.ledger, self.config, self.subsystems = kernel, ledger, config, tuple(subsystems)
+        self._settle, self._lock_wait = settle, lock_wait
+
+    @cached_property
+    def registry(self) -> Registry:
+        from vfioctl.core.registry import Registry
+
+        return Registry(self.subsystems)
+
+    @cached_property
+    def store(self) -> Store:
+        from vfioctl.core.store import Store, placed
+
+        migrations = (migration for row in self.subsystems if row.migrations for migration in placed(row.migrations))
+        return Store(self.ledger, migrations)
+
+    @cached_property
+    def journal(self) -> Journal:
+        from vfioctl.core.journal import Journal
+
+        return Journal(self.store, self.registry)
+
+    @cached_property
+    def engine(self) -> Engine:
+        from vfioctl.core.engine import Engine
+
+        return Engine(self.kernel, self.journal, self.registry, settle=self._settle, lock_wait=self._lock_wait)
+
+    @property
+    def boot_id(self) -> str:
+        """The boot id of the running kernel."""
+        return self.kernel.read(BOOT_ID)
+
+    def unfinished(self) -> tuple[JournalEntry, ...]:
+        """Return the interrupted changes, the newest first. Raises StoreDamaged."""
+        return self.journal.unfinished() if self.ledger.exists() else ()
+
+    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
+        """Apply the plan, or roll back and raise; see `Engine.apply` for the errors."""
+        return self.engine.apply(plan, progress)
+
+    # -- which host --------------------------------------------------------------------------------
+
+    @classmethod
+    def live(cls, ledger: Path | None = None) -> Self:
+        """Return a session for this machine."""
+        from vfioctl.kernel.live.host import Live
+
+        config = read_config()
+        return cls(Live(timeouts=config.timeouts), ledger or LEDGER, config=config)
+
+    @classmethod
+    def at(cls, root: Path, ledger: Path | None = None) -> Self:
+        """Return a read-only session for a captured `sys/ proc/ dev/` tree. Raises BadDocument."""
+        from vfioctl.kernel.live.host import Live
+
+        try:
+            place = root.resolve(strict=True)
+            captured = (place / "sys").is_dir()
+        except (OSError, RuntimeError, ValueError) as error:  # a symlink loop, or a string that is no path
+            raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
+        if not captured:
+            raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")
+        return cls(Live(str(place), read_only=True), ledger or (beside(place) if place.name else LEDGER))
+
+    @classmethod
+    def recorded(cls, name: str, ledger: Path | None = None) -> Self:
+        """Return a read-only session for a host file, or a bundled host by name. Raises BadDocument."""
+        from vfioctl.kernel.recorded.host import Recorded, read_tree
+
+        file = file_of(name)
+        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or beside(file))
+
+    @classmethod
+    def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Self:
+        """Return a session for a simulated host: a host file, or a bundled host by name. Changes are saved to the file.
+
+        A bundled host is first copied to the user's state directory (`simulated_file`). Raises BadDocument.
+        """
+        from vfioctl.kernel.simulated.faults import parse_fault
+        from vfioctl.kernel.simulated.host import Simulated
+
+        file = simulated_file(name)
+        given = os.environ.get("VFIOCTL_FAULTS", "")
+        faults = (*faults, *(parse_fault(text) for text in given.split(",") if text))
+        return cls(Simulated.at(file, faults=faults), ledger or beside(file), settle=0.0)

@@ -1,0 +1,85 @@
+"""The table of subsystems: the location of each one's api, commands, registered parts and ledger migrations.
+
+May not import any of them, so that --help stays fast. To add a subsystem, add a folder and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+LOOK, CHANGE = "Look", "Change"
+
+
+class Command(NamedTuple):
+    """A command that is imported on first use."""
+
+    panel: str
+    summary: str
+    """The first line of the command's own help; a test compares them."""
+
+
+class Subsystem(NamedTuple):
+    """One subsystem: a folder of vfioctl. Locations are `module:name`, imported on first use."""
+
+    name: str
+    cli: str
+    """The package with one module per command, named like the command; the module's `app` is a typer application."""
+    commands: Mapping[str, Command]
+    api: str = ""
+    """The api class, available as `host.NAME`."""
+    parts: str = ""
+    """Location of a `vfioctl.core.registry.Parts`."""
+    migrations: str = ""
+    """Location of a tuple of `vfioctl.core.store.Migration`."""
+
+
+SUBSYSTEMS: tuple[Subsystem, ...] = (
+    Subsystem(
+        name="inventory",
+        cli="vfioctl.inventory.cli",
+        commands={
+            "inventory": Command(LOOK, "List the GPUs and what must travel with them."),
+            "show": Command(LOOK, "Show everything about one device."),
+        },
+        api="vfioctl.inventory.api:InventoryApi",
+        parts="vfioctl.inventory.parts:PARTS",
+    ),
+    Subsystem(
+        name="binding",
+        cli="vfioctl.binding.cli",
+        commands={
+            "rom": Command(LOOK, "Save a device's expansion ROM and check it."),
+            "bind": Command(CHANGE, "Hand devices to vfio-pci, ready for a guest."),
+            "unbind": Command(CHANGE, "Give devices back to the drivers they had."),
+            "reset": Command(CHANGE, "Reset a device that nobody uses."),
+        },
+        api="vfioctl.binding.api:BindingApi",
+        parts="vfioctl.binding.parts:PARTS",
+        migrations="vfioctl.binding.migrations:MIGRATIONS",
+    ),
+    Subsystem(
+        name="vgpu",
+        cli="vfioctl.vgpu.cli",
+        commands={
+            "vgpu": Command(CHANGE, "List, create and remove vGPUs."),
+            "sriov": Command(CHANGE, "Turn the VFs of a PF on and off, and set profiles of xe cards."),
+        },
+        api="vfioctl.vgpu.api:VgpuApi",
+        parts="vfioctl.vgpu.parts:PARTS",
+        migrations="vfioctl.vgpu.migrations:MIGRATIONS",
+    ),
+    Subsystem(
+        name="host",
+        cli="vfioctl.commands",
+        commands={
+            "holders": Command(LOOK, "List who uses a device."),
+            "history": Command(LOOK, "List the changes that were made here."),
+            "snapshot": Command(LOOK, "Write this host down as one text file."),
+            "hosts": Command(LOOK, "List the bundled hosts that --simulate and --host know by name."),
+            "apply": Command(CHANGE, "Run a plan that was saved with --dry-run --json."),
+            "recover": Command(CHANGE, "Finish what a crash or a power cut left half done."),
+        },
+        migrations="vfioctl.upgrade:MIGRATIONS",
+    ),
+)
