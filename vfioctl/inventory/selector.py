@@ -1,4 +1,4 @@
-"""From what an operator types to functions: `0000:41:00.0`, `41:00.0`, `gpu0`, `10de:2330`. Pure."""
+"""Resolves selectors to functions: `0000:41:00.0`, `41:00.0`, `gpu0`, `10de:2330`. May not do input or output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERED = re.compile(r"gpu[0-9]{1,5}", re.ASCII)
 
 
 def select(inventory: Inventory, selectors: Sequence[str], *, every: bool) -> tuple[PciAddress, ...]:
-    """The functions meant, each once, in address order. Raises BadAddress, BadSpec, UnknownDevice."""
+    """Return the selected functions, each once, in address order. Raises BadAddress, BadSpec, UnknownDevice."""
     if not selectors:
         raise BadSpec("no device was named", hint="name one as 0000:41:00.0, 41:00.0, gpu0 or 10de:2330")
     found = {address for selector in selectors for address in _select(inventory, selector, every=every)}

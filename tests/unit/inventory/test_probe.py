@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import NAMES, copy, function, inventory_of, original, unhurried
-from vfioctl.core.change import Binding
 from vfioctl.errors import KernelRefused, Stuck
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, InventoryDocument, Link, Nvml
 from vfioctl.inventory.model.values import PciAddress
@@ -426,9 +425,14 @@ def test_facts_are_what_the_inventory_says() -> None:
     facts = read_facts(kernel, inventory.by_address)
     assert facts.keys() == inventory.by_address.keys()
     for address, fact in facts.items():
-        one = inventory.by_address[address]
-        assert (fact.identity, fact.iommu_group) == (one.identity, one.iommu_group)
-        assert fact.binding == Binding(driver=one.driver, driver_override=one.driver_override)
+        one = inventory.by_address[PciAddress(address)]
+        assert (fact.kind, fact.subject) == ("function", address)
+        assert fact.values == {
+            "identity": one.identity,
+            "iommu_group": one.iommu_group,
+            "driver": one.driver,
+            "driver_override": one.driver_override,
+        }
 
 
 @unhurried

@@ -1,4 +1,4 @@
-"""What a host has: functions, groups, cards, NUMA nodes, and the look-ups between them.
+"""The devices of a host: functions, groups, cards, NUMA nodes, and the look-ups between them.
 
 May not do input or output. Facts that could not be read are None, and `unknown` says why.
 """
@@ -6,15 +6,16 @@ May not do input or output. Facts that could not be read are None, and `unknown`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from functools import cached_property
 
 from pydantic import Field
 
-from vfioctl.inventory.model.values import CpuSet, PciAddress, Subject, Value
+from vfioctl.core.marks import Mark
+from vfioctl.core.value import Value
+from vfioctl.inventory.model.values import CpuSet, PciAddress
 
 MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
-"""Drivers that leave DMA to a guest (`driver_managed_dma`, Linux 5.19), besides VFIO variant drivers."""
+"""Drivers, besides VFIO variants, that keep a group viable for a guest (`driver_managed_dma`, Linux 5.19)."""
 
 
 class Bar(Value):
@@ -36,7 +37,7 @@ class Link(Value):
 
 
 class Nvml(Value):
-    """What the NVIDIA driver says of its GPU."""
+    """Facts about a GPU that the NVIDIA driver reports through NVML."""
 
     name: str | None = None
     uuid: str | None = None
@@ -44,23 +45,6 @@ class Nvml(Value):
     persistence_mode: bool | None = None
     compute_mode: str | None = None
     mig_mode: bool | None = None
-
-
-class MarkKind(StrEnum):
-    WEDGED = "wedged"
-    """A write to it never returned."""
-    DEAD = "dead"
-    """Its configuration space reads as all ones: it has fallen off the bus, or a reset killed it."""
-
-
-class Mark(Value):
-    """What the ledger says against a device, in this boot."""
-
-    address: Subject
-    kind: MarkKind
-    since: str = Field(description="ISO 8601, UTC")
-    why: str
-    ticket: str = Field("", description="the write that was given up, as the kernel side knows it")
 
 
 class Function(Value):
@@ -107,7 +91,7 @@ class Function(Value):
 
     @property
     def is_bridge(self) -> bool:
-        """What forwards to others and stays with the host. 0680 is no bridge: NVSwitches go by that class."""
+        """Whether it is a bridge, which stays with the host. Class 0680 is not: NVSwitches use it."""
         return self.class_code.startswith("06") and not self.class_code.startswith("0680")
 
     @property
@@ -120,25 +104,25 @@ class Function(Value):
 
     @property
     def identity(self) -> str:
-        """What the device is, wherever it may be plugged: ids and class."""
+        """The device's ids and class, which do not depend on its slot."""
         subsystem = f"{self.subsystem_vendor_id}:{self.subsystem_device_id}"
         return f"{self.vendor_id}:{self.device_id}:{subsystem}:{self.class_code}"
 
     @property
     def title(self) -> str:
-        """The best short name there is."""
+        """The best known short name."""
         if self.nvml and self.nvml.name:
             return self.nvml.name
         return self.device_name or f"{self.vendor_id}:{self.device_id}"
 
 
 def is_vfio_driver(name: str) -> bool:
-    """Whether a driver hands its device to VFIO: vfio-pci or a variant such as nvgrace_gpu_vfio_pci."""
+    """Return whether a driver is vfio-pci or a VFIO variant such as nvgrace_gpu_vfio_pci."""
     return name.replace("_", "-").endswith("vfio-pci")
 
 
 class Blocker(Value):
-    """A member that keeps its group from a guest."""
+    """A group member whose driver makes the group not viable for a guest."""
 
     address: PciAddress
     driver: str
@@ -173,7 +157,7 @@ class NumaNode(Value):
 
 
 class Iommu(Value):
-    """Whether devices are translated, from sysfs; `reason` explains it when they are not."""
+    """Whether the IOMMU translates the devices' DMA, from sysfs; `reason` explains why it does not."""
 
     kind: str | None = Field(None, description="intel-vt-d, amd-vi, arm-smmu-v3, ... or None")
     translating: bool
@@ -181,14 +165,14 @@ class Iommu(Value):
 
 
 class ProbeWarning(Value):
-    """A fact that could not be had."""
+    """A fact that could not be read, and why."""
 
     subject: str
     text: str
 
 
 class Inventory(Value):
-    """A host at one moment. Functions are in address order."""
+    """A host's devices at one moment. Functions are in address order."""
 
     functions: tuple[Function, ...]
     groups: tuple[Group, ...]
@@ -220,7 +204,7 @@ class Inventory(Value):
         return card_members(self.functions)
 
     def card_of(self, address: PciAddress) -> tuple[PciAddress, ...]:
-        """All functions of the card, this one included, in address order; a VF is a card of its own."""
+        """Return all functions of the card, including this one, in address order. A VF is its own card."""
         return self._cards.get(address, (address,))
 
     @cached_property
@@ -241,7 +225,7 @@ class Inventory(Value):
         return known.members if known else ()
 
     def document(self, *, everything: bool) -> InventoryDocument:
-        """The form that `vfioctl inventory --json` prints."""
+        """Return the document that `vfioctl inventory --json` prints."""
         return InventoryDocument(
             gpus=self.gpus,
             functions=self.functions if everything else None,
@@ -254,7 +238,7 @@ class Inventory(Value):
 
 
 class InventoryDocument(Value):
-    """`vfioctl inventory --json`: one object. `functions` only with `--all`."""
+    """The JSON document of `vfioctl inventory --json`. `functions` is set only with `--all`."""
 
     gpus: tuple[Function, ...]
     functions: tuple[Function, ...] | None = None
@@ -266,7 +250,7 @@ class InventoryDocument(Value):
 
 
 def card_members(functions: Iterable[Function]) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
-    """The card of every function that shares one: same slot, or tied by a device link. VFs never do."""
+    """Return the card of each function on a shared card: same slot, or tied by a device link. VFs are excluded."""
     physical = {f.address: f for f in functions if not f.is_vf and not f.is_bridge}
     slots: dict[str, set[PciAddress]] = {}
     for address in physical:

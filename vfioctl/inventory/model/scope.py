@@ -1,18 +1,21 @@
-"""What a change of some functions concerns: their cards, their groups, and strangers in those groups. Pure."""
+"""The scope of a change: the cards and groups of functions, and other devices in those groups. May not do I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vfioctl.core.change import Binding, Fact
+from vfioctl.core.change import Fact
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
+
+FUNCTION = "function"
+"""The kind of a function's facts: identity, iommu_group, driver, driver_override."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """`own` are the functions asked for and the rest of their cards; `foreign` the endpoints that share a group."""
+    """`own`: the functions asked for and the rest of their cards. `foreign`: other endpoints in their groups."""
 
     asked: tuple[PciAddress, ...]
     own: tuple[PciAddress, ...]
@@ -26,7 +29,7 @@ class Scope:
 
 
 def scope_of(inventory: Inventory, asked: Sequence[PciAddress]) -> Scope:
-    """Card and group together: a card whose functions lie in several groups brings those groups in."""
+    """Return the scope of a change. All groups of a card's functions are included."""
     own = {member for address in asked for member in inventory.card_of(address)}
     groups = {group for a in own if (group := inventory.by_address[a].iommu_group) is not None}
     others = {member for group in groups for member in inventory.members_of(group)} - own
@@ -44,19 +47,20 @@ def in_order(addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
     return tuple(sorted(set(addresses), key=lambda address: address.order))
 
 
-def binding_of(function: Function) -> Binding:
-    return Binding(driver=function.driver, driver_override=function.driver_override)
-
-
-def fact_of(function: Function) -> Fact:
+def function_fact(function: Function) -> Fact:
+    """Return the fact that plans rely on for one function."""
     return Fact(
-        address=function.address,
-        identity=function.identity,
-        iommu_group=function.iommu_group,
-        binding=binding_of(function),
+        kind=FUNCTION,
+        subject=function.address,
+        values={
+            "identity": function.identity,
+            "iommu_group": function.iommu_group,
+            "driver": function.driver,
+            "driver_override": function.driver_override,
+        },
     )
 
 
 def named(function: Function) -> str:
-    """How messages name a function."""
+    """Return a function's address, title and driver, for messages."""
     return f"{function.address} ({function.title}, {function.driver or 'no driver'})"

@@ -1,4 +1,4 @@
-"""The small values everything is made of: PCI addresses, UUIDs, CPU lists, and the base of all documents.
+"""Basic values: PCI addresses, UUIDs, CPU lists.
 
 May not do input or output.
 """
@@ -10,22 +10,20 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from vfioctl.errors import BadAddress, BadSpec
+from vfioctl.kernel.places import UUID
 
 # The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
 
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-
-
 class PciAddress(str):
     """The address of one PCI function as the kernel writes it: ``0000:41:00.0``, ``10000:01:00.0``.
 
-    A string, so it prints, hashes and serialises as one. Raises BadAddress.
+    A subclass of str. Raises BadAddress if the text is no address.
     """
 
     __slots__ = ()
@@ -44,7 +42,7 @@ class PciAddress(str):
 
     @property
     def order(self) -> tuple[int, str]:
-        """The sort key: by number, where plain text would put domain 10000 before 0000:02."""
+        """The sort key: numeric by domain, because text order puts domain 10000 before 0000:02."""
         return len(self), self
 
     @classmethod
@@ -58,7 +56,7 @@ class Uuid(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> Self:
-        if not _UUID.fullmatch(text):
+        if not UUID.fullmatch(text):
             raise BadSpec(f"not a UUID: {text[:40]!r}", hint="write it with its dashes, as uuidgen does")
         return super().__new__(cls, text.lower())
 
@@ -73,12 +71,12 @@ class Uuid(str):
 
 
 Subject = PciAddress | Uuid
-"""What a change concerns: a function, or a mediated device."""
+"""The subject of a change: a function or a mediated device."""
 
 
 def subject(text: str) -> Subject:
-    """Raises BadAddress."""
-    return Uuid(text) if _UUID.fullmatch(text) else PciAddress(text)
+    """Return the PCI address or UUID in `text`. Raises BadAddress."""
+    return Uuid(text) if UUID.fullmatch(text) else PciAddress(text)
 
 
 def _as_uuid(text: str) -> Uuid:
@@ -97,7 +95,7 @@ def _as_address(text: str) -> PciAddress:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """The numbers of a kernel list such as ``0-3,8`` (cpulist_parse), sorted. Raises BadSpec."""
+    """Return the sorted numbers of a kernel list such as ``0-3,8`` (cpulist_parse). Raises BadSpec."""
     numbers: set[int] = set()  # no kernel has more than 8192 CPUs (NR_CPUS) or 1024 nodes
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
@@ -108,7 +106,7 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def format_cpu_list(numbers: Iterable[int]) -> str:
-    """The kernel's shortest form: ``0-3,8``."""
+    """Return the kernel's shortest list form, such as ``0-3,8``."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][1] == number - 1:
@@ -132,23 +130,3 @@ CpuSet = Annotated[
     WithJsonSchema({"type": "string", "description": "CPU numbers as the kernel lists them: 0-3,8"}),
 ]
 """CPU numbers, ascending; in JSON the kernel's list form."""
-
-
-class Value(BaseModel):
-    """The base of every document: frozen, no unknown fields, one canonical JSON."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True, validate_by_alias=True
-    )
-
-    def canonical(self) -> str:
-        """JSON with sorted keys and no spaces: equal values give equal text."""
-        import json
-
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-
-    def digest(self) -> str:
-        """Twelve hexadecimal digits of SHA-256 over the canonical JSON."""
-        import hashlib  # a listing needs no digest, and OpenSSL takes its time
-
-        return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]

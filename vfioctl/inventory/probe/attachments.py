@@ -1,6 +1,6 @@
-"""What the kernel itself has attached to a function: live vGPUs, the text console, users of the driver's module.
+"""Kernel-side holders of a function: live vGPUs, the text console, users of the driver's module.
 
-Reads only.
+May not write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRMWARE = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer", "bootf
 
 
 def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
-    """The vGPUs that the function is cut into."""
+    """Yield the function's live mdevs."""
     for device in below:
         if device.subsystem == "mdev":
             name = device.path.rpartition("/")[2]
@@ -34,7 +34,7 @@ def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Ho
 
 
 def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
-    """The vGPU that a VF is, in NVIDIA's vendor-specific way."""
+    """Yield the vGPU on a VF with NVIDIA's vendor-specific VFIO."""
     path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
     if not kernel.has(path):
         return
@@ -51,7 +51,7 @@ def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
 
 
 def console_holders(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
-    """The framebuffers that the text console is on."""
+    """Yield the framebuffers that show the text console."""
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
         own = [fb for fb in names_in(kernel, _FRAMEBUFFERS) if _is_of_firmware(kernel, fb)]
@@ -73,7 +73,7 @@ def _is_of_firmware(kernel: Reader, framebuffer: str) -> bool:
 
 
 def module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
-    """The driver's module, when anything uses it: other modules, open files of any of its devices."""
+    """Yield the driver's module if it is in use: by other modules, or by open files of its devices."""
     home = f"{PCI_DRIVERS}/{function.driver}/module"
     count = text_of(kernel, f"{home}/refcnt") if function.driver else ""
     if count.isdecimal() and int(count):

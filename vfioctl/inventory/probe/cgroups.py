@@ -1,4 +1,4 @@
-"""Who a process belongs to, from the text of /proc/PID/cgroup: unit, container, pod, guest. Pure.
+"""Parses /proc/PID/cgroup into unit, container, pod and guest. May not do input or output.
 
 Sources: cgroups(7); systemd's CONTROL_GROUP_INTERFACE; the cgroup names of Docker, Podman, containerd, CRI-O, LXC,
 Kata Containers and libvirt, under both cgroup drivers (systemd, cgroupfs) and both cgroup versions.
@@ -25,12 +25,12 @@ _SHORT_ID = 12
 
 
 class Membership(NamedTuple):
-    """What a process is a part of; None where it is no part of such a thing."""
+    """The unit, container, pod and guest of a process; None for each that does not apply."""
 
     unit: str | None = None
     """The innermost systemd unit, with its escapes, as systemctl takes it."""
     user_unit: bool = False
-    """Whether that unit is one of a user's own systemd."""
+    """Whether the unit belongs to a user's systemd instance."""
     container: str | None = None
     """`docker/0123456789ab`, `lxc/NAME`, ..."""
     pod: str | None = None
@@ -40,7 +40,7 @@ class Membership(NamedTuple):
 
 
 def membership(text: str) -> Membership:
-    """From the lines `ID:CONTROLLERS:PATH`. Version 1 has several: what any of them tells is taken."""
+    """Parse the lines `ID:CONTROLLERS:PATH`. Version 1 has several lines; all of them are used."""
     lines = (line.split(":", 2) for line in text.split("\n"))
     paths = {parts[2]: None for parts in lines if len(parts) == 3}
     found = [_of_path(path) for path in paths]
@@ -70,7 +70,7 @@ def _of_path(path: str) -> Membership:
 
 
 def _container(parts: list[str]) -> str | None:
-    """The outermost: the one that the host knows."""
+    """Return the outermost container, which is the one that the host's runtime knows."""
     for above, part in pairwise(["", *parts]):
         if found := _RUNTIME.search(part):
             return f"{found[1]}/{found[2][:_SHORT_ID]}"

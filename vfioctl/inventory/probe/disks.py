@@ -1,4 +1,4 @@
-"""Block devices in use: mounted, swapped to, or a part of md, device mapper and the like. Reads only."""
+"""Finds block devices in use: mounted, used as swap, or part of md, device mapper and others. May not write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vfioctl.kernel.protocol import Descendant, Reader, Unanswered
 _BLOCK = "/sys/class/block"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _DEEPEST = 8
-"""How high block devices are stacked on one another: a partition, RAID, encryption, volumes, ..."""
+"""Maximum depth of stacked block devices: partition, RAID, encryption, volumes, ..."""
 
 
 class Use(NamedTuple):
-    """What keeps a block device."""
+    """One use of a block device."""
 
     name: str
     how: str
@@ -28,13 +28,13 @@ class Use(NamedTuple):
 
 
 class Disks:
-    """The block devices of a host, as far as they are in use."""
+    """The block devices of a host that are in use."""
 
     def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 
     def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
-        """The users of the disks and partitions below a function."""
+        """Yield the uses of the disks and partitions below a function."""
         disks = [device for device in below if device.subsystem == "block" and device.number]
         uses = {disk.path: [*self._uses(disk.number, disk.path)] for disk in disks}
         idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
@@ -63,7 +63,7 @@ class Disks:
             yield from self._above(upper, depth - 1)
 
     def _above(self, upper: str, depth: int) -> Iterator[Use]:
-        """A device that is made of this one, and what uses it in turn."""
+        """Yield the uses of a device that is built on this one."""
         home = f"{_BLOCK}/{upper}"
         label = text_of(self._kernel, f"{home}/dm/name") or upper
         undo = f"dmsetup remove {label}" if label != upper else f"take {upper} apart"
@@ -77,7 +77,7 @@ class Disks:
             yield Use(label, f"a part of {label}", undo)
 
     def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:
-        """The innermost that have an owner whom no file names, or may have one; the kernel is asked in children."""
+        """Return the block devices that have, or may have, an owner that no file names. Workers ask the kernel."""
         paths = {disk.number: disk.path for disk in disks}
         answers = self._kernel.survey(why_claimed, list(paths))
         found = {
@@ -89,7 +89,7 @@ class Disks:
 
     @cached_property
     def _mounts(self) -> Mapping[str, list[str]]:
-        """Mount points by device number; also those of file systems that have a number of their own, as btrfs."""
+        """Return mount points by device number; file systems with their own number, such as btrfs, by their source."""
         found: dict[str, list[str]] = {}
         numbers: dict[str, str] = {}
         for number, place, source in _mount_lines(self._kernel):
@@ -101,14 +101,14 @@ class Disks:
 
     @cached_property
     def _swaps(self) -> Mapping[str, str]:
-        """Swap space by device number."""
+        """Return swap devices by device number."""
         lines = text_of(self._kernel, "/proc/swaps").split("\n")[1:]
         paths = [_unescaped(line.split()[0]) for line in lines if line.strip()]
         return {number_of(self._kernel, path).removeprefix("b "): path for path in paths if path.startswith("/dev/")}
 
 
 def _mount_lines(kernel: Reader) -> Iterator[tuple[str, str, str]]:
-    """Number, mount point and source, from mountinfo (proc(5)): the host's own, where that may be read."""
+    """Yield device number, mount point and source from mountinfo (proc(5)), of init's namespace if readable."""
     text = text_of(kernel, "/proc/1/mountinfo") or text_of(kernel, "/proc/self/mountinfo")
     for line in text.split("\n"):
         before, _, after = line.partition(" - ")

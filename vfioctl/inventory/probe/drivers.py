@@ -1,4 +1,4 @@
-"""Which drivers could have a device: modules.alias, and the names under which modules register drivers. Reads only."""
+"""Finds the drivers that match a device: modules.alias, and the driver names that modules register. May not write."""
 
 from __future__ import annotations
 
@@ -10,28 +10,33 @@ from vfioctl.kernel.protocol import Reader
 
 
 def read_aliases(kernel: Reader) -> Aliases:
-    """The running kernel's modules.alias; empty where it has none."""
+    """Return the running kernel's modules.alias, parsed; empty if it has none."""
+    return Aliases(aliases_text(kernel))
+
+
+def aliases_text(kernel: Reader) -> str:
+    """Return the text of the running kernel's modules.alias; empty if it has none."""
     try:
         release = kernel.read("/proc/sys/kernel/osrelease")
-        return Aliases(kernel.read(f"/lib/modules/{release}/modules.alias"))
+        return kernel.read(f"/lib/modules/{release}/modules.alias")
     except KernelRefused:
-        return Aliases("")
+        return ""
 
 
 def modules_for(aliases: Aliases, modalias: str) -> tuple[str, ...]:
-    """The modules that match a device, VFIO ones last, exact ones first."""
+    """Return the modules that match a device: exact matches first, VFIO modules last."""
     return tuple(module for bus in (NATIVE, VFIO) for module in aliases.modules(modalias, bus))
 
 
 class Registered:
-    """The drivers that modules have registered, as they are called now."""
+    """The names of the drivers that modules have registered."""
 
     def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
         self._names: dict[str, str] = {}
 
     def drivers(self, modules: Iterable[str]) -> tuple[str, ...]:
-        """For each module its driver, or its own name while it is not loaded."""
+        """Return the driver name of each module, or the module's name if it is not loaded."""
         return tuple(dict.fromkeys(self._name(module) for module in modules))
 
     def _name(self, module: str) -> str:
@@ -41,7 +46,7 @@ class Registered:
 
 
 def _registered_name(kernel: Reader, module: str) -> str:
-    """A driver may be called otherwise than its module: module vfio_pci, driver vfio-pci."""
+    """Return a module's driver name, which may differ: module vfio_pci, driver vfio-pci."""
     try:
         names = kernel.children(f"/sys/module/{module}/drivers")
     except KernelRefused:

@@ -1,4 +1,4 @@
-"""Virtual machines by their processes: which programs are VMMs, what guest they run, what was handed to it. Pure."""
+"""Recognises VMM processes, their guests and the devices on their command lines. May not do input or output."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import json
 import re
 from itertools import pairwise
 
+from vfioctl.kernel.places import UUID_FORM
+
 _NAMES = ("qemu", "kvm", "cloud-hyperviso", "crosvm", "firecracker", "stratovirt")
-"""How the names of VMMs begin; the kernel keeps 15 characters (TASK_COMM_LEN)."""
+"""Prefixes of the names of VMMs; the kernel keeps 15 characters (TASK_COMM_LEN)."""
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]"
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # host=01:00.0 and "host":"0000:01:00.0" (QEMU, libvirt); the end of a path in sysfs (QEMU's sysfsdev, cloud-hypervisor,
 # crosvm), which may also name an mdev.
 _HOST = re.compile(rf'\bhost"?\s*[=:]\s*"?({_ADDRESS})(?![\w.:])', re.ASCII)
-_SYSFS = re.compile(rf'/sys/(?:[^/,"\s]+/)*?({_ADDRESS}|{_UUID})/?(?=[,"\s]|$)', re.ASCII)
-_LAST = re.compile(rf"/({_ADDRESS}|{_UUID})/?$", re.ASCII)
+_SYSFS = re.compile(rf'/sys/(?:[^/,"\s]+/)*?({_ADDRESS}|{UUID_FORM})/?(?=[,"\s]|$)', re.ASCII)
+_LAST = re.compile(rf"/({_ADDRESS}|{UUID_FORM})/?$", re.ASCII)
 
 
 def is_vmm(name: str) -> bool:
-    """By the name that the kernel shows of a process."""
+    """Return whether a process is a VMM, by the kernel's name of it."""
     return name.startswith(_NAMES)
 
 
 def handed_over(command_line: str) -> list[str]:
-    """The PCI addresses (with their domain) and mdevs on a VMM's command line (/proc/PID/cmdline), each once."""
+    """Return the PCI addresses (with domain) and mdevs on a VMM's command line (/proc/PID/cmdline), each once."""
     arguments = command_line.split("\0")
     found = [name for argument in arguments for way in (_HOST, _SYSFS) for name in way.findall(argument)]
     return list(dict.fromkeys(map(full_name, found)))
 
 
 def device_at(path: str) -> str:
-    """The PCI address or mdev that a path in sysfs ends with; empty if it does not."""
+    """Return the PCI address or mdev at the end of a sysfs path; empty if there is none."""
     found = _LAST.search(path)
     return full_name(found[1]) if found else ""
 
 
 def full_name(name: str) -> str:
-    """`0000:01:00.0` from `1:0.0`; an mdev's name as it is."""
+    """Return `0000:01:00.0` for `1:0.0`, and an mdev's name unchanged."""
     if "-" in name:
         return name
     *domain, bus, rest = name.lower().split(":")
@@ -45,7 +46,7 @@ def full_name(name: str) -> str:
 
 
 def guest_name(command_line: str) -> str | None:
-    """The guest's name: `-name guest=NAME,...`, `-name NAME` (QEMU), `--name NAME`."""
+    """Return the guest's name from `-name guest=NAME,...`, `-name NAME` (QEMU) or `--name NAME`."""
     arguments = command_line.split("\0")
     for option, value in pairwise(arguments):
         if option in ("-name", "--name"):

@@ -1,4 +1,4 @@
-"""Who holds some functions: processes and guests, disks and interfaces in use, and the kernel. Reads only."""
+"""Finds the holders of functions: processes, guests, disks and interfaces in use, the kernel. May not write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from vfioctl.inventory.probe.network import Network
 from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
 from vfioctl.inventory.probe.processes import Process, Processes, identities
 from vfioctl.inventory.probe.remedies import remedy
-from vfioctl.kernel.lenient import link_name, names_in, number_of
+from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
+from vfioctl.kernel.places import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
-from vfioctl.vgpu.dialects.dialect import number_in
 
-_MDEVS = "/sys/bus/mdev/devices"
 NOT_KNOWN: Mapping[str, int | None] = {}
 _FEW = 4
 _ORDER = list(HolderKind)
@@ -29,13 +28,13 @@ _ORDER = list(HolderKind)
 def read_holders(
     kernel: Reader, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
 ) -> Holders:
-    """Who holds the functions, and the live VFs of those. `processes` may have been begun before the inventory."""
+    """Return the holders of the functions and of their live VFs. `processes`: a scan that was started earlier."""
     processes = processes or Processes(kernel)
     looked_at = [(function, read_below(kernel, function)) for function in _with_vfs(functions, inventory)]
-    kept = _Kept(kernel)
-    found = [holder for function, below in looked_at for holder in kept.holders(function, below)]
+    kernel_holders = _KernelHolders(kernel)
+    found = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
     running = processes.results()
-    found += _processes(kernel, _Ways.to_functions(kernel, looked_at), running.processes)
+    found += _processes(kernel, _DeviceIndex.to_functions(kernel, looked_at), running.processes)
     taken = {holder.address for holder in found if holder.pid is not None}
     free = [f for f, _ in looked_at if f.on_vfio and f.address not in taken and f.iommu_group is not None]
     found += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
@@ -48,15 +47,15 @@ def read_holders(
 def read_mdev_holders(
     kernel: Reader, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None] = NOT_KNOWN
 ) -> Holders:
-    """Who holds mediated devices; those that are not there are held by nobody.
+    """Return the holders of mediated devices; devices that do not exist have none.
 
-    `known`: the groups of those whose removal has begun, which no bus shows any more.
+    `known`: IOMMU groups of devices already removed from their bus.
     """
-    links = {mdev: number_in(link_name(kernel, f"{_MDEVS}/{mdev}/iommu_group")) for mdev in mdevs}
+    links = {mdev: number_in(link_name(kernel, f"{MDEV_DEVICES}/{mdev}/iommu_group")) for mdev in mdevs}
     groups = {mdev: known.get(mdev) if group is None else group for mdev, group in links.items()}
-    ways = _Ways.to_mdevs(kernel, groups)
+    index = _DeviceIndex.to_mdevs(kernel, groups)
     running = processes.results()
-    found = list(_processes(kernel, ways, running.processes))
+    found = list(_processes(kernel, index, running.processes))
     taken = {holder.address for holder in found}
     free = [(mdev, group) for mdev, group in groups.items() if group is not None and mdev not in taken]
     found += _open_groups(kernel, free, running.processes)
@@ -69,13 +68,13 @@ def read_mdev_holders(
 def perhaps_open(
     kernel: Reader, mdevs: Sequence[Uuid], known: Mapping[str, int | None] = NOT_KNOWN
 ) -> tuple[Uuid, ...]:
-    """Those of the mediated devices that somebody may have open: the kernel lets nobody open a group twice.
+    """Return the mediated devices that a process may have open: a VFIO group can be opened only once.
 
-    To ask it takes less than a search of all processes, for a few of them.
+    For a few devices, trying to open the groups is faster than scanning all processes.
     """
     if len(mdevs) > _FEW:
         return tuple(mdevs)
-    groups = ((mdev, number_in(link_name(kernel, f"{_MDEVS}/{mdev}/iommu_group"))) for mdev in mdevs)
+    groups = ((mdev, number_in(link_name(kernel, f"{MDEV_DEVICES}/{mdev}/iommu_group"))) for mdev in mdevs)
     return tuple(mdev for mdev, group in groups if not _is_free(kernel, known.get(mdev) if group is None else group))
 
 
@@ -89,7 +88,7 @@ def _is_free(kernel: Reader, group: int | None) -> bool:
 
 
 def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Function]:
-    """The functions and their live VFs, each once."""
+    """Return the functions and their live VFs, each once."""
     found = {function.address: function for function in functions}
     for function in functions:
         found |= {vf: inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address}
@@ -99,8 +98,8 @@ def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Funct
 # -- devices and the kernel ------------------------------------------------------------------------------
 
 
-class _Kept:
-    """What of the kernel's own uses a function."""
+class _KernelHolders:
+    """The kernel-side holders of a function."""
 
     def __init__(self, kernel: Reader) -> None:
         self._kernel, self._disks, self._network = kernel, Disks(kernel), Network(kernel)
@@ -115,7 +114,7 @@ class _Kept:
 
 
 def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Holder]) -> list[Holder]:
-    """VFs that a guest may have, or that anybody holds."""
+    """Return the VFs that are on VFIO or have a holder."""
     held = {holder.address: holder for holder in found if holder.refuses}
     on_vfio = {function.address: function.driver for function in inventory.functions if function.on_vfio}
     return [
@@ -136,8 +135,8 @@ def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Ho
 # -- processes -------------------------------------------------------------------------------------------
 
 
-class _Ways:
-    """What leads to each function or mdev: device numbers, and the names by which a VMM calls it."""
+class _DeviceIndex:
+    """An index of functions and mdevs by device number and by their name on a VMM's command line."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, list[Subject]] = {}
@@ -145,45 +144,45 @@ class _Ways:
 
     @classmethod
     def to_mdevs(cls, kernel: Reader, groups: Mapping[Uuid, int | None]) -> Self:
-        """To mediated devices, each of which has a group of its own."""
-        ways = cls()
+        """Return an index of mediated devices, each of which has its own group."""
+        index = cls()
         for mdev, group in groups.items():
-            ways._names[mdev] = mdev
-            cdevs = (f"/dev/vfio/devices/{name}" for name in names_in(kernel, f"{_MDEVS}/{mdev}/vfio-dev"))
+            index._names[mdev] = mdev
+            cdevs = (f"/dev/vfio/devices/{name}" for name in names_in(kernel, f"{MDEV_DEVICES}/{mdev}/vfio-dev"))
             for node in (f"/dev/vfio/{group}", *cdevs):
                 if number := number_of(kernel, node):
-                    ways._numbers.setdefault(number, []).append(mdev)
-        return ways
+                    index._numbers.setdefault(number, []).append(mdev)
+        return index
 
     @classmethod
     def to_functions(cls, kernel: Reader, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> Self:
-        """To functions, and to what lies below them."""
-        ways = cls()
-        ways._lead_to(kernel, looked_at)
-        return ways
+        """Return an index of functions and the devices below them."""
+        index = cls()
+        index._lead_to(kernel, looked_at)
+        return index
 
     def _lead_to(self, kernel: Reader, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
         known = {function.address: (function, below) for function, below in looked_at}
         for address, (_, below) in known.items():
             self._names[address] = address
             self._names |= {d.path.rpartition("/")[2]: address for d in below if d.subsystem == "mdev"}
-        # in workers that can be left behind: NVIDIA's files in /proc are read under the locks of its driver
-        told = {str(address): plain(function, below) for address, (function, below) in known.items()}
-        answers = kernel.survey(NumbersReader, told, args=(told,))
+        # in workers, which may be abandoned: reading NVIDIA's files in /proc takes its driver's locks
+        plain_data = {str(address): plain(function, below) for address, (function, below) in known.items()}
+        answers = kernel.survey(NumbersReader, plain_data, args=(plain_data,))
         for text, numbers in answers:
             found = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
             for number in found:
                 self._numbers.setdefault(number, []).append(PciAddress(text))
 
     def of(self, process: Process) -> Mapping[tuple[Subject, str], Sequence[str]]:
-        """By function and path, how the process holds it; without a path what only its command line tells."""
+        """Return how the process holds each function, by function and path; no path for a command line match."""
         found: dict[tuple[Subject, str], dict[str, None]] = {}
         for node in process.nodes:
             named = self._names.get(device_at(node.device))
             for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
                 found.setdefault((address, node.path), {})[node.how] = None
         if process.readable:
-            return {key: [*hows] for key, hows in found.items()}  # a command line may tell of what was unplugged since
+            return {key: [*hows] for key, hows in found.items()}  # a command line may name an unplugged device
         open_ones = {address for address, _ in found}
         for name in process.given:
             if (address := self._names.get(name)) and address not in open_ones:
@@ -191,8 +190,8 @@ class _Ways:
         return {key: [*hows] for key, hows in found.items()}
 
 
-def _processes(kernel: Reader, ways: _Ways, running: Iterable[Process]) -> Iterator[Holder]:
-    held = {process: found for process in running if (found := ways.of(process))}
+def _processes(kernel: Reader, index: _DeviceIndex, running: Iterable[Process]) -> Iterator[Holder]:
+    held = {process: found for process in running if (found := index.of(process))}
     known = identities(kernel, [process.pid for process in held])
     for process, found in held.items():
         who = known[process.pid]
@@ -215,7 +214,7 @@ def _processes(kernel: Reader, ways: _Ways, running: Iterable[Process]) -> Itera
 
 
 def _open_groups(kernel: Reader, groups: Iterable[tuple[Subject, int]], running: Sequence[Process]) -> Iterator[Holder]:
-    """Groups that the kernel calls busy though no process was found: it attributes no open VFIO device to a group."""
+    """Yield busy groups without a known process: an open VFIO device does not show its group."""
     suspects = [p for p in running if any(node.path == VFIO_DEVICE and not node.device for node in p.nodes)]
     names = ", ".join(f"{process.name} (pid {process.pid})" for process in suspects)
     for address, group in groups:

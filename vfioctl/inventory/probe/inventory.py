@@ -1,43 +1,72 @@
-"""A whole host: functions, names, groups, cards, NUMA nodes, NVML. Reads only."""
+"""Reads a whole host: functions, names, groups, cards, NUMA nodes, NVML. May not write."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pydantic import TypeAdapter
 
-from vfioctl.inventory.model.functions import Function, Inventory, Mark, MarkKind, ProbeWarning, card_members
-from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.errors import KernelRefused
+from vfioctl.inventory.model.functions import Function, Inventory, Iommu, ProbeWarning, card_members
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.drivers import Registered
 from vfioctl.inventory.probe.iommu import read_groups, read_iommu
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
 
-Marks = Mapping[Subject, Mark]
+Marks = Mapping[str, Mark]
 NO_MARKS: Marks = {}
 _ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
 
 def read_inventory(kernel: Reader, marks: Marks = NO_MARKS) -> Inventory:
-    """The host as it is now. What could not be read is in `warnings` and in each function's `unknown`.
+    """Return the host's devices as they are now. `warnings` and each function's `unknown` list unreadable facts.
 
-    Of functions that are marked as wedged only what cannot block is asked.
+    Only attributes that cannot block are read from functions marked as wedged.
     """
     return assemble(kernel, Scan(kernel, suspects=wedged(marks)), marks)
 
 
+def read_some(kernel: Reader, addresses: Sequence[PciAddress], suspects: Collection[str] = ()) -> Inventory:
+    """Return an inventory of only these functions and their VFs, without groups and NUMA nodes."""
+    wanted = [*addresses, *(vf for address in addresses for vf in _virtual_functions(kernel, address))]
+    scan = Scan(kernel, suspects=suspects, only=wanted)
+    facts = scan.results()
+    for each in facts:
+        each["mark"] = None
+        each.pop("iommu_group_type", None)
+    _add_drivers(kernel, facts)
+    _add_nodes(kernel, facts)
+    return Inventory(
+        functions=_validated(facts, []),
+        groups=(),
+        numa_nodes=(),
+        iommu=Iommu(kind=None, translating=False),
+        drivers=(),
+    )
+
+
+def _virtual_functions(kernel: Reader, address: str) -> Iterator[str]:
+    try:
+        links = kernel.directory(f"{PCI_DEVICES}/{address}", (), ("virtfn",)).links
+    except KernelRefused:
+        return
+    yield from (name for target in links.values() if PCI_ADDRESS.fullmatch(name := target.rpartition("/")[2]))
+
+
 def wedged(marks: Marks) -> frozenset[PciAddress]:
-    """Those of the marked functions whose attributes may block."""
+    """Return the functions marked as wedged, whose attributes may block."""
     found = (address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
-    return frozenset(address for address in found if isinstance(address, PciAddress))
+    return frozenset(PciAddress(address) for address in found if PCI_ADDRESS.fullmatch(address))
 
 
 def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
-    """The inventory of a scan that was begun already."""
+    """Return the inventory of a scan that was started already."""
     facts = scan.results()
     for each in facts:
         each["mark"] = marks.get(each["address"])
@@ -107,7 +136,7 @@ def _nvml(said: Mapping[str, str]) -> Facts:
 def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
     try:
         return _ALL_AT_ONCE.validate_python(facts)
-    except ValueError:  # an odd file must not cost the others
+    except ValueError:  # one invalid function must not hide the others
         return tuple(function for each in facts if (function := _validated_alone(each, warnings)))
 
 
@@ -120,7 +149,7 @@ def _validated_alone(facts: Facts, warnings: list[ProbeWarning]) -> Function | N
 
 
 def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:
-    """Each function with those that must travel with it: same card or same group, and no bridge."""
+    """Return each function with its companions: same card or same group, and no bridge."""
     cards = card_members(functions)
     groups: dict[int, list[PciAddress]] = {}
     for function in functions:

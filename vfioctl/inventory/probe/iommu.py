@@ -1,4 +1,4 @@
-"""Whether devices are translated, and why not; the IOMMU groups. From sysfs; the command line only explains."""
+"""Reads the IOMMU's state and groups from sysfs; the kernel command line only explains its state. May not write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 
 def read_iommu(kernel: Reader) -> Iommu:
-    """The IOMMU's kind; translating when the kernel has made groups."""
+    """Return the IOMMU's kind and state; it translates if the kernel has created groups."""
     units = names_in(kernel, CLASS_IOMMU)
     kind = next((name for unit in units for prefix, name in _KINDS.items() if unit.startswith(prefix)), None)
     if names_in(kernel, IOMMU_GROUPS):
@@ -48,13 +48,13 @@ def _why_not(kernel: Reader) -> str:
 def read_groups(
     kernel: Reader, functions: Iterable[Function], types: Mapping[int | None, str | None]
 ) -> tuple[Group, ...]:
-    """Every IOMMU group that a function names, with all its members."""
+    """Return every IOMMU group of the functions, with all its members."""
     members: dict[int, list[Function]] = {}
     for function in functions:
         if function.iommu_group is not None:
             members.setdefault(function.iommu_group, []).append(function)
     nodes = frozenset(names_in(kernel, "/dev/vfio"))
-    # all at once: ten thousand single validations cost twice as much
+    # validated together: ten thousand single validations take twice as long
     return _GROUPS.validate_python(
         [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
     )

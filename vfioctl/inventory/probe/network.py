@@ -1,4 +1,4 @@
-"""Network interfaces that are up, the default route and the reader's own SSH session above all. Reads only."""
+"""Finds network interfaces in use, and which of them carry the default route or this SSH session. May not write."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Route(NamedTuple):
 
 
 class Network:
-    """The interfaces of a host, and what goes through them."""
+    """The interfaces of a host and their routes."""
 
     def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 
     def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
-        """The interfaces below a function that are up."""
+        """Yield the interfaces below a function that are up."""
         for device in below:
             name = device.path.rpartition("/")[2]
             if device.subsystem == "net" and self._is_up(device.path):
@@ -74,7 +74,7 @@ class Network:
         return ", ".join(["up", *uppers, *default, *session]), remedy
 
     def _with_uppers(self, name: str, path: str) -> list[str]:
-        """The interface, and the bridges, bonds and VLANs on it."""
+        """Return the interface and the bridges, bonds and VLANs on it."""
         found, todo = [name], [path]
         while todo:
             for upper in _uppers(self._kernel, todo.pop()):
@@ -93,7 +93,7 @@ class Network:
 
     @cached_property
     def _session(self) -> frozenset[str]:
-        """The interfaces by which the reader is logged in; none at a console."""
+        """The interfaces of the caller's SSH session; none at a console."""
         client, scope = _client(self._kernel)
         if scope or client is None or client.is_loopback:
             return frozenset({scope} - {""})
@@ -111,7 +111,7 @@ def _uppers(kernel: Reader, path: str) -> list[str]:
 
 
 def _ipv4(text: str) -> Iterator[Route]:
-    """From /proc/net/route: numbers as the kernel holds them, in network order read as a little-endian machine does."""
+    """Parse /proc/net/route: addresses in network byte order, printed as little-endian numbers."""
     for line in text.split("\n")[1:]:
         fields = line.split()
         try:
@@ -133,7 +133,7 @@ def _ipv6(text: str) -> Iterator[Route]:
 
 
 def _client(kernel: Reader) -> tuple[Address | None, str]:
-    """Where the SSH session comes from that this process is in, and the interface that a link-local address names."""
+    """Return the client address of this process's SSH session, and the interface of a link-local address."""
     text, _, scope = _ssh_connection(kernel).partition(" ")[0].partition("%")
     try:
         address = ip_address(text)
@@ -144,7 +144,7 @@ def _client(kernel: Reader) -> tuple[Address | None, str]:
 
 
 def _ssh_connection(kernel: Reader) -> str:
-    """From the nearest ancestor that has it: sudo takes it out of the environment."""
+    """Return SSH_CONNECTION of the nearest ancestor that has it, because sudo removes it from the environment."""
     pid = "self"
     for _ in range(_ANCESTORS):
         for setting in text_of(kernel, f"/proc/{pid}/environ").split("\0"):

@@ -1,6 +1,6 @@
-"""The devices below a function, and the device numbers that lead to it: whoever has one of them open uses it.
+"""Finds the devices below a function and the numbers of its device files, by which open files are matched.
 
-Reads only, in workers as well, so it imports no model. Sources:
+May not write, nor import a model, because workers run it. Sources:
 linux/vfio.h; nvidia.ko's nv-procfs.c, nv-caps.c and procfs_nvswitch.c (open-gpu-kernel-modules).
 """
 
@@ -22,22 +22,22 @@ _MINOR = re.compile(r"^Device(?: |File)Minor:\s*([0-9]{1,7})", re.M)
 _SUBSYSTEMS = "/sys/class/nvme-subsystem"
 
 
-def read_below(kernel: Reader, function: Function) -> Sequence[Descendant]:
-    """The devices below a function, those included that NVMe multipathing keeps elsewhere; none when it has gone."""
+def read_below(kernel: Reader, function: Function | Named) -> Sequence[Descendant]:
+    """Return the devices below a function, including NVMe multipath disks; none if the function is gone."""
     found = devices_below(kernel, f"{PCI_DEVICES}/{function.address}")
     controllers = {device.path.rpartition("/")[2] for device in found if device.subsystem == "nvme"}
     return [*found, *(device for controller in controllers for device in _multipath(kernel, controller))]
 
 
 def _multipath(kernel: Reader, controller: str) -> Iterator[Descendant]:
-    """The disks of an NVMe subsystem lie below it, not below a controller (nvme_mpath_alloc_disk)."""
+    """Yield the disks of an NVMe subsystem, which are not below its controllers (nvme_mpath_alloc_disk)."""
     for name in names_in(kernel, _SUBSYSTEMS):
         if controller in names_in(kernel, f"{_SUBSYSTEMS}/{name}"):
             yield from devices_below(kernel, f"{_SUBSYSTEMS}/{name}")
 
 
 class Named(NamedTuple):
-    """What of a function leads to its device nodes; plain data."""
+    """The facts of a function that identify its device files. Plain data."""
 
     address: str
     driver: str | None
@@ -46,7 +46,7 @@ class Named(NamedTuple):
 
 
 class NumbersReader:
-    """Reads the device numbers of one function after the other, in a worker.
+    """Reads the device numbers of functions in a worker.
 
     `known`: by address, a `Named` and the `Descendant`s, as tuples.
     """
@@ -60,19 +60,19 @@ class NumbersReader:
 
 
 def plain(function: Function, below: Sequence[Descendant]) -> tuple[Any, ...]:
-    """As `NumbersReader` is told of them."""
+    """Return the arguments of `NumbersReader` as plain data."""
     named = (str(function.address), function.driver, function.vfio_group, function.vfio_cdev)
     return named, [tuple(each) for each in below]
 
 
 def device_numbers(kernel: Reader, function: Function | Named, below: Sequence[Descendant]) -> frozenset[str]:
-    """As `c 195:0` and `b 259:1`."""
+    """Return the numbers of all device files of a function, as `c 195:0` and `b 259:1`."""
     more = (*_vfio(kernel, function, below), *_nvidia(kernel, function), *_switches(kernel, function))
     return own_numbers(below).union(more)
 
 
 def own_numbers(below: Sequence[Descendant]) -> frozenset[str]:
-    """Of the devices below alone, which sysfs tells without asking any driver."""
+    """Return the numbers of the devices below, which sysfs shows without asking a driver."""
     kinds = (("b" if device.subsystem == "block" else "c", device.number) for device in below)
     return frozenset(f"{kind} {number}" for kind, number in kinds if number)
 
@@ -86,7 +86,7 @@ def _vfio(kernel: Reader, function: Function | Named, below: Sequence[Descendant
 
 
 def _nvidia(kernel: Reader, function: Function | Named) -> Iterator[str]:
-    """/dev/nvidiaN and, where MIG cuts the GPU, the capabilities of its vGPUs; not what all GPUs share."""
+    """Yield /dev/nvidiaN and the capabilities of the GPU's MIG instances, but not files that all GPUs share."""
     minor = _minor(kernel, f"/proc/driver/nvidia/gpus/{function.address}/information")
     if minor is None:
         return
@@ -98,8 +98,8 @@ def _nvidia(kernel: Reader, function: Function | Named) -> Iterator[str]:
         yield from (f"c {caps}:{number}" for number in instances if number is not None)
 
 
-def _vgpus(kernel: Reader, path: str, depth: int = 3) -> Iterator[str]:
-    """The files `access` below: gi1/access, gi1/ci0/access, ..."""
+def _mig_access(kernel: Reader, path: str, depth: int = 3) -> Iterator[str]:
+    """Yield the files `access` below: gi1/access, gi1/ci0/access, ..."""
     for name in names_in(kernel, path) if depth else ():
         if name == "access":
             yield f"{path}/access"
@@ -108,7 +108,7 @@ def _vgpus(kernel: Reader, path: str, depth: int = 3) -> Iterator[str]:
 
 
 def _switches(kernel: Reader, function: Function | Named) -> Iterator[str]:
-    """Any node of an NVSwitch: the fabric manager opens all of them, and no file tells one from the other."""
+    """Yield the numbers of all NVSwitches: the fabric manager opens all, and no file shows which is which."""
     major = _major(kernel, "nvidia-nvswitch") if function.driver == "nvidia-nvswitch" else None
     if major is not None:
         yield from (f"c {major}:{minor}" for minor in range(_SWITCHES))

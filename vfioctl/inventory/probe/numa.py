@@ -14,7 +14,7 @@ NODES = "/sys/devices/system/node"
 
 
 def read_nodes(kernel: Reader) -> tuple[list[NumaNode], list[ProbeWarning]]:
-    """All nodes by number; none on a kernel without NUMA."""
+    """Return all nodes by number, and warnings; no nodes on a kernel without NUMA."""
     nodes, warnings = [], []
     ids = sorted(int(name[4:]) for name in names_in(kernel, NODES) if re.fullmatch(r"node[0-9]{1,4}", name, re.ASCII))
     for number in ids:

@@ -1,6 +1,6 @@
-"""One PCI function at a time, from its sysfs directory to plain facts.
+"""Reads one PCI function from its sysfs directory as plain facts.
 
-Runs in children that may be left behind (`Kernel.survey`), so it returns plain data and keeps no state.
+Runs in workers, which may be abandoned (`Kernel.survey`), so it returns plain data and may not keep state.
 Sources: Documentation/ABI/testing/sysfs-bus-pci; include/linux/ioport.h for the resource flags.
 """
 
@@ -17,7 +17,7 @@ from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Dire
 
 Facts = dict[str, Any]
 
-# Read without the device lock by every kernel: what a stuck function can still be asked.
+# Every kernel reads these without the device lock, so they are safe on a stuck function.
 SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
 ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
 LINKS = ("driver", "iommu_group", "physfn", "virtfn", "supplier:pci:", "consumer:pci:")
@@ -30,7 +30,7 @@ _ROM, _BARS = 6, 7
 
 
 def read_everything(kernel: Reader, address: str) -> Facts:
-    """All facts of one function, with its group's type; a VF's link and the bridge above it are those of its PF."""
+    """Return all facts of one function, with its group's type. A VF's link and upstream bridge are those of its PF."""
     facts = read_function(kernel, address, ALL)
     if "physfn" not in facts:
         facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK, LINKS).texts)
@@ -41,9 +41,9 @@ def read_everything(kernel: Reader, address: str) -> Facts:
 
 
 def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts:
-    """Some facts of one function, as the fields of model.Function; `unknown` names those that failed.
+    """Return facts of one function as fields of model.Function; `unknown` names those that failed.
 
-    Raises KernelRefused when the function itself has gone, ValueError when it does not say what it is.
+    Raises KernelRefused if the function is gone, ValueError if its modalias is invalid.
     """
     found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted, LINKS)
     facts: Facts = {"address": address, "unknown": dict(found.refused), "modalias": found.texts.get("modalias", "")}
@@ -56,20 +56,20 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
 
 
 def _upstream(kernel: Reader, address: str) -> str | None:
-    """The bridge above: the directory that the function's own directory lies in."""
+    """Return the bridge above: the parent of the function's directory."""
     above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
     return above[0] if above and PCI_ADDRESS.fullmatch(above[0]) else None
 
 
 def _cdev(kernel: Reader, address: str) -> str | None:
-    """Its own device node, on kernels that make one (CONFIG_VFIO_DEVICE_CDEV)."""
+    """Return its VFIO device node, on kernels that create one (CONFIG_VFIO_DEVICE_CDEV)."""
     for name in kernel.children(f"{PCI_DEVICES}/{address}/vfio-dev"):
         if kernel.has(f"/dev/vfio/devices/{name}"):
             return f"/dev/vfio/devices/{name}"
     return None
 
 
-@lru_cache(maxsize=4096)  # twins share it
+@lru_cache(maxsize=4096)  # identical devices share it
 def _identity(modalias: str) -> Facts:
     ids = ids_of(modalias)
     if ids is None:
@@ -169,12 +169,12 @@ def _link(texts: Mapping[str, str]) -> Facts | None:
 
 
 def _speed(text: str) -> float | None:
-    """GT/s from `32.0 GT/s PCIe`; a sleeping or dead device says Unknown."""
+    """Return the GT/s of `32.0 GT/s PCIe`; None for `Unknown` of a sleeping or dead device."""
     number = text.partition(" ")[0]
     return float(number) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", number, re.ASCII) else None
 
 
 def _width(text: str) -> int | None:
-    """Lanes, 32 at most; 0 means no link, 63 and 255 that the device did not answer."""
+    """Return the lanes, at most 32. 0 means no link, 63 and 255 that the device did not answer."""
     width = int(text) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
     return width if 0 < width <= 32 else None

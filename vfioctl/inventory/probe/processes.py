@@ -1,6 +1,6 @@
-"""The processes of a host: what each has open of device files, and for some of them who they are. Reads only.
+"""Scans the processes of a host: their open device files, and the identity of some of them.
 
-Imports no model: its children look while the caller still imports those.
+May not write, nor import a model: its workers run while the caller imports those.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from vfioctl.kernel.lenient import link_name, names_in, text_of
 from vfioctl.kernel.protocol import OpenNode, Reader, Unanswered, per_subject
 
 _ENDED = ("ENOENT", "ESRCH")
-_KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: whoever has it open runs a guest, whatever it calls itself
+_KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: a process that has it open runs a guest
 _INITIAL = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h: the PID namespace that has every process in it
 _EFFECTIVE_USER = re.compile(r"^Uid:\s+\d+\s+(\d+)", re.M)
 
 
 class Process(NamedTuple):
-    """A process that is there, and what it has of devices."""
+    """A running process and its open device files."""
 
     pid: str
     name: str
     nodes: tuple[OpenNode, ...]
     given: tuple[str, ...]
-    """PCI addresses and mdevs on its command line, for a VMM; that can be read where open files cannot."""
+    """PCI addresses and mdevs on a VMM's command line, which is readable even if open files are not."""
     is_vmm: bool
     readable: bool
     """Whether its open files could be read."""
 
 
 class Running(NamedTuple):
-    """The processes that are there, and of how many the open files could be read."""
+    """The running processes, and how many of them could be read."""
 
     processes: Sequence[Process]
     read: int
     unread: int
     hidden: str
-    """Why there may be others; empty where all are seen."""
+    """Why some processes may be hidden; empty if all are visible."""
 
 
 class Identity(NamedTuple):
-    """Who a process is."""
+    """The identity of a process: name, user, membership, guest."""
 
     user: str | None
     belongs: Membership
@@ -58,7 +58,7 @@ _UNKNOWN = Identity(None, Membership(), None)
 
 
 class Processes:
-    """All processes, being looked at from the moment it is made; `results` waits for them."""
+    """A scan of all processes, started by the constructor; `results` waits for it."""
 
     def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
@@ -66,7 +66,7 @@ class Processes:
         self._answers = kernel.survey(look, pids, timeout=timeout)
 
     def results(self) -> Running:
-        """Those that are there. One that does not answer, for a file on a dead server say, is unread like any other."""
+        """Return the running processes. One that blocks, such as by a file on a dead server, counts as unread."""
         return self._running
 
     @cached_property
@@ -83,7 +83,7 @@ class Processes:
 
 
 def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:
-    """Who the processes are. One that ended meanwhile, or does not answer, is known by its pid only."""
+    """Return the identities of processes; only the pid of one that has ended or does not answer."""
     found = {}
     for pid, said in kernel.survey(who, pids):
         if isinstance(said, Unanswered):
@@ -102,7 +102,7 @@ def _hidden(kernel: Reader, pids: Sequence[str]) -> str:
 
 @per_subject
 def look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
-    """What it has of devices, as plain data; None for a process that has ended."""
+    """Return a process's device files as plain data; None if the process has ended."""
     nodes, readable = [], True
     try:
         nodes = [tuple(node) for node in kernel.open_nodes(pid)]
@@ -118,7 +118,7 @@ def look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
 
 @per_subject
 def who(kernel: Reader, pid: str) -> tuple[Any, ...]:
-    """The user, the membership and the guest of a process, as plain data."""
+    """Return the name, user, membership and guest of a process as plain data."""
     effective = _EFFECTIVE_USER.search(text_of(kernel, f"/proc/{pid}/status"))
     return (
         kernel.user(int(effective[1])) if effective else None,

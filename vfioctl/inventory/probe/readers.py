@@ -1,4 +1,4 @@
-"""What a worker reads of one subject, for modules that import models: a worker would have to import those as well."""
+"""Readers that run in a worker. May not import models, which the worker would have to import too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WANTED = frozenset({"modalias", "driver_override"})
 
 @per_subject
 def read_again(kernel: Reader, address: str) -> Facts | None:
-    """A function's facts; None for one that has gone from the bus."""
+    """Return a function's facts; None if it is gone."""
     try:
         return read_function(kernel, address, _WANTED)
     except (KernelRefused, ValueError):
@@ -23,9 +23,9 @@ def read_again(kernel: Reader, address: str) -> Facts | None:
 
 @per_subject
 def is_drawn(kernel: FileReader, console: str) -> bool:
-    """Whether a vtconsole is on framebuffers.
+    """Return whether a vtconsole is on framebuffers.
 
-    Reading that takes the lock of all consoles (show_bind, drivers/tty/vt/vt.c).
+    The read takes the console lock (show_bind, drivers/tty/vt/vt.c).
     """
     home = f"{VTCONSOLES}/{console}"
     return "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1"
@@ -33,7 +33,7 @@ def is_drawn(kernel: FileReader, console: str) -> bool:
 
 @per_subject
 def why_claimed(kernel: Processes, number: str) -> str:
-    """Why a block device is not free; empty for one that is. What cannot be told is not taken for free."""
+    """Return why a block device is in use; empty if it is free. An unknown state counts as in use."""
     try:
         return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""
     except KernelRefused as error:

@@ -1,4 +1,4 @@
-"""What makes a process let go of a device, in the words of whatever runs it. Pure."""
+"""Commands that make a process release a device, by what runs it. May not do input or output."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _STOP = {
     "lxc": "lxc-stop --name {}",
     "machine": "machinectl poweroff {}",
 }
-"""By what runs a container; containers of a pod are the pod's to end."""
+"""Commands by container runtime. Containers of a pod end with the pod."""
 _FOR_SESSIONS = ("systemd-logind.service", "seatd.service")
-"""They open devices for those who are logged in, and let go when these do."""
+"""Services that open devices for login sessions, and release them at logout."""
 
 
 def remedy(process: Process, who: Identity) -> str:
-    """One line: a command where there is one."""
+    """Return one line that says how to end the process; a command if there is one."""
     belongs = who.belongs
     runtime, _, name = (belongs.container or "").partition("/")
     if belongs.guest:

@@ -1,12 +1,12 @@
-"""All PCI functions as plain facts. Imports no model: its children read while the caller still imports those."""
+"""Reads all PCI functions as plain facts. May not import a model: its workers run while the caller imports those."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from vfioctl.errors import KernelRefused
-from vfioctl.inventory.probe.drivers import modules_for, read_aliases
+from vfioctl.inventory.probe.drivers import aliases_text, modules_for, read_aliases
 from vfioctl.inventory.probe.pci import SAFE, Facts, read_everything, read_function
 from vfioctl.kernel.modalias import Aliases
 from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Reader, Unanswered
@@ -20,27 +20,37 @@ _NAMES = {
 
 
 class Scan:
-    """The functions of a host, being read from the moment it is made; `results` waits for them."""
+    """A scan of a host's functions, started by the constructor; `results` waits for it."""
 
-    def __init__(self, kernel: Reader, catalogue: Catalogue | None = None, *, suspects: Collection[str] = ()) -> None:
-        """`suspects`: functions whose attributes may block; they are asked only what never does."""
+    def __init__(
+        self,
+        kernel: Reader,
+        catalogue: Catalogue | None = None,
+        *,
+        suspects: Collection[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> None:
+        """Start the scan. `suspects`: functions whose attributes may block; only safe attributes are read.
+
+        `only`: the functions to read instead of all; NVML is then not used.
+        """
         self._kernel, self._catalogue = kernel, catalogue or Catalogue(kernel)
         self.problems: list[tuple[str, str]] = []
-        """Subject and text of what could not be had."""
-        addresses = self._addresses()
+        """Subject and text of each problem."""
+        addresses = self._addresses() if only is None else list(only)
         self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
         self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
-        # Starting NVML takes longer than reading a small host, so it is asked at once where its driver has a GPU.
-        asked = _has_nvidia_gpu(kernel)
+        # Initialising NVML takes longer than reading a small host, so it starts first if the nvidia driver has a GPU.
+        asked = only is None and _has_nvidia_gpu(kernel)
         if asked and suspects:
             self.problems.append(("NVML", "not asked while a device is wedged: it may hang as well"))
         self.nvml = kernel.nvml() if asked and not suspects else None
 
     def results(self) -> list[Facts]:
-        """The facts by function, in address order."""
+        """Wait, and return the facts of each function in address order."""
         found, silent = self._sorted_out(self._answers)
         silent |= self._passed_over
-        # A function that is stuck under its device lock may still say what it is.
+        # A function whose device lock is held can still be identified.
         recovered, _ = self._sorted_out(self._survey(silent, wanted=SAFE))
         for facts in recovered:
             facts["unknown"]["driver_override"] = silent[facts["address"]]
@@ -57,18 +67,20 @@ class Scan:
 
     def _survey(
         self, addresses: Iterable[str], wanted: frozenset[str] | None
-    ) -> Iterator[tuple[str, Facts | Unanswered]]:
+    ) -> Iterator[tuple[str, Facts | str | Unanswered]]:
         return self._kernel.survey(FunctionReader, addresses, args=(self._catalogue.known, wanted))
 
-    def _sorted_out(self, answers: Iterable[tuple[str, Facts | Unanswered]]) -> tuple[list[Facts], dict[str, str]]:
-        """The facts of those that answered, and why the others did not."""
+    def _sorted_out(
+        self, answers: Iterable[tuple[str, Facts | str | Unanswered]]
+    ) -> tuple[list[Facts], dict[str, str]]:
+        """Return the facts of the functions that answered; record why the others did not."""
         found, silent = [], {}
         for address, facts in answers:
             if isinstance(facts, Unanswered):
                 silent[address] = facts.reason
                 self.problems.append((address, f"reading it did not return: {facts.reason}"))
-            elif "failed" in facts:
-                self.problems.append((address, facts["failed"]))
+            elif isinstance(facts, str):
+                self.problems.append((address, facts))
             else:
                 found.append(facts)
         return found, silent
@@ -82,15 +94,23 @@ def _has_nvidia_gpu(kernel: Reader) -> bool:
 
 
 class Catalogue:
-    """What a modalias alone tells, names and modules: the same for all twins, and until the next boot.
+    """Names and modules by modalias, which are the same for identical devices as long as modules.alias does not change.
 
-    A worker looks up what is new and takes it to its end; what comes back with the facts is kept for the next scan.
+    Workers look up unknown modaliases and return them with the facts; they are kept for the next scan.
     """
 
     def __init__(self, kernel: Reader, known: dict[str, Facts] | None = None) -> None:
         self._kernel = kernel
         self.known = known or {}
         """By modalias; plain data."""
+        self._stamp: int | None = None
+
+    def refresh(self) -> None:
+        """Forget everything if modules.alias is not the file that the modules were looked up in."""
+        if self.known:
+            stamp = hash(aliases_text(self._kernel))
+            if stamp != self._stamp:
+                self.known, self._stamp = {}, stamp
 
     @cached_property
     def _aliases(self) -> Aliases:
@@ -113,21 +133,21 @@ def _named(properties: Mapping[str, str]) -> Facts:
 
 
 class FunctionReader:
-    """Reads one function after the other, in a worker. `wanted`: the only files; all of them without it."""
+    """Reads functions in a worker. `wanted`: the files to read; None for all."""
 
     def __init__(self, kernel: Reader, known: dict[str, Facts], wanted: frozenset[str] | None) -> None:
         self._kernel, self._wanted = kernel, wanted
         self._catalogue = Catalogue(kernel, known)
 
-    def __call__(self, address: str) -> Facts:
-        """The function's facts, or why it has `failed`."""
+    def __call__(self, address: str) -> Facts | str:
+        """Return the function's facts, or the reason why they could not be read."""
         try:
             facts = self._facts(address)
             return facts | self._catalogue.of(facts["modalias"])
         except KernelRefused as error:
-            return {"failed": f"it could not be read: {error.symbol}"}
+            return f"it could not be read: {error.symbol}"
         except ValueError as error:
-            return {"failed": str(error)}
+            return str(error)
 
     def _facts(self, address: str) -> Facts:
         if self._wanted:

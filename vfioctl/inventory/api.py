@@ -1,0 +1,164 @@
+"""The use cases of the inventory: list devices, resolve selectors, find holders. May not write to the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from vfioctl.errors import DeviceInUse, StoreDamaged
+from vfioctl.inventory.probe.processes import Processes
+from vfioctl.inventory.probe.scan import Catalogue, Scan
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Fact
+    from vfioctl.core.marks import Mark
+    from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.inventory.model.holders import Holder, Holders
+    from vfioctl.inventory.model.values import PciAddress, Uuid
+    from vfioctl.kernel.protocol import Kernel
+    from vfioctl.session import Session
+
+__all__ = ["InventoryApi", "Processes", "Waiting", "drivers_of", "until_released"]
+T = TypeVar("T")
+Waiting = Callable[["Sequence[Holder]", float], None]
+"""Callback (holders, seconds until the timeout), called while a use case waits for holders."""
+_PAUSE = 0.5
+_WEDGED = "wedged"
+NO_GROUPS: Mapping[str, int | None] = {}
+
+
+class InventoryApi:
+    """Reads the devices of one host and finds their holders."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._kernel = session, session.kernel
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        return Catalogue(self._kernel)
+
+    def inventory(self) -> Inventory:
+        """Return the host's devices as they are now, with their wedged and dead marks."""
+        # read the marks first: reads of a wedged device may block
+        marks = self.marks()
+        wedged = [address for address, mark in marks.items() if mark.kind == _WEDGED]
+        self._catalogue.refresh()
+        scan = Scan(self._kernel, self._catalogue, suspects=wedged)  # its workers read during the import of models
+        from vfioctl.inventory.probe.inventory import assemble
+
+        return assemble(self._kernel, scan, marks)
+
+    def some(self, addresses: Sequence[PciAddress]) -> Inventory:
+        """Return an inventory of only these functions and their VFs."""
+        from vfioctl.inventory.probe.inventory import read_some
+
+        return read_some(self._kernel, addresses, [a for a, mark in self.marks().items() if mark.kind == _WEDGED])
+
+    def marks(self) -> Mapping[str, Mark]:
+        """Return the ledger's marks; none if the ledger is unusable, because a listing must still work."""
+        if not self._session.ledger.exists():
+            return {}
+        with suppress(StoreDamaged):
+            return self._session.journal.marks(boot_id=self._session.boot_id)
+        return {}
+
+    def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
+        """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`.
+
+        Raises BadAddress, UnknownDevice, and BadSpec if an id matches several functions and `every` is false.
+        """
+        return self.chosen(self.inventory(), selectors, every=every)
+
+    @staticmethod
+    def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
+        """Return what `find` returns, from an inventory that was read already."""
+        from vfioctl.inventory.selector import select
+
+        return select(inventory, selectors, every=every)
+
+    def facts(self, addresses: Iterable[str]) -> Mapping[str, Fact]:
+        """Return the facts of functions by address, without functions that are gone. Raises Stuck."""
+        from vfioctl.inventory.probe.facts import read_facts
+
+        return read_facts(self._kernel, addresses)
+
+    # -- who holds a device --------------------------------------------------------------------------
+
+    def processes(self) -> Processes:
+        """Start scanning all processes in workers, and return at once."""
+        return Processes(self._kernel)
+
+    def holders(self, selectors: Sequence[str], *, every: bool = False, processes: Processes | None = None) -> Holders:
+        """Return the holders of functions (named as for `find`), their cards and their groups."""
+        processes = processes or self.processes()  # its workers scan while the inventory is read
+        inventory = self.inventory()
+        from vfioctl.inventory.model.scope import scope_of
+
+        scope = scope_of(inventory, self.chosen(inventory, selectors, every=every))
+        concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
+        found = self.holders_of(concerned, inventory, processes)
+        return found.model_copy(update={"marks": tuple(each.mark for each in concerned if each.mark)})
+
+    def holders_of(
+        self, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
+    ) -> Holders:
+        """Return the holders of the functions and of their VFs."""
+        from vfioctl.inventory.probe.holders import read_holders
+
+        return read_holders(self._kernel, functions, inventory, processes)
+
+    def holders_of_mdevs(
+        self, mdevs: Sequence[Uuid], processes: Processes, groups: Mapping[str, int | None] = NO_GROUPS
+    ) -> Holders:
+        """Return the holders of mediated devices. `groups`: IOMMU groups of devices already removed from their bus."""
+        from vfioctl.inventory.probe.holders import read_mdev_holders
+
+        return read_mdev_holders(self._kernel, mdevs, processes, groups)
+
+    def perhaps_open(self, mdevs: Sequence[Uuid]) -> tuple[Uuid, ...]:
+        """Return the mediated devices that a process may have open."""
+        from vfioctl.inventory.probe.holders import perhaps_open
+
+        return perhaps_open(self._kernel, mdevs)
+
+
+def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
+    """Return completions of `begun` for the host's GPUs, each with its title.
+
+    Completes gpuN, because bash splits words at the colons of an address; addresses if one was begun.
+    """
+    found = InventoryApi(session).inventory()
+    if begun[:1].isdigit():
+        return [(gpu.address, gpu.title) for gpu in found.gpus]
+    numbered = found.numbered_gpus.items()
+    return [(name, f"{address} {found.by_address[address].title}") for name, address in numbered]
+
+
+def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | None = None) -> T:
+    """Return `make()`, retried while it raises DeviceInUse, for at most `wait` seconds. Raises what `make` raises."""
+    from vfioctl.inventory.model.holders import Holder
+
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return make()
+        except DeviceInUse as error:
+            left = until - time.monotonic()
+            holders = error.facts.get("holders")
+            if left <= 0 or not isinstance(holders, list) or not holders:
+                raise
+            if waiting:
+                waiting([Holder.model_validate(each) for each in holders], left)
+            time.sleep(min(_PAUSE, left))
+
+
+def drivers_of(kernel: Kernel, address: str) -> tuple[str, ...]:
+    """Return the drivers that match a function, from modules.alias; none if the function is gone."""
+    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.inventory.probe.inventory import read_some
+
+    found = read_some(kernel, [PciAddress(address)]).by_address.get(PciAddress(address))
+    return found.available_drivers if found else ()

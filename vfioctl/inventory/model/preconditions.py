@@ -1,0 +1,91 @@
+"""Preconditions of taking a device: it has no holders, and is neither wedged nor dead. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from vfioctl.core.change import Intent
+from vfioctl.core.marks import MarkKind
+from vfioctl.errors import DeviceDead, DeviceInUse
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.holders import Holder, Holders, MeetsHolders, TakesDevices
+from vfioctl.inventory.model.scope import named
+
+_MOST_NAMED = 4
+
+
+def holding(
+    found: Iterable[Holder],
+    subjects: Iterable[str],
+    intent: Intent,
+    excused: Callable[[Holder], bool] = lambda _: False,
+) -> tuple[Holder, ...]:
+    """Return the holders that block the intent. `excused`: whether the change makes a holder release its device."""
+    wanted = set(subjects)
+    forced = isinstance(intent, TakesDevices) and intent.force_holders
+    ignored = intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
+    return tuple(
+        holder
+        for holder in found
+        if holder.refuses
+        and holder.address in wanted
+        and not (forced and holder.can_be_forced)
+        and not excused(holder)
+        and holder.kind not in ignored
+    )
+
+
+def unread_notes(holders: Holders) -> tuple[str, ...]:
+    """Return notes for a plan about processes that could not be read."""
+    notes = []
+    if holders.unread:
+        some = "1 process" if holders.unread == 1 else f"{holders.unread} processes"
+        notes.append(f"{some} could not be read, and may hold the devices too")
+    if holders.hidden:
+        notes.append(f"processes may be hidden: {holders.hidden}")
+    return tuple(notes)
+
+
+def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
+    """Raise DeviceInUse if `against` holds any holder. `functions` supply the devices' names."""
+    against = tuple(against)
+    if not against:
+        return
+    names: dict[str, str] = {function.address: named(function) for function in functions}
+    first = [h for h in against if h.address == against[0].address]
+    more = len(against) - len(first[:_MOST_NAMED])
+    others = f", and {more} more" if more else ""
+    raise DeviceInUse(
+        f"{names.get(first[0].address, first[0].address)} is held by "
+        f"{'; '.join(described(holder) for holder in first[:_MOST_NAMED])}{others}",
+        hint=first[0].remedy or "--wait 60s waits until they release it; no process is ever killed",
+        next_command=f"vfioctl holders {first[0].address}",
+        facts={"holders": [holder.model_dump(mode="json") for holder in against]},
+    )
+
+
+def described(holder: Holder) -> str:
+    """Return a holder as text, such as `python (process 4711, alice, docker/0123): /dev/nvidia3 open`."""
+    who = [
+        f"process {holder.pid}" if holder.pid is not None else "",
+        holder.user or "",
+        next(filter(None, (holder.guest and f"guest {holder.guest}", holder.container, holder.unit)), ""),
+    ]
+    known = ", ".join(filter(None, who))
+    place = f": {' '.join(filter(None, (holder.path, holder.how)))}" if holder.path or holder.how else ""
+    return f"{holder.name}{f' ({known})' if known else ''}{place}"
+
+
+def refuse_marked(function: Function) -> None:
+    """Raise DeviceInUse if the function is wedged, DeviceDead if it is dead."""
+    mark = function.mark
+    if mark and mark.kind == MarkKind.WEDGED:
+        raise DeviceInUse(
+            f"{named(function)} is wedged: {mark.why}",
+            hint="run recover when the holder has released it, or after a reboot",
+            next_command="vfioctl recover",
+        )
+    if mark and mark.kind == MarkKind.DEAD:
+        raise DeviceDead(
+            f"{named(function)} is dead: {mark.why}", hint="a reboot, or power off and on, may bring it back"
+        )

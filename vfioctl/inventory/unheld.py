@@ -1,0 +1,128 @@
+"""The action that verifies, before the first unbinding or removal, that devices have no holders. May not write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import ClassVar
+
+from vfioctl.core.action import Context, Write
+from vfioctl.core.change import Phase, Step
+from vfioctl.errors import Stuck, VfioctlError
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.holders import Holder
+from vfioctl.inventory.model.preconditions import described, holding, refuse
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, subject
+from vfioctl.inventory.probe.holders import perhaps_open, read_holders, read_mdev_holders
+from vfioctl.inventory.probe.inventory import read_some
+from vfioctl.inventory.probe.processes import Processes
+
+UNHELD, UNHELD_VFS = "unheld", "unheld VFs"
+_PAUSE = 0.2
+_SHORT = 0.3
+_SEEN = "holders"
+
+
+class Unheld:
+    """Verifies that the named functions and mediated devices have no holders."""
+
+    name: ClassVar[str] = UNHELD
+    merges: ClassVar[bool] = True
+
+    def run(self, context: Context, step: Step) -> None:
+        """Wait until a stopped service has closed the device. Raises DeviceInUse if it is still held at the timeout."""
+        subjects = [subject(word) for word in step.target.split()]
+        inventory = _inventory(context, subjects, context.wedged)
+        subjects = self._concerned(inventory, subjects)
+        # a write releases a device before it returns; a stopped unit or a driver mode may take a moment
+        released = any(other.phase == Phase.RELEASE and other.action != Write.name for other in context.steps)
+        until = time.monotonic() + (context.settle if released else 0.0)
+        while against := holding(_held(context, subjects, inventory), subjects, context.intent):
+            if time.monotonic() >= until:
+                refuse(against, _functions(inventory, subjects))
+            time.sleep(_PAUSE)
+
+    def _concerned(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
+        """Return the devices to verify."""
+        del inventory
+        return subjects
+
+    def describe(self, step: Step) -> str:
+        return f"ask again who holds {_listed(step.target.split())}"
+
+    def progress(self, step: Step) -> str:
+        return f"nobody holds {step.target}?"
+
+
+class UnheldVfs(Unheld):
+    """Verifies that the VFs of the named functions have no holders."""
+
+    name: ClassVar[str] = UNHELD_VFS
+
+    def _concerned(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
+        return [vf for function in _functions(inventory, subjects) for vf in function.virtfns]
+
+    def describe(self, step: Step) -> str:
+        return f"ask again who holds the VFs of {_listed(step.target.split())}"
+
+    def progress(self, step: Step) -> str:
+        return f"nobody holds the VFs of {step.target}?"
+
+
+def unheld(subjects: Sequence[str], why: str) -> Step:
+    """Return the step that verifies that the subjects have no holders."""
+    return Step(phase=Phase.CHECK, action=UNHELD, target=" ".join(subjects), why=why)
+
+
+def explain_stuck(context: Context, error: Stuck, address: str) -> None:
+    """Add the current holders of the device, which must release it."""
+    found = _seen(context, address)
+    if not found:
+        # Holders were read just before. Now the device files may be gone, and reading a hanging holder would
+        # block; so read them again only if none were seen.
+        with suppress(VfioctlError):
+            concerned = [subject(address)]
+            inventory = _inventory(context, concerned, (*context.wedged, address))
+            _held(context, concerned, inventory, timeout=_SHORT)
+        found = _seen(context, address)
+    error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
+    if found:
+        error.hint = f"{error.hint}; it is held by {'; '.join(described(holder) for holder in found)}"
+
+
+def _held(
+    context: Context, subjects: Sequence[Subject], inventory: Inventory, timeout: float | None = None
+) -> tuple[Holder, ...]:
+    mdevs = [each for each in subjects if isinstance(each, Uuid)]
+    suspects = perhaps_open(context.kernel, mdevs)
+    found: tuple[Holder, ...] = ()
+    if len(mdevs) < len(subjects) or suspects:
+        processes = Processes(context.kernel, timeout=timeout)
+        found += read_mdev_holders(context.kernel, suspects, processes).holders if suspects else ()
+        if functions := _functions(inventory, subjects):
+            found += read_holders(context.kernel, functions, inventory, processes).holders
+    context.seen[_SEEN] = found
+    return found
+
+
+def _seen(context: Context, address: str) -> list[Holder]:
+    found = context.seen.get(_SEEN, ())
+    assert isinstance(found, tuple)
+    return [holder for holder in found if holder.refuses and holder.address == address]
+
+
+def _inventory(context: Context, subjects: Sequence[Subject], wedged: Collection[str]) -> Inventory:
+    """Return the functions among the subjects, with their VFs."""
+    return read_some(context.kernel, [each for each in subjects if isinstance(each, PciAddress)], wedged)
+
+
+def _functions(inventory: Inventory, subjects: Sequence[Subject]) -> list[Function]:
+    """Return the subjects that are existing functions."""
+    known = inventory.by_address
+    return [known[each] for each in subjects if isinstance(each, PciAddress) and each in known]
+
+
+def _listed(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
