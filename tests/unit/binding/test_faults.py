@@ -29,15 +29,16 @@ from tests.hosts.machines import (
     state,
     write_ledger,
 )
-from vfioctl.core.change import JournalState, Plan, Result, Step, StepKind
+from vfioctl.core.change import JournalState, Plan, Result, Step
+from vfioctl.core.marks import MarkKind
 from vfioctl.errors import DeviceInUse, KernelRefused, Stuck, Unfinished, VerifyError, VfioctlError
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import MarkKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import EVERY_LINK, Directory, Prefixes
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
 
 ERRNOS = (errno.EACCES, errno.EBUSY, errno.EINVAL, errno.EIO, errno.ENODEV, errno.ENOMEM)
 IN_USE = "in-use"
@@ -46,17 +47,17 @@ Make = Callable[[Host, PciAddress], Plan]
 
 
 def to_vfio(host: Host, gpu: PciAddress) -> Plan:
-    return host.plan_bind((gpu,), with_group=True, allow_boot_vga=True, stop_services=STOPPABLE)
+    return host.binding.plan_bind((gpu,), with_group=True, allow_boot_vga=True, stop_services=STOPPABLE)
 
 
 def and_back(host: Host, gpu: PciAddress) -> Plan:
-    return host.plan_unbind((gpu,))
+    return host.binding.plan_unbind((gpu,))
 
 
 def anew(host: Host, gpu: PciAddress) -> Plan:
     """A reset, by another method than the kernel's first where there is one, whoever has it open."""
     methods = host.inventory().by_address[gpu].reset_methods
-    return host.plan_reset(gpu, method=methods[-1] if methods else None, force_holders=True)
+    return host.binding.plan_reset(gpu, method=methods[-1] if methods else None, force_holders=True)
 
 
 class Case:
@@ -73,13 +74,12 @@ class Case:
         done = copy(self.start)
         host = machine(done, ledger)
         self.plan = make(host, gpu)
-        self.seen = host._seen
         result = host.apply(self.plan).result
         self.after = state(done)
         self.effects = effects_of(self.plan)
         self.twin = 0
-        assert isinstance(host.kernel, Simulated)
-        assert host.kernel.writes == [effect(step) for step in self.effects]
+        assert isinstance(host.session.kernel, Simulated)
+        assert host.session.kernel.writes == [effect(step) for step in self.effects]
         assert state(self.walked()) == self.after
         # a host may have been recorded with a GPU on VFIO already
         assert result == (Result.DONE if self.effects else Result.NOTHING)
@@ -92,15 +92,15 @@ class Case:
     @property
     def shape(self) -> str:
         """What it does, whatever the device is called: a server's GPUs are twins."""
-        names = {change.address: f"function {number}" for number, change in enumerate(self.plan.changes)}
-        text = " ".join(f"{step.kind} {step.target} {step.value} {step.may_fail};" for step in self.plan.steps)
+        names = {subject: f"function {number}" for number, subject in enumerate(self.plan.subjects)}
+        text = " ".join(f"{step.action} {step.target} {step.value} {step.may_fail};" for step in self.plan.steps)
         return reduce(lambda known, name: known.replace(name, names[name]), names, text)
 
     @property
     def words(self) -> frozenset[str]:
         """Which files, modes and services it sets."""
-        names = (step.target.rpartition("/")[2] for step in self.effects if step.kind == StepKind.WRITE)
-        return frozenset((*names, *(step.kind for step in self.effects)))
+        names = (step.target.rpartition("/")[2] for step in self.effects if step.target.startswith("/"))
+        return frozenset((*names, *(step.action for step in self.effects)))
 
     @property
     def bound_by(self) -> int:
@@ -118,10 +118,7 @@ class Case:
         write_ledger(self.ledger, content)
 
     def host(self, tree: Tree, *faults: Fault) -> Host:
-        """A host that has seen what the plan was made from."""
-        host = machine(tree, self.ledger, faults)
-        host._seen = self.seen
-        return host
+        return machine(tree, self.ledger, faults)
 
     def walked(self, without: Step | None = None) -> Tree:
         """The host after its steps were taken by hand, all but one."""
@@ -129,13 +126,13 @@ class Case:
         for step in self.plan.steps:
             if step is without:
                 continue
-            if step.kind == StepKind.LOAD:
+            if step.action == "load":
                 kernel.load(step.target)
-            elif step.kind == StepKind.PERSISTENCE:
+            elif step.action == "persistence":
                 kernel.persist(step.target, on=step.value == "1")
-            elif step.kind == StepKind.SERVICE:
+            elif step.action == "service":
                 kernel.set_unit(step.target, active=step.value == "active")
-            elif step.kind == StepKind.WRITE:
+            elif step.action != "unheld":
                 kernel.write(step.target, step.value)
         return kernel.tree
 
@@ -199,7 +196,7 @@ def _goes_back(case: Case, at: int, number: int) -> None:
     with pytest.raises(KernelRefused) as caught:
         host.apply(case.plan)
     assert caught.value.errno == number
-    assert caught.value.restored
+    assert caught.value.restored.endswith("put back as before"), f"{case.name} effect {at}"
     same(tree, case.before, f"{case.name} effect {at}")
     assert host.history()[0].state == JournalState.BACK
     assert host.recover() == ()
@@ -208,7 +205,7 @@ def _goes_back(case: Case, at: int, number: int) -> None:
 def _goes_on(case: Case, at: int, number: int) -> None:
     tree, step = case.fresh(), case.effects[at - 1]
     host = case.host(tree, Fault(at, "errno", number))
-    with pytest.raises(VerifyError, match="but not all is as it was") as caught:
+    with pytest.raises(VerifyError, match="but not everything was restored") as caught:
         host.apply(case.plan)
     path, _ = effect(step)
     assert path in caught.value.message
@@ -238,7 +235,7 @@ def test_death_after_each_effect_is_recovered(scene: Sequence[Case], forward: bo
             expected = case.after if forward else case.settled(at)
             same(tree, expected, f"{case.name} death at {at}")
             assert outcome.result == (Result.DONE if expected is case.after else Result.BACK)
-            if case.plan.reset and forward:
+            if case.plan.changes_of("reset") and forward:
                 assert tree.properties[f"sim:{case.gpu}"]["resets"] in ("1", "2"), "that it was done, no fact tells"
             assert heir.recover() == ()
 
@@ -315,17 +312,17 @@ def test_a_hang_at_each_effect_is_told_marked_and_recovered(scene: Sequence[Case
         for at, step in enumerate(case.effects, start=1):
             tree = case.fresh()
             ticket = _hangs(case, tree, at)
-            if step.kind != StepKind.SERVICE:  # that it hangs is nothing against the device
+            if step.action != "service":  # that it hangs is nothing against the device
                 _shows_what_is_wedged(case, tree, step)
                 _refuses_what_is_wedged(case, tree, step, ticket)
-            Simulated(tree, "").let_go(ticket.removeprefix("sim:"))
+            Simulated(tree, "").release(ticket.removeprefix("sim:"))
             host = machine(tree, case.ledger)
             (outcome,) = host.recover()
             # a call that was given up may never have done anything; a write that returned has
-            expected = case.settled(at if step.kind == StepKind.WRITE else at - 1)
+            expected = case.settled(at - 1 if step.action in ("service", "persistence") else at)
             same(tree, expected, f"{case.name} hang at {at}")
             assert outcome.result == (Result.DONE if expected is case.after else Result.BACK)
-            assert not host._engine.marks()
+            assert not host.session.engine.marks()
             assert host.recover() == ()
 
 
@@ -336,7 +333,7 @@ def test_a_hang_ends_with_the_next_boot(scene: Sequence[Case]) -> None:
             booted = copy(case.tree)
             booted.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
             host = machine(booted, case.ledger)
-            assert not host._engine.marks()
+            assert not host.session.engine.marks()
             (outcome,) = host.recover()
             assert outcome.result == Result.REBOOTED
             assert host.history()[0].state == JournalState.REBOOTED
@@ -353,33 +350,32 @@ def _hangs(case: Case, tree: Tree, at: int) -> str:
     assert caught.value.next_command == "vfioctl recover"
     assert not caught.value.restored
     assert host.history()[0].state == JournalState.STUCK
-    assert isinstance(host.kernel, Simulated)
-    assert host.kernel.writes[-1] == effect(step), "nothing more was tried"
+    assert isinstance(host.session.kernel, Simulated)
+    assert host.session.kernel.writes[-1] == effect(step), "nothing more was tried"
     ticket = str(caught.value.facts["ticket"])
-    found = {address: (mark.kind, mark.ticket) for address, mark in host._engine.marks().items()}
-    assert step.address, "each has one"
-    assert found == ({} if step.kind == StepKind.SERVICE else {step.address: (MarkKind.WEDGED, ticket)})
+    found = {address: (mark.kind, mark.ticket) for address, mark in host.session.engine.marks().items()}
+    assert step.subject or step.action == "service", "each has one, but for a unit that is nobody's"
+    assert found == ({step.subject: (MarkKind.WEDGED, ticket)} if step.subject else {})
     return ticket
 
 
 def _shows_what_is_wedged(case: Case, tree: Tree, step: Step) -> None:
-    assert isinstance(step.address, PciAddress)
-    kernel = Watched(tree)
-    found = Host(kernel, case.ledger).inventory()  # WouldBlock, if it asked what must not be asked
-    function = found.by_address[step.address]
+    address, kernel = PciAddress(step.subject), Watched(tree)
+    found = Host(Session(kernel, case.ledger)).inventory()  # WouldBlock, if it asked what must not be asked
+    function = found.by_address[address]
     assert function.mark is not None
     assert function.mark.kind == MarkKind.WEDGED
     assert "driver_override" in function.unknown
-    assert kernel.asked == {other.address for other in found.functions} - {step.address}
+    assert kernel.asked == {other.address for other in found.functions} - {address}
 
 
 def _refuses_what_is_wedged(case: Case, tree: Tree, step: Step, ticket: str) -> None:
-    address, host = step.address, machine(tree, case.ledger)
+    address, host = step.subject, machine(tree, case.ledger)
     assert address
     for plan in (
-        lambda a: host.plan_bind([a], with_group=True, allow_boot_vga=True),
-        lambda a: host.plan_unbind([a]),
-        host.plan_reset,
+        lambda a: host.binding.plan_bind([a], with_group=True, allow_boot_vga=True),
+        lambda a: host.binding.plan_unbind([a]),
+        host.binding.plan_reset,
     )[: 3 if case.twin == 0 else 0]:
         with pytest.raises(DeviceInUse, match="is wedged: writing") as caught:
             plan(address)

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
-from tests.hosts.machines import HOSTS, NAMES, function, inventory_of
+from tests.hosts.machines import (
+    HOSTS,
+    NAMES,
+    REGISTRY,
+    copy,
+    differing,
+    effects_of,
+    function,
+    inventory_of,
+    machine,
+    original,
+    state,
+)
+from vfioctl.binding.model.binding import Binding, binding_in, binding_of
+from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.plan.bind import plan_bind
-from vfioctl.core.change import Binding, Intent, Plan, StepKind, Verb
-from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu, VfioctlError
+from vfioctl.core.change import CheckRequest, JournalState, Plan, Result
+from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, KernelRefused, NoIommu, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function, Inventory, Iommu
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.simulated import rules
+from vfioctl.kernel.simulated.faults import Fault
+from vfioctl.kernel.simulated.host import Simulated
 
 VFIO = Binding(driver="vfio-pci", driver_override="vfio-pci")
 GPU = function("41:00.0", iommu_group=12, reset_methods=("flr",))
@@ -21,16 +41,21 @@ DISK = function("42:00.0", "010802", driver="nvme", iommu_group=12, device_name=
 
 
 def planned(host: Inventory, *devices: str, **wishes: object) -> Plan:
-    known: dict[str, object] = {"verb": Verb.BIND, "devices": devices or ("0000:41:00.0",)}
-    return plan_bind(host, Intent.model_validate(known | wishes))
+    known: dict[str, object] = {"devices": devices or ("0000:41:00.0",)}
+    return REGISTRY.plan(plan_bind(host, BindIntent.model_validate(known | wishes)))
 
 
 def after(plan: Plan) -> dict[str, Binding]:
-    return {str(change.address): change.after for change in plan.changes}
+    return {change.subject: Binding.parse(change.after) for change in plan.changes_of("binding")}
+
+
+def viable(*groups: int) -> tuple[CheckRequest, ...]:
+    """What is verified when the kernel is asked to call those groups viable."""
+    return (CheckRequest(kind="viable", subjects=tuple(map(str, groups))),)
 
 
 def writes(plan: Plan) -> list[tuple[str, str]]:
-    done = (step for step in plan.steps if step.kind != StepKind.CHECK)
+    done = (step for step in plan.steps if step.action != "unheld")
     return [(step.target.rpartition("/sys/bus/pci/")[2], step.value) for step in done]
 
 
@@ -45,7 +70,7 @@ class TestWhatGoesAlong:
     def test_the_whole_card_goes_in_one_order(self) -> None:
         plan = planned(inventory_of(GPU, AUDIO))
         assert after(plan) == {"0000:41:00.0": VFIO, "0000:41:00.1": VFIO}
-        assert [(change.before.driver, change.before.driver_override) for change in plan.changes] == [
+        assert [Binding.parse(change.before)[:2] for change in plan.changes_of("binding")] == [
             ("nvidia", None),
             ("snd_hda_intel", None),
         ]
@@ -58,7 +83,7 @@ class TestWhatGoesAlong:
             ("drivers_probe", "0000:41:00.0"),
             ("drivers_probe", "0000:41:00.1"),
         ]
-        assert plan.viable_groups == (12,)
+        assert plan.checks == viable(12)
 
     def test_any_function_of_a_card_brings_the_others(self) -> None:
         assert after(planned(inventory_of(GPU, AUDIO), "0000:41:00.1")).keys() == {"0000:41:00.0", "0000:41:00.1"}
@@ -67,7 +92,7 @@ class TestWhatGoesAlong:
         audio = AUDIO.model_copy(update={"iommu_group": 13})
         plan = planned(inventory_of(GPU, audio))
         assert after(plan).keys() == {"0000:41:00.0", "0000:41:00.1"}
-        assert plan.viable_groups == (12, 13)
+        assert plan.checks == viable(12, 13)
 
     def test_a_stranger_in_the_companions_group_counts_too(self) -> None:
         audio, disk = (each.model_copy(update={"iommu_group": 13}) for each in (AUDIO, DISK))
@@ -78,7 +103,7 @@ class TestWhatGoesAlong:
         ucsi = function("44:00.0", "0c8000", driver=None, iommu_group=15, consumers=("0000:43:00.0",))
         plan = planned(inventory_of(GPU, AUDIO, usb, ucsi))
         assert after(plan).keys() == {"0000:41:00.0", "0000:41:00.1", "0000:43:00.0", "0000:44:00.0"}
-        assert plan.viable_groups == (12, 14, 15)
+        assert plan.checks == viable(12, 14, 15)
 
     def test_links_to_what_is_not_there_bring_nothing(self) -> None:
         gpu = function("41:00.0", suppliers=("ffff:00:00.0",), consumers=("0000:41:00.0",))
@@ -88,14 +113,14 @@ class TestWhatGoesAlong:
         other = function("c1:00.0", iommu_group=20)
         plan = planned(inventory_of(GPU, AUDIO, other), "0000:c1:00.0", "0000:41:00.0")
         assert after(plan).keys() == {"0000:41:00.0", "0000:41:00.1", "0000:c1:00.0"}
-        assert plan.viable_groups == (12, 20)
+        assert plan.checks == viable(12, 20)
         assert [kind for kind, _ in writes(plan)].count("vfio-pci") == 1
 
     def test_bridges_are_left_alone_and_said_to_be(self) -> None:
         plan = planned(inventory_of(BRIDGE, GPU, AUDIO))
         assert "0000:40:01.0" not in after(plan)
         assert plan.notes == ("0000:40:01.0 (10de:2330, pcieport) is a bridge and stays with the host",)
-        assert "0000:40:01.0" in [fact.address for fact in plan.facts]
+        assert "0000:40:01.0" in [fact.subject for fact in plan.facts]
 
     def test_a_stranger_in_the_group_is_named(self) -> None:
         error = refused(GroupNotViable, inventory_of(GPU, AUDIO, DISK))
@@ -140,17 +165,17 @@ class TestWhatGoesAlong:
 
     def test_the_plan_rests_on_every_function_concerned(self) -> None:
         plan = planned(inventory_of(BRIDGE, GPU, AUDIO, DISK, function("c1:00.0", iommu_group=20)), with_group=True)
-        assert [fact.address for fact in plan.facts] == ["0000:40:01.0", "0000:41:00.0", "0000:41:00.1", "0000:42:00.0"]
+        assert [fact.subject for fact in plan.facts] == ["0000:40:01.0", "0000:41:00.0", "0000:41:00.1", "0000:42:00.0"]
         gpu = plan.facts[1]
-        assert (gpu.identity, gpu.iommu_group) == ("10de:2330:10de:16c1:030200", 12)
-        assert gpu.binding == Binding(driver="nvidia", driver_override=None)
+        assert (gpu.values["identity"], gpu.values["iommu_group"]) == ("10de:2330:10de:16c1:030200", 12)
+        assert binding_in(gpu) == Binding(driver="nvidia", driver_override=None)
 
     def test_a_vf_is_bound_alone(self) -> None:
         pf = function("41:00.0", iommu_group=12, virtfns=("41:00.1", "41:00.2"), driver="gim")
         vfs = [function(f"41:00.{n}", iommu_group=20 + n, driver=None, physfn="41:00.0") for n in (1, 2)]
         plan = planned(inventory_of(pf, *vfs), "0000:41:00.1")
         assert after(plan).keys() == {"0000:41:00.1"}
-        assert plan.viable_groups == (21,)
+        assert plan.checks == viable(21)
         assert scope_of(inventory_of(pf, *vfs), (PciAddress("41:00.0"),)).own == ("0000:41:00.0",)
 
 
@@ -173,17 +198,16 @@ class TestTheDriver:
 
     @pytest.mark.parametrize("drivers", [("vfio-pci",), ("vfio_pci", "nvidia")])
     def test_is_not_loaded_when_it_is_there(self, drivers: tuple[str, ...]) -> None:
-        plan = plan_bind(
-            inventory_of(GPU, AUDIO, drivers=drivers), Intent(verb=Verb.BIND, devices=(GPU.address,), driver=None)
-        )
-        assert StepKind.LOAD not in [step.kind for step in plan.steps]
+        plan = planned(inventory_of(GPU, AUDIO, drivers=drivers))
+        assert "load" not in [step.action for step in plan.steps]
+        assert not plan.changes_of("module")
 
     def test_that_it_has_already_is_nothing_to_do(self) -> None:
         for override in ("vfio-pci", None):
             there = {"driver": "vfio-pci", "driver_override": override}
             plan = planned(inventory_of(*(each.model_copy(update=there) for each in (GPU, AUDIO))))
             assert plan.nothing_to_do
-            assert (plan.changes, plan.viable_groups) == ((), ())
+            assert (plan.changes, plan.checks) == ((), ())
             assert len(plan.facts) == 2
 
     def test_is_changed_from_one_vfio_driver_to_another_when_asked(self) -> None:
@@ -209,6 +233,79 @@ class TestTheDriver:
         with pytest.raises(BadSpec, match="not a driver's name") as caught:
             planned(inventory_of(GPU), driver=name)
         assert len(caught.value.message) < 100
+
+
+class TestWhatIsWrittenIsWhatThePlanShows:
+    """The kernel compares an override with a driver's registered name, to the letter; a module's has `_` for `-`."""
+
+    VARIANT, REGISTERED = "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci"
+    GH200 = "0009:01:00.0"
+
+    def overrides(self, plan: Plan) -> list[tuple[str, tuple[str, ...]]]:
+        return [(step.value, step.alternatives) for step in plan.steps if step.action == "override"]
+
+    @pytest.mark.parametrize(("registered", "asked"), [(REGISTERED, VARIANT), (VARIANT, REGISTERED)])
+    def test_a_driver_is_spelled_as_it_is_registered(self, registered: str, asked: str) -> None:
+        host = inventory_of(GPU, drivers=("nvidia", registered))
+        plan = planned(host, driver=asked)
+        assert after(plan) == {"0000:41:00.0": Binding(registered, registered)}
+        assert self.overrides(plan) == [(registered, ())]
+        assert not plan.changes_of("module")
+        assert any(step.why == f"{registered} takes it" for step in plan.steps)
+
+    def test_its_module_by_the_ids_too(self) -> None:
+        gpu = GPU.model_copy(update={"available_drivers": ("nvidia", self.VARIANT, "vfio-pci")})
+        plan = planned(inventory_of(gpu, drivers=(self.REGISTERED,)))
+        assert self.overrides(plan) == [(self.REGISTERED, ())]
+
+    @pytest.mark.parametrize("asked", [VARIANT, REGISTERED])
+    def test_all_spellings_are_listed_of_one_that_is_not_registered(self, asked: str) -> None:
+        other = {self.VARIANT: self.REGISTERED, self.REGISTERED: self.VARIANT}[asked]
+        plan = planned(inventory_of(GPU), driver=asked)
+        assert self.overrides(plan) == [(asked, (other,))]
+        assert after(plan) == {"0000:41:00.0": Binding(asked, asked, (other,))}
+        assert Binding.parse(after(plan)["0000:41:00.0"].text) == Binding(asked, asked, (other,))
+        assert plan.steps[0].target == asked
+        assert REGISTRY.read_plan(plan.model_dump_json()) == plan
+
+    def test_vfio_pci_has_but_one(self) -> None:
+        assert self.overrides(planned(inventory_of(GPU))) == [("vfio-pci", ())]
+        assert self.overrides(planned(inventory_of(GPU, drivers=("vfio-pci",)), driver="vfio_pci")) == [
+            ("vfio-pci", ())
+        ]
+
+    @pytest.mark.parametrize("called", [VARIANT, REGISTERED])
+    def test_the_one_that_is_registered_is_written(
+        self, called: str, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(rules._DRIVER_OF_MODULE, self.VARIANT, called)
+        host = machine(copy(original("gh200")), fast_folder / "x.db")
+        before = host.inventory().by_address[PciAddress(self.GH200)]
+        plan = host.binding.plan_bind([self.GH200])
+        assert (self.VARIANT, (self.REGISTERED,)) in self.overrides(plan)
+        outcome = host.apply(plan)
+        assert outcome.result == Result.DONE
+        (found,) = (change for change in outcome.changes if change.kind == "binding")
+        assert Binding.parse(found.after) == Binding(called, called)
+        assert isinstance(host.session.kernel, Simulated)
+        written = [v for path, v in host.session.kernel.writes if path.endswith(f"{self.GH200}/driver_override")]
+        assert written == [called]
+        assert host.binding.plan_bind([self.GH200]).nothing_to_do
+        host.apply(host.binding.plan_unbind([self.GH200]))
+        assert binding_of(host.inventory().by_address[PciAddress(self.GH200)]) == binding_of(before)
+
+    def test_and_taken_back_by_whichever_name(self, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(rules._DRIVER_OF_MODULE, self.VARIANT, self.REGISTERED)
+        start = original("gh200")
+        steps = effects_of(machine(copy(start), fast_folder / "x.db").binding.plan_bind([self.GH200]))
+        for at, step in enumerate(steps, start=1):
+            tree = copy(start)
+            host = machine(tree, fast_folder / "x.db", [Fault(at, "errno", errno.EIO)])
+            with pytest.raises(KernelRefused) as caught:
+                host.apply(host.binding.plan_bind([self.GH200]))
+            assert caught.value.restored.endswith("put back as before"), step
+            assert differing(state(tree), state(start)) == [], step
+            assert host.history()[0].state == JournalState.BACK
 
 
 class TestRefusals:
@@ -257,13 +354,13 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["iommu-off", "iommu-firmware"])
     def test_on_a_host_with_the_iommu_off_the_hint_says_where(self, name: str) -> None:
         with pytest.raises(NoIommu) as caught:
-            Host.recorded(str(HOSTS / f"{name}.host")).plan_bind(["gpu0"], allow_boot_vga=True)
+            Host.recorded(str(HOSTS / f"{name}.host")).binding.plan_bind(["gpu0"], allow_boot_vga=True)
         assert {"iommu-off": "intel_iommu=off", "iommu-firmware": "BIOS"}[name] in caught.value.hint
 
 
 def answer(host: Host, gpu: PciAddress) -> Plan | VfioctlError:
     try:
-        return host.plan_bind([gpu])
+        return host.binding.plan_bind([gpu])
     except VfioctlError as error:
         return error
 
@@ -279,14 +376,14 @@ class TestBundledHosts:
                 assert found.exit_code in (3, 4)
             else:
                 assert gpu in after(found) or found.nothing_to_do
-                assert Plan.model_validate_json(found.model_dump_json()) == found
+                assert host.read_plan(found.model_dump_json()) == found
                 assert answer(host, gpu) == found
 
     def test_the_workstations_card_in_two_groups(self) -> None:
-        plan = Host.recorded(str(HOSTS / "workstation.host")).plan_bind(["05:00.0"])
-        assert plan.viable_groups == (7, 8)
+        plan = Host.recorded(str(HOSTS / "workstation.host")).binding.plan_bind(["05:00.0"])
+        assert plan.checks == viable(7, 8)
 
     def test_the_superchips_own_vfio_driver(self) -> None:
-        plan = Host.recorded(str(HOSTS / "gh200.host")).plan_bind(["gpu0"])
+        plan = Host.recorded(str(HOSTS / "gh200.host")).binding.plan_bind(["gpu0"])
         assert after(plan)["0009:01:00.0"].driver == "nvgrace_gpu_vfio_pci"
         assert plan.steps[0].target == "nvgrace_gpu_vfio_pci"

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import copy, differing, function, inventory_of, machine, original, state
+from tests.hosts.machines import REGISTRY, copy, differing, function, inventory_of, machine, original, state
+from vfioctl.binding.model.binding import binding_in
 from vfioctl.binding.model.circumstances import Circumstances
+from vfioctl.binding.model.intents import ResetIntent
 from vfioctl.binding.plan.reset import plan_reset, reset_with
-from vfioctl.core.change import Intent, JournalState, Plan, Result, StepKind, Verb
-from vfioctl.core.setting import SettingKind
+from vfioctl.core.change import Draft, JournalState, Plan, Result
+from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import BadSpec, DeviceDead, DeviceInUse, HostError, KernelRefused, Stuck, VfioctlError
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import Function, Mark, MarkKind, Nvml
+from vfioctl.inventory.model.functions import Function, Nvml
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.tree import Tree
@@ -33,10 +35,10 @@ ALL_FILES = frozenset({*(f"{DEVICES}/{f.address}/reset" for f in (GPU, AUDIO)), 
 def planned(
     *functions: Function, files: frozenset[str] = ALL_FILES, holders: tuple[Holder, ...] = (), **wishes: object
 ) -> Plan:
-    known: dict[str, object] = {"verb": Verb.RESET, "devices": ("0000:41:00.0",)}
-    intent = Intent.model_validate(known | wishes)
+    known: dict[str, object] = {"devices": ("0000:41:00.0",)}
+    intent = ResetIntent.model_validate(known | wishes)
     found = Holders(devices=intent.devices, holders=holders)
-    return plan_reset(inventory_of(BRIDGE, *functions), intent, Circumstances(holders=found), files)
+    return REGISTRY.plan(plan_reset(inventory_of(BRIDGE, *functions), intent, Circumstances(holders=found), files))
 
 
 def refused(kind: type[VfioctlError], *functions: Function, **wishes: object) -> VfioctlError:
@@ -46,8 +48,15 @@ def refused(kind: type[VfioctlError], *functions: Function, **wishes: object) ->
     return caught.value
 
 
+def reset_by(plan: Plan) -> str | None:
+    """The file whose writing resets; nothing where nothing does."""
+    names = [change.name for change in plan.changes_of("reset")]
+    assert len(names) <= 1
+    return names[0] if names else None
+
+
 def writes(plan: Plan) -> list[tuple[str, str]]:
-    return [(step.target.removeprefix(f"{DEVICES}/"), step.value) for step in plan.steps if step.kind == StepKind.WRITE]
+    return [(step.target.removeprefix(f"{DEVICES}/"), step.value) for step in plan.steps if step.action == "write"]
 
 
 def with_methods(*methods: str) -> Function:
@@ -58,10 +67,11 @@ class TestMethods:
     def test_the_kernels_first_is_taken_as_it_is(self) -> None:
         plan = planned(GPU, AUDIO)
         assert writes(plan) == [("0000:41:00.0/reset", "1")]
-        assert plan.reset == f"{DEVICES}/0000:41:00.0/reset"
-        assert plan.settings == ()
+        assert reset_by(plan) == f"{DEVICES}/0000:41:00.0/reset"
+        assert plan.changes_of("reset method") == ()
         assert plan.notes == ("0000:41:00.0 is reset by flr: what is in it is lost",)
-        assert [(c.before, c.before == c.after) for c in plan.changes] == [(plan.facts[0].binding, True)]
+        text = binding_in(plan.facts[0]).text
+        assert [(c.before, c.after) for c in plan.changes_of("binding")] == [(text, text)]
 
     def test_another_is_the_only_one_for_the_time_of_the_reset(self) -> None:
         plan = planned(with_methods("flr", "pm"), method="pm")
@@ -71,14 +81,12 @@ class TestMethods:
             ("0000:41:00.0/reset_method", "flr pm"),
         ]
         assert [step.may_fail for step in plan.steps if "method" in step.target] == [False, True]
-        assert [(s.kind, s.before, s.after, s.during) for s in plan.settings] == [
-            (SettingKind.RESET_METHOD, "flr pm", "flr pm", "pm")
-        ]
+        assert [(c.before, c.after, c.during) for c in plan.changes_of("reset method")] == [("flr pm", "flr pm", "pm")]
 
     def test_who_holds_it_is_asked_before(self) -> None:
-        assert [step.kind for step in planned(GPU, method="flr").steps] == [StepKind.CHECK, StepKind.WRITE]
+        assert [step.action for step in planned(GPU, method="flr").steps] == ["unheld", "write"]
         free = with_methods("flr").model_copy(update={"driver": None})
-        assert [step.kind for step in planned(free).steps] == [StepKind.WRITE], "nobody holds what has no driver"
+        assert [step.action for step in planned(free).steps] == ["unheld", "write"]
 
     def test_one_that_it_has_not_is_refused_and_those_that_it_has_are_named(self) -> None:
         error = refused(BadSpec, GPU, method="x" * 1000)
@@ -91,7 +99,7 @@ class TestMethods:
     def test_a_kernel_that_names_none_chooses_by_itself(self) -> None:
         plan = planned(with_methods())
         assert writes(plan) == [("0000:41:00.0/reset", "1")]
-        assert plan.settings == ()
+        assert plan.changes_of("reset method") == ()
 
     def test_without_a_file_there_is_none(self) -> None:
         assert "has no reset file" in refused(HostError, GPU, files=frozenset()).message
@@ -101,12 +109,15 @@ class TestMethods:
 
     def test_its_native_driver_is_not_told(self) -> None:
         native = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None})
-        assert "amdgpu is not told of it, and may lose 0000:41:00.0 until it is bound again" in planned(native).notes
+        assert (
+            "amdgpu is not notified of the reset, and may lose 0000:41:00.0 until it is bound again"
+            in planned(native).notes
+        )
 
     def test_the_boot_display_is_refused(self) -> None:
         shown = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None, "boot_vga": True})
         assert "boot display" in refused(DeviceInUse, shown).message
-        assert planned(shown, force_holders=True).reset
+        assert reset_by(planned(shown, force_holders=True))
 
     @pytest.mark.parametrize(("mode", "refuses"), [(None, True), (True, True), (False, False)])
     def test_a_gpu_that_nvidia_keeps_open_is_refused(self, mode: bool | None, refuses: bool) -> None:
@@ -115,14 +126,14 @@ class TestMethods:
         if refuses:
             assert "persistence mode" in refused(DeviceInUse, native).message
         else:
-            assert planned(native).reset
+            assert reset_by(planned(native))
 
 
 class TestTheBus:
     def test_alone_on_it_the_function_is_reset_by_its_own_file(self) -> None:
         plan = planned(GPU, method="bus")
-        assert plan.reset == f"{DEVICES}/0000:41:00.0/reset"
-        assert [s.during for s in plan.settings] == ["bus"]
+        assert reset_by(plan) == f"{DEVICES}/0000:41:00.0/reset"
+        assert [c.during for c in plan.changes_of("reset method")] == ["bus"]
 
     def test_siblings_in_use_are_named_and_refuse_it(self) -> None:
         busy = AUDIO.model_copy(update={"driver": "snd_hda_intel"})
@@ -134,11 +145,11 @@ class TestTheBus:
     def test_siblings_that_are_idle_are_reset_with_it_where_the_kernel_can(self, driver: str | None) -> None:
         idle = AUDIO.model_copy(update={"driver": driver})
         plan = planned(GPU, idle, method="bus")
-        assert plan.reset == f"{DEVICES}/{PORT}/reset_subordinate"
-        assert [fact.address for fact in plan.facts] == ["0000:41:00.0", "0000:41:00.1"]
+        assert reset_by(plan) == f"{DEVICES}/{PORT}/reset_subordinate"
+        assert [fact.subject for fact in plan.facts] == ["0000:41:00.0", "0000:41:00.1"]
         assert any(note.startswith("0000:41:00.1 (") and note.endswith(" is reset with it") for note in plan.notes)
-        (check,) = (step for step in plan.steps if step.kind == StepKind.CHECK)
-        assert check.target.split() == ["0000:41:00.0", *(["0000:41:00.1"] if driver else [])]
+        (check,) = (step for step in plan.steps if step.action == "unheld")
+        assert check.target.split() == ["0000:41:00.0", "0000:41:00.1"]
 
     def test_with_siblings_an_older_kernel_has_no_way(self) -> None:
         error = refused(HostError, GPU, AUDIO, method="bus", files=ALL_FILES - {f"{DEVICES}/{PORT}/reset_subordinate"})
@@ -146,7 +157,7 @@ class TestTheBus:
         assert "reset_subordinate" in error.hint
 
     def test_it_is_the_way_of_a_function_that_has_no_other(self) -> None:
-        assert planned(GPU, AUDIO, devices=("0000:41:00.1",)).reset == f"{DEVICES}/{PORT}/reset_subordinate"
+        assert reset_by(planned(GPU, AUDIO, devices=("0000:41:00.1",))) == f"{DEVICES}/{PORT}/reset_subordinate"
 
     def test_what_is_below_another_bridge_or_on_another_bus_is_not_hit(self) -> None:
         host = inventory_of(
@@ -162,6 +173,39 @@ class TestTheBus:
         assert reset_with(host, root.address) == (root.address,)
 
 
+class TestForgeries:
+    """What a plan from elsewhere may have reset: what was asked for, by a file of its own or of the bridge above."""
+
+    def forged(self, plan: Plan, **update: str) -> Plan:
+        changes = [c.model_copy(update=update) if c.kind == "reset" else c for c in plan.changes]
+        return REGISTRY.plan(Draft(plan.intent, plan.facts, tuple(changes), plan.checks, plan.notes))
+
+    def test_the_plan_itself_is_none(self) -> None:
+        for method in ("flr", "bus"):
+            plan = planned(GPU, AUDIO, method=method)
+            assert self.forged(plan) == plan
+            assert not REGISTRY.is_forged(plan)
+
+    @pytest.mark.parametrize(
+        "update",
+        [
+            {"name": f"{DEVICES}/0000:42:00.0/reset"},
+            {"name": f"{DEVICES}/0000:42:00.0/remove"},
+            {"name": "/proc/sysrq-trigger"},
+            {"subject": "0000:41:00.1"},
+            {"before": "1"},
+            {"during": "1"},
+            {"after": ""},
+            {"after": "0000:41:00.0"},
+            {"after": "0000:41:00.0 0000:41:00.1 0000:42:00.0"},
+            {"after": "0000:41:00.0 x"},
+        ],
+        ids=str,
+    )
+    def test_another_file_or_fewer_who_are_asked_for_is(self, update: dict[str, str]) -> None:
+        assert REGISTRY.is_forged(self.forged(planned(GPU, AUDIO, method="bus"), **update))
+
+
 class TestWhoIsInTheWay:
     HOLDER = Holder(address=GPU.address, kind=HolderKind.GUEST, pid=7, name="qemu", guest="win11", path="/dev/vfio/1")
 
@@ -172,7 +216,7 @@ class TestWhoIsInTheWay:
     def test_a_holder_of_a_sibling_refuses_a_bus_reset_only(self) -> None:
         other = self.HOLDER.model_copy(update={"address": AUDIO.address})
         refused(DeviceInUse, GPU, AUDIO, method="bus", holders=(other,))
-        assert planned(GPU, AUDIO, holders=(other,)).reset
+        assert reset_by(planned(GPU, AUDIO, holders=(other,)))
 
     def test_it_can_be_forced_and_says_so(self) -> None:
         plan = planned(GPU, holders=(self.HOLDER,), force_holders=True)
@@ -188,7 +232,7 @@ class TestWhoIsInTheWay:
         refused(error, GPU.model_copy(update={"mark": mark}))
         sibling = AUDIO.model_copy(update={"mark": mark})
         refused(error, GPU, sibling, method="bus")
-        assert planned(GPU, sibling, method="flr").reset, "it is not touched"
+        assert reset_by(planned(GPU, sibling, method="flr")), "it is not touched"
 
 
 # -- carried out -----------------------------------------------------------------------------------------
@@ -202,7 +246,7 @@ def host_with_siblings(ledger: Path, *faults: Fault) -> Host:
         tree.put(f"{tree.resolve(path)}/reset_method", "flr bus")
     tree.put(f"{port}/reset_subordinate", "")
     first = machine(tree, ledger)
-    first.apply(first.plan_bind([TestCarriedOut.GPU], allow_boot_vga=True))
+    first.apply(first.binding.plan_bind([TestCarriedOut.GPU], allow_boot_vga=True))
     return machine(tree, ledger, faults)
 
 
@@ -214,24 +258,24 @@ class TestCarriedOut:
     GPU, AUDIO = "0000:0a:00.0", "0000:0a:00.1"
 
     def kernel(self, host: Host) -> Simulated:
-        assert isinstance(host.kernel, Simulated)
-        return host.kernel
+        assert isinstance(host.session.kernel, Simulated)
+        return host.session.kernel
 
     def test_one_function_alone(self, fast_folder: Path) -> None:
         host = host_with_siblings(fast_folder / "x.db")
         tree = self.kernel(host).tree
         before = state(tree)
-        outcome = host.apply(host.plan_reset(self.GPU))
+        outcome = host.apply(host.binding.plan_reset(self.GPU))
         assert outcome.result == Result.DONE
         assert (resets(tree, self.GPU), resets(tree, self.AUDIO)) == ("1", "0")
         assert not differing(state(tree), before)
-        assert {fact.binding.driver for fact in outcome.found} == {"vfio-pci"}
+        assert {fact.values["driver"] for fact in outcome.found} == {"vfio-pci"}
 
     def test_all_below_the_bridge(self, fast_folder: Path) -> None:
         host = host_with_siblings(fast_folder / "x.db")
         tree = self.kernel(host).tree
         before = state(tree)
-        host.apply(host.plan_reset(self.GPU, method="bus"))
+        host.apply(host.binding.plan_reset(self.GPU, method="bus"))
         assert (resets(tree, self.GPU), resets(tree, self.AUDIO)) == ("1", "1")
         assert not differing(state(tree), before), "the methods are all there again"
 
@@ -241,7 +285,7 @@ class TestCarriedOut:
         tree = self.kernel(host).tree
         before = state(tree)
         with pytest.raises(KernelRefused) as caught:
-            host.apply(host.plan_reset(self.GPU, method="bus"))
+            host.apply(host.binding.plan_reset(self.GPU, method="bus"))
         assert caught.value.kernel_said.startswith("ENOTTY")
         assert caught.value.restored
         assert not differing(state(tree), before)
@@ -253,7 +297,7 @@ class TestCarriedOut:
         tree = self.kernel(host).tree
         before = state(tree)
         with pytest.raises(SimulatedDeath):
-            host.apply(host.plan_reset(self.GPU, method="bus"))
+            host.apply(host.binding.plan_reset(self.GPU, method="bus"))
         (outcome,) = machine(tree, fast_folder / "x.db").recover(forward=forward)
         assert outcome.result == (Result.DONE if forward else Result.BACK)
         assert not differing(state(tree), before)
@@ -262,13 +306,13 @@ class TestCarriedOut:
     def test_one_that_hangs_is_marked(self, fast_folder: Path) -> None:
         host = host_with_siblings(fast_folder / "x.db", Fault(1, HANG))
         with pytest.raises(Stuck):
-            host.apply(host.plan_reset(self.GPU))
+            host.apply(host.binding.plan_reset(self.GPU))
         assert host.history()[0].state == JournalState.STUCK
 
     def test_who_opens_it_meanwhile_is_seen_before_it_is_written(self, fast_folder: Path) -> None:
         host = host_with_siblings(fast_folder / "x.db")
         tree = self.kernel(host).tree
-        plan = host.plan_reset(self.GPU, method="bus")
+        plan = host.binding.plan_reset(self.GPU, method="bus")
         group = host.inventory().by_address[PciAddress(self.GPU)].iommu_group
         tree.put("/proc/77/comm", "qemu-system-x86")
         tree.put("/proc/77/cmdline", "qemu-system-x86_64\0-name\0win11\0")

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import copy, function, inventory_of, machine, original
-from vfioctl.binding.plan.bind import modules_between, plan_unbind
-from vfioctl.binding.plan.steps import Bindings
-from vfioctl.core.change import KERNEL_CHOICE, Binding, Intent, Plan, Result, StepKind, Verb
+from tests.hosts.machines import REGISTRY, copy, function, inventory_of, machine, original
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
+from vfioctl.binding.model.intents import UnbindIntent
+from vfioctl.binding.plan.bind import Bindings, plan_unbind
+from vfioctl.core.change import Change, Plan, Result
 from vfioctl.errors import BadSpec, DeviceInUse, VfioctlError
-from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.simulated.rules import driver_of
@@ -28,14 +29,18 @@ def was(driver: str | None, override: str | None = None) -> Binding:
     return Binding(driver=driver, driver_override=override)
 
 
-def planned(*functions: Function, records: Bindings | None = None, **wishes: object) -> Plan:
-    known: dict[str, object] = {"verb": Verb.UNBIND, "devices": ("0000:41:00.0",)}
+def planned(
+    *functions: Function, records: Bindings | None = None, settings: tuple[Change, ...] = (), **wishes: object
+) -> Plan:
+    known: dict[str, object] = {"devices": ("0000:41:00.0",)}
     host = inventory_of(*functions, drivers=DRIVERS)
-    return plan_unbind(host, Intent.model_validate(known | wishes), records or {})
+    return REGISTRY.plan(
+        plan_unbind(host, UnbindIntent.model_validate(known | wishes), records or {}, settings=settings)
+    )
 
 
 def after(plan: Plan) -> dict[str, Binding]:
-    return {str(change.address): change.after for change in plan.changes}
+    return {change.subject: Binding.parse(change.after) for change in plan.changes_of("binding")}
 
 
 def refused(kind: type[VfioctlError], *functions: Function, driver: str | None = None) -> VfioctlError:
@@ -46,7 +51,7 @@ def refused(kind: type[VfioctlError], *functions: Function, driver: str | None =
 
 
 def loaded(plan: Plan) -> list[str]:
-    return [step.target for step in plan.steps if step.kind == StepKind.LOAD]
+    return [step.target for step in plan.steps if step.action == "load"]
 
 
 class TestWithARecord:
@@ -55,13 +60,13 @@ class TestWithARecord:
     def test_previous_driver_and_previous_override_come_back(self) -> None:
         plan = planned(GPU, AUDIO, records=self.RECORDS)
         assert after(plan) == {str(address): binding for address, binding in self.RECORDS.items()}
-        assert plan.viable_groups == ()
+        assert "viable" not in [check.kind for check in plan.checks]
         assert plan.notes == ()
 
     def test_one_that_had_no_driver_gets_none(self) -> None:
         plan = planned(GPU, records={GPU.address: was(None)})
         assert after(plan) == {"0000:41:00.0": was(None)}
-        assert [step.target.rpartition("/")[2] for step in plan.steps if step.kind == StepKind.WRITE] == [
+        assert [step.target.rpartition("/")[2] for step in plan.steps if step.action != "unheld"] == [
             "driver_override",
             "unbind",
         ]
@@ -157,19 +162,49 @@ class TestRefusals:
         assert "cannot be read: EIO" in refused(DeviceInUse, mute).message
 
 
-def modules(inventory: Inventory, goal: Binding) -> tuple[str, ...]:
-    return modules_between(inventory, {GPU.address: was("vfio-pci", "vfio-pci")}, {GPU.address: goal})
-
-
 @pytest.mark.parametrize("goal", [was(None), CHOICE, was("nvidia"), was("vfio_pci", "vfio-pci"), was("snd-hda-intel")])
 def test_no_module_is_loaded_for_what_is_there(goal: Binding) -> None:
-    assert modules(inventory_of(GPU, drivers=DRIVERS), goal) == ()
+    plan = planned(GPU, records={GPU.address: goal})
+    assert loaded(plan) == []
+    assert not plan.changes_of("module")
+
+
+class TestSettings:
+    """What was set for VFIO is put back with the device that it was set for."""
+
+    MODE = Change(kind="persistence", name=GPU.address, subject=GPU.address, before="0", after="1", may_fail=True)
+
+    @pytest.mark.parametrize(("driver", "back"), [("nvidia", True), (KERNEL_CHOICE, True), ("nouveau", False)])
+    def test_the_mode_only_where_nvml_will_know_the_gpu(self, driver: str, back: bool) -> None:
+        plan = planned(GPU, records={GPU.address: was(driver)}, settings=(self.MODE,))
+        assert plan.changes_of("persistence") == ((self.MODE,) if back else ())
+        assert plan.nothing_to_do is False
+
+    def test_none_of_a_function_that_stays(self) -> None:
+        other = self.MODE.model_copy(update={"name": DISK.address, "subject": DISK.address})
+        assert not planned(GPU, DISK, settings=(other,)).changes_of("persistence")
+
+    def test_none_where_no_device_moves(self) -> None:
+        back = GPU.model_copy(update={"driver": "nvidia", "driver_override": None})
+        assert planned(back, settings=(self.MODE,)).nothing_to_do
+
+
+class TestWhatIsWrittenIsWhatThePlanShows:
+    def test_a_driver_is_spelled_as_it_is_registered(self) -> None:
+        plan = planned(AUDIO, devices=(AUDIO.address,), driver="snd-hda-intel")
+        assert after(plan) == {AUDIO.address: was("snd_hda_intel")}
+        assert [step.value for step in plan.steps if step.action == "override"] == ["snd_hda_intel", "\n"]
+
+    def test_all_spellings_are_listed_of_one_that_is_not_registered(self) -> None:
+        plan = planned(GPU, driver="i2c_nvidia-gpu")
+        aims = [(step.value, step.alternatives) for step in plan.steps if step.action == "override"]
+        assert aims == [("i2c_nvidia-gpu", ("i2c-nvidia-gpu", "i2c_nvidia_gpu")), ("\n", ())]
 
 
 def test_on_a_real_host_the_kernels_choice_is_the_native_driver(fast_folder: Path) -> None:
     tree, gpu = copy(original("workstation")), PciAddress("0000:0b:00.0")
     host = machine(tree, fast_folder / "x.db")
-    host.kernel.write(f"{PCI_DRIVERS}/nvidia/unbind", gpu)
-    assert host.apply(host.plan_unbind([gpu])).result == Result.DONE
+    host.session.kernel.write(f"{PCI_DRIVERS}/nvidia/unbind", gpu)
+    assert host.apply(host.binding.plan_unbind([gpu])).result == Result.DONE
     assert driver_of(tree, tree.resolve(f"{PCI_DEVICES}/{gpu}")) == "nvidia"
-    assert host.plan_unbind([gpu]).nothing_to_do
+    assert host.binding.plan_unbind([gpu]).nothing_to_do

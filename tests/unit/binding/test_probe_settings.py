@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.hosts.machines import DAEMON, DCGM, DESKTOP, SCREEN, TRAINING, copy, in_use, original
-from vfioctl.binding.probe.settings import idle_devices_sleep, read_again, read_settings
-from vfioctl.core.setting import Setting, SettingKind
+from tests.hosts.machines import DAEMON, DCGM, DESKTOP, REGISTRY, SCREEN, TRAINING, copy, in_use, original
+from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
+from vfioctl.core.change import Change
+from vfioctl.core.reading import read_changes
 from vfioctl.errors import DeviceInUse
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
@@ -58,7 +59,7 @@ class TestOfAFunction:
         kernel = Simulated(copy(original("mi300x")), "")
         vf = next(f for f in read_inventory(kernel).functions if f.is_vf)
         native = vf.model_copy(update={"driver": "nvidia"})
-        assert SettingKind.PERSISTENCE not in {each.kind for each in read_settings(kernel, [native])}
+        assert "persistence" not in {each.kind for each in read_settings(kernel, [native])}
 
     def test_a_mode_that_nvml_does_not_tell_is_unknown(self, kernel: Simulated) -> None:
         del kernel.tree.properties[f"nvml:{TRAINING}"]["persistence_mode"]
@@ -151,8 +152,8 @@ class TestServices:
     def test_run_or_do_not(self, kernel: Simulated, state: str, counts_as: str) -> None:
         kernel.tree.properties[f"unit:{DCGM}"]["state"] = state
         assert found(kernel, units=((DCGM, TRAINING),)) == {"service": counts_as}
-        again = Setting(kind=SettingKind.SERVICE, name=DCGM, address=TRAINING, before="active", after="inactive")
-        assert read_again(kernel, [again]) == {again.key: counts_as}
+        again = Change(kind="service", name=DCGM, subject=TRAINING, before="active", after="inactive")
+        assert read_changes(kernel, REGISTRY, [again]) == {again.key: counts_as}
 
     def test_that_are_not_known_are_left_out(self, kernel: Simulated) -> None:
         assert found(kernel, units=(("no.service", TRAINING),)) == {}
@@ -163,31 +164,31 @@ class TestServices:
 
 
 class TestAgain:
-    def read(self, kernel: Simulated, kind: SettingKind, name: str, before: str = "1", after: str = "0") -> str | None:
-        address = SCREEN if SCREEN in name or kind == SettingKind.FRAMEBUFFER else TRAINING
-        one = Setting(kind=kind, name=name, address=address, before=before, after=after)
-        (value,) = read_again(kernel, [one]).values()
+    def read(self, kernel: Simulated, kind: str, name: str, before: str = "1", after: str = "0") -> str | None:
+        address = SCREEN if SCREEN in name or kind == "framebuffer" else TRAINING
+        one = Change(kind=kind, name=name, subject=address, before=before, after=after)
+        (value,) = read_changes(kernel, REGISTRY, [one]).values()
         return value
 
     def test_is_what_is_there_now(self, kernel: Simulated) -> None:
-        assert self.read(kernel, SettingKind.CONSOLE, CONSOLE) == "1"
+        assert self.read(kernel, "console", CONSOLE) == "1"
         kernel.write(CONSOLE, "0")
-        assert self.read(kernel, SettingKind.CONSOLE, CONSOLE) == "0"
-        assert self.read(kernel, SettingKind.LOCK, LOCK) == "0"
+        assert self.read(kernel, "console", CONSOLE) == "0"
+        assert self.read(kernel, "lock", LOCK) == "0"
 
     def test_is_nothing_where_it_has_gone_or_does_not_answer(self, kernel: Simulated) -> None:
         kernel.tree.properties[f"sim:{CONSOLE}"] = {"blocked": '["", ""]'}
-        assert self.read(kernel, SettingKind.CONSOLE, CONSOLE) is None
+        assert self.read(kernel, "console", CONSOLE) is None
         kernel.tree.remove(LOCK)
-        assert self.read(kernel, SettingKind.LOCK, LOCK) is None
+        assert self.read(kernel, "lock", LOCK) is None
 
     def test_is_nothing_of_a_mode(self, kernel: Simulated) -> None:
-        assert self.read(kernel, SettingKind.PERSISTENCE, TRAINING) is None
+        assert self.read(kernel, "persistence", TRAINING) is None
 
     @pytest.mark.parametrize(("before", "after"), [("efi-framebuffer", ""), ("", "efi-framebuffer")])
     def test_a_framebuffer_is_bound_or_not(self, kernel: Simulated, before: str, after: str) -> None:
         def now() -> str | None:
-            return self.read(kernel, SettingKind.FRAMEBUFFER, FRAMEBUFFER, before, after)
+            return self.read(kernel, "framebuffer", FRAMEBUFFER, before, after)
 
         kernel.tree.put_link(f"/sys/bus/platform/devices/{FRAMEBUFFER}", f"../../../devices/platform/{FRAMEBUFFER}")
         assert now() == "efi-framebuffer"

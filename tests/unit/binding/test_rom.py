@@ -15,17 +15,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.hosts.machines import copy, function, original, unhurried
+from tests.hosts.machines import REGISTRY, copy, differing, effect, effects_of, function, machine, original, unhurried
+from tests.hosts.machines import state as state_of
 from tests.hosts.option_rom import BLOCK, EFI, NVIDIA, OPEN_FIRMWARE, X86, image, option_rom
 from tests.unit.conftest import Golden, Run
+from vfioctl.binding.model.intents import RomIntent
 from vfioctl.binding.model.rom import MOST_IMAGES, Rom, parse_rom
-from vfioctl.binding.probe.rom import read_rom
+from vfioctl.binding.probe.rom import explain_refusal, understood
 from vfioctl.binding.render import rom_page
-from vfioctl.errors import KernelRefused, Stuck, VerifyError
+from vfioctl.core.change import JournalState, Plan, Result
+from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused, NotPermitted, Stuck, Unfinished, VerifyError
+from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import Recorded
+from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
 
 GPU = "0000:0b:00.0"
 IDS, CLASS = "10de:1e04", "030000"
@@ -205,6 +214,16 @@ def answered(path: str, answer: bytes | str) -> bytes:
     return answer
 
 
+def read_rom(kernel: Recorded, function: Function) -> tuple[bytes, Rom]:
+    """As the api asks for it and judges the answer."""
+    try:
+        data = kernel.rom(function.address)
+    except KernelRefused as error:
+        explain_refusal(kernel, function, error)
+        raise
+    return data, understood(kernel, function, data)
+
+
 def shadowed(kernel: Recorded) -> str:
     lines = kernel.read(f"/sys/bus/pci/devices/{GPU}/resource").splitlines()
     lines[6] = "0x00000000000c0000 0x00000000000dffff 0x0000000000000212"
@@ -283,6 +302,215 @@ class TestAsking:
         kernel = Asked("never")
         with pytest.raises(Stuck):
             read_rom(kernel, kernel.device())
+
+
+class TestOnAHost:
+    """As everybody has it: the same answer, for a function that is named like any other."""
+
+    def host(self, answer: bytes | str, folder: Path) -> Host:
+        return Host(Session(Asked(answer), folder / "x.db"))
+
+    def test_a_host_that_cannot_be_written_is_read_and_keeps_no_journal(self, tmp_path: Path) -> None:
+        data = option_rom(IDS, CLASS)
+        host = self.host(data, tmp_path)
+        assert host.binding.rom("gpu1")[0] == host.binding.rom(GPU)[0] == data
+        assert not (tmp_path / "x.db").exists()
+
+    def test_a_refusal_is_explained(self, tmp_path: Path) -> None:
+        with pytest.raises(KernelRefused, match=r"reading .*/rom failed") as caught:
+            self.host("ENOENT", tmp_path).binding.rom("gpu1")
+        assert "has no file `rom`" in caught.value.hint
+        assert "power_state" in caught.value.facts
+
+    def test_no_answer_at_all_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(VerifyError, match="does not answer"):
+            self.host(b"\xff" * 64, tmp_path).binding.rom("gpu1")
+
+
+# -- journaled, for reading one writes -------------------------------------------------------------------
+
+
+ROM_FILE = f"{PCI_DEVICES}/{GPU}/rom"
+READ, OFF = (ROM_FILE, "1"), (ROM_FILE, "0\n")
+
+
+def kernel_of(host: Host) -> Simulated:
+    assert isinstance(host.session.kernel, Simulated)
+    return host.session.kernel
+
+
+def is_on(tree: Tree) -> bool:
+    """Whether the last write to the file has left the ROM on."""
+    return tree.properties[f"sim:{GPU}"].get("rom_enabled") == "1"
+
+
+def planned(host: Host) -> Plan:
+    """The plan of the last change."""
+    return host.history()[0].plan
+
+
+class TestJournaled:
+    @pytest.fixture
+    def tree(self) -> Tree:
+        return copy(original("workstation"))
+
+    @pytest.fixture
+    def ledger(self, fast_folder: Path) -> Path:
+        return fast_folder / "x.db"
+
+    def test_what_is_done_is_what_the_plan_shows(self, tree: Tree, ledger: Path) -> None:
+        before, host = state_of(tree), machine(tree, ledger)
+        data, rom = host.binding.rom(GPU)
+        assert (data, rom.is_sound) == (option_rom(IDS, CLASS), True)
+        plan = planned(host)
+        assert (plan.intent.verb, plan.intent.title(), plan.subjects) == ("rom", f"rom {GPU}", (GPU,))
+        assert kernel_of(host).writes == [effect(step) for step in effects_of(plan)] == [READ]
+        assert host.history()[0].state == JournalState.DONE
+        assert differing(state_of(tree), before) == []
+        assert not is_on(tree)
+
+    def test_its_plan_can_be_read_and_is_no_forgery_but_is_not_kept(self, tree: Tree, ledger: Path) -> None:
+        host = machine(tree, ledger)
+        host.binding.rom(GPU)
+        plan = planned(host)
+        assert host.read_plan(plan.model_dump_json()) == plan
+        assert not REGISTRY.is_forged(plan)
+        with pytest.raises(BadSpec, match="cannot be saved"):
+            host.replan(plan)
+        other = plan.model_copy(update={"intent": RomIntent(devices=(PciAddress("0000:05:00.0"),))})
+        assert REGISTRY.is_forged(other), "of another device"
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.EBUSY])
+    def test_a_refused_read_leaves_it_off(self, tree: Tree, ledger: Path, number: int) -> None:
+        before, host = state_of(tree), machine(tree, ledger, [Fault(1, "errno", number)])
+        with pytest.raises(KernelRefused) as caught:
+            host.binding.rom(GPU)
+        assert caught.value.errno == number
+        assert caught.value.restored == f"{GPU} put back as before"
+        assert caught.value.facts["driver"] == "nvidia"
+        assert caught.value.hint
+        assert kernel_of(host).writes == [READ, OFF]
+        assert host.history()[0].state == JournalState.BACK
+        assert differing(state_of(tree), before) == []
+        assert not is_on(tree)
+        assert host.recover() == ()
+        assert host.binding.rom(GPU)[1].is_sound, "it can be tried again"
+
+    def test_where_there_is_no_rom_nothing_is_left_to_switch_off(self, tree: Tree, ledger: Path) -> None:
+        host = machine(tree, ledger)
+        with pytest.raises(KernelRefused) as caught:
+            host.binding.rom("gpu0")
+        assert caught.value.symbol == "ENOENT"
+        assert "no file `rom` for it" in caught.value.hint
+        assert host.history()[0].state == JournalState.BACK
+        assert host.recover() == ()
+
+    def test_a_device_that_sleeps_is_put_back_and_told_of(self, tree: Tree, ledger: Path) -> None:
+        tree.put(f"{tree.resolve(f'{PCI_DEVICES}/{GPU}')}/power_state", "D3hot")
+        host = machine(tree, ledger)
+        with pytest.raises(KernelRefused) as caught:
+            host.binding.rom(GPU)
+        assert "the device sleeps (D3hot)" in caught.value.hint
+        assert host.history()[0].state == JournalState.BACK
+
+    def test_no_rom_in_the_bytes_is_no_failed_change(self, tree: Tree, ledger: Path) -> None:
+        tree.properties[f"sim:{GPU}"]["rom"] = "ff" * 64
+        host = machine(tree, ledger)
+        with pytest.raises(VerifyError, match="does not answer: all 64 bytes are 0xff"):
+            host.binding.rom(GPU)
+        assert host.history()[0].state == JournalState.DONE
+        assert host.recover() == ()
+
+    @pytest.mark.parametrize("forward", [False, True])
+    def test_a_death_is_recovered(self, tree: Tree, ledger: Path, forward: bool) -> None:
+        before = state_of(tree)
+        with pytest.raises(SimulatedDeath):
+            machine(tree, ledger, [Fault(1, DIE)]).binding.rom(GPU)
+        kernel_of(machine(tree, ledger)).write(*READ)  # as if it had come between the switch and the read
+        assert is_on(tree)
+        heir = machine(tree, ledger)
+        assert heir.history()[0].state == JournalState.OPEN
+        for change in (lambda: heir.binding.rom(GPU), lambda: heir.apply(heir.binding.plan_bind([GPU]))):
+            with pytest.raises(Unfinished):
+                change()
+        (outcome,) = heir.recover(forward=forward)
+        assert outcome.result == (Result.DONE if forward else Result.BACK)
+        assert kernel_of(heir).writes == [OFF]
+        assert not is_on(tree)
+        assert differing(state_of(tree), before) == []
+        assert heir.recover() == ()
+
+    def test_a_death_is_over_with_the_next_boot(self, tree: Tree, ledger: Path) -> None:
+        with pytest.raises(SimulatedDeath):
+            machine(tree, ledger, [Fault(1, DIE)]).binding.rom(GPU)
+        booted = copy(original("workstation"))
+        booted.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
+        heir = machine(booted, ledger)
+        (outcome,) = heir.recover()
+        assert outcome.result == Result.REBOOTED
+        assert kernel_of(heir).writes == [], "no boot leaves a ROM on"
+
+    @pytest.mark.parametrize("forward", [False, True])
+    def test_a_hang_is_told_marked_and_recovered(self, tree: Tree, ledger: Path, forward: bool) -> None:
+        before, host = state_of(tree), machine(tree, ledger, [Fault(1, HANG)])
+        with pytest.raises(Stuck, match="did not return") as caught:
+            host.binding.rom(GPU)
+        assert caught.value.next_command == "vfioctl recover"
+        assert kernel_of(host).writes == [READ], "nothing more was tried"
+        assert host.history()[0].state == JournalState.STUCK
+        assert host.session.engine.marks().keys() == {GPU}
+        heir = machine(tree, ledger)
+        with pytest.raises(DeviceInUse, match="is wedged"):
+            heir.binding.rom(GPU)
+        with pytest.raises(Stuck, match="is still wedged"):
+            heir.recover(forward=forward)
+        kernel_of(heir).release(GPU)
+        assert is_on(tree), "the write has ended after all"
+        (outcome,) = heir.recover(forward=forward)
+        assert outcome.result == (Result.DONE if forward else Result.BACK)
+        assert not is_on(tree)
+        assert differing(state_of(tree), before) == []
+        assert not heir.session.engine.marks()
+        assert heir.binding.rom(GPU)[1].is_sound
+
+    def test_one_that_cannot_be_switched_off_is_stuck_and_recovered(self, tree: Tree, ledger: Path) -> None:
+        faults = [Fault(1, "errno", errno.EIO), Fault(2, "errno", errno.EACCES)]
+        with pytest.raises(Stuck, match="the rollback failed"):
+            machine(tree, ledger, faults).binding.rom(GPU)
+        heir = machine(tree, ledger)
+        assert heir.history()[0].state == JournalState.STUCK
+        (outcome,) = heir.recover()
+        assert outcome.result == Result.BACK
+        assert kernel_of(heir).writes == [OFF]
+
+    @pytest.mark.parametrize(
+        ("value", "on"), [("1", True), ("1\n", True), ("0\n", False), ("00", False), ("0", True), ("off", True)]
+    )
+    def test_it_is_switched_as_linux_does(self, tree: Tree, value: str, on: bool) -> None:
+        """pci_write_rom: off by two bytes of which the first is 0, on by anything else."""
+        kernel = Simulated(tree, "")
+        kernel.write(ROM_FILE, value)
+        assert is_on(tree) == on
+        with pytest.raises(KernelRefused) as caught:
+            kernel.write(f"{PCI_DEVICES}/0000:05:00.0/rom", value)
+        assert caught.value.symbol == "ENOENT"
+
+    def test_whoever_may_not_write_it_is_told_so(
+        self, tree: Tree, ledger: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree.put(f"{tree.resolve(f'{PCI_DEVICES}/{GPU}')}/rom", "")
+        monkeypatch.setattr(Simulated, "writable", lambda *_: False)
+        with pytest.raises(NotPermitted, match=f"not permitted to write {ROM_FILE}") as caught:
+            machine(tree, ledger).binding.rom(GPU)
+        assert "root" in caught.value.hint
+
+    def test_the_history_tells_of_it(self, run: Run, tmp_path: Path) -> None:
+        file = tmp_path / "mine.host"
+        file.write_text((Path(__file__).parents[2] / "hosts" / "workstation.host").read_text())
+        assert run(f"rom gpu1 --simulate {file}").code == 0
+        answer = run(f"history --simulate {file}")
+        assert answer.code == 0
+        assert f"rom {GPU}" in answer.out
 
 
 # -- the command ---------------------------------------------------------------------------------------

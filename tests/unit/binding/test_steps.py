@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hosts.machines import copy, original, unhurried
-from vfioctl.binding.plan.bind import modules_between
-from vfioctl.binding.plan.steps import Bindings, steps
-from vfioctl.core.change import KERNEL_CHOICE, Binding, Step, StepKind, same_driver
+from tests.hosts.machines import REGISTRY, copy, original, unhurried
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_in, same_driver
+from vfioctl.binding.plan.bind import Bindings
+from vfioctl.binding.resources.driver import binding_change
+from vfioctl.binding.resources.module import module_change
+from vfioctl.core.change import Change, Step
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.simulated.host import Simulated
 
@@ -30,9 +32,8 @@ def bindings(address: PciAddress, *, goal: bool = False) -> st.SearchStrategy[Bi
     """Any state of a function, or any wish for it."""
     native = NATIVE[address]
     drivers = [None, native, "vfio-pci", *([KERNEL_CHOICE] if goal else [])]
-    return st.builds(
-        Binding, driver=st.sampled_from(drivers), driver_override=st.sampled_from([None, native, "vfio-pci", "none"])
-    )
+    overrides = [None, native, "vfio-pci", "none"]
+    return st.builds(Binding, st.sampled_from(drivers), st.sampled_from(overrides), st.just(()))
 
 
 @st.composite
@@ -45,15 +46,28 @@ def changes(draw: st.DrawFn) -> tuple[dict[PciAddress, Binding], dict[PciAddress
     return now, {a: free if wanted.driver == KERNEL_CHOICE else wanted for a, wanted in goal.items()}
 
 
+def changes_between(now: Bindings, goal: Bindings) -> list[Change]:
+    return [binding_change(address, now[address], wanted) for address, wanted in goal.items()]
+
+
+def modules_of(*names: str) -> list[Change]:
+    return [module_change(name, GPU) for name in names]
+
+
+def steps(now: Bindings, goal: Bindings, before: Sequence[Change] = ()) -> tuple[Step, ...]:
+    return tuple(owned.step for owned in REGISTRY.steps([*before, *changes_between(now, goal)]))
+
+
 def kind_of(step: Step) -> str:
-    return step.target.rpartition("/")[2] if step.kind == StepKind.WRITE else step.kind
+    """`load`, `unheld`, or the name of the file that is written."""
+    return step.target.rpartition("/")[2] if step.target.startswith("/") else step.action
 
 
 def carried_out(now: Bindings, todo: tuple[Step, ...]) -> dict[PciAddress, Binding]:
     """What Linux makes of the writes, in the fewest words: an override decides, else the ids."""
     state = dict(now)
     for step in todo:
-        if step.kind == StepKind.CHECK:
+        if step.action == "unheld":
             assert all(state[PciAddress(a)].driver for a in step.target.split()), "nobody holds what has no driver"
             continue
         if kind_of(step) == "driver_override":
@@ -98,9 +112,9 @@ def test_at_the_goal_there_is_nothing_to_do(change: tuple[Bindings, Bindings]) -
 @given(changes())
 def test_the_order_is_a_check_overrides_unbinds_probes(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
-    todo = " ".join(kind_of(step) for step in steps(now, goal, ("one", "two")))
-    order = r"load load( check)?( driver_override)*( unbind)*( drivers_probe)*( driver_override)*"
-    assert not todo or re.fullmatch(order, todo)
+    todo = " ".join(kind_of(step) for step in steps(now, goal, modules_of("one", "two")))
+    order = r"load load( unheld)?( driver_override)*( unbind)*( drivers_probe)*( driver_override)*"
+    assert re.fullmatch(order, todo)
 
 
 @unhurried
@@ -108,7 +122,7 @@ def test_the_order_is_a_check_overrides_unbinds_probes(change: tuple[Bindings, B
 def test_all_that_lose_their_driver_are_asked_for_together(change: tuple[Bindings, Bindings]) -> None:
     todo = steps(*change)
     unbound = [step.value for step in todo if kind_of(step) == "unbind"]
-    asked = [step.target.split() for step in todo if step.kind == StepKind.CHECK]
+    asked = [step.target.split() for step in todo if step.action == "unheld"]
     assert asked == ([unbound] if unbound else [])
 
 
@@ -116,9 +130,9 @@ def test_all_that_lose_their_driver_are_asked_for_together(change: tuple[Binding
 @given(changes())
 def test_what_is_as_it_should_be_is_left_alone(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
-    writes = [step for step in steps(now, goal) if step.kind == StepKind.WRITE]
+    writes = [step for step in steps(now, goal) if step.target.startswith("/")]
     touched = {step.value for step in writes} | {step.target.split("/")[-2] for step in writes}
-    assert {step.address for step in writes} == touched & set(goal)
+    assert {step.subject for step in writes} == touched & set(goal)
     for address in goal:
         assert (address in touched) == (not now[address].settled(goal[address]))
 
@@ -128,7 +142,7 @@ def test_what_is_as_it_should_be_is_left_alone(change: tuple[Bindings, Bindings]
 def test_while_it_moves_nothing_else_can_take_it(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
     for address, wanted in goal.items():
-        mine = [s for s in steps(now, goal) if s.address == address]
+        mine = [s for s in steps(now, goal) if s.subject == address]
         aim = now[address].driver_override
         for step in mine:
             if kind_of(step) == "driver_override":
@@ -151,7 +165,7 @@ def simulated(state: Bindings) -> Simulated:
 
 
 def found_in(kernel: Simulated, addresses: Bindings) -> dict[PciAddress, Binding]:
-    return {address: fact.binding for address, fact in read_facts(kernel, addresses).items()}
+    return {PciAddress(address): binding_in(fact) for address, fact in read_facts(kernel, addresses).items()}
 
 
 @unhurried
@@ -160,11 +174,11 @@ def test_the_simulated_kernel_agrees(change: tuple[Bindings, Bindings]) -> None:
     now, goal = change
     kernel = simulated(now)
     assert found_in(kernel, now) == now
-    modules = modules_between(read_inventory(kernel), now, goal)
-    for step in steps(now, goal, modules):
-        if step.kind == StepKind.LOAD:
+    needed = [need for change in changes_between(now, goal) for need in REGISTRY.resource(change).needs(kernel, change)]
+    for step in steps(now, goal, needed):
+        if step.action == "load":
             kernel.load(step.target)
-        elif step.kind == StepKind.WRITE:
+        elif step.action != "unheld":
             kernel.write(step.target, step.value)
     assert found_in(kernel, now) == carried_out(now, steps(now, goal))
 
@@ -213,16 +227,61 @@ def test_the_kernels_choice_is_anything_but_vfio(
 
 def test_each_step_says_what_it_is_for() -> None:
     now, goal = Binding(driver="nvidia", driver_override=None), Binding(driver="vfio-pci", driver_override="vfio-pci")
-    assert [step.why for step in steps({GPU: now}, {GPU: goal}, ("vfio-pci",))] == [
+    assert [step.why for step in steps({GPU: now}, {GPU: goal}, modules_of("vfio-pci"))] == [
         "its driver is not registered yet",
         "what somebody holds is not taken",
         "so that no other driver can take it",
-        "nvidia lets go of it",
+        "nvidia releases it",
         "vfio-pci takes it",
     ]
     assert [step.why for step in steps({GPU: goal}, {GPU: Binding(driver=KERNEL_CHOICE, driver_override=None)})] == [
         "what somebody holds is not taken",
         "no override any more",
-        "vfio-pci lets go of it",
+        "vfio-pci releases it",
         "the kernel chooses a driver",
     ]
+
+
+class TestText:
+    """A binding as plans have it."""
+
+    @pytest.mark.parametrize(
+        ("binding", "text"),
+        [
+            (Binding(None), "no driver"),
+            (Binding("nouveau"), "nouveau"),
+            (Binding(None, "vfio-pci"), "no driver, override vfio-pci"),
+            (Binding("vfio-pci", "vfio-pci"), "vfio-pci, override vfio-pci"),
+            (Binding("a_b-c", "a_b-c", ("a-b-c", "a_b_c")), "a_b-c or a-b-c or a_b_c, override a_b-c"),
+            (Binding(KERNEL_CHOICE), "(kernel's choice)"),
+        ],
+    )
+    def test_is_read_as_it_is_written(self, binding: Binding, text: str) -> None:
+        assert binding.text == text
+        assert Binding.parse(text) == binding
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "a/b",
+            "../x",
+            "a\n",
+            "nvidia, override ",
+            " or x",
+            "nvidia, override a/../b",
+            "x" * 101,
+            "a, override b\0",
+        ],
+    )
+    def test_of_a_hostile_plan_is_refused(self, text: str) -> None:
+        for before, after in ((text, "nvidia"), ("nvidia", text)):
+            change = Change(kind="binding", name=GPU, subject=GPU, before=before, after=after)
+            with pytest.raises(ValueError, match="not a binding"):
+                REGISTRY.resource(change).validate(change)
+
+    @pytest.mark.parametrize("name", ["", "0000:0b:00.1", "../0000:0b:00.0", "0b:00.0", "0000:0B:00.0"])
+    def test_is_of_the_function_that_it_names(self, name: str) -> None:
+        change = Change(kind="binding", name=name, subject=GPU, before="nvidia", after="vfio-pci")
+        with pytest.raises(ValueError, match="not a function"):
+            REGISTRY.resource(change).validate(change)

@@ -1,21 +1,40 @@
-"""What a plan must know besides the inventory: who uses the devices, and the settings that go with them."""
+"""Planning inputs besides the inventory: holders of devices and settings around them. May not do input or output."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import dataclass, field
 
-from vfioctl.core.setting import Reading
+from vfioctl.core.change import Key
 from vfioctl.inventory.model.holders import Holders
-from vfioctl.inventory.model.values import PciAddress, Value
+from vfioctl.inventory.model.values import PciAddress
 
 
-class Circumstances(Value):
-    """Of the functions that a change may move."""
+@dataclass(frozen=True)
+class Reading:
+    """The current value of a setting; `value` is None if it could not be read."""
 
-    holders: Holders = Holders(devices=())
+    kind: str
+    name: str
+    """The resource's name: a file, a PCI address, a platform device or a unit, depending on the kind."""
+    address: PciAddress
+    """The function that the setting concerns."""
+    value: str | None
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Holders and settings of the functions that a change may move."""
+
+    holders: Holders = field(default_factory=lambda: Holders(devices=()))
     readings: tuple[Reading, ...] = ()
-    can_be_reset: frozenset[PciAddress] = Field(default=frozenset(), description="those that have a file `reset`")
-    idle_devices_sleep: bool | None = Field(default=None, description="vfio-pci's disable_idle_d3, the other way round")
+    can_be_reset: frozenset[PciAddress] = frozenset()
+    """Functions that have a `reset` file."""
+    idle_devices_sleep: bool | None = None
+    """The inverse of vfio-pci's parameter disable_idle_d3."""
 
 
 NOTHING_KNOWN = Circumstances()

@@ -1,6 +1,6 @@
-"""What a PCI expansion ROM holds: its images, for which devices, and what is wrong with them.
+"""Parses a PCI expansion ROM: its images, the devices that they are for, and their faults.
 
-May not do input or output. The bytes may be anything: what cannot be understood becomes a fault, never an exception.
+May not do input or output. The bytes are untrusted: invalid data is reported as a fault, never as an exception.
 Sources: PCI Firmware Specification 3.3, chapter 5 (headers, PCIR); UEFI 2.10, 14.4.18 (the EFI image's header).
 """
 
@@ -11,19 +11,20 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
+from vfioctl.core.value import Value
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.values import PciAddress, Value
+from vfioctl.inventory.model.values import PciAddress
 
 BLOCK = 512
 MOST_IMAGES = 32
-"""Real ROMs have up to four; more would be noise that is walked for nothing."""
+"""Maximum number of images. Real ROMs have up to four; more would be random data."""
 
 _SIGNATURE, _PCIR, _NVGI, _EFI_SIGNATURE = b"\x55\xaa", b"PCIR", b"NVGI", 0x0EF1
 _X86, _EFI = 0, 3
 _KINDS = {_X86: "x86", 1: "Open Firmware", 2: "PA-RISC", _EFI: "EFI", 0xE0: "NVIDIA"}
 _MACHINES = {0x014C: "ia32", 0x0200: "ia64", 0x8664: "x64", 0xAA64: "aarch64", 0x5064: "riscv64", 0x6264: "loongarch64"}
 _LIST_REVISION = 3
-"""Of the PCIR structure: from here on, what was a pointer to vital product data leads to a list of devices."""
+"""Revision of the PCIR structure from which the former VPD pointer points to a device list."""
 _MOST_DEVICES = 256
 
 
@@ -42,7 +43,7 @@ class Image(Value):
     checksum_holds: bool | None = Field(None, description="of an x86 image; others have none")
 
     def is_for(self, function: Function) -> bool:
-        """Whether it is meant for such a device."""
+        """Return whether the image is for the function's device."""
         known = (self.device_id, *self.other_devices)
         return self.vendor_id == function.vendor_id and function.device_id in known
 
@@ -63,7 +64,7 @@ class Rom(Value):
 
 
 def parse_rom(data: bytes, function: Function) -> Rom:
-    """What the bytes hold, judged as the ROM of that function."""
+    """Parse the bytes of a ROM and check them for this function. Never raises."""
     import hashlib
 
     start = _first_image(data)
@@ -86,12 +87,12 @@ def parse_rom(data: bytes, function: Function) -> Rom:
 
 
 def _first_image(data: bytes) -> int | None:
-    """NVIDIA's tools write ROMs with a header of their own (NVGI) before the first image."""
+    """Return the offset of the first image: NVIDIA's tools put their own header (NVGI) before it."""
     return next((at for at in range(0, len(data), BLOCK) if _structure(data, at) is not None), None)
 
 
 def _structure(data: bytes, at: int) -> int | None:
-    """Where the PCIR structure of the image at `at` is; None where that is no image."""
+    """Return the offset of the PCIR structure of the image at `at`; None if there is no image."""
     if data[at : at + 2] != _SIGNATURE or at + 0x1A > len(data):
         return None
     there = at + _word(data, at + 0x18)
@@ -135,7 +136,7 @@ def _devices(data: bytes, at: int) -> Iterator[int]:
 
 
 def _machine(data: bytes, at: int) -> str | None:
-    """None where the EFI header is not there."""
+    """Return an EFI image's machine; None without an EFI header."""
     if struct.unpack_from("<I", data, at + 4)[0] != _EFI_SIGNATURE:
         return None
     machine = _word(data, at + 0x0A)
@@ -143,7 +144,7 @@ def _machine(data: bytes, at: int) -> str | None:
 
 
 def _adds_up(image: bytes) -> bool:
-    """Firmware sums the initialisation size (byte 2), those who edit ROMs sum the image: either has to give 0."""
+    """Return whether the sum is 0 over the initialisation size (byte 2, firmware) or the whole image (ROM editors)."""
     return bool(image) and (sum(image) % 256 == 0 or sum(image[: image[2] * BLOCK] or b"\1") % 256 == 0)
 
 

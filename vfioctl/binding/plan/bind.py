@@ -1,24 +1,30 @@
-"""Handing functions to VFIO, and back to the driver they had. Pure; says no before anything is touched."""
+"""Plans binding functions to VFIO and back, and verifies the preconditions. May not do input or output."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
+from vfioctl.binding.checks import ANSWERS, VIABLE
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_of, same_driver
 from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances
+from vfioctl.binding.model.intents import BindIntent, UnbindIntent
+from vfioctl.binding.plan.held import refuse_held
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
-from vfioctl.binding.plan.steps import Bindings, steps
-from vfioctl.core.change import KERNEL_CHOICE, Binding, Change, Intent, Plan, same_driver
-from vfioctl.core.setting import Setting
+from vfioctl.binding.resources.driver import binding_change
+from vfioctl.binding.resources.module import driver_to_load, module_change, modules_for
+from vfioctl.core.change import Change, CheckRequest, Draft, Intent
 from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Inventory, is_vfio_driver
-from vfioctl.inventory.model.refusals import refuse_held, refuse_marked
-from vfioctl.inventory.model.scope import Scope, binding_of, fact_of, in_order, named, scope_of
+from vfioctl.inventory.model.preconditions import refuse_marked
+from vfioctl.inventory.model.scope import Scope, function_fact, in_order, named, scope_of
 from vfioctl.inventory.model.values import PciAddress
 
+Bindings = Mapping[PciAddress, Binding]
 
-def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances = NOTHING_KNOWN) -> Plan:
-    """Cards and groups of the devices, to vfio-pci or the variant driver of each function.
+
+def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumstances = NOTHING_KNOWN) -> Draft:
+    """Plan binding the devices' cards to vfio-pci or to each function's variant driver.
 
     Raises NoIommu, BadSpec, DeviceInUse, GroupNotViable.
     """
@@ -31,7 +37,7 @@ def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances
     strangers = _blocking(inventory, scope.foreign)
     moving = in_order((*scope.own, *(strangers if intent.with_group else ())))
     _refuse_bind(inventory, intent, scope, moving)
-    goals = {a: _vfio_goal(inventory.by_address[a], intent) for a in moving}
+    goals = {a: _vfio_goal(inventory.by_address[a], intent, inventory.drivers) for a in moving}
     going = [inventory.by_address[a] for a in moving if not inventory.by_address[a].on_vfio]
     changing = [inventory.by_address[a] for a in moving if goals[a] != binding_of(inventory.by_address[a])]
     from_vfio = [function.address for function in changing if function.on_vfio]
@@ -40,22 +46,23 @@ def plan_bind(inventory: Inventory, intent: Intent, circumstances: Circumstances
         *(f"{named(inventory.by_address[a])} shares the group and goes with it (--with-group)" for a in strangers),
         *_notes(inventory, scope, moving),
         *warnings(going, settings, circumstances),
-        *idle_services(intent, settings),
+        *idle_services(intent.stop_services, settings),
     ]
-    draft = _plan(inventory, intent, scope, goals, notes, settings, viable_groups=scope.groups)
-    return refuse_held(inventory, draft, circumstances)
+    viable = CheckRequest(kind=VIABLE, subjects=tuple(map(str, scope.groups)))
+    draft = _draft(inventory, intent, scope, goals, notes, settings, viable)
+    return refuse_held(inventory, draft, circumstances, intent.stop_services)
 
 
 def plan_unbind(
     inventory: Inventory,
-    intent: Intent,
+    intent: UnbindIntent,
     records: Bindings,
     circumstances: Circumstances = NOTHING_KNOWN,
-    settings: tuple[Setting, ...] = (),
-) -> Plan:
-    """Back to the driver and the override that `records` hold; where there is none, the kernel's own choice.
+    settings: tuple[Change, ...] = (),
+) -> Draft:
+    """Plan restoring the drivers and overrides in `records`; without a record, the kernel chooses the driver.
 
-    `settings` are put back with them. `intent.driver` (`--to`) names another driver for the devices asked for.
+    `settings` are restored too. `intent.driver` (`--to`) names another driver for the devices asked for.
     Raises BadSpec, DeviceInUse.
     """
     _check_driver_name(intent.driver)
@@ -65,36 +72,24 @@ def plan_unbind(
     _refuse_bridges(inventory, intent)
     _refuse_unanswering(inventory, scope.own)
     _refuse_dark_console(inventory, intent)
-    goals = {a: _return_goal(a, intent, records) for a in _returning(inventory, intent, scope, records)}
+    returning = _returning(inventory, intent, scope, records)
+    goals = {a: _return_goal(a, intent, records, inventory.drivers) for a in returning}
     chosen = [address for address, goal in goals.items() if goal.driver == KERNEL_CHOICE]
     notes = [
         *(f"{address} has no record here: the kernel chooses its driver" for address in chosen),
         *_notes(inventory, scope, goals),
     ]
-    returning = tuple(s for s in settings if s.address in goals)
-    return refuse_held(inventory, _plan(inventory, intent, scope, goals, notes, returning), circumstances)
+    settings = tuple(s for s in settings if s.subject in goals and _can_return(s, goals))
+    answers = CheckRequest(kind=ANSWERS, subjects=tuple(goals))
+    return refuse_held(inventory, _draft(inventory, intent, scope, goals, notes, settings, answers), circumstances)
 
 
-def modules_between(inventory: Inventory, now: Bindings, goals: Bindings) -> tuple[str, ...]:
-    """The modules to load before `steps(now, goals)`: those of the drivers that are not registered."""
-    modules = []
-    for address, goal in goals.items():
-        if goal.driver in (None, KERNEL_CHOICE) or now[address].meets(goal):
-            continue
-        if not any(same_driver(goal.driver, registered) for registered in inventory.drivers):
-            modules.extend(_modules_for(inventory.by_address[address], goal.driver or ""))
-    return tuple(dict.fromkeys(modules))
+def _can_return(setting: Change, goals: Bindings) -> bool:
+    """Return whether the setting can be restored: NVML needs the GPU on the nvidia driver."""
+    return setting.kind != "persistence" or goals[PciAddress(setting.subject)].driver in ("nvidia", KERNEL_CHOICE)
 
 
-def _modules_for(function: Function, driver: str) -> list[str]:
-    """A driver that is not registered is named by its module, but for a few whose module is called otherwise."""
-    natives = [name for name in function.available_drivers if not is_vfio_driver(name)]
-    if is_vfio_driver(driver) or driver in natives or not natives:
-        return [driver]
-    return natives
-
-
-# -- what is refused ---------------------------------------------------------------------------------
+# -- preconditions ---------------------------------------------------------------------------------
 
 
 def _check_driver_name(name: str | None) -> None:
@@ -102,7 +97,7 @@ def _check_driver_name(name: str | None) -> None:
         raise BadSpec(f"not a driver's name: {name[:40]!r}")
 
 
-def _refuse_bind(inventory: Inventory, intent: Intent, scope: Scope, moving: Iterable[PciAddress]) -> None:
+def _refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving: Iterable[PciAddress]) -> None:
     _refuse_bridges(inventory, intent)
     if not inventory.iommu.translating:
         raise NoIommu("this host has no IOMMU groups", hint=inventory.iommu.reason)
@@ -119,7 +114,7 @@ def _refuse_bind(inventory: Inventory, intent: Intent, scope: Scope, moving: Ite
     _refuse_strangers(inventory, intent, scope)
 
 
-def _refuse_bridges(inventory: Inventory, intent: Intent) -> None:
+def _refuse_bridges(inventory: Inventory, intent: BindIntent | UnbindIntent) -> None:
     for address in intent.devices:
         function = inventory.by_address[address]
         if function.is_bridge:
@@ -140,7 +135,7 @@ def _refuse_unanswering(inventory: Inventory, addresses: Iterable[PciAddress]) -
             )
 
 
-def _refuse_dark_console(inventory: Inventory, intent: Intent) -> None:
+def _refuse_dark_console(inventory: Inventory, intent: UnbindIntent) -> None:
     for function in (inventory.by_address[address] for address in intent.devices if intent.driver):
         if function.boot_vga and function.driver and not function.on_vfio:
             raise DeviceInUse(f"{named(function)} is the boot display and in use", hint="leave it with its driver")
@@ -155,12 +150,12 @@ def _refuse_live_vfs(function: Function) -> None:
 
 
 def _blocking(inventory: Inventory, addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
-    """Those whose driver keeps their group from a guest; one without a driver does no harm."""
+    """Return the functions whose driver makes their group not viable; functions without a driver do not."""
     functions = (inventory.by_address[address] for address in addresses)
     return tuple(f.address for f in functions if f.driver and not f.on_vfio and f.driver not in MANAGED_DMA_DRIVERS)
 
 
-def _refuse_strangers(inventory: Inventory, intent: Intent, scope: Scope) -> None:
+def _refuse_strangers(inventory: Inventory, intent: BindIntent, scope: Scope) -> None:
     bridges = [inventory.by_address[address] for address in _blocking(inventory, scope.bridges)]
     if bridges:
         raise GroupNotViable(
@@ -180,17 +175,29 @@ def _refuse_strangers(inventory: Inventory, intent: Intent, scope: Scope) -> Non
 # -- goals -------------------------------------------------------------------------------------------
 
 
-def _vfio_goal(function: Function, intent: Intent) -> Binding:
+def _vfio_goal(function: Function, intent: BindIntent, registered: Iterable[str]) -> Binding:
     own = intent.driver if function.address in intent.devices else None
     now = binding_of(function)
     if function.on_vfio and (own is None or same_driver(own, function.driver)):
         return now
     driver = own or next((name for name in function.available_drivers if is_vfio_driver(name)), "vfio-pci")
-    return Binding(driver=driver, driver_override=driver)
+    name, spellings = _spelled(driver, registered)
+    return Binding(name, name, spellings)
 
 
-def _returning(inventory: Inventory, intent: Intent, scope: Scope, records: Bindings) -> tuple[PciAddress, ...]:
-    """What goes back: what VFIO has of the card, driverless functions asked for, strangers that came along."""
+def _spelled(driver: str, registered: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Return a driver's name as registered, or the expected name and the alternatives."""
+    for name in registered:
+        if same_driver(name, driver):
+            return name, ()
+    if driver == "vfio-pci":
+        return driver, ()
+    others = dict.fromkeys((driver.replace("_", "-"), driver.replace("-", "_")))
+    return driver, tuple(name for name in others if name != driver)
+
+
+def _returning(inventory: Inventory, intent: UnbindIntent, scope: Scope, records: Bindings) -> tuple[PciAddress, ...]:
+    """Return what to unbind: the card's functions on VFIO, named ones without a driver, group members bound along."""
     chosen = []
     for address in (*scope.own, *scope.foreign):
         function = inventory.by_address[address]
@@ -206,10 +213,11 @@ def _has_native(function: Function) -> bool:
     return any(not is_vfio_driver(name) for name in function.available_drivers)
 
 
-def _return_goal(address: PciAddress, intent: Intent, records: Bindings) -> Binding:
+def _return_goal(address: PciAddress, intent: UnbindIntent, records: Bindings, registered: Iterable[str]) -> Binding:
     if intent.driver and address in intent.devices:
-        return Binding(driver=intent.driver, driver_override=None)
-    return records.get(address) or Binding(driver=KERNEL_CHOICE, driver_override=None)
+        name, spellings = _spelled(intent.driver, registered)
+        return Binding(name, None, spellings)
+    return records.get(address) or Binding(KERNEL_CHOICE, None)
 
 
 # -- the document ------------------------------------------------------------------------------------
@@ -221,28 +229,39 @@ def _notes(inventory: Inventory, scope: Scope, moving: Iterable[PciAddress]) -> 
     yield from (f"{named(inventory.by_address[a])} is a bridge and stays with the host" for a in scope.bridges)
 
 
-def _plan(
+def _draft(
     inventory: Inventory,
     intent: Intent,
     scope: Scope,
-    goals: Mapping[PciAddress, Binding],
+    goals: Bindings,
     notes: Iterable[str],
-    settings: tuple[Setting, ...],
-    viable_groups: tuple[int, ...] = (),
-) -> Plan:
+    settings: tuple[Change, ...],
+    check: CheckRequest,
+) -> Draft:
     now = {address: binding_of(inventory.by_address[address]) for address in goals}
-    settled = all(now[address].settled(goal) for address, goal in goals.items())
-    made = () if settled else settings
-    modules = modules_between(inventory, now, goals)
-    todo = steps(now, goals, modules, settings=made)
-    return Plan.make(
+    moving = [address for address, goal in goals.items() if not now[address].settled(goal)]
+    if not moving:
+        settings = ()
+    changes = (
+        *_modules(inventory, {address: now[address] for address in moving}, goals),
+        *settings,
+        *(binding_change(address, now[address], goals[address]) for address in moving),
+    )
+    return Draft(
         intent=intent,
-        facts=tuple(fact_of(inventory.by_address[address]) for address in scope.everything),
-        changes=tuple(
-            Change(address=a, before=now[a], after=goal) for a, goal in goals.items() if not now[a].settled(goal)
-        ),
-        settings=made,
-        steps=todo,
-        viable_groups=viable_groups if todo else (),
+        facts=tuple(function_fact(inventory.by_address[address]) for address in scope.everything),
+        changes=changes,
+        checks=(check,) if changes else (),
         notes=tuple(notes),
     )
+
+
+def _modules(inventory: Inventory, now: Bindings, goals: Bindings) -> Iterable[Change]:
+    """The modules of the drivers that are not registered, each once."""
+    needed: dict[str, PciAddress] = {}
+    for address, binding in now.items():
+        driver = driver_to_load(binding, goals[address], inventory.drivers)
+        if driver is not None:
+            for name in modules_for(driver, inventory.by_address[address].available_drivers):
+                needed.setdefault(name, address)
+    return [module_change(name, address) for name, address in needed.items()]

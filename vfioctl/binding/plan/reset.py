@@ -1,31 +1,35 @@
-"""Resetting one device, by the methods that the kernel has for it. Pure; says no where others would be hit.
+"""Plans the reset of one device, and verifies that no other device in use is affected. May not do input or output.
 
-A function-level reset (flr, af_flr, pm, acpi, device_specific) touches that function alone. A bus reset takes down all
-that is below the same bridge: the kernel itself refuses it (ENOTTY) for a function with siblings, unless it offers
-`reset_subordinate` on the bridge (Linux 6.11), which asks nobody.
+A function-level reset (flr, af_flr, pm, acpi, device_specific) affects only that function. A bus reset affects all
+devices below the same bridge: the kernel refuses it (ENOTTY) for a function with siblings, unless the bridge has
+`reset_subordinate` (Linux 6.11), which does not check for users.
 """
 
 from __future__ import annotations
 
+from vfioctl.binding.checks import ANSWERS
+from vfioctl.binding.model.binding import KERNEL_CHOICE, binding_of
 from vfioctl.binding.model.circumstances import Circumstances
-from vfioctl.binding.plan.steps import DEVICES, steps
-from vfioctl.core.change import KERNEL_CHOICE, Change, Intent, Plan
-from vfioctl.core.setting import Setting, SettingKind
+from vfioctl.binding.model.intents import ResetIntent
+from vfioctl.binding.plan.held import refuse_held
+from vfioctl.binding.resources.driver import binding_change
+from vfioctl.core.change import Change, CheckRequest, Draft
 from vfioctl.errors import BadSpec, DeviceInUse, HostError
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import HolderKind
-from vfioctl.inventory.model.refusals import refuse, refuse_held, refuse_marked
-from vfioctl.inventory.model.scope import binding_of, fact_of, named
+from vfioctl.inventory.model.preconditions import refuse, refuse_marked
+from vfioctl.inventory.model.scope import function_fact, named
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.protocol import PCI_DEVICES
 
 _CHILDREN = (HolderKind.MDEV, HolderKind.VGPU, HolderKind.VF)
-"""What hangs on a device, and would not survive."""
+"""Kinds of holders that would not survive the reset."""
 WIDE = ("bus", "cxl_bus")
-"""Methods that reset more than the function."""
+"""Reset methods that affect more than the function."""
 
 
 def reset_with(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, ...]:
-    """The function and those that a bus reset of it would take down: all below the same bridge."""
+    """Return the function and all others below the same bridge, which a bus reset also resets."""
     function = inventory.by_address[address]
     if function.upstream is None or function.is_vf:
         return (address,)
@@ -34,8 +38,8 @@ def reset_with(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, .
     return tuple(f.address for f in below)
 
 
-def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstances, files: frozenset[str]) -> Plan:
-    """The reset of one function; `files` are those of the kernel that reset something here.
+def plan_reset(inventory: Inventory, intent: ResetIntent, circumstances: Circumstances, files: frozenset[str]) -> Draft:
+    """Plan the reset of one function. `files`: the kernel's reset files that exist.
 
     Raises BadSpec, HostError, DeviceInUse, DeviceDead.
     """
@@ -54,23 +58,23 @@ def plan_reset(inventory: Inventory, intent: Intent, circumstances: Circumstance
     _refuse_hitting(function, hit)
     file = _file(function, hit, files)
     concerned = [function, *hit]
-    changes = tuple(Change(address=f.address, before=binding_of(f), after=binding_of(f)) for f in concerned)
-    now = {change.address: change.before for change in changes}
-    settings = _settings(function, method)
-    plan = Plan.make(
+    hit_addresses = " ".join(each.address for each in concerned)
+    draft = Draft(
         intent=intent,
-        facts=tuple(map(fact_of, concerned)),
-        changes=changes,
-        settings=settings,
-        reset=file,
-        steps=steps(now, now, settings=settings, reset=file),
-        notes=(f"{function.address} is reset by {method}: what is in it is lost", *_untold(concerned), *_along(hit)),
+        facts=tuple(map(function_fact, concerned)),
+        changes=(
+            *(binding_change(each.address, binding_of(each), binding_of(each)) for each in concerned),
+            *_method_change(function, method),
+            Change(kind="reset", name=file, subject=function.address, before="", after=hit_addresses),
+        ),
+        checks=(CheckRequest(kind=ANSWERS, subjects=tuple(each.address for each in concerned)),),
+        notes=(f"{function.address} is reset by {method}: what is in it is lost", *_unaware(concerned), *_along(hit)),
     )
-    return refuse_held(inventory, plan, circumstances)
+    return refuse_held(inventory, draft, circumstances)
 
 
-def _refuse_under_its_driver(function: Function, intent: Intent) -> None:
-    """A display that shows something, or a GPU that NVIDIA's driver keeps open, does not survive a reset."""
+def _refuse_under_its_driver(function: Function, intent: ResetIntent) -> None:
+    """Raise DeviceInUse for the boot display, or for a GPU that NVIDIA's driver keeps open."""
     if intent.force_holders or function.on_vfio or function.driver is None:
         return
     kept_open = function.driver == "nvidia" and not (function.nvml and function.nvml.persistence_mode is False)
@@ -83,7 +87,7 @@ def _refuse_under_its_driver(function: Function, intent: Intent) -> None:
 
 
 def _method(function: Function, wanted: str | None, files: frozenset[str]) -> str:
-    if not function.reset_methods and wanted is None and f"{DEVICES}/{function.address}/reset" in files:
+    if not function.reset_methods and wanted is None and f"{PCI_DEVICES}/{function.address}/reset" in files:
         return KERNEL_CHOICE  # a kernel before 5.15 names no methods
     if not function.reset_methods:
         raise HostError(
@@ -109,7 +113,7 @@ def _refuse_hitting(function: Function, others: list[Function]) -> None:
 
 
 def _file(function: Function, others: list[Function], files: frozenset[str]) -> str:
-    own, above = f"{DEVICES}/{function.address}/reset", f"{DEVICES}/{function.upstream}/reset_subordinate"
+    own, above = f"{PCI_DEVICES}/{function.address}/reset", f"{PCI_DEVICES}/{function.upstream}/reset_subordinate"
     if others and above not in files:
         raise HostError(
             f"the kernel resets no function by its bus that has siblings: {', '.join(o.address for o in others)}",
@@ -120,19 +124,29 @@ def _file(function: Function, others: list[Function], files: frozenset[str]) -> 
     return above if others else own
 
 
-def _settings(function: Function, method: str) -> tuple[Setting, ...]:
+def _method_change(function: Function, method: str) -> tuple[Change, ...]:
+    """Return the change that enables only `method` during the reset; none if the kernel tries it first anyway."""
     if method == KERNEL_CHOICE or method == function.reset_methods[0]:
         return ()
-    name, as_now = f"{DEVICES}/{function.address}/reset_method", " ".join(function.reset_methods)
-    made = Setting(
-        kind=SettingKind.RESET_METHOD, name=name, address=function.address, before=as_now, after=as_now, during=method
+    as_now = " ".join(function.reset_methods)
+    return (
+        Change(
+            kind="reset method",
+            name=f"{PCI_DEVICES}/{function.address}/reset_method",
+            subject=function.address,
+            before=as_now,
+            after=as_now,
+            during=method,
+            may_fail=True,
+        ),
     )
-    return (made,)
 
 
-def _untold(functions: list[Function]) -> tuple[str, ...]:
+def _unaware(functions: list[Function]) -> tuple[str, ...]:
     native = [f for f in functions if f.driver and not f.on_vfio]
-    return tuple(f"{f.driver} is not told of it, and may lose {f.address} until it is bound again" for f in native)
+    return tuple(
+        f"{f.driver} is not notified of the reset, and may lose {f.address} until it is bound again" for f in native
+    )
 
 
 def _along(others: list[Function]) -> tuple[str, ...]:

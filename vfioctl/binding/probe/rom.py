@@ -1,4 +1,4 @@
-"""A function's expansion ROM through the seam, and why it did not answer where it did not.
+"""Reads a function's expansion ROM through the kernel protocol, and explains why one does not answer. May not write.
 
 Sources: drivers/pci/pci-sysfs.c (pci_read_rom), drivers/pci/rom.c (pci_map_rom, pci_get_rom_size), linux/ioport.h.
 """
@@ -10,22 +10,22 @@ from collections.abc import Iterator, Mapping
 from vfioctl.binding.model.rom import Rom, parse_rom
 from vfioctl.errors import KernelRefused, Stuck, VerifyError
 from vfioctl.inventory.model.functions import Function
-from vfioctl.kernel.protocol import PCI_DEVICES, Kernel
+from vfioctl.kernel.protocol import PCI_DEVICES, Reader
 
 _ROM_BAR = 6
 _ROM_SHADOW = 0x2
-"""IORESOURCE_ROM_SHADOW: what the file shows is memory, where the firmware has left its copy."""
+"""IORESOURCE_ROM_SHADOW: the file shows the firmware's copy of the ROM in memory."""
 _MEMORY_DECODED = 0x2
 
 
-def read_rom(kernel: Kernel, function: Function) -> tuple[bytes, Rom]:
-    """The bytes and what they hold. Raises KernelRefused, Stuck; VerifyError when no ROM answered."""
-    try:
-        data = kernel.rom(function.address)
-    except KernelRefused as error:
-        error.hint = _absent(kernel, function) if error.symbol == "ENOENT" else error.hint or _silent(kernel, function)
-        error.facts.update(_circumstances(kernel, function))
-        raise
+def explain_refusal(kernel: Reader, function: Function, error: KernelRefused) -> None:
+    """Add to the error of a refused read why the ROM did not answer."""
+    error.hint = _absent(kernel, function) if error.symbol == "ENOENT" else error.hint or _silent(kernel, function)
+    error.facts.update(_circumstances(kernel, function))
+
+
+def understood(kernel: Reader, function: Function, data: bytes) -> Rom:
+    """Parse the bytes of a ROM. Raises VerifyError if no ROM answered."""
     if not data.strip(b"\xff") or not data.strip(b"\0"):
         said = f"all {len(data)} bytes are 0x{data[0]:02x}" if data else "it is empty"
         raise VerifyError(
@@ -37,10 +37,10 @@ def read_rom(kernel: Kernel, function: Function) -> tuple[bytes, Rom]:
     if _is_shadow(kernel, function):
         copy = "this is the firmware's copy in memory, as the boot display has it; the card's own ROM may differ"
         rom = rom.model_copy(update={"remarks": (*rom.remarks, copy)})
-    return data, rom
+    return rom
 
 
-def _absent(kernel: Kernel, function: Function) -> str:
+def _absent(kernel: Reader, function: Function) -> str:
     if function.is_vf:
         return f"a virtual function has no ROM of its own; that of its PF {function.physfn} is the card's"
     if not any(bar.index == _ROM_BAR for bar in function.bars):
@@ -48,12 +48,12 @@ def _absent(kernel: Kernel, function: Function) -> str:
     return f"the function has a BAR for an expansion ROM, but {kernel.description} has no file `rom` for it"
 
 
-def _silent(kernel: Kernel, function: Function) -> str:
-    """The likeliest reason first, each with what to do about it."""
+def _silent(kernel: Reader, function: Function) -> str:
+    """Return the possible reasons with remedies, the likeliest first."""
     return "; ".join(_reasons(kernel, function))
 
 
-def _reasons(kernel: Kernel, function: Function) -> Iterator[str]:
+def _reasons(kernel: Reader, function: Function) -> Iterator[str]:
     home, header = f"{PCI_DEVICES}/{function.address}", _header(kernel, function)
     state = function.power_state or "unknown"
     if header and not header.strip(b"\xff"):
@@ -75,7 +75,7 @@ def _reasons(kernel: Kernel, function: Function) -> Iterator[str]:
     yield "some cards show their ROM only on a machine that has another boot display"
 
 
-def _circumstances(kernel: Kernel, function: Function) -> Mapping[str, object]:
+def _circumstances(kernel: Reader, function: Function) -> Mapping[str, object]:
     header = _header(kernel, function)
     return {
         "power_state": function.power_state,
@@ -86,8 +86,8 @@ def _circumstances(kernel: Kernel, function: Function) -> Mapping[str, object]:
     }
 
 
-def _header(kernel: Kernel, function: Function) -> bytes:
-    """Empty where it cannot be read."""
+def _header(kernel: Reader, function: Function) -> bytes:
+    """Return the configuration header; empty if it cannot be read."""
     try:
         found = kernel.config(function.address)
     except (KernelRefused, Stuck):
@@ -95,7 +95,7 @@ def _header(kernel: Kernel, function: Function) -> bytes:
     return found if len(found) > _MEMORY_DECODED + 2 else b""
 
 
-def _is_shadow(kernel: Kernel, function: Function) -> bool:
+def _is_shadow(kernel: Reader, function: Function) -> bool:
     try:
         lines = kernel.read(f"{PCI_DEVICES}/{function.address}/resource").splitlines()
         return bool(int(lines[_ROM_BAR].split()[2], 16) & _ROM_SHADOW)

@@ -1,0 +1,125 @@
+"""The actions of the binding subsystem: modules, overrides, units, NVIDIA's modes and locks, ROMs. May not verify."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from vfioctl.core.action import Context
+from vfioctl.core.change import Step
+from vfioctl.errors import DeviceInUse
+from vfioctl.kernel.lenient import text
+from vfioctl.kernel.protocol import PCI_DRIVERS, Unanswered
+
+_PAUSE = 0.2
+
+
+class Load:
+    """Loads a kernel module and its dependencies."""
+
+    name: ClassVar[str] = "load"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        context.kernel.load(step.target)
+
+    def describe(self, step: Step) -> str:
+        return f"load the module {step.target}"
+
+    def progress(self, step: Step) -> str:
+        return f"load {step.target}"
+
+
+class Override:
+    """Writes `driver_override`. A driver that is registered only now may have another spelling than in the plan."""
+
+    name: ClassVar[str] = "override"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        spellings = (step.value, *step.alternatives)
+        registered = (name for name in spellings if context.kernel.has(f"{PCI_DRIVERS}/{name}"))
+        context.kernel.write(step.target, next(registered, step.value) if step.alternatives else step.value)
+
+    def describe(self, step: Step) -> str:
+        return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
+
+    def progress(self, step: Step) -> str:
+        return self.describe(step)
+
+
+class PersistenceMode:
+    """Sets the persistence mode of a GPU through NVML."""
+
+    name: ClassVar[str] = "persistence"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        context.kernel.persist(step.target, on=step.value == "1")
+
+    def describe(self, step: Step) -> str:
+        return f"persistence mode of {step.target} {'on' if step.value == '1' else 'off'}"
+
+    def progress(self, step: Step) -> str:
+        return self.describe(step)
+
+
+class Unit:
+    """Starts or stops a systemd unit."""
+
+    name: ClassVar[str] = "service"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        context.kernel.set_unit(step.target, active=step.value == "active")
+
+    def describe(self, step: Step) -> str:
+        return f"systemctl {self.progress(step)}"
+
+    def progress(self, step: Step) -> str:
+        return f"{'start' if step.value == 'active' else 'stop'} {step.target}"
+
+
+class GrantedLock:
+    """Writes `unbindLock` until it reads 1: the driver accepts the write even if it does not grant the lock."""
+
+    name: ClassVar[str] = "unbind lock"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        """Take the lock. Raises DeviceInUse if the driver still counts users after `settle` seconds."""
+        until = time.monotonic() + context.settle
+        while True:
+            context.kernel.write(step.target, step.value)
+            ((_, found),) = context.kernel.survey(text, [step.target])
+            if found == "1":
+                return
+            if time.monotonic() >= until:
+                why = found.reason if isinstance(found, Unanswered) else "it still counts users of the GPU"
+                raise DeviceInUse(
+                    f"the nvidia driver did not grant unbindLock for {step.subject}: {why}",
+                    hint="an open file that no process shows, or a kernel user such as nvidia_drm: see dmesg",
+                )
+            time.sleep(_PAUSE)
+
+    def describe(self, step: Step) -> str:
+        return f"{step.target} <- {step.value}"
+
+    def progress(self, step: Step) -> str:
+        return self.describe(step)
+
+
+class ReadRom:
+    """Enables a ROM, reads it, and disables it."""
+
+    name: ClassVar[str] = "read rom"
+    merges: ClassVar[bool] = False
+
+    def run(self, context: Context, step: Step) -> None:
+        context.data[step.target] = context.kernel.rom(step.subject)
+
+    def describe(self, step: Step) -> str:
+        return f"{step.target}: on, read, off"
+
+    def progress(self, step: Step) -> str:
+        return f"read {step.target}"

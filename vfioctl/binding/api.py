@@ -1,0 +1,267 @@
+"""The use cases of binding: bind, unbind, reset, rom. Reads the host for `plan`, which decides. May not write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vfioctl.errors import BadSpec, KernelRefused
+from vfioctl.inventory.api import InventoryApi, Waiting, until_released
+
+if TYPE_CHECKING:
+    from vfioctl.binding.model.circumstances import Circumstances
+    from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
+    from vfioctl.binding.model.rom import Rom
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Change, Draft, Intent, Plan
+    from vfioctl.inventory.api import Processes
+    from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.inventory.model.holders import Holders
+    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.session import Session
+
+Asked = TypeVar("Asked", bound="Intent")
+
+
+class BindingApi:
+    """Plans binding, unbinding and resetting the functions of one host, and reads their ROMs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._kernel = session, session.kernel
+        self._devices = InventoryApi(session)
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def plan_bind(  # noqa: PLR0913 - one for each thing that can be asked for
+        self,
+        devices: Sequence[str],
+        *,
+        every: bool = False,
+        driver: str | None = None,
+        with_group: bool = False,
+        allow_boot_vga: bool = False,
+        stop_services: Sequence[str] = (),
+        force_holders: bool = False,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+    ) -> Plan:
+        """Plan binding the devices to VFIO. Devices are named as for `InventoryApi.find`.
+
+        `stop_services`: units that may be stopped if they hold a device (`units_to_stop`). `wait`: timeout in seconds
+        for holders to release the devices; `waiting` is called meanwhile.
+
+        Raises NoIommu, GroupNotViable, DeviceInUse, DeviceDead, BadSpec, and what `find` raises.
+        """
+
+        def intent(chosen: tuple[PciAddress, ...]) -> BindIntent:
+            from vfioctl.binding.model.intents import BindIntent
+
+            return BindIntent(
+                devices=chosen,
+                driver=driver,
+                with_group=with_group,
+                allow_boot_vga=allow_boot_vga,
+                stop_services=tuple(stop_services),
+                force_holders=force_holders,
+            )
+
+        return until_released(
+            partial(self._planned, devices, intent, self._bind, every=every), wait=wait, waiting=waiting
+        )
+
+    def plan_unbind(
+        self,
+        devices: Sequence[str],
+        *,
+        every: bool = False,
+        to: str | None = None,
+        with_group: bool = False,
+        force_holders: bool = False,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+    ) -> Plan:
+        """Plan returning the devices to their drivers; see `plan_bind`. Raises DeviceInUse, BadSpec."""
+
+        def intent(chosen: tuple[PciAddress, ...]) -> UnbindIntent:
+            from vfioctl.binding.model.intents import UnbindIntent
+
+            return UnbindIntent(devices=chosen, driver=to, with_group=with_group, force_holders=force_holders)
+
+        return until_released(
+            partial(self._planned, devices, intent, self._unbind, every=every), wait=wait, waiting=waiting
+        )
+
+    def plan_reset(
+        self,
+        device: str,
+        *,
+        method: str | None = None,
+        force_holders: bool = False,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+    ) -> Plan:
+        """Plan resetting one device. Raises BadSpec, DeviceInUse, DeviceDead, HostError."""
+
+        def intent(chosen: tuple[PciAddress, ...]) -> ResetIntent:
+            from vfioctl.binding.model.intents import ResetIntent
+
+            return ResetIntent(devices=chosen, method=method, force_holders=force_holders)
+
+        return until_released(partial(self._planned, [device], intent, self._reset), wait=wait, waiting=waiting)
+
+    def replan(self, intent: Intent) -> Plan:
+        """Plan an intent on the host as it is now. Raises UnknownDevice, and what planning raises."""
+        from vfioctl.binding.model.intents import BindIntent, ResetIntent, UnbindIntent
+
+        makers: Mapping[type[Intent], Callable[[Inventory, Any, Processes], Draft]] = {
+            BindIntent: self._bind,
+            UnbindIntent: self._unbind,
+            ResetIntent: self._reset,
+        }
+        if type(intent) not in makers:
+            raise BadSpec(f"{intent.title()}: this plan cannot be saved and applied later")
+        devices = getattr(intent, "devices", ())
+        return self._planned(devices, lambda _: intent, makers[type(intent)], every=True)
+
+    def _planned(
+        self,
+        devices: Sequence[str],
+        intent: Callable[[tuple[PciAddress, ...]], Asked],
+        make: Callable[[Inventory, Asked, Processes], Draft],
+        *,
+        every: bool = False,
+    ) -> Plan:
+        processes = self._devices.processes()  # its workers scan while the inventory is read
+        inventory = self._devices.inventory()
+        chosen = self._devices.chosen(inventory, devices, every=every)
+        return self._session.registry.plan(make(inventory, intent(chosen), processes))
+
+    # -- planning inputs -----------------------------------------------------------------------
+
+    def _bind(self, inventory: Inventory, intent: BindIntent, processes: Processes) -> Draft:
+        from vfioctl.binding.plan.bind import plan_bind
+
+        concerned = self._concerned(inventory, intent.devices)
+        holders = self._holders([f for f in concerned if f.driver], inventory, processes)
+        return plan_bind(inventory, intent, self._circumstances(concerned, holders, intent))
+
+    def _unbind(self, inventory: Inventory, intent: UnbindIntent, processes: Processes) -> Draft:
+        from vfioctl.binding.model.circumstances import Circumstances
+        from vfioctl.binding.plan.bind import plan_unbind
+        from vfioctl.binding.records import recorded_bindings, recorded_settings
+
+        concerned = self._concerned(inventory, intent.devices)
+        holders = self._holders([f for f in concerned if f.driver], inventory, processes)
+        identities = {function.address: function.identity for function in inventory.functions}
+        store, boot_id = self._session.store, self._session.boot_id
+        records = recorded_bindings(store, identities, boot_id=boot_id)
+        recorded = recorded_settings(store, self._session.registry, boot_id=boot_id)
+        return plan_unbind(inventory, intent, records, Circumstances(holders=holders), self._restoring(recorded))
+
+    def _restoring(self, recorded: Sequence[Change]) -> tuple[Change, ...]:
+        """Return the changes that restore recorded settings; a value that someone else has set since is left alone."""
+        from vfioctl.core.reading import read_changes
+        from vfioctl.core.resource import Found
+
+        registry = self._session.registry
+        found = Found(read_changes(self._kernel, registry, recorded))
+        restored = (registry.resource(change).restore(change, found) for change in recorded)
+        return tuple(change for change in restored if change is not None)
+
+    def _reset(self, inventory: Inventory, intent: ResetIntent, processes: Processes) -> Draft:
+        from vfioctl.binding.model.circumstances import Circumstances
+        from vfioctl.binding.plan.reset import plan_reset, reset_with
+        from vfioctl.inventory.model.preconditions import refuse_marked
+
+        refuse_marked(inventory.by_address[intent.devices[0]])  # before any read that may block too
+        concerned = [inventory.by_address[address] for address in reset_with(inventory, intent.devices[0])]
+        holders = self._holders(concerned, inventory, processes)
+        return plan_reset(inventory, intent, Circumstances(holders=holders), self._reset_files(concerned))
+
+    def _concerned(self, inventory: Inventory, devices: Sequence[PciAddress]) -> list[Function]:
+        """Return the functions of the devices' cards and groups, without bridges. Raises DeviceInUse, DeviceDead."""
+        from vfioctl.inventory.model.preconditions import refuse_marked
+        from vfioctl.inventory.model.scope import scope_of
+
+        scope = scope_of(inventory, devices)
+        for address in scope.own:
+            refuse_marked(inventory.by_address[address])  # before any read that may block too
+        return [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
+
+    def _holders(self, functions: Sequence[Function], inventory: Inventory, processes: Processes) -> Holders:
+        return self._devices.holders_of(functions, inventory, processes)
+
+    def _circumstances(self, functions: Sequence[Function], holders: Holders, intent: BindIntent) -> Circumstances:
+        from vfioctl.binding.model.circumstances import Circumstances
+        from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
+        from vfioctl.inventory.model.values import PciAddress
+        from vfioctl.kernel.protocol import PCI_DEVICES
+
+        may_stop = set(intent.stop_services)
+        refusing = ((h.unit, h.address) for h in holders.refusing if isinstance(h.address, PciAddress))
+        units = [(unit, address) for unit, address in refusing if unit is not None and unit in may_stop]
+        return Circumstances(
+            holders=holders,
+            readings=read_settings(self._kernel, functions, units),
+            can_be_reset=frozenset(
+                f.address for f in functions if self._kernel.has(f"{PCI_DEVICES}/{f.address}/reset")
+            ),
+            idle_devices_sleep=idle_devices_sleep(self._kernel),
+        )
+
+    def _reset_files(self, functions: Sequence[Function]) -> frozenset[str]:
+        """Return the reset files that exist."""
+        from vfioctl.kernel.protocol import PCI_DEVICES
+
+        places = {function.address for function in functions} | {f.upstream for f in functions if f.upstream}
+        files = {f"{PCI_DEVICES}/{place}/{name}" for place in places for name in ("reset", "reset_subordinate")}
+        return frozenset(file for file in files if self._kernel.has(file))
+
+    # -- ROMs ----------------------------------------------------------------------------------------
+
+    def rom(self, device: str, *, progress: Progress | None = None) -> tuple[bytes, Rom]:
+        """Read one function's expansion ROM; return its bytes and contents. Journaled, because it enables the ROM.
+
+        On a read-only host the ROM's bytes must be recorded. Raises DeviceInUse, DeviceDead, KernelRefused,
+        VerifyError.
+        """
+        from vfioctl.binding.model.intents import RomIntent
+        from vfioctl.binding.probe.rom import explain_refusal, understood
+        from vfioctl.inventory.model.preconditions import refuse_marked
+
+        inventory = self._devices.inventory()
+        (address,) = self._devices.chosen(inventory, [device])
+        function = inventory.by_address[address]
+        refuse_marked(function)
+        try:
+            if self._kernel.read_only:
+                data = self._kernel.rom(address)
+            else:
+                plan = self._session.registry.plan(self._rom(inventory, RomIntent(devices=(address,))))
+                (data,) = self._session.apply(plan, progress=progress).data.values()
+        except KernelRefused as error:
+            explain_refusal(self._kernel, function, error)
+            raise
+        return data, understood(self._kernel, function, data)
+
+    def _rom(self, inventory: Inventory, intent: RomIntent) -> Draft:
+        from vfioctl.binding.resources.rom import OFF, ON, ROM
+        from vfioctl.core.change import Change, Draft
+        from vfioctl.inventory.model.scope import function_fact
+        from vfioctl.kernel.protocol import PCI_DEVICES
+
+        (address,) = intent.devices
+        name = f"{PCI_DEVICES}/{address}/rom"
+        switched = Change(kind=ROM, name=name, subject=address, before=OFF, after=OFF, during=ON)
+        return Draft(intent=intent, facts=(function_fact(inventory.by_address[address]),), changes=(switched,))
+
+
+def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
+    """Return the units that may be stopped: those named, and with `known` the services that only monitor GPUs."""
+    if not named and not known:
+        return ()
+    from vfioctl.binding.plan.release import GPU_SERVICES
+
+    given = (name if name.endswith(".service") else f"{name}.service" for name in named)
+    return tuple(dict.fromkeys([*given, *(GPU_SERVICES if known else ())]))

@@ -1,0 +1,86 @@
+"""Checks after functions were moved: their groups are viable, and the functions still answer. May not write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from vfioctl.core.action import Context
+from vfioctl.core.change import Plan
+from vfioctl.errors import KernelRefused, Stuck, VerifyError
+
+VIABLE, ANSWERS = "viable", "answers"
+DEAD = "its configuration space reads as all ones: nothing answers on the bus"
+SILENT = "reading its configuration space did not return"
+
+
+class Viable:
+    """Verifies through VFIO that the groups are viable for a guest. The subjects are group numbers."""
+
+    kind: ClassVar[str] = VIABLE
+
+    def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
+        del plan
+        for group in subjects:
+            if not self._is_viable(context, int(group)):
+                raise VerifyError(
+                    f"the kernel says that IOMMU group {group} is not viable: a member still does its own DMA",
+                    hint="vfioctl show names the members and their drivers",
+                )
+        return {}
+
+    def _is_viable(self, context: Context, group: int) -> bool:
+        try:
+            return context.kernel.viable(group)
+        except KernelRefused as error:
+            if error.symbol == "ENOENT" and context.kernel.has("/dev/vfio/devices"):
+                return True  # kernels with VFIO device nodes instead of group nodes do not report viability
+            raise
+
+    def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
+        del context, subjects
+        return {}
+
+    def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
+        del plan
+        return [f"the kernel, asked through /dev/vfio/{group}, calls group {group} viable" for group in subjects]
+
+    def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
+        del report
+        *most, last = subjects
+        listed = f"{', '.join(most)} and {last}" if most else last
+        noun, verb = ("groups", "are") if most else ("group", "is")
+        return [f"IOMMU {noun} {listed} {verb} ready for a guest."]
+
+
+class Answers:
+    """Verifies that the configuration space of the functions answers. A function that does not is marked as dead."""
+
+    kind: ClassVar[str] = ANSWERS
+
+    def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
+        """Do nothing: a dead device causes no rollback; `dead` reports it afterwards."""
+        del context, plan, subjects
+        return {}
+
+    def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
+        evidence = {address: self._evidence(context, address) for address in subjects}
+        return {address: text for address, text in evidence.items() if text}
+
+    def _evidence(self, context: Context, address: str) -> str:
+        """Return what shows that a function is dead; empty for one that is not."""
+        try:
+            is_dead = set(context.kernel.config(address)) == {0xFF}  # all bytes: the ids of a live VF read as ones
+        except KernelRefused:
+            return ""  # unreadable does not mean dead
+        except Stuck:
+            return SILENT
+        return DEAD if is_dead else ""
+
+    def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
+        del subjects
+        return ["its configuration space answers"] if plan.changes_of("reset") else []
+
+    def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
+        del subjects, report
+        return []

@@ -1,0 +1,19 @@
+"""The binding subsystem's ledger tables: each function's binding before vfioctl changed it. Holds SQL text only."""
+
+from vfioctl.core.store import Migration
+
+MIGRATIONS = (
+    Migration(
+        1,
+        """
+        CREATE TABLE previous (
+            address TEXT PRIMARY KEY,
+            identity TEXT NOT NULL,
+            boot_id TEXT NOT NULL,
+            driver TEXT,
+            driver_override TEXT,
+            journal INTEGER NOT NULL REFERENCES journal (id)
+        ) STRICT;
+        """,
+    ),
+)

@@ -1,0 +1,165 @@
+"""The intents of binding: bind, unbind, reset, rom. One frozen class per verb. May not do input or output."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from vfioctl.binding.model.binding import Binding, binding_in, same_driver
+from vfioctl.core.change import Change, Intent, Plan
+from vfioctl.inventory.model.holders import TakesDevices
+from vfioctl.inventory.model.scope import FUNCTION
+from vfioctl.inventory.model.values import PciAddress
+
+_SETTINGS = frozenset({"service", "persistence", "console", "framebuffer", "d3cold", "power", "lock"})
+_MOVING = frozenset({"module", "binding"}) | _SETTINGS
+
+
+class BindIntent(TakesDevices):
+    """Bind devices to vfio-pci or to their VFIO variant driver."""
+
+    done: ClassVar[str] = "bound"
+
+    verb: Literal["bind"] = "bind"
+    devices: tuple[PciAddress, ...]
+    driver: str | None = Field(default=None, description="--driver")
+    with_group: bool = False
+    allow_boot_vga: bool = False
+    stop_services: tuple[str, ...] = Field(default=(), description="units that may be stopped when they hold a device")
+
+    def title(self) -> str:
+        options = (
+            ("--with-group", self.with_group),
+            ("--allow-boot-vga", self.allow_boot_vga),
+            ("--force-holders", self.force_holders),
+        )
+        return _title("bind", self.devices, f"to {self.driver}" if self.driver else "", options)
+
+    def permits(self, plan: Plan) -> bool:
+        """Return whether the plan moves only devices among its facts, and stops only the named services."""
+        services = plan.changes_of("service")
+        return (
+            _moves_what_it_knows(plan)
+            and {change.name for change in services} <= set(self.stop_services)
+            and all(change.after == "inactive" for change in services)
+            and _loads_what_it_binds(plan)
+            and _verifies_its_groups(plan)
+        )
+
+    def undone_by(self, plan: Plan) -> tuple[str, ...]:
+        del plan
+        return f"vfioctl unbind {' '.join(self.devices)}", "which puts back what is recorded before the first step"
+
+
+class UnbindIntent(TakesDevices):
+    """Return devices to their previous drivers, or to another driver."""
+
+    done: ClassVar[str] = "unbound"
+
+    verb: Literal["unbind"] = "unbind"
+    devices: tuple[PciAddress, ...]
+    driver: str | None = Field(default=None, description="--to")
+    with_group: bool = False
+
+    def title(self) -> str:
+        options = (("--with-group", self.with_group), ("--force-holders", self.force_holders))
+        return _title("unbind", self.devices, f"to {self.driver}" if self.driver else "", options)
+
+    def permits(self, plan: Plan) -> bool:
+        """Return whether the plan moves only devices among its facts, and stops no service."""
+        stops = any("inactive" in (c.after, c.during) for c in plan.changes_of("service"))
+        return _moves_what_it_knows(plan) and not stops
+
+    def undone_by(self, plan: Plan) -> tuple[str, ...]:
+        del plan
+        return (f"vfioctl bind {' '.join(self.devices)}{' --with-group' if self.with_group else ''}",)
+
+
+class ResetIntent(TakesDevices):
+    """Reset one device."""
+
+    done: ClassVar[str] = "reset"
+
+    verb: Literal["reset"] = "reset"
+    devices: tuple[PciAddress, ...]
+    method: str | None = Field(default=None, description="flr, bus, pm, ...")
+
+    def title(self) -> str:
+        options = (("--force-holders", self.force_holders),)
+        return _title("reset", self.devices, f"by {self.method}" if self.method else "", options)
+
+    def permits(self, plan: Plan) -> bool:
+        """Return whether the plan resets only the device asked for, and moves none."""
+        allowed = {"binding", "reset method", "reset"}
+        resets = plan.changes_of("reset")
+        known = {change.subject for change in plan.changes_of("binding")}
+        return (
+            {change.kind for change in plan.changes} <= allowed
+            and all(set(change.after.split()) == known for change in resets)
+            and all(change.before == change.after for change in plan.changes_of("binding"))
+            and begins_at_its_facts(plan)
+            and len(resets) <= 1
+            and all(change.subject in self.devices for change in (*resets, *plan.changes_of("reset method")))
+        )
+
+    def undone_by(self, plan: Plan) -> tuple[str, ...]:
+        del plan
+        return ()
+
+
+class RomIntent(Intent):
+    """Enable one device's expansion ROM, read it, and disable it."""
+
+    done: ClassVar[str] = "read"
+
+    verb: Literal["rom"] = "rom"
+    devices: tuple[PciAddress, ...]
+
+    def title(self) -> str:
+        return f"rom {' '.join(self.devices)}"
+
+    def permits(self, plan: Plan) -> bool:
+        return all(change.kind == "rom" and change.subject in self.devices for change in plan.changes)
+
+    def undone_by(self, plan: Plan) -> tuple[str, ...]:
+        del plan
+        return ()
+
+
+def _title(verb: str, devices: tuple[PciAddress, ...], goal: str, options: tuple[tuple[str, bool], ...]) -> str:
+    *most, last = devices or ("",)
+    listed = f"{', '.join(most)} and {last}" if most else str(last)
+    given = " ".join(option for option, wanted in options if wanted)
+    return " ".join(filter(None, (verb, listed, goal, given)))
+
+
+def _moves_what_it_knows(plan: Plan) -> bool:
+    """Return whether the plan moves only functions among its facts, from the recorded driver."""
+    known = {fact.subject for fact in plan.facts_of(FUNCTION)}
+    return (
+        {change.kind for change in plan.changes} <= _MOVING
+        and all(change.subject in known for change in plan.changes)
+        and begins_at_its_facts(plan)
+    )
+
+
+def begins_at_its_facts(plan: Plan) -> bool:
+    """Return whether each binding change starts from the binding in the facts of its function."""
+    known = {fact.subject: binding_in(fact) for fact in plan.facts_of(FUNCTION)}
+    return all(known.get(each.subject) == _before(each) for each in plan.changes_of("binding"))
+
+
+def _loads_what_it_binds(plan: Plan) -> bool:
+    drivers = {Binding.parse(change.after).driver for change in plan.changes_of("binding")}
+    return all(any(same_driver(each.name, driver) for driver in drivers) for each in plan.changes_of("module"))
+
+
+def _verifies_its_groups(plan: Plan) -> bool:
+    moved = {change.subject for change in plan.changes_of("binding")}
+    groups = {str(fact.values["iommu_group"]) for fact in plan.facts_of(FUNCTION) if fact.subject in moved}
+    return groups <= {group for check in plan.checks if check.kind == "viable" for group in check.subjects}
+
+
+def _before(change: Change) -> Binding:
+    return Binding.parse(change.before)

@@ -1,0 +1,79 @@
+"""Records of each function's binding before vfioctl changed it, for `unbind`. May write only the table `previous`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+from vfioctl.binding.model.binding import Binding
+from vfioctl.core.change import Change, JournalState, Plan
+from vfioctl.core.journal import plan_in
+from vfioctl.core.registry import Registry
+from vfioctl.core.store import Store
+from vfioctl.inventory.model.scope import FUNCTION
+from vfioctl.inventory.model.values import PciAddress
+
+_SETTINGS = """
+    SELECT journal.id, previous.address, journal.plan FROM journal JOIN previous ON previous.journal = journal.id
+    WHERE previous.boot_id = ? ORDER BY journal.id
+"""
+_RECORDS = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
+# If someone unbound a device from VFIO by hand and it has no driver now, the old record still holds.
+_REMEMBER = """
+    INSERT INTO previous (address, identity, boot_id, driver, driver_override, journal) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (address) DO UPDATE SET
+        identity = excluded.identity, boot_id = excluded.boot_id, driver = excluded.driver,
+        driver_override = excluded.driver_override, journal = excluded.journal
+    WHERE excluded.driver IS NOT NULL OR identity != excluded.identity OR boot_id != excluded.boot_id
+"""
+_Record = tuple[str, str, str | None, str | None]
+_NOT_SETTINGS = ("binding", "module")
+
+
+class PreviousBindings:
+    """Writes the table `previous` in the journal's transactions."""
+
+    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str) -> None:
+        """Record each device's binding, unless it is on VFIO already: then an older record holds its origin."""
+        del now
+        if plan.intent.verb != "bind":
+            return
+        identities = {fact.subject: fact.values["identity"] for fact in plan.facts_of(FUNCTION)}
+        for change in plan.changes_of("binding"):
+            before = Binding.parse(change.before)
+            if not before.on_vfio:
+                record = (identities[change.subject], boot_id, before.driver, before.driver_override, entry)
+                db.execute(_REMEMBER, (change.subject, *record))
+
+    def end(self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState) -> None:
+        """Delete the records of a bind that was rolled back, and of devices that were returned."""
+        if plan.intent.verb == "unbind" and state == JournalState.DONE:
+            db.executemany("DELETE FROM previous WHERE address = ?", [(subject,) for subject in plan.subjects])
+        if state in (JournalState.BACK, JournalState.REBOOTED):
+            db.execute("DELETE FROM previous WHERE journal = ?", (entry,))
+
+
+def recorded_bindings(
+    store: Store, identities: Mapping[PciAddress, str], *, boot_id: str
+) -> Mapping[PciAddress, Binding]:
+    """Return the devices' bindings recorded in this boot, but not if another device has the address now."""
+    rows: list[_Record] = store.read(lambda db: db.execute(_RECORDS, (boot_id,)).fetchall(), [])
+    return {
+        PciAddress(address): Binding(driver, override)
+        for address, identity, driver, override in rows
+        if identities.get(PciAddress(address)) == identity
+    }
+
+
+def recorded_settings(store: Store, registry: Registry, *, boot_id: str) -> tuple[Change, ...]:
+    """Return the settings changed in this boot when the recorded devices were bound to VFIO."""
+
+    def ask(db: sqlite3.Connection) -> tuple[Change, ...]:
+        return tuple(
+            change
+            for number, address, text in db.execute(_SETTINGS, (boot_id,)).fetchall()
+            for change in plan_in(registry, number, text).changes
+            if change.subject == address and change.kind not in _NOT_SETTINGS
+        )
+
+    return store.read(ask, ())

@@ -1,0 +1,1 @@
+"""The resources of the binding subsystem: one class in one file for each kind."""

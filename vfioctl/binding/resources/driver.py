@@ -1,0 +1,148 @@
+"""The driver that a function is bound to, with its `driver_override`.
+
+The order of the steps follows kernel commit 782a985d7af2: override first, so that no other driver can bind the device
+between unbind and probe; then every unbind; then every probe. On unbind the override names the old driver, and is
+restored only after that driver is bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, same_driver
+from vfioctl.binding.resources.module import module_changes
+from vfioctl.core.change import Change, Phase, Step
+from vfioctl.core.resource import Description, FileResource, Found
+from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Reader
+
+if TYPE_CHECKING:
+    from vfioctl.kernel.protocol import Kernel
+
+BINDING = "binding"
+CLEAR = "\n"
+"""The text that clears driver_override."""
+_NO_OVERRIDE = ("(null)", "")
+_DRIVER = re.compile(r"[^/\0-\x1f\x7f-\x9f]{1,100}")
+
+
+class DriverBinding(FileResource):
+    """The binding of a function; `Binding` defines its text form."""
+
+    kind: ClassVar[str] = BINDING
+    hint: ClassVar[str] = "the kernel log says why the driver did not take it: dmesg | tail"
+    must_answer: ClassVar[bool] = True
+
+    def validate(self, change: Change) -> None:
+        if change.name != change.subject or not PCI_ADDRESS.fullmatch(change.name):
+            raise ValueError(f"not a function: {change.name[:40]!r}")
+        for text in (change.before, change.after):
+            binding = Binding.parse(text)
+            names = [*filter(None, (binding.driver, binding.driver_override)), *binding.spellings]
+            if binding.text != text or not all(map(_DRIVER.fullmatch, names)) or any("/" in name for name in names):
+                raise ValueError(f"not a binding: {text[:80]!r}")
+
+    def blocking(self, change: Change) -> Iterable[str]:
+        return (_override_of(change),)  # read under the device's lock (driver_override_show)
+
+    def read(self, reader: Reader, change: Change) -> str | None:
+        home = f"{PCI_DEVICES}/{change.name}"
+        try:
+            override: str | None = reader.read(_override_of(change))
+        except KernelRefused:
+            if not reader.has(home):
+                return None
+            override = None
+        try:
+            driver: str | None = reader.link(f"{home}/driver").rpartition("/")[2]
+        except KernelRefused:
+            driver = None
+        return Binding(driver, None if override in _NO_OVERRIDE else override).text
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        before, after = Binding.parse(change.before), Binding.parse(change.after)
+        if before.settled(after):
+            return
+        override = before.driver_override
+        if before.moves(after):
+            override = _aim(after)
+            yield from _overrides(change, before.driver_override, after, override, Phase.AIM)
+            yield from _moving(change, before, after)
+        yield from _overrides(change, override, after, after.driver_override, Phase.CLEAR)
+
+    def matches(self, change: Change, found: str | None) -> bool:
+        return found is not None and Binding.parse(found).meets(Binding.parse(change.after))
+
+    def restore(self, change: Change, found: Found) -> Change | None:
+        return change.to(change.before, found=_there(change, found))
+
+    def finish(self, change: Change, found: Found) -> Change | None:
+        return change.to(change.after, found=_there(change, found))
+
+    def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
+        return module_changes(kernel, change)
+
+    def describe(self, change: Change) -> Description:
+        return Description(change.name, _words(change.before), _words(change.after))
+
+
+def binding_change(address: str, before: Binding, after: Binding) -> Change:
+    """Return the change of one function's binding."""
+    return Change(kind=BINDING, name=address, subject=address, before=before.text, after=after.text)
+
+
+def _moving(change: Change, before: Binding, after: Binding) -> Iterator[Step]:
+    address = change.subject
+    if before.driver:
+        yield Step(phase=Phase.CHECK, action="unheld", target=address, why="what somebody holds is not taken")
+        yield Step(
+            phase=Phase.UNBIND,
+            target=f"{PCI_DRIVERS}/{before.driver}/unbind",
+            value=address,
+            why=f"{before.driver} releases it",
+            subject=address,
+        )
+    if after.driver:
+        whom = "the kernel chooses a driver" if after.driver == KERNEL_CHOICE else f"{after.driver} takes it"
+        yield Step(phase=Phase.PROBE, target=DRIVERS_PROBE, value=address, why=whom, subject=address)
+
+
+def _aim(wanted: Binding) -> str | None:
+    """Return the driver that the override names until the device is probed."""
+    if wanted.driver in (None, KERNEL_CHOICE):
+        return wanted.driver_override
+    return wanted.driver
+
+
+def _overrides(change: Change, now: str | None, after: Binding, name: str | None, phase: Phase) -> Iterator[Step]:
+    if same_driver(now, name):
+        return
+    why = "so that no other driver can take it" if phase == Phase.AIM else "as it was before"
+    yield Step(
+        phase=phase,
+        action="override",
+        target=_override_of(change),
+        value=name or CLEAR,
+        alternatives=after.spellings if name == after.driver else (),
+        why=why if name else "no override any more",
+        subject=change.subject,
+    )
+
+
+def _override_of(change: Change) -> str:
+    return f"{PCI_DEVICES}/{change.name}/driver_override"
+
+
+def _there(change: Change, found: Found) -> str:
+    now = found.of(change)
+    if now is None:
+        raise Stuck(f"{change.name} has gone from the PCI bus", hint="rescan the bus, then recover")
+    return now
+
+
+def _words(text: str) -> str:
+    return text.replace(KERNEL_CHOICE, "the kernel's choice")

@@ -1,0 +1,48 @@
+"""The shared class of settings that are changed while a device is on VFIO and restored afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from vfioctl.core.change import Change, Phase, Step
+from vfioctl.core.resource import FileResource, Found
+
+
+class ReleasedFile(FileResource):
+    """A setting with one value while the device is on VFIO, and its old value afterwards.
+
+    Restoring it may fail (`may_fail`): a setting that cannot be restored must not undo the device's return.
+    """
+
+    released: ClassVar[str]
+    """The value for a device on VFIO."""
+    why: ClassVar[str] = "it holds the device"
+    again: ClassVar[str] = "as it was before"
+    after_each_bind: ClassVar[bool] = False
+    """Whether a device that comes from another VFIO driver needs it as well."""
+
+    def is_to_release(self, value: str | None) -> bool:
+        """Return whether a device that goes to VFIO needs a change. None: the value could not be read."""
+        return value not in (None, self.released)
+
+    def recorded(self, value: str | None) -> str:
+        """Return the value to put back afterwards."""
+        return value or ""
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        if change.before == change.after:
+            return
+        if change.after == self.released:
+            yield self.write(change, change.after, phase=Phase.RELEASE)
+        else:
+            yield self.write(change, change.after, phase=Phase.SETTLE, why=self.again)
+
+    def shows_done(self, change: Change, found: str | None) -> bool:
+        """Always true: the binding shows whether a change was completed, and completing it writes the rest."""
+        del change, found
+        return True
+
+    def restore(self, change: Change, found: Found) -> Change | None:
+        back = super().restore(change, found)
+        return back and back.model_copy(update={"may_fail": True})
