@@ -1,4 +1,4 @@
-"""Builds the tree of a made-up Linux host and writes it in the form of docs/recorded-hosts.md.
+"""Builds the file tree of a synthetic Linux host, and writes it in the format of docs/recorded-hosts.md.
 
 Paths, links and texts have the shape that the kernel gives them, so that a reader cannot tell a built host from a
 recorded one: link targets are relative as sysfs makes them, BARs lie inside the windows of the bridges above.

@@ -1,4 +1,4 @@
-"""Simulated machines for tests: a bundled host in memory, with faults, and what of it a change may alter."""
+"""Simulated machines for tests: a bundled host in memory, with faults, and the state that a change may alter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from hypothesis import settings
 
-from vfioctl.core.change import Plan, Step, StepKind
+from vfioctl.core.change import Plan, Step
+from vfioctl.core.registry import Registry
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function, Group, Inventory, Iommu
 from vfioctl.inventory.model.values import PciAddress
@@ -20,8 +21,11 @@ from vfioctl.kernel.simulated.blocking import MANAGING
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.rules import driver_of
+from vfioctl.session import Session
+from vfioctl.subsystems import SUBSYSTEMS
 
 HOSTS = Path(__file__).parent
+REGISTRY = Registry(SUBSYSTEMS)
 NAMES = tuple(sorted(file.stem for file in HOSTS.glob("*.host")))
 
 unhurried = settings(deadline=None)
@@ -114,7 +118,7 @@ def copy(tree: Tree) -> Tree:
 
 def machine(tree: Tree, ledger: Path, faults: Sequence[Fault] = ()) -> Host:
     """A host on that very tree: a second one on it is what another process would see."""
-    return Host(Simulated(tree, "simulated", faults=faults), ledger, settle=0.0, lock_wait=0.0)
+    return Host(Session(Simulated(tree, "simulated", faults=faults), ledger, settle=0.0, lock_wait=0.0))
 
 
 def write_ledger(ledger: Path, content: bytes | None) -> None:
@@ -125,19 +129,18 @@ def write_ledger(ledger: Path, content: bytes | None) -> None:
         ledger.write_bytes(content)
 
 
-_EFFECTS = (StepKind.WRITE, StepKind.PERSISTENCE, StepKind.SERVICE, StepKind.KEEP, StepKind.NVIDIA_VFS)
+_NO_EFFECTS = ("load", "unheld", "unheld VFs")
 
 
 def effects_of(plan: Plan) -> list[Step]:
     """The steps that the simulated kernel counts, each as one of its `writes`."""
-    return [step for step in plan.steps if step.kind in _EFFECTS]
+    return [step for step in plan.steps if step.action not in _NO_EFFECTS]
 
 
 def effect(step: Step) -> tuple[str, str]:
     """A step as the simulated kernel notes it."""
-    prefixes = {StepKind.PERSISTENCE: "nvml:", StepKind.SERVICE: "unit:", StepKind.NVIDIA_VFS: MANAGING}
-    prefix = prefixes.get(step.kind, "")
-    return f"{prefix}{step.target}", step.value
+    prefixes = {"persistence": "nvml:", "service": "unit:", "NVIDIA VFs": MANAGING}
+    return f"{prefixes.get(step.action, '')}{step.target}", step.value
 
 
 def state(tree: Tree) -> Mapping[str, Any]:

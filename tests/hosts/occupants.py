@@ -1,4 +1,4 @@
-"""Who uses a made-up host: processes, file systems, interfaces, the console, as /proc and /sys show them."""
+"""Users of devices on a synthetic host: processes, file systems, interfaces, the console, as in /proc and /sys."""
 
 from __future__ import annotations
 

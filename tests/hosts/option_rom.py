@@ -1,4 +1,4 @@
-"""Makes PCI expansion ROMs: sound ones for made-up hosts, and parts of others for tests. Does no input or output."""
+"""Builds PCI expansion ROMs: valid ones for hosts, and parts of invalid ones for tests. Does no input or output."""
 
 from __future__ import annotations
 

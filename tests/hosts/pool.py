@@ -1,4 +1,4 @@
-"""A parent of mediated devices that is no PCI function, in a tree: what samples/vfio-mdev/mbochs.c shows.
+"""Adds a parent of mediated devices that is no PCI function to a tree, like samples/vfio-mdev/mbochs.c.
 
 Does no input or output.
 """
@@ -13,7 +13,7 @@ SIZES = {"mbochs-small": 4, "mbochs-medium": 16, "mbochs-large": 64}
 
 
 def add_pool(tree: Tree, megabytes: int) -> None:
-    """The parent with three types that share so many MB; nothing is made on it yet."""
+    """The parent with three types that share this many MB; it has no vGPUs yet."""
     home = f"/sys/devices/virtual/{PARENT}/{PARENT}"
     tree.put_link(f"/sys/class/mdev_bus/{PARENT}", f"../../devices/virtual/{PARENT}/{PARENT}")
     tree.put_directory("/sys/bus/mdev/devices")

@@ -1,4 +1,4 @@
-"""How a made-up host's GPUs are cut: types, instances and profiles as each interface of the kernel shows them."""
+"""Adds vGPUs to a synthetic host: types, vGPUs and profiles, as each kernel interface shows them."""
 
 from __future__ import annotations
 

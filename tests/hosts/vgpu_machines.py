@@ -1,4 +1,4 @@
-"""Simulated hosts whose vGPUs tests change: how each begins and boots, which changes there are, what of it counts."""
+"""Simulated hosts for tests that change vGPUs: initial state, boot, the changes, and comparing states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.hosts.machines import copy, effect, effects_of, machine, original, write_ledger
 from tests.hosts.pool import add_pool
-from vfioctl.core.change import Plan, Result, Step, StepKind
+from vfioctl.core.change import Plan, Result, Step
 from vfioctl.host import Host
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import read_tree
@@ -101,14 +101,14 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def rows(host: Host) -> Rows:
-    """What the ledger says that vfioctl made: place, and whether it is kept."""
-    return {made.id: (made.place, made.kept) for made in host._known_of_vgpus()[1].values()}
+    """What the ledger says that vfioctl created: place, and whether it is persistent."""
+    return {created.id: (created.place, created.persistent) for created in host.vgpu.created().values()}
 
 
 def ours(host: Host) -> set[str]:
     """The vGPUs that are shown as vfioctl's, and as being there."""
     away = (VgpuState.DEFINED, VgpuState.ZOMBIE, VgpuState.WEDGED)
-    return {vgpu.id for vgpu in host.vgpus().instances if vgpu.owner == OURS and vgpu.state not in away}
+    return {vgpu.id for vgpu in host.vgpu.vgpus().instances if vgpu.owner == OURS and vgpu.state not in away}
 
 
 # -- a host that boots -----------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ class Case:
         assert outcome.result == Result.DONE
         self.after, self.rows_after, self.ours_after = everything(done), rows(host), ours(host)
         self.effects = effects_of(self.plan)
-        assert isinstance(host.kernel, Simulated)
-        assert host.kernel.writes == [effect(step) for step in self.effects]
+        assert isinstance(host.session.kernel, Simulated)
+        assert host.session.kernel.writes == [effect(step) for step in self.effects]
         assert self.effects
         assert differing(self.before, self.after)
 
@@ -234,7 +234,7 @@ class Case:
 
 
 def made_by(step: Step) -> bool:
-    """Whether a vGPU is made by that step."""
+    """Whether the step creates a vGPU."""
     return step.target.endswith("/create") or (step.target.endswith("/current_vgpu_type") and step.value != "0")
 
 
@@ -262,12 +262,12 @@ def all_cases(host_name: str, folder: Path) -> Iterator[Case]:
 
 def create(type_name: str, names: tuple[str, ...] = (), *, count: int = 1, **more: Any) -> Ask:
     """That many vGPUs, called by the first of the names where they are mediated devices."""
-    return lambda host: host.plan_create(type_name, count=count, uuids=names[:count], **more)
+    return lambda host: host.vgpu.plan_create(type_name, count=count, uuids=names[:count], **more)
 
 
 def remove_all(host: Host) -> Plan:
     """All vGPUs that are vfioctl's."""
-    return host.plan_remove(sorted(ours(host)))
+    return host.vgpu.plan_remove(sorted(ours(host)))
 
 
 def _vgpus(
@@ -285,7 +285,7 @@ def _vgpus(
 
 
 def vfs(address: str, count: int | None, *, persistent: bool = False) -> Ask:
-    return lambda host: host.plan_vfs(address, count, persistent=persistent)
+    return lambda host: host.vgpu.plan_vfs(address, count, persistent=persistent)
 
 
 def _counts(address: str) -> tuple[tuple[str, Ask, tuple[Ask, ...]], ...]:
@@ -301,7 +301,7 @@ def _counts(address: str) -> tuple[tuple[str, Ask, tuple[Ask, ...]], ...]:
 
 def _nvidia(address: str) -> tuple[tuple[str, Ask, tuple[Ask, ...]], ...]:
     def off(host: Host) -> Plan:
-        return host.plan_vfs(address, 0, foreign=True)
+        return host.vgpu.plan_vfs(address, 0, foreign=True)
 
     on, kept = vfs(address, None), vfs(address, None, persistent=True)
     return (
@@ -314,9 +314,9 @@ def _nvidia(address: str) -> tuple[tuple[str, Ask, tuple[Ask, ...]], ...]:
 
 def _profile(host: Host) -> Plan:
     values = (("vf1/exec_quantum_ms", "30"), ("vf2/preempt_timeout_us", "50000"), ("pf/sched_priority", "high"))
-    return host.plan_profile(XE, values)
+    return host.vgpu.plan_profile(XE, values)
 
 
-def kinds_of(case: Case) -> frozenset[StepKind | str]:
+def kinds_of(case: Case) -> frozenset[str]:
     """Which kinds of effects it has, however many: of several cases alike the shortest is enough."""
-    return frozenset((*(step.kind for step in case.effects), *(s.target.rpartition("/")[2] for s in case.effects)))
+    return frozenset((*(step.action for step in case.effects), *(s.target.rpartition("/")[2] for s in case.effects)))

@@ -1,96 +1,77 @@
-"""What a host's library does with vGPUs and VFs: a part of `Host`, for reading apart.
-
-Every method may raise any class of the error tree in `vfioctl.errors`; a method names those of its own.
-"""
+"""The API for vGPUs and VFs: reading them, planning changes, and creating persistent ones at boot."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import StoreDamaged, UnknownDevice
+from vfioctl.errors import BadSpec, VfioctlError
+from vfioctl.inventory.api import InventoryApi, Waiting, until_released
+from vfioctl.vgpu.ledger import recorded, recorded_if_possible
+from vfioctl.vgpu.model.strategy import Strategy
 
 if TYPE_CHECKING:
-    from vfioctl.core.change import Intent, Plan
-    from vfioctl.core.engine import Engine
-    from vfioctl.core.journal import Journal
-    from vfioctl.core.snapshot import Names
-    from vfioctl.inventory.model.functions import Inventory, Mark
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Draft, Intent, Outcome, Plan
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
-    from vfioctl.inventory.model.values import PciAddress, Subject
-    from vfioctl.inventory.probe.processes import Processes
-    from vfioctl.kernel.protocol import Kernel
-    from vfioctl.vgpu.model.vgpu import Made, VgpuCard, Vgpus
-
+    from vfioctl.session import Session
+    from vfioctl.vgpu.model.intents import RemoveVgpuIntent
+    from vfioctl.vgpu.model.vgpu import Created, VgpuCard, Vgpus
+    from vfioctl.vgpu.probe.persistent import Wanted
+    from vfioctl.vgpu.restoring import Restored
 
 _MOST = 65_535
 
 
-class HostVgpus:
-    """See `Host`."""
+class VgpuApi:
+    """The vGPUs and VFs of one host. Any method may raise any VfioctlError; each documents its own errors."""
 
-    kernel: Kernel
-    ledger: Path
-    _seen: Inventory | None
-    _type_names: Names = {}  # noqa: RUF012 - replaced, never changed
+    def __init__(self, session: Session) -> None:
+        self._session, self._kernel = session, session.kernel
+        self._devices = InventoryApi(session)
 
-    if TYPE_CHECKING:
-
-        @cached_property
-        def _journal(self) -> Journal: ...
-        @cached_property
-        def _engine(self) -> Engine: ...
-
-        def inventory(self) -> Inventory: ...
-        def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]: ...
-        def _marks(self) -> Mapping[Subject, Mark]: ...
+    # -- reading -----------------------------------------------------------------------------------
 
     def vgpus(self) -> Vgpus:
-        """What can be sliced here, and all vGPUs; those that vfioctl did not make are foreign."""
+        """The cards that offer vGPUs, and all vGPUs; those that vfioctl did not create are foreign."""
         from vfioctl.vgpu.probe.scan import VgpuScan
 
-        # its children read while the models are imported; of a wedged device nothing is asked
-        wedged, made, names = self._known_of_vgpus()
-        scan = VgpuScan(self.kernel, suspects=wedged)
+        # its workers read while the models are imported; wedged devices are not read
+        wedged, created, names = recorded_if_possible(self._session)
+        scan = VgpuScan(self._kernel, suspects=wedged)
         from vfioctl.vgpu.model.lookup import with_owners
         from vfioctl.vgpu.probe.inventory import assemble
 
-        return with_owners(assemble(self.kernel, scan, names), made, wedged)
+        return with_owners(assemble(self._kernel, scan, names), created, wedged)
 
-    def _known_of_vgpus(self) -> tuple[Mapping[str, str], Mapping[str, Made], Names]:
-        """Those that are wedged, those that vfioctl made, and names. Nothing where the ledger cannot be used."""
-        if not self.ledger.exists():
-            return {}, {}, {}
-        from vfioctl.core.snapshot import BOOT_ID, LedgerSnapshot
-        from vfioctl.core.store import Store
-
-        glance = LedgerSnapshot(Store(self.ledger), boot_id=self.kernel.read(BOOT_ID))
-        with suppress(StoreDamaged):
-            return glance.wedged(), glance.made(), glance.type_names()
-        return {}, {}, {}
-
-    def _mdev_holders(self, words: Sequence[str], processes: Processes) -> Holders | None:
-        if not words:
-            return None
-        from vfioctl.inventory.model.values import Uuid
-        from vfioctl.inventory.probe.holders import read_mdev_holders
-
-        mdevs = [Uuid(word) for word in words]
-        known = {vgpu.id: vgpu.iommu_group for vgpu in self.vgpus().instances if vgpu.state != "defined"}
-        if missing := [mdev for mdev in mdevs if mdev not in known]:
-            raise UnknownDevice(f"there is no vGPU {missing[0]} here", hint="vfioctl vgpu list shows those that are")
-        marks = self._marks()
-        found = read_mdev_holders(self.kernel, mdevs, processes, known)
-        return found.model_copy(update={"marks": tuple(marks[mdev] for mdev in mdevs if mdev in marks)})
+    def created(self) -> Mapping[str, Created]:
+        """The ledger's records of what vfioctl created and may still exist, by id."""
+        return recorded_if_possible(self._session).created
 
     def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
-        """What those cards are, by their address; nothing for those that no database knows."""
+        """Product names of the cards, by address; unknown cards are left out."""
         from vfioctl.vgpu.probe.inventory import titles
 
-        return titles(self.kernel, cards)
+        return titles(self._kernel, cards)
+
+    def parent_called(self, word: str) -> str:
+        """The address for a selector such as `gpu0`; any other word unchanged. Reads the inventory only if needed."""
+        if word.startswith("gpu") and word[3:].isdecimal():
+            (word,) = self._devices.find([word])
+        return word
+
+    def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
+        """The holders of functions, with the rest of their cards and groups, and of mediated devices, given by UUID.
+
+        Raises UnknownDevice, and what `InventoryApi.find` raises.
+        """
+        from vfioctl.vgpu.holding import holders
+
+        return holders(self._devices, self.vgpus, selectors, every=every)
+
+    # -- vGPUs -------------------------------------------------------------------------------------
 
     def plan_create(  # noqa: PLR0913 - one for each thing that can be asked for
         self,
@@ -100,128 +81,212 @@ class HostVgpus:
         numa: int | None = None,
         count: int = 1,
         uuids: Sequence[str] = (),
-        placement: str = "binpack",
+        placement: Strategy = Strategy.BINPACK,
         parameters: Iterable[tuple[str, str]] = (),
         persistent: bool = False,
         exclude: Sequence[str] = (),
     ) -> Plan:
-        """What making so many vGPUs of a type takes; it is named by id, name or profile.
+        """The plan that creates `count` vGPUs of a type, given by id, name or profile.
 
-        `parent`: a card or a place on it, as `vgpus` names them. `uuids`: one for each mdev; made up where there are
-        none. `placement`: binpack, spread or numa. `shun`: places to avoid.
+        `parent`: a card or parent as in `vgpus`, or `gpu0`. `uuids`: one for each mediated device; generated if
+        empty. `exclude`: names of parents to avoid.
 
         Raises NoCapacity, DeviceInUse, BadSpec, UnknownDevice.
         """
         from uuid import uuid4
 
-        names = tuple(uuids) or tuple(str(uuid4()) for _ in range(min(count, _MOST)))
-        return self._planned_by(
-            "vgpu create",
-            type=type_name,
-            parent=parent,
-            numa=numa,
-            count=count,
-            uuids=names,
-            placement=placement,
-            parameters=tuple(parameters),
-            persistent=persistent,
-            exclude=tuple(exclude),
+        from vfioctl.inventory.model.values import Uuid
+        from vfioctl.vgpu.model.intents import CreateVgpuIntent, asked, refuse_uuids
+        from vfioctl.vgpu.model.kinds import MDEV
+
+        given = tuple(Uuid(text) for text in uuids)
+        refuse_uuids(given, count)
+        names = given or tuple(Uuid(str(uuid4())) for _ in range(min(count, _MOST)))
+        place = None if parent is None else self.parent_called(parent)
+        intent = asked(
+            lambda: CreateVgpuIntent(
+                type=type_name,
+                parent=place,
+                numa=numa,
+                count=count,
+                uuids=names,
+                placement=placement,
+                parameters=tuple(parameters),
+                persistent=persistent,
+                exclude=tuple(exclude),
+            )
         )
-
-    def plan_remove(self, instances: Sequence[str], *, foreign: bool = False, force_holders: bool = False) -> Plan:
-        """What removing vGPUs takes: UUIDs, or addresses of VFs. Raises Foreign, DeviceInUse, BadSpec."""
-        return self._planned_by(
-            "vgpu remove",
-            force_holders=force_holders,
-            foreign=foreign,
-            instances=tuple(dict.fromkeys(name.lower() for name in instances)),
-        )
-
-    def plan_vfs(self, device: str, count: int | None, *, foreign: bool = False, persistent: bool = False) -> Plan:
-        """What it takes for a PF to have so many VFs; all that it can have for None.
-
-        Raises BadSpec, DeviceInUse, Foreign, HostError.
-        """
-        (address,) = self.find([device])
-        if count is None:
-            from vfioctl.kernel.lenient import text_of
-            from vfioctl.vgpu.dialects.dialect import number_in
-
-            count = number_in(text_of(self.kernel, f"/sys/bus/pci/devices/{address}/sriov_totalvfs")) or 0
-        return self._planned_by("sriov set", address, vfs=count, foreign=foreign, persistent=persistent)
-
-    def kept(self) -> tuple[str, ...]:
-        """What was made with `persistent`, in the order in which it is made again: files below /etc.
-
-        Damaged ones come last.
-        """
-        from vfioctl.vgpu.planning import read_persistent
-
-        found, damaged = read_persistent(self.kernel, self._known_of_vgpus()[1])
-        return (*found, *damaged)
-
-    def plan_kept(self, file: str) -> Plan | None:
-        """What it takes to make again what one of those files keeps; None where it is there already.
-
-        Raises BadDocument for a damaged one, and what making raises.
-        """
-        from vfioctl.errors import BadDocument
-        from vfioctl.vgpu.planning import is_there, read_persistent, refuse_other_vfs
-
-        found, damaged = read_persistent(self.kernel, self._known_of_vgpus()[1])
-        if file in damaged:
-            raise BadDocument(f"{file}: {damaged[file]}", hint="repair the file, or remove it")
-        if file not in found:
-            return None
-        if is_there(self.vgpus(), found[file]):
-            return None
-        plan = self._planned_for(found[file])
-        refuse_other_vfs(plan)
+        plan = self._plan(intent)
+        if given and not plan.changes_of(MDEV):
+            raise BadSpec(f"{type_name} is created on a VF, which is known by its address", hint="leave out --uuid")
         return plan
 
-    def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
-        """What setting profile values of an xe card takes, each as `vf1/exec_quantum_ms` and its value."""
-        (address,) = self.find([device])
-        return self._planned_by("sriov profile", address, parameters=tuple(values))
+    def create(  # noqa: PLR0913 - one for each thing that can be asked for
+        self,
+        type_name: str,
+        *,
+        parent: str | None = None,
+        numa: int | None = None,
+        count: int = 1,
+        uuids: Sequence[str] = (),
+        placement: Strategy = Strategy.BINPACK,
+        parameters: Iterable[tuple[str, str]] = (),
+        persistent: bool = False,
+        exclude: Sequence[str] = (),
+        progress: Progress | None = None,
+        confirm: Callable[[Plan], None] | None = None,
+        elsewhere: Callable[[VfioctlError], None] | None = None,
+    ) -> Outcome:
+        """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others.
 
-    def _planned_by(self, verb: str, *devices: str, force_holders: bool = False, **wishes: object) -> Plan:
-        from vfioctl.core.store import Store
+        With `parent`, it does not retry.
 
-        self.kernel.prepare(Store(self.ledger).lock_file)  # it starts while the models are imported
-        from pydantic import ValidationError
+        `confirm`: called with each plan before it is carried out; may raise to cancel. `elsewhere`: called with the
+        NoCapacity error before each retry.
 
-        from vfioctl.core.change import Intent
-        from vfioctl.errors import BadSpec
+        Raises what `plan_create` and `Session.apply` raise.
+        """
+        from vfioctl.vgpu.creating import create_somewhere
 
-        try:
-            intent = Intent.model_validate(
-                {"verb": verb, "devices": devices, "force_holders": force_holders, "vgpu_request": wishes}
+        given = tuple(parameters)
+
+        def make(places: Sequence[str]) -> Plan:
+            return self.plan_create(
+                type_name,
+                parent=parent,
+                numa=numa,
+                count=count,
+                uuids=uuids,
+                placement=placement,
+                parameters=given,
+                persistent=persistent,
+                exclude=places,
             )
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise BadSpec(f"{first['loc'][-1]}: {first['msg']}") from None
-        # devices that are named were found by an inventory just now
-        return self._planned_for(intent, seen=self._seen if devices else None)
 
-    def _replanned(self, saved: Plan) -> Plan:
-        """See `plan_again`. Room elsewhere, which the notes tell of, may have changed: nothing rests on it."""
-        from vfioctl.binding.plan.steps import follows
-        from vfioctl.errors import BadDocument, StalePlan
+        def apply(plan: Plan) -> Outcome:
+            if confirm:
+                confirm(plan)
+            return self._session.apply(plan, progress=progress)
 
-        if not follows(saved):
-            raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
-        fresh = self._planned_for(saved.intent)
-        if fresh.model_copy(update={"id": saved.id, "notes": saved.notes}) != saved:
-            raise StalePlan("the vGPUs here changed after the plan was made", hint="make a new plan")
-        return fresh
+        return apply(make(exclude)) if parent else create_somewhere(make, apply, exclude, elsewhere)
 
-    def _planned_for(self, intent: Intent, *, seen: Inventory | None = None) -> Plan:
-        from vfioctl.core.snapshot import LedgerSnapshot
-        from vfioctl.vgpu.planning import planned, read_concerned
+    def plan_remove(
+        self,
+        instances: Sequence[str],
+        *,
+        foreign: bool = False,
+        force_holders: bool = False,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+    ) -> Plan:
+        """The plan that removes vGPUs, given by UUID, unique prefix of a UUID, or address of a VF.
 
-        glance = LedgerSnapshot(self._journal.store, boot_id=self._engine.boot_id)
-        found = read_concerned(self.kernel, glance, intent)
-        # only of those that the kernel stops listing
-        cards = (card for card in found.cards if card.dialect == "vendor-vfio")
-        self._type_names = {card.id: {kind.id: kind.name for kind in card.types if kind.name} for card in cards}
-        return planned(self.kernel, intent, found, glance.made(), lambda: seen or self.inventory())
+        `wait`: seconds to wait for holders; `waiting` is called meanwhile. Raises Foreign, DeviceInUse, BadSpec.
+        """
+        from vfioctl.inventory.model.values import subject
+        from vfioctl.vgpu.model.intents import RemoveVgpuIntent, asked
+
+        def intent() -> RemoveVgpuIntent:
+            names = tuple(dict.fromkeys(subject(name) for name in self._whole_names(instances)))
+            return RemoveVgpuIntent(vgpus=names, foreign=foreign, force_holders=force_holders)
+
+        wanted = asked(intent)
+        return until_released(lambda: self._plan(wanted), wait=wait, waiting=waiting)
+
+    def _whole_names(self, words: Sequence[str]) -> list[str]:
+        from vfioctl.vgpu.model.lookup import instance_called, is_whole
+
+        if all(map(is_whole, words)):
+            return [word.lower() for word in words]
+        found = self.vgpus()
+        return [instance_called(found, word).id for word in words]
+
+    # -- VFs ---------------------------------------------------------------------------------------
+
+    def plan_vfs(
+        self,
+        device: str,
+        count: int | None,
+        *,
+        foreign: bool = False,
+        persistent: bool = False,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+    ) -> Plan:
+        """The plan that sets the number of VFs of a PF; None: all that it supports. `wait`: see `plan_remove`.
+
+        Raises BadSpec, DeviceInUse, Foreign, HostError, and what `InventoryApi.find` raises.
+        """
+
+        def make() -> Plan:
+            inventory = self._devices.inventory()
+            (address,) = self._devices.chosen(inventory, [device])
+            from vfioctl.vgpu.model.intents import SetVfsIntent, asked
+            from vfioctl.vgpu.probe.concerned import total_vfs
+
+            wanted = total_vfs(self._kernel, address) if count is None else count
+            intent = asked(lambda: SetVfsIntent(devices=(address,), vfs=wanted, foreign=foreign, persistent=persistent))
+            return self._plan(intent, inventory)
+
+        return until_released(make, wait=wait, waiting=waiting)
+
+    def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
+        """The plan that sets profile values of an xe card: pairs such as `vf1/exec_quantum_ms` and its value.
+
+        Raises BadSpec, and what `InventoryApi.find` raises.
+        """
+        inventory = self._devices.inventory()
+        (address,) = self._devices.chosen(inventory, [device])
+        from vfioctl.vgpu.model.intents import ProfileIntent
+
+        return self._plan(ProfileIntent(devices=(address,), parameters=tuple(values)), inventory)
+
+    # -- what is created at boot -----------------------------------------------------------
+
+    def persistent(self) -> tuple[str, ...]:
+        """The definitions of what is created at boot: paths below /etc in the order of creation, damaged files last."""
+        found, damaged = self._persistent()
+        return (*found, *damaged)
+
+    def plan_persistent(self, file: str) -> Plan | None:
+        """The plan that creates what one definition defines; None when it exists already.
+
+        Raises BadDocument for a damaged file, and what `plan_create` and `plan_vfs` raise.
+        """
+        from vfioctl.vgpu.planning import draft_persistent
+
+        draft = draft_persistent(file, *self._persistent(), self.vgpus, self._draft)
+        return None if draft is None else self._session.registry.plan(draft)
+
+    def restore(self, *, wait: float = 0.0, progress: Progress | None = None, dry_run: bool = False) -> Restored:
+        """Creates what is persistent: VFs first, then vGPUs. What exists already is left unchanged.
+
+        A failure does not prevent the others from being created. `wait`: seconds to retry failures, because a driver
+        may not be loaded yet at boot. A change that a reboot interrupted is recovered first.
+        """
+        from vfioctl.vgpu.restoring import Restoring
+
+        if dry_run:
+            return Restoring(self.plan_persistent, None).run(self.persistent(), wait=wait)
+        restoring = Restoring(self.plan_persistent, partial(self._session.apply, progress=progress))
+        restoring.recover(partial(self._session.engine.recover, forward=False, of_this_boot=False))
+        return restoring.run(self.persistent(), wait=wait)
+
+    def _persistent(self) -> tuple[dict[str, Wanted], dict[str, str]]:
+        from vfioctl.vgpu.probe.persistent import read_persistent
+
+        return read_persistent(self._kernel, self.created())
+
+    # -- plans ---------------------------------------------------------------------------------------
+
+    def replan(self, intent: Intent) -> Plan:
+        """The plan for an intent of this subsystem, for the current state of the host."""
+        return self._plan(intent)
+
+    def _plan(self, intent: Intent, inventory: Inventory | None = None) -> Plan:
+        return self._session.registry.plan(self._draft(intent, inventory))
+
+    def _draft(self, intent: Intent, inventory: Inventory | None = None) -> Draft:
+        from vfioctl.vgpu.planning import Planning
+
+        return Planning(self._kernel, self._devices, recorded(self._session), inventory=inventory).draft(intent)

@@ -1,7 +1,7 @@
-"""How many vGPUs a card has room for, and what remains after some are made. Pure arithmetic.
+"""Computes how many vGPUs a card has room for, and what remains after some are created. Does no input or output.
 
-Every answer is a range that the truth lies in, as far as the kernel's interface tells: a rule that it does not tell is
-never presumed. What is made beside vfioctl in the meantime is not foreseen.
+Every answer is a range that contains the true number. No limit is assumed that the kernel's interface does not
+report. vGPUs that others create in the meantime are not taken into account.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from vfioctl.vgpu.model.vgpu import NONE, Count, Dialect, Forecast, Sharing, Siz
 GIB = 1 << 30
 _Size = tuple[int | None, int | None]
 Request = Mapping[str, int]
-"""By type, how many are to be made."""
+"""The number of vGPUs to create, by type id."""
 
 
 def counted(card: VgpuCard) -> VgpuCard:
-    """The card with its rule, its mode and what of each type is available now, from what its parents offer.
+    """The card with its sharing rule, its size mode and the available number of each type filled in.
 
-    The mode that it comes with is what the driver said, if it did.
+    They are derived from what the parents offer. `card.size_mode`: the mode that NVML reports, or unknown.
     """
     card = replace(card, sharing=_sharing(card))
     card = replace(card, size_mode=_size_mode(card))
@@ -30,7 +30,7 @@ def counted(card: VgpuCard) -> VgpuCard:
 
 
 def after(card: VgpuCard, request: Request) -> Forecast:
-    """What remains once all of the request is there. Raises NoCapacity for what certainly does not fit."""
+    """The capacity that remains after the request. Raises NoCapacity when the request certainly does not fit."""
     wanted = {kind: count for kind, count in request.items() if count > 0}
     certain = True
     for kind in (each for each in card.types if each.id in wanted):
@@ -65,19 +65,20 @@ def _sharing(card: VgpuCard) -> Sharing:
 
 
 def _size_mode(card: VgpuCard) -> SizeMode:
-    """As the driver said, unless what is there disproves it: the lists are not read at one moment."""
+    """The mode that the driver reports, unless the existing vGPUs contradict it: they are read at another moment."""
     there = {kind.size for kind in card.types if kind.existing}
     offered = {kind.size for kind in card.types if _offers(card, kind)}
     if card.sharing is not Sharing.SIZES or any(vgpus is not None for vgpus, _ in there | offered):
-        return SizeMode.UNKNOWN  # vGPUs of GPU instances have their own rules
-    proven = SizeMode.UNKNOWN if _unread(card) else _proven_mode(card, there, offered)
-    return proven if proven is SizeMode.MIXED or card.size_mode is SizeMode.UNKNOWN else card.size_mode
+        return SizeMode.UNKNOWN  # MIG-backed vGPUs follow other rules
+    shown = SizeMode.UNKNOWN if _unread(card) else _mode_shown(card, there, offered)
+    return shown if shown is SizeMode.MIXED or card.size_mode is SizeMode.UNKNOWN else card.size_mode
 
 
-def _proven_mode(card: VgpuCard, there: AbstractSet[_Size], offered: AbstractSet[_Size]) -> SizeMode:
-    """Two sizes beside each other prove one mode; the other is proven where only the size that is there still fits.
+def _mode_shown(card: VgpuCard, there: AbstractSet[_Size], offered: AbstractSet[_Size]) -> SizeMode:
+    """The mode that the existing vGPUs and the offers show.
 
-    For where several sizes may be, a smaller one fits wherever a larger does.
+    Two sizes on one card show mixed-size mode. If only the existing size is still offered, but a smaller type is
+    not, the card is in same-size mode: in mixed-size mode a smaller type fits wherever a larger one does.
     """
     if not there or any(memory is None for _, memory in there | offered):
         return SizeMode.UNKNOWN
@@ -91,16 +92,16 @@ def _proven_mode(card: VgpuCard, there: AbstractSet[_Size], offered: AbstractSet
 
 
 def _unread(card: VgpuCard, kind: VgpuType | None = None) -> bool:
-    """Whether some parent could not be asked how many it offers, of one type or of any."""
+    """Whether the offers of some parent could not be read, for one type or for any."""
     types = card.types if kind is None else (kind,)
     unread = [parent for parent in card.parents if parent.unknown]
-    if card.dialect is Dialect.VENDOR:  # one file says it of all types
+    if card.dialect is Dialect.VENDOR:  # one file lists all types
         return bool(unread)
     return any(each.id in parent.unknown for parent in unread for each in types)
 
 
 def _offers(card: VgpuCard, kind: VgpuType) -> int:
-    """How many all parents offer together: a bound, for what one of them gives the others may lose."""
+    """The sum of all parents' offers: an upper bound, because a vGPU on one parent may reduce the offers of others."""
     return sum(parent.offers.get(kind.id, 0) for parent in card.parents)
 
 
@@ -117,15 +118,15 @@ def _available(card: VgpuCard, kind: VgpuType) -> Count:
 
 
 def _is_exact(card: VgpuCard, kind: VgpuType) -> bool:
-    """Whether the bound is the number itself: so many of one size, no other beside it, and nothing there unseen."""
+    """Whether the upper bound is exact: same-size mode, a known maximum, and no hidden or unread vGPU."""
     if card.size_mode is not SizeMode.SAME or kind.max_instances is None or _unread(card, kind):
         return False
-    # of one that was removed while it was open no type is told, and it still takes its share
+    # the type of a vGPU that was removed while open is unknown, but it still uses its share
     return sum(parent.instances for parent in card.parents) <= sum(each.existing for each in card.types)
 
 
 def _room(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
-    """For how many of a type there is room at most beside what is there and asked for. None where nothing tells."""
+    """The most vGPUs of a type that fit beside the existing and the requested ones; None without a known limit."""
     if card.sharing is not Sharing.SIZES:
         return None
     taken = [(other, other.existing + request.get(other.id, 0)) for other in card.types]
@@ -138,7 +139,7 @@ def _room(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
 
 
 def _nominal(memory_bytes: int) -> int:
-    """At most so much memory is printed on the box: error correction takes a sixteenth, the driver less than 1 GiB."""
+    """An upper bound of the nominal memory: error correction uses a sixteenth, the driver less than 1 GiB."""
     return memory_bytes * 16 // 15 + GIB
 
 
@@ -146,7 +147,7 @@ def _nominal(memory_bytes: int) -> int:
 
 
 def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
-    """What remains of one type once all of the request is there."""
+    """The number of vGPUs of one type that can still be created after the request."""
     if not request:
         return kind.available
     if card.sharing is Sharing.VFS:
@@ -168,7 +169,7 @@ def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
 
 
 def _places(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
-    """A bound: where each parent carries one instance, what is made takes its place from all other types."""
+    """The number of free parents after the request: an upper bound when each parent carries one vGPU."""
     most = max((n for parent in card.parents for n in parent.offers.values()), default=0)
     if len(card.parents) == 1 or most != 1 or _unread(card):
         return None
@@ -177,10 +178,11 @@ def _places(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
 
 
 def _stock(card: VgpuCard) -> Mapping[str, tuple[int, int | None]] | None:
-    """How much there is of each amount that the types take: at least, and below what. None when they do not all fit.
+    """The free amount of each resource of the pool, as `[at least, below)`; None when the types
+    share no pool.
 
-    Of one amount, a type that still fits n times says that there is at least n times as much as it takes, and less
-    than n + 1 times. Where several amounts are taken, any of them may be the one that runs out.
+    For one resource, a type that fits n more times shows that at least n times its amount is free, and less than
+    n + 1 times. When a type uses several resources, any of them may be the one that limits it.
     """
     amounts = {amount for kind in card.types for amount in kind.takes}
     if not amounts or any(set(kind.takes) != amounts or min(kind.takes.values()) <= 0 for kind in card.types):

@@ -1,10 +1,11 @@
-"""What has vGPUs and VFs made again at boot: texts, files, whose a vGPU is; damaged and hostile ones too."""
+"""What has vGPUs and VFs created again at boot: texts, files, whose a vGPU is; damaged and hostile ones too."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import copy, original, unhurried
-from vfioctl.core.change import Verb
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.kernel import files
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.lookup import is_whole, with_owners
-from vfioctl.vgpu.model.persistent import Kept, definition_text, kept_file, vfs_text, vgpu_text
+from vfioctl.vgpu.model.persistent import OwnDefinition, definition_file, definition_text, vfs_text, vgpu_text
 from vfioctl.vgpu.model.vgpu import (
     FOREIGN,
     OURS,
+    Created,
     Dialect,
-    Made,
     Vgpu,
     VgpuCard,
     VgpuParent,
@@ -35,9 +36,8 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuState,
     VgpuType,
 )
-from vfioctl.vgpu.planning import read_persistent
 from vfioctl.vgpu.probe.definitions import parsed
-from vfioctl.vgpu.probe.persistent import read_kept
+from vfioctl.vgpu.probe.persistent import read_own_definitions, read_persistent
 
 ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
 PF, VF, OTHER = (PciAddress(f"0000:41:00.{n}") for n in (0, 4, 5))
@@ -55,13 +55,13 @@ def host(**texts: str) -> Recorded:
 
 class TestTexts:
     def test_are_where_they_belong(self) -> None:
-        assert kept_file(ONE, VF) == f"/etc/mdevctl.d/{VF}/{ONE}"
-        assert kept_file(ONE, "mbochs") == f"/etc/mdevctl.d/mbochs/{ONE}"
-        assert kept_file(VF, PF) == kept_file(VF, "") == f"{HOME}/{VF}.json"
+        assert definition_file(ONE, VF) == f"/etc/mdevctl.d/{VF}/{ONE}"
+        assert definition_file(ONE, "mbochs") == f"/etc/mdevctl.d/mbochs/{ONE}"
+        assert definition_file(VF, PF) == definition_file(VF, "") == f"{HOME}/{VF}.json"
 
     def test_are_read_back(self) -> None:
         kernel = host(**{f"{PF}.json": vfs_text(PF, 4), f"{VF}.json": vgpu_text(PF, VF, KIND, {"nvidia/x": "1"})})
-        (vfs, vgpu_), problems = read_kept(kernel)
+        (vfs, vgpu_), problems = read_own_definitions(kernel)
         assert (vfs.device, vfs.card, vfs.vfs, vfs.type) == (PF, PF, 4, None)
         assert (vgpu_.device, vgpu_.card, vgpu_.vfs, vgpu_.type) == (VF, PF, None, "1155")
         assert (vgpu_.name, vgpu_.parameters) == ("NVIDIA L40S-4Q", {"nvidia/x": "1"})
@@ -79,10 +79,10 @@ class TestReading:
     def test_vfs_come_before_what_is_made_on_them(self) -> None:
         late, early = PciAddress("0000:c1:00.0"), PciAddress("0000:01:00.4")
         kernel = host(**{f"{early}.json": vgpu_text(PF, early, KIND, {}), f"{late}.json": vfs_text(late, 2)})
-        assert [kept.device for kept in read_kept(kernel)[0]] == [late, early]
+        assert [kept.device for kept in read_own_definitions(kernel)[0]] == [late, early]
 
     def test_without_the_folder_there_is_nothing(self) -> None:
-        assert read_kept(host()) == ([], [])
+        assert read_own_definitions(host()) == ([], [])
 
     @pytest.mark.parametrize(
         "text",
@@ -114,7 +114,7 @@ class TestReading:
     )
     def test_a_damaged_or_hostile_file_costs_itself(self, text: str) -> None:
         good = vgpu_text(PF, OTHER, KIND, {})
-        kept, problems = read_kept(host(**{f"{VF}.json": text, f"{OTHER}.json": good}))
+        kept, problems = read_own_definitions(host(**{f"{VF}.json": text, f"{OTHER}.json": good}))
         if text.endswith("x"):  # only its beginning is read, and that is whole
             assert [each.device for each in kept] == [VF, OTHER]
             return
@@ -130,12 +130,12 @@ class TestReading:
         ["README", ".hidden", VF, f"{VF}.json~", f"{VF}.json.bak", f".{VF}.json.17", f"{ONE}.json", "41:00.4.json"],
     )
     def test_files_of_other_names_are_none_of_its_business(self, name: str) -> None:
-        assert read_kept(host(**{name: "garbage"})) == ([], [])
+        assert read_own_definitions(host(**{name: "garbage"})) == ([], [])
 
     def test_one_that_cannot_be_read_says_so(self) -> None:
         tree = Tree()
         tree.put_refused(f"{HOME}/{VF}.json", errno.EACCES)
-        assert read_kept(Recorded(tree, "")) == ([], [(f"{HOME}/{VF}.json", "EACCES")])
+        assert read_own_definitions(Recorded(tree, "")) == ([], [(f"{HOME}/{VF}.json", "EACCES")])
 
 
 class TestWhatIsMadeAgain:
@@ -146,22 +146,21 @@ class TestWhatIsMadeAgain:
         tree.put(f"/etc/mdevctl.d/0000:08:00.7/{ONE}", definition_text("nvidia-754", {"nvidia/vgpu_params": "x=1"}))
         return tree
 
-    def made(self, name: str, *, kept: bool) -> dict[str, Made]:
-        return {name: Made(name, "0000:08:00.0", "0000:08:00.7/nvidia-754", "t", kept)}
+    def made(self, name: str, *, kept: bool) -> dict[str, Created]:
+        return {name: Created(name, "0000:08:00.0", "0000:08:00.7/nvidia-754", "t", kept)}
 
     def test_is_vfioctls_own_and_of_mdevctls_what_vfioctl_wrote(self) -> None:
         found, problems = read_persistent(Recorded(self.tree(), ""), self.made(ONE, kept=True))
         assert problems == {}
         assert [*found] == [f"{HOME}/{PF}.json", f"{HOME}/{VF}.json", f"/etc/mdevctl.d/0000:08:00.7/{ONE}"]
         vfs, vgpu_, mdev = found.values()
-        assert (vfs.verb, vfs.devices, vfs.vgpu_request and vfs.vgpu_request.vfs) == (Verb.SRIOV, (PF,), 4)
-        assert vgpu_.vgpu_request
-        assert (vgpu_.vgpu_request.type, vgpu_.vgpu_request.parent) == ("NVIDIA L40S-4Q", VF), (
-            "numbers change with drivers"
-        )
-        assert vgpu_.vgpu_request.parameters == (("nvidia/vgpu_params", "x=1"),)
-        assert mdev.vgpu_request
-        assert (mdev.vgpu_request.type, mdev.vgpu_request.uuids) == ("nvidia-754", (ONE,))
+        assert isinstance(vfs, SetVfsIntent)
+        assert (vfs.devices, vfs.vfs, vfs.persistent) == ((PF,), 4, True)
+        assert isinstance(vgpu_, CreateVgpuIntent)
+        assert (vgpu_.type, vgpu_.parent) == ("NVIDIA L40S-4Q", VF), "numbers change with drivers"
+        assert vgpu_.parameters == (("nvidia/vgpu_params", "x=1"),)
+        assert isinstance(mdev, CreateVgpuIntent)
+        assert (mdev.type, mdev.uuids) == ("nvidia-754", (ONE,))
 
     def test_is_nothing_that_others_define(self) -> None:
         for made in ({}, self.made(ONE, kept=False), self.made(TWO, kept=True)):
@@ -191,12 +190,12 @@ CARD = VgpuCard(
 LIVE = Vgpu(ONE, Dialect.MDEV, card=PF, parent=VF, type="a-1")
 
 
-def made(place: str = f"{VF}/a-1", name: str = ONE, card: str = PF) -> dict[str, Made]:
-    return {name: Made(name, card, place, "t", kept=False)}
+def made(place: str = f"{VF}/a-1", name: str = ONE, card: str = PF) -> dict[str, Created]:
+    return {name: Created(name, card, place, "t", persistent=False)}
 
 
 class TestOwners:
-    def owner(self, vgpu: Vgpu, known: dict[str, Made]) -> str:
+    def owner(self, vgpu: Vgpu, known: dict[str, Created]) -> str:
         (found,) = with_owners(Vgpus((CARD,), (vgpu,)), known).instances
         return found.owner
 
@@ -208,7 +207,7 @@ class TestOwners:
         [{}, made(f"{OTHER}/a-1"), made(f"{VF}/a-2"), made(name=TWO), made("4", name=PF)],
         ids=["none", "elsewhere", "otherwise", "another", "its PF's VFs"],
     )
-    def test_and_else_foreign(self, known: dict[str, Made]) -> None:
+    def test_and_else_foreign(self, known: dict[str, Created]) -> None:
         """Another one may have the name since, or the VF another type."""
         assert self.owner(LIVE, known) == FOREIGN
 
@@ -237,7 +236,7 @@ class TestHidden:
 
     REMOVING = f"writing '1' to /sys/bus/mdev/devices/{ONE}/remove did not return"
 
-    def hidden(self, known: dict[str, Made], wedged: dict[str, str]) -> tuple[Vgpu, ...]:
+    def hidden(self, known: dict[str, Created], wedged: dict[str, str]) -> tuple[Vgpu, ...]:
         return with_owners(Vgpus((CARD,)), known, wedged).instances
 
     def test_still_takes_its_share(self) -> None:
@@ -388,7 +387,7 @@ class TestKeeping:
 
     def test_what_a_killed_one_left_under_the_same_number_is_in_nobodys_way(self, file: Path) -> None:
         file.parent.mkdir(parents=True)
-        (file.parent / f".{ONE}.{os.getpid()}").write_text("half")
+        (file.parent / f".{ONE}.{os.getpid()}.{threading.get_native_id()}").write_text("half")
         files.replace_file(str(file), "text")
         assert self.names(file) == [ONE]
 
@@ -416,6 +415,6 @@ class TestKeeping:
         assert [*tmp_path.iterdir()] == []
 
     def test_what_is_kept_is_what_is_read(self, file: Path) -> None:
-        kept = Kept(device=VF, card=PF, type="1155")
+        kept = OwnDefinition(device=VF, card=PF, type="1155")
         files.replace_file(str(file), vgpu_text(PF, VF, KIND, {}))
-        assert Kept.model_validate_json(Live().read(str(file))).device == kept.device
+        assert OwnDefinition.model_validate_json(Live().read(str(file))).device == kept.device

@@ -138,7 +138,7 @@ class TestWhichType:
         assert lacking.value.hint == "vfioctl vgpu types lists them"
 
     def test_vfs_are_made_all_at_once(self) -> None:
-        with pytest.raises(BadSpec, match="VFs are made all at once") as error:
+        with pytest.raises(BadSpec, match="VFs are created all at once") as error:
             placed([vfs_of("0000:0c:00.0", driver="xe")], "vf", 3)
         assert error.value.hint == "vfioctl sriov set 0000:0c:00.0 3"
 
@@ -275,7 +275,7 @@ class TestAllOrNone:
         assert not placed([vendor], "A2-4C", 2).certain
         doubtful = placed(cards_of(IDLE), "A2-4C", 3)
         assert not doubtful.certain
-        assert doubtful.why[-1] == "0000:0a:00.0: only 1 of 3 certainly fits; the others show when they are made"
+        assert doubtful.why[-1] == "0000:0a:00.0: only 1 of 3 certainly fits; the others show when they are created"
 
     @pytest.mark.parametrize(("count", "certain"), [(1, True), (2, False), (3, False)])
     def test_what_several_places_offer_each_alone_is_not_certain_together(self, count: int, *, certain: bool) -> None:

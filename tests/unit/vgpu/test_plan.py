@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from vfioctl.binding.model.circumstances import Circumstances
-from vfioctl.binding.plan.release import to_finish, to_put_back
-from vfioctl.binding.plan.steps import follows, steps
-from vfioctl.core.change import Binding, Change, Fact, Intent, Plan, Step, StepKind, Verb, VgpuRequest
-from vfioctl.core.setting import ZOMBIE, Setting, SettingKind
+from tests.hosts.machines import REGISTRY
+from vfioctl.binding.model.intents import BindIntent
+from vfioctl.core.change import Change, Draft, Fact, Key, Phase, Plan, Step
+from vfioctl.core.resource import Found
 from vfioctl.errors import BadSpec, ConflictError, DeviceInUse, Foreign, UnknownDevice
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent, asked
+from vfioctl.vgpu.model.kinds import MDEV as MDEV_KIND
+from vfioctl.vgpu.model.kinds import PARAMETER, ZOMBIE, creates
 from vfioctl.vgpu.model.persistent import definition_text, vgpu_text
 from vfioctl.vgpu.model.vgpu import (
     FOREIGN,
     OURS,
+    Created,
     Definition,
     Dialect,
-    Made,
     Vgpu,
     VgpuCard,
     VgpuParent,
@@ -31,8 +33,9 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuType,
 )
 from vfioctl.vgpu.placement.placement import Place, Placement
-from vfioctl.vgpu.plan.steps import makes, vgpu_steps
-from vfioctl.vgpu.plan.vgpu import choose, plan_create, plan_remove
+from vfioctl.vgpu.plan.create import choose, plan_create
+from vfioctl.vgpu.plan.remove import plan_remove
+from vfioctl.vgpu.resources.parameter import Parameter
 
 ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
 PF, VF, NEXT = (PciAddress(f"0000:41:00.{n}") for n in (0, 4, 5))
@@ -47,15 +50,20 @@ MBOCHS = VgpuCard("mbochs", Dialect.MDEV, types=(PLAIN,), parents=(VgpuParent("m
 DEFINITION = f"/etc/mdevctl.d/{VF}/{ONE}"
 OWN_FILE = f"/etc/vfioctl/vgpu.d/{VF}.json"
 MDEVS = "/sys/bus/mdev/devices"
-NOTHING: Mapping[str, Made] = {}
+NOTHING: Mapping[str, Created] = {}
 
 
 def fact(address: PciAddress) -> Fact:
-    binding = Binding(driver="nvidia", driver_override=None)
-    return Fact(address=address, identity="10de:25b6:10de:157e:030200", iommu_group=3, binding=binding)
+    values: dict[str, str | int | None] = {
+        "identity": "10de:25b6:10de:157e:030200",
+        "iommu_group": 3,
+        "driver": "nvidia",
+        "driver_override": None,
+    }
+    return Fact(kind="function", subject=address, values=values)
 
 
-FACTS = {address: fact(address) for address in (PF, VF, NEXT)}
+FACTS: Mapping[str, Fact] = {address: fact(address) for address in (PF, VF, NEXT)}
 
 
 def create(
@@ -68,21 +76,21 @@ def create(
     """One or more vGPUs of the card's only type, on its first places."""
     found = Vgpus((card,), there)
     kind = card.types[0].id
-    vgpu_request = VgpuRequest.model_validate({"type": kind, "uuids": uuids, **wish})
-    intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=vgpu_request)
-    names: list[str] = [parent.name for parent in card.parents] * vgpu_request.count
-    places = tuple(Place(card.id, name, kind) for name in names[: vgpu_request.count])
     is_mdev = card.dialect is Dialect.MDEV
+    intent = CreateVgpuIntent.model_validate({"type": kind, "uuids": uuids if is_mdev else (), **wish})
+    names: list[str] = [parent.name for parent in card.parents] * intent.count
+    places = tuple(Place(card.id, name, kind) for name in names[: intent.count])
     subjects = [*uuids] if is_mdev else [PciAddress(place.parent) for place in places]
-    return plan_create(found, intent, Placement(places, ("because",), certain=True), subjects, FACTS, texts or {})
+    chosen = Placement(places, ("because",), certain=True)
+    return REGISTRY.plan(plan_create(found, intent, chosen, subjects, FACTS, texts or {}))
 
 
 def written(plan: Plan) -> list[tuple[str, str]]:
-    return [(step.target, step.value) for step in plan.steps if step.kind == StepKind.WRITE]
+    return [(step.target, step.value) for step in plan.steps if step.action == "write"]
 
 
-def effects(steps_of: tuple[Step, ...]) -> list[str]:
-    return [f"{step.kind} {step.target} {step.value}".strip() for step in steps_of]
+def effects(steps_of: Iterable[Step]) -> list[str]:
+    return [f"{step.action} {step.target} {step.value}".strip() for step in steps_of]
 
 
 def mdev(uuid: Uuid = ONE, **more: object) -> Vgpu:
@@ -95,15 +103,15 @@ def of_vendor(**more: object) -> Vgpu:
     return replace(known, **more)  # type: ignore[arg-type] # each test names its own
 
 
-def made(*names: str, kept: bool = False) -> dict[str, Made]:
-    return {name: Made(name, PF, f"{VF}/{KIND.id}", "t", kept) for name in names}
+def recorded(*names: str, persistent: bool = False) -> dict[str, Created]:
+    return {name: Created(name, PF, f"{VF}/{KIND.id}", "t", persistent) for name in names}
 
 
 def remove(
     *there: Vgpu,
     names: tuple[Subject, ...] | None = None,
     texts: Mapping[str, str] | None = None,
-    known: Mapping[str, Made] = NOTHING,
+    known: Mapping[str, Created] = NOTHING,
     holders: tuple[Holder, ...] = (),
     unread: int = 0,
     foreign: bool = False,
@@ -111,10 +119,9 @@ def remove(
 ) -> Plan:
     """Those vGPUs, all that are named."""
     going = names or tuple(Uuid(v.id) if "-" in v.id else PciAddress(v.id) for v in there)
-    vgpu_request = VgpuRequest(instances=going, foreign=foreign)
-    intent = Intent(verb=Verb.REMOVE, devices=(), vgpu_request=vgpu_request, force_holders=force)
-    circumstances = Circumstances(holders=Holders(devices=(), holders=holders, unread=unread))
-    return plan_remove(Vgpus((MDEV,), there), intent, FACTS, texts or {}, known, circumstances)
+    intent = RemoveVgpuIntent(vgpus=going, foreign=foreign, force_holders=force)
+    found = Holders(devices=(), holders=holders, unread=unread)
+    return REGISTRY.plan(plan_remove(Vgpus((MDEV,), there), intent, FACTS, texts or {}, known, found))
 
 
 def guest(subject: Subject = ONE, kind: HolderKind = HolderKind.GUEST) -> Holder:
@@ -125,25 +132,25 @@ class TestMaking:
     def test_an_mdev_is_its_uuid_written_once(self) -> None:
         plan = create()
         assert written(plan) == [(f"/sys/class/mdev_bus/{VF}/mdev_supported_types/nvidia-754/create", ONE)]
-        (setting,) = plan.settings
-        assert (setting.kind, setting.before, setting.after) == (SettingKind.MDEV, "", f"{VF}/nvidia-754")
-        assert setting.makes
-        assert [f.address for f in plan.facts] == [PF, VF]
-        assert (plan.cards, plan.subjects, plan.changes) == ((PF,), (ONE,), ())
-        assert follows(plan)
+        (change,) = plan.changes
+        assert (change.kind, change.before, change.after) == ("mdev", "", f"{VF}/nvidia-754")
+        assert creates(change)
+        assert [(f.kind, f.subject) for f in plan.facts] == [("function", PF), ("function", VF)]
+        assert ([(c.kind, c.subjects) for c in plan.checks], plan.subjects) == ([("vGPUs", (PF,))], (ONE,))
+        assert not REGISTRY.is_forged(plan)
 
     def test_one_on_a_device_of_no_bus_has_no_facts(self) -> None:
         plan = create(MBOCHS)
         assert written(plan) == [("/sys/class/mdev_bus/mbochs/mdev_supported_types/mbochs-small/create", ONE)]
         assert plan.facts == ()
-        assert follows(plan)
+        assert not REGISTRY.is_forged(plan)
 
     def test_a_vf_gets_its_type_by_number(self) -> None:
         plan = create(VENDOR, count=2)
         home = "/sys/bus/pci/devices/{}/nvidia/current_vgpu_type"
         assert written(plan) == [(home.format(VF), "1155"), (home.format(NEXT), "1155")]
         assert plan.subjects == (VF, NEXT)
-        assert follows(plan)
+        assert not REGISTRY.is_forged(plan)
 
     def test_several_are_made_before_any_is_set(self) -> None:
         plan = create(MDEV, uuids=(ONE, TWO), count=2, parameters=(("frame_rate_limiter", "0"),), persistent=True)
@@ -155,7 +162,7 @@ class TestMaking:
             ONE,
             TWO,
         ]
-        assert [step.kind for step in plan.steps[-2:]] == [StepKind.KEEP, StepKind.KEEP], "last: it is there by then"
+        assert [step.action for step in plan.steps[-2:]] == ["file", "file"], "last: it is there by then"
 
     @pytest.mark.parametrize("state", [state for state in VgpuState if state is not VgpuState.DEFINED])
     def test_a_uuid_that_is_taken_is_refused_wherever_it_is(self, state: VgpuState) -> None:
@@ -170,26 +177,32 @@ class TestMaking:
         with pytest.raises(DeviceInUse, match="is defined already, as"):
             create(MDEV, replace(mdev(state=VgpuState.DEFINED), **other))  # type: ignore[arg-type] # drawn
 
-    def test_without_vgpu_there_is_nothing_to_plan(self) -> None:
-        with pytest.raises(BadSpec, match="which vGPUs"):
-            choose(Vgpus((MDEV,)), Intent(verb=Verb.CREATE, devices=()))
+    def test_without_a_type_there_is_nothing_to_plan(self) -> None:
+        with pytest.raises(BadSpec, match="type: Field required"):
+            asked(lambda: CreateVgpuIntent.model_validate({}))
+
+    def test_names_of_types_travel_in_the_plan_where_the_kernel_stops_listing_them(self) -> None:
+        plan = create(VENDOR)
+        (names,) = plan.facts_of("vGPU types")
+        assert (names.subject, names.values) == (PF, {"1155": "NVIDIA L40S-4Q"})
+        assert not create().facts_of("vGPU types"), "mdev lists them all"
 
 
 class TestNames:
     def test_mdevs_are_called_by_the_uuids_in_their_order(self) -> None:
         found = Vgpus((replace(MDEV, types=(replace(KIND, available=KIND.available),)),))
-        intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=VgpuRequest(type="A2-4C", count=2, uuids=(ONE, TWO)))
+        intent = CreateVgpuIntent(type="A2-4C", count=2, uuids=(ONE, TWO))
         chosen, names = choose(found, intent)
         assert names == (ONE, TWO)
         assert [place.card for place in chosen.places] == [PF, PF]
 
     def test_too_few_uuids_are_refused(self) -> None:
-        intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=VgpuRequest(type="A2-4C", count=2, uuids=(ONE,)))
+        intent = CreateVgpuIntent(type="A2-4C", count=2, uuids=(ONE,))
         with pytest.raises(BadSpec, match="2 vGPUs need as many UUIDs, and there are 1"):
             choose(Vgpus((MDEV,)), intent)
 
     def test_vfs_are_called_by_their_addresses(self) -> None:
-        intent = Intent(verb=Verb.CREATE, devices=(), vgpu_request=VgpuRequest(type="L40S-4Q", count=1))
+        intent = CreateVgpuIntent(type="L40S-4Q", count=1)
         chosen, (name,) = choose(Vgpus((VENDOR,)), intent)
         assert name == chosen.places[0].parent
         assert isinstance(name, PciAddress)
@@ -249,7 +262,7 @@ class TestKeeping:
     def test_a_definition_is_mdevctls_to_the_byte(self) -> None:
         plan = create(persistent=True)
         step = plan.steps[-1]
-        assert (step.kind, step.target) == (StepKind.KEEP, DEFINITION)
+        assert (step.action, step.target) == ("file", DEFINITION)
         assert step.value == '{\n  "mdev_type": "nvidia-754",\n  "start": "auto",\n  "attrs": []\n}'
 
     def test_with_attributes_too(self) -> None:
@@ -274,8 +287,8 @@ class TestKeeping:
     def test_a_definition_that_says_the_same_is_left(self) -> None:
         text = definition_text(KIND.id, {})
         plan = create(persistent=True, texts={DEFINITION: text})
-        assert not [step for step in plan.steps if step.kind == StepKind.KEEP]
-        assert plan.settings[-1].before == plan.settings[-1].after == text
+        assert not [step for step in plan.steps if step.action == "file"]
+        assert plan.changes[-1].before == plan.changes[-1].after == text
 
     def test_one_that_says_otherwise_is_not_replaced(self) -> None:
         with pytest.raises(DeviceInUse, match="says something else already"):
@@ -285,20 +298,20 @@ class TestKeeping:
         """As after an update of the driver, which may number its types anew."""
         before = vgpu_text(PF, VF, VgpuType("42", name="NVIDIA L40S-4Q"), {})
         plan = create(VENDOR, persistent=True, texts={OWN_FILE: before})
-        assert plan.settings[-1].before == before
-        assert json.loads(plan.settings[-1].after)["type"] == "1155"
+        assert plan.changes[-1].before == before
+        assert json.loads(plan.changes[-1].after)["type"] == "1155"
 
 
 class TestRemoving:
     def test_an_mdev_is_asked_for_and_then_told_to_go(self) -> None:
         plan = remove(mdev())
-        assert effects(plan.steps) == [f"check {ONE}", f"write {MDEVS}/{ONE}/remove 1"]
-        assert follows(plan)
+        assert effects(plan.steps) == [f"unheld {ONE}", f"write {MDEVS}/{ONE}/remove 1"]
+        assert not REGISTRY.is_forged(plan)
 
     def test_a_vf_is_set_to_no_type(self) -> None:
         plan = remove(of_vendor())
-        assert effects(plan.steps) == [f"check {VF}", f"write /sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type 0"]
-        assert follows(plan)
+        assert effects(plan.steps) == [f"unheld {VF}", f"write /sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type 0"]
+        assert not REGISTRY.is_forged(plan)
 
     def test_several_are_checked_together_and_first(self) -> None:
         plan = remove(mdev(), mdev(TWO, parent=NEXT))
@@ -307,7 +320,7 @@ class TestRemoving:
 
     @pytest.mark.parametrize("vgpu_", [mdev(owner=FOREIGN), of_vendor(owner=FOREIGN)])
     def test_what_others_made_is_left_alone_unless_told(self, vgpu_: Vgpu) -> None:
-        with pytest.raises(Foreign, match=f"vfioctl did not make {vgpu_.id}") as caught:
+        with pytest.raises(Foreign, match=f"vfioctl did not create {vgpu_.id}") as caught:
             remove(vgpu_)
         assert isinstance(caught.value, ConflictError)
         assert caught.value.exit_code == 4
@@ -323,7 +336,7 @@ class TestRemoving:
     @pytest.mark.parametrize("owner", [OURS, FOREIGN])
     @pytest.mark.parametrize("force", [True, False])
     def test_a_zombie_cannot_be_helped(self, owner: str, force: bool) -> None:
-        with pytest.raises(DeviceInUse, match="was removed while somebody had it open"):
+        with pytest.raises(DeviceInUse, match="was removed while it was open"):
             remove(mdev(state=VgpuState.ZOMBIE, owner=owner), force=force)
 
     @pytest.mark.parametrize("dialect", [Dialect.SRIOV, Dialect.XE])
@@ -342,9 +355,9 @@ class TestRemoving:
 
     def test_what_it_was_set_to_comes_back_with_it(self) -> None:
         plan = remove(mdev(attributes={"vgpu_params": "frame_rate_limiter=0\n"}))
-        assert [(s.kind, s.before, s.after) for s in plan.settings] == [
-            (SettingKind.MDEV, f"{VF}/{KIND.id}", ""),
-            (SettingKind.PARAMETER, "frame_rate_limiter=0", ""),
+        assert [(c.kind, c.before, c.after) for c in plan.changes] == [
+            ("mdev", f"{VF}/{KIND.id}", ""),
+            ("parameter", "frame_rate_limiter=0", ""),
         ]
         assert len(plan.steps) == 2, "it goes with the vGPU: nothing is written to it"
 
@@ -373,17 +386,19 @@ class TestForgetting:
     DEFINED = Definition(DEFINITION, KIND.id, "auto")
 
     def test_what_was_kept_goes_before_the_vgpu(self) -> None:
-        plan = remove(mdev(definition=self.DEFINED), known=made(ONE, kept=True), texts={DEFINITION: self.TEXT})
+        plan = remove(
+            mdev(definition=self.DEFINED), known=recorded(ONE, persistent=True), texts={DEFINITION: self.TEXT}
+        )
         assert effects(plan.steps) == [
-            f"check {ONE}",
-            f"keep {DEFINITION}",
+            f"unheld {ONE}",
+            f"file {DEFINITION}",
             f"write {MDEVS}/{ONE}/remove 1",
         ]
         assert plan.notes == ()
 
     def test_a_definition_of_others_stays_and_is_told(self) -> None:
-        plan = remove(mdev(definition=self.DEFINED), known=made(ONE), texts={DEFINITION: self.TEXT})
-        assert not [step for step in plan.steps if step.kind == StepKind.KEEP]
+        plan = remove(mdev(definition=self.DEFINED), known=recorded(ONE), texts={DEFINITION: self.TEXT})
+        assert not [step for step in plan.steps if step.action == "file"]
         assert any(f"stays defined in {DEFINITION}" in note for note in plan.notes)
 
     def test_what_is_only_defined_is_forgotten(self) -> None:
@@ -391,8 +406,8 @@ class TestForgetting:
         with pytest.raises(Foreign):
             remove(defined, texts={DEFINITION: self.TEXT})
         plan = remove(defined, texts={DEFINITION: self.TEXT}, foreign=True)
-        assert effects(plan.steps) == [f"keep {DEFINITION}"]
-        assert follows(plan)
+        assert effects(plan.steps) == [f"file {DEFINITION}"]
+        assert not REGISTRY.is_forged(plan)
 
     @pytest.mark.parametrize("text", ['{\n\t"mdev_type": "x",\r\n}', "\x00", "{\u00e9}", "x" * 65_537])
     def test_a_text_that_could_not_be_put_back_is_left(self, text: str) -> None:
@@ -404,64 +419,91 @@ class TestForgetting:
     def test_a_text_by_another_hand_is_taken_as_it_is(self) -> None:
         text = '{"mdev_type":\t"nvidia-754"\n}'
         plan = remove(mdev(state=VgpuState.DEFINED, definition=self.DEFINED), texts={DEFINITION: text})
-        assert plan.settings[0].before == text
+        assert plan.changes[0].before == text
 
     def test_of_two_of_one_name_the_live_one_goes(self) -> None:
         both = (mdev(state=VgpuState.DEFINED, parent=NEXT, definition=self.DEFINED, owner=FOREIGN), mdev())
         assert effects(remove(*both, names=(ONE,)).steps)[-1] == f"write {MDEVS}/{ONE}/remove 1"
 
     def test_of_a_vf_its_own_file_goes_too(self) -> None:
-        plan = remove(of_vendor(), known=made(VF, kept=True), texts={OWN_FILE: "{}"})
-        assert effects(plan.steps)[1] == f"keep {OWN_FILE}"
+        plan = remove(of_vendor(), known=recorded(VF, persistent=True), texts={OWN_FILE: "{}"})
+        assert effects(plan.steps)[1] == f"file {OWN_FILE}"
 
 
-class TestTheWayBack:
-    """Planned from whatever is found, with the settings as they were promised."""
+class TestRollback:
+    """Planned from whatever is found, with the changes as they were recorded."""
 
-    def values(self, plan: Plan, **found: str | None) -> dict[tuple[SettingKind, str], str | None]:
-        """As after all of it, but for the kinds named."""
-        return {s.key: found.get(s.kind.name.lower(), s.after) for s in plan.settings}
+    def found(self, plan: Plan, **found: str | None) -> Found:
+        """As after all of it, but for the kinds named; nothing is there of `gone`."""
+        values = {c.key: found.get(c.kind, c.after) for c in plan.changes}
+        return Found(values, frozenset(), {c.key: c for c in plan.changes})
 
     def back(self, plan: Plan, **found: str | None) -> list[str]:
-        settings = to_put_back(plan.settings, self.values(plan, **found))
-        return effects(steps({}, {}, settings=settings))
+        return self.restored(plan, self.found(plan, **found))
+
+    def restored(self, plan: Plan, found: Found) -> list[str]:
+        mine = [change for change in plan.changes if change.key in found.changes]
+        changes = [c for each in mine if (c := REGISTRY.resource(each).restore(each, found))]
+        return effects(owned.step for owned in REGISTRY.steps(changes))
 
     def test_of_a_vgpu_with_all_that_belongs_to_it(self) -> None:
         plan = create(parameters=(("frame_rate_limiter", "0"),), persistent=True)
-        assert self.back(plan) == [f"check {ONE}", f"keep {DEFINITION}", f"write {MDEVS}/{ONE}/remove 1"]
+        assert self.back(plan) == [f"unheld {ONE}", f"file {DEFINITION}", f"write {MDEVS}/{ONE}/remove 1"]
 
     def test_of_one_that_never_came_is_nothing(self) -> None:
         plan = create(parameters=(("frame_rate_limiter", "0"),), persistent=True)
-        assert self.back(plan, mdev="", parameter=None, kept="") == []
+        assert self.back(plan, mdev="", parameter=None, definition="") == []
 
     def test_of_one_that_is_somebody_elses_by_now_is_nothing(self) -> None:
         assert self.back(create(), mdev=f"{NEXT}/{KIND.id}") == []
+        plan = create(parameters=(("frame_rate_limiter", "0"),))
+        assert self.back(plan, mdev=f"{NEXT}/{KIND.id}") == [], "nor are its parameters"
 
     def test_of_a_zombie_nothing_can_be_done(self) -> None:
         assert self.back(create(), mdev=ZOMBIE) == []
 
-    def test_of_a_removal_makes_it_again_and_then_sets_it(self) -> None:
+    def removal(self) -> tuple[Plan, str]:
         text = definition_text(KIND.id, {})
         vgpu_ = mdev(attributes={"vgpu_params": "frame_rate_limiter=0"})
-        plan = remove(vgpu_, known=made(ONE, kept=True), texts={DEFINITION: text})
-        gone = to_put_back(plan.settings, {s.key: "" for s in plan.settings})
-        assert effects(steps({}, {}, settings=gone)) == [
-            f"write /sys/class/mdev_bus/{VF}/mdev_supported_types/{KIND.id}/create {ONE}",
-            f"write {MDEVS}/{ONE}/nvidia/vgpu_params frame_rate_limiter=0",
-            f"keep {DEFINITION} {text}",
-        ]
+        return remove(vgpu_, known=recorded(ONE, persistent=True), texts={DEFINITION: text}), text
+
+    def test_of_a_removal_creates_it_again_and_then_sets_it(self) -> None:
+        plan, text = self.removal()
+        for parameter in (None, ""):
+            assert self.back(plan, parameter=parameter) == [
+                f"write /sys/class/mdev_bus/{VF}/mdev_supported_types/{KIND.id}/create {ONE}",
+                f"write {MDEVS}/{ONE}/nvidia/vgpu_params frame_rate_limiter=0",
+                f"file {DEFINITION} {text}",
+            ]
+
+    def test_of_a_removal_sets_one_that_is_back_already(self) -> None:
+        """A recovery was cut short."""
+        plan, text = self.removal()
+        back = f"{VF}/{KIND.id}"
+        written_again = f"write {MDEVS}/{ONE}/nvidia/vgpu_params frame_rate_limiter=0"
+        assert self.back(plan, mdev=back, parameter="", definition=text) == [written_again]
+        assert self.back(plan, mdev=back, parameter="x=1", definition=text) == [], "others have set it since"
+
+    def test_of_a_removal_that_was_not_begun_sets_nothing(self) -> None:
+        """Whatever has its name by then is somebody else's."""
+        plan, text = self.removal()
+        found = self.found(plan, parameter="", definition=text)
+        mine = {key: change for key, change in found.changes.items() if change.kind != "mdev"}
+        values = {key: found.values[key] for key in mine}
+        assert self.restored(plan, Found(values, frozenset(), mine)) == []
 
     def test_of_a_vf_is_its_type(self) -> None:
         home = f"/sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type"
-        assert self.back(create(VENDOR)) == [f"check {VF}", f"write {home} 0"]
+        assert self.back(create(VENDOR)) == [f"unheld {VF}", f"write {home} 0"]
         assert self.back(remove(of_vendor())) == [f"write {home} 1155"]
 
-    def test_forward_makes_only_what_is_not_there(self) -> None:
+    def test_forward_creates_only_what_is_not_there(self) -> None:
         plan = create(uuids=(ONE, TWO), count=2, parameters=(("frame_rate_limiter", "0"),))
-        found = self.values(plan) | {(SettingKind.MDEV, str(TWO)): ""}
-        found |= {(SettingKind.PARAMETER, f"{MDEVS}/{TWO}/nvidia/vgpu_params"): None}
-        todo = effects(steps({}, {}, settings=to_finish(plan.settings, found)))
-        assert todo == [
+        values: dict[Key, str | None] = {c.key: c.after for c in plan.changes}
+        values |= {("mdev", TWO): "", ("parameter", f"{MDEVS}/{TWO}/nvidia/vgpu_params"): None}
+        found = Found(values, frozenset(), {c.key: c for c in plan.changes})
+        changes = [c for each in plan.changes if (c := REGISTRY.resource(each).finish(each, found))]
+        assert effects(owned.step for owned in REGISTRY.steps(changes)) == [
             f"write /sys/class/mdev_bus/{NEXT}/mdev_supported_types/{KIND.id}/create {TWO}",
             f"write {MDEVS}/{TWO}/nvidia/vgpu_params frame_rate_limiter=0",
         ]
@@ -471,92 +513,93 @@ class TestSteps:
     def test_nothing_written_means_a_space(self) -> None:
         """The kernel calls no attribute for an empty write."""
         name = f"{MDEVS}/{ONE}/nvidia/vgpu_params"
-        clearing = Setting(kind=SettingKind.PARAMETER, name=name, address=ONE, before="x=1", after="")
-        (step,) = vgpu_steps([clearing])
-        assert step.value == " "
+        clearing = Change(kind=PARAMETER, name=name, subject=ONE, before="x=1", after="")
+        assert Parameter().write(clearing, "").value == " "
+
+    def test_a_parameter_goes_with_its_vgpu(self) -> None:
+        name = f"{MDEVS}/{ONE}/nvidia/vgpu_params"
+        going = Change(kind=PARAMETER, name=name, subject=ONE, before="x=1", after="")
+        assert REGISTRY.steps([going]) == ()
 
     def test_a_zombie_is_not_removed_again(self) -> None:
-        gone = Setting(kind=SettingKind.MDEV, name=ONE, address=ONE, before=ZOMBIE, after="")
-        assert list(vgpu_steps([gone])) == []
+        gone = Change(kind=MDEV_KIND, name=ONE, subject=ONE, before=ZOMBIE, after="")
+        assert REGISTRY.steps([gone]) == ()
 
-    def test_which_vgpu_a_write_makes(self) -> None:
-        plan = create(uuids=(ONE, TWO), count=2)
-        for setting, (path, value) in zip(plan.settings, written(plan), strict=True):
-            assert makes(plan, path, value) == setting
-        assert makes(plan, *written(create(VENDOR))[0]) is None
-        path, _ = written(plan)[0]
-        assert makes(plan, path, TWO) is None
-        assert makes(remove(mdev()), f"{MDEVS}/{ONE}/remove", "1") is None
+    def test_they_are_in_the_one_order_that_is_safe(self) -> None:
+        phases = [step.phase for step in create(persistent=True, parameters=(("x", "1"),)).steps]
+        assert phases == [Phase.CREATE, Phase.SET, Phase.PERSIST]
+        text = definition_text(KIND.id, {})
+        known = recorded(ONE, persistent=True)
+        defined = Definition(DEFINITION, KIND.id, "auto")
+        phases = [step.phase for step in remove(mdev(definition=defined), known=known, texts={DEFINITION: text}).steps]
+        assert phases == [Phase.CHECK, Phase.FORGET, Phase.REMOVE]
 
 
 class TestForgedPlans:
     """Whoever wrote a plan: it does what its changes take, and of the kind that was asked for."""
 
     def forged(self, plan: Plan, **parts: object) -> bool:
-        known: dict[str, object] = {
-            name: getattr(plan, name) for name in type(plan).model_fields if name not in ("version", "id", "steps")
-        }
-        known |= parts
-        settings, changes = known["settings"], known["changes"]
-        assert isinstance(settings, tuple)
-        assert isinstance(changes, tuple)
-        before = {change.address: change.before for change in changes}
-        after = {change.address: change.after for change in changes}
-        known.setdefault("steps", steps(before, after, settings=settings))
-        return not follows(Plan.make(**known))  # type: ignore[arg-type] # by name
+        """With steps as its changes take them, unless they are among the parts."""
+        steps = parts.pop("steps", None)
+        known = {name: getattr(plan, name) for name in ("intent", "facts", "changes", "checks", "notes")}
+        draft = Draft(**(known | parts))
+        made = (owned.step for owned in REGISTRY.steps(draft.changes)) if steps is None else steps
+        return REGISTRY.is_forged(Plan.of(draft, made))  # type: ignore[arg-type] # by name
 
     def test_what_was_planned_follows(self) -> None:
         assert not self.forged(create())
+        assert not self.forged(create(VENDOR, count=2, persistent=True, parameters=(("x", "1"),)))
+        assert not self.forged(remove(mdev()))
 
     @pytest.mark.parametrize(
         "extra",
         [
-            Setting(kind=SettingKind.SERVICE, name="sshd.service", address=PF, before="active", after="inactive"),
-            Setting(
-                kind=SettingKind.POWER,
-                name=f"/sys/bus/pci/devices/{PF}/power/control",
-                address=PF,
-                before="auto",
-                after="on",
+            Change(kind="service", name="sshd.service", subject=PF, before="active", after="inactive"),
+            Change(
+                kind="power", name=f"/sys/bus/pci/devices/{PF}/power/control", subject=PF, before="auto", after="on"
             ),
-            Setting(
-                kind=SettingKind.LOCK,
-                name=f"/proc/driver/nvidia/gpus/{PF}/unbindLock",
-                address=PF,
-                before="0",
-                after="1",
-            ),
+            Change(kind="lock", name=f"/proc/driver/nvidia/gpus/{PF}/unbindLock", subject=PF, before="0", after="1"),
+            Change(kind="binding", name=PF, subject=PF, before="nvidia", after="vfio-pci, override vfio-pci"),
+            Change(kind="VFs", name=f"/sys/bus/pci/devices/{PF}/sriov_numvfs", subject=PF, before="4", after="0"),
         ],
-        ids=lambda setting: setting.kind,
+        ids=lambda change: change.kind,
     )
-    def test_one_about_vgpus_sets_nothing_of_drivers(self, extra: Setting) -> None:
+    def test_one_about_vgpus_sets_nothing_else(self, extra: Change) -> None:
         plan = create()
-        assert self.forged(plan, settings=(*plan.settings, extra))
-
-    def test_one_about_vgpus_moves_no_function(self) -> None:
-        now = Binding(driver="nvidia", driver_override=None)
-        change = Change(address=PF, before=now, after=Binding(driver="vfio-pci", driver_override="vfio-pci"))
-        assert self.forged(create(), changes=(change,))
+        assert self.forged(plan, changes=(*plan.changes, extra))
 
     def test_one_about_drivers_makes_no_vgpu(self) -> None:
-        intent = Intent(verb=Verb.BIND, devices=(PF,))
+        intent = BindIntent(devices=(PF,))
         assert self.forged(create(), intent=intent)
         assert self.forged(remove(mdev()), intent=intent)
 
-    def test_one_about_vgpus_loads_and_resets_nothing(self) -> None:
-        plan = create()
-        load = Step(kind=StepKind.LOAD, target="evil", why="")
-        assert self.forged(plan, steps=(load, *plan.steps))
-        assert self.forged(plan, reset=f"/sys/bus/pci/devices/{PF}/reset")
+    def test_one_that_creates_removes_nothing_and_the_other_way_round(self) -> None:
+        going = remove(mdev()).changes
+        assert self.forged(create(uuids=(TWO,)), changes=(*create(uuids=(TWO,)).changes, *going))
+        assert self.forged(remove(mdev()), changes=create().changes)
 
-    @pytest.mark.parametrize("change", ["target", "value", "kind", "fewer", "more"])
-    def test_steps_are_those_of_the_settings(self, change: str) -> None:
+    def test_only_what_is_named_is_removed_and_created(self) -> None:
+        assert self.forged(remove(mdev()), changes=remove(mdev(TWO)).changes)
+        assert self.forged(create(), changes=create(uuids=(TWO,)).changes)
+
+    def test_parameters_and_definitions_are_of_what_is_created(self) -> None:
+        other = create(uuids=(TWO,), parameters=(("x", "1"),), persistent=True).changes
+        for change in other[1:]:
+            assert self.forged(create(), changes=(*create().changes, change))
+
+    def test_one_about_vgpus_loads_nothing(self) -> None:
+        plan = create()
+        load = Step(phase=Phase.LOAD, action="load", target="evil", why="")
+        assert self.forged(plan, steps=(load, *plan.steps))
+
+    @pytest.mark.parametrize("change", ["target", "value", "action", "fewer", "more"])
+    def test_steps_are_those_of_the_changes(self, change: str) -> None:
         plan = create(persistent=True)
         first, *rest = plan.steps
         spoilt: dict[str, tuple[Step, ...]] = {
             "target": (first.model_copy(update={"target": "/sys/bus/pci/rescan"}), *rest),
             "value": (first.model_copy(update={"value": TWO}), *rest),
-            "kind": (first.model_copy(update={"kind": StepKind.KEEP}), *rest),
+            "action": (first.model_copy(update={"action": "file"}), *rest),
             "fewer": tuple(rest),
             "more": (first, *rest, first),
         }

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tests.hosts.machines import function, inventory_of
-from vfioctl.binding.model.circumstances import Circumstances
-from vfioctl.binding.plan.release import to_put_back
-from vfioctl.binding.plan.steps import follows, steps
-from vfioctl.core.change import Intent, Plan, Step, Verb, VgpuRequest
-from vfioctl.core.setting import SettingKind
+from tests.hosts.machines import REGISTRY, function, inventory_of
+from vfioctl.core.change import Key, Plan, Step
+from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.resource import Found
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError, VfioctlError
-from vfioctl.inventory.model.functions import Inventory, Mark, MarkKind, Nvml
+from vfioctl.inventory.model.functions import Inventory, Nvml
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.vgpu.model.intents import ProfileIntent, SetVfsIntent, asked
 from vfioctl.vgpu.model.persistent import vfs_text
-from vfioctl.vgpu.model.vgpu import Dialect, Made, Profile, Vgpu, VgpuCard, Vgpus, VgpuState
-from vfioctl.vgpu.plan.sriov import PhysicalFunction, plan_profile, plan_vfs
+from vfioctl.vgpu.model.physical import PhysicalFunction
+from vfioctl.vgpu.model.vgpu import Created, Dialect, Profile, Vgpu, VgpuCard, Vgpus, VgpuState
+from vfioctl.vgpu.plan.sriov import plan_profile, plan_vfs
 
 PF = PciAddress("0000:03:00.0")
 HOME = f"/sys/bus/pci/devices/{PF}"
 COUNT, AUTOPROBE = f"{HOME}/sriov_numvfs", f"{HOME}/sriov_drivers_autoprobe"
-ASK = f"{PF} VFs"
+ASK = f"unheld VFs {PF}"
 """The check: of the VFs, not of the PF itself."""
 FILE = f"/etc/vfioctl/vgpu.d/{PF}.json"
 
@@ -53,18 +53,32 @@ def plan(  # noqa: PLR0913 - one for each thing that a test may vary
     holders: tuple[Holder, ...] = (),
     **wish: bool,
 ) -> Plan:
-    vgpu_request = VgpuRequest.model_validate({"vfs": wanted, **wish})
-    intent = Intent(verb=Verb.SRIOV, devices=(PF,), vgpu_request=vgpu_request)
+    intent = SetVfsIntent.model_validate({"devices": (PF,), "vfs": wanted, **wish})
     count = len(inventory.by_address[PF].virtfns)
-    made: Mapping[str, Made] = {PF: Made(PF, PF, str(count), "t", kept=False)} if ours else {}
+    created: Mapping[str, Created] = {PF: Created(PF, PF, str(count), "t", persistent=False)} if ours else {}
     nvml = inventory.by_address[PF].nvml
-    known = PhysicalFunction(total=total, autoprobe=autoprobe, kept=kept, gpu_instances=bool(nvml and nvml.mig_mode))
-    circumstances = Circumstances(holders=Holders(devices=(), holders=holders))
-    return plan_vfs(inventory, Vgpus(instances=instances), intent, known, made, circumstances)
+    known = PhysicalFunction(
+        total=total, autoprobe=autoprobe, definition=kept, gpu_instances=bool(nvml and nvml.mig_mode)
+    )
+    held = Holders(devices=(), holders=holders)
+    return REGISTRY.plan(plan_vfs(inventory, Vgpus(instances=instances), intent, known, created, held))
 
 
-def told(made: tuple[Step, ...]) -> list[str]:
-    return [f"{step.target.removeprefix(f'{HOME}/')} {step.value}".strip() for step in made]
+def told(made: Iterable[Step]) -> list[str]:
+    return [
+        f"{'' if step.action == 'write' else step.action} {step.target.removeprefix(f'{HOME}/')} {step.value}".strip()
+        for step in made
+    ]
+
+
+def back(made: Plan, written: frozenset[Key] = frozenset(), **found: str) -> list[str]:
+    """The steps of the rollback. `found`: by kind, where it is not as after the change."""
+    kinds = {"vf_count": "VFs", "nvidia_vfs": "NVIDIA VFs"}
+    known = {kinds.get(kind, kind): value for kind, value in found.items()}
+    values = {c.key: known.get(c.kind, c.after) for c in made.changes}
+    seen = Found(values, written, {c.key: c for c in made.changes})
+    changes = [c for each in made.changes if (c := REGISTRY.resource(each).restore(each, seen))]
+    return told(owned.step for owned in REGISTRY.steps(changes))
 
 
 class TestOrder:
@@ -72,7 +86,7 @@ class TestOrder:
         made = plan(host(), 4)
         assert told(made.steps) == ["sriov_drivers_autoprobe 0", "sriov_numvfs 4", "sriov_drivers_autoprobe 1"]
         assert made.subjects == (PF,)
-        assert follows(made)
+        assert not REGISTRY.is_forged(made)
 
     @pytest.mark.parametrize("autoprobe", ["0", ""])
     def test_autoprobe_that_is_off_or_not_there_is_left_alone(self, autoprobe: str) -> None:
@@ -88,7 +102,7 @@ class TestOrder:
             f"sriov_numvfs {wanted}",
             "sriov_drivers_autoprobe 1",
         ]
-        assert follows(made)
+        assert not REGISTRY.is_forged(made)
 
     def test_on_the_way_down_nothing_needs_autoprobe(self) -> None:
         assert told(plan(host(2), 0).steps) == [ASK, "sriov_numvfs 0"]
@@ -97,16 +111,15 @@ class TestOrder:
     def test_what_is_so_already_takes_nothing(self, now: int, wanted: int) -> None:
         made = plan(host(now), wanted, ours=False)
         assert made.nothing_to_do
-        assert [fact.address for fact in made.facts] == [PF]
+        assert [fact.subject for fact in made.facts] == [PF]
 
     def test_it_rests_on_the_pf_and_on_all_vfs_that_go(self) -> None:
-        assert [fact.address for fact in plan(host(2), 0).facts] == [PF, vf(1), vf(2)]
+        assert [fact.subject for fact in plan(host(2), 0).facts] == [PF, vf(1), vf(2)]
 
 
-class TestTheWayBack:
+class TestRollback:
     def back(self, made: Plan, **found: str) -> list[str]:
-        values = {s.key: found.get(s.kind.name.lower(), s.after) for s in made.settings}
-        return told(steps({}, {}, settings=to_put_back(made.settings, values)))
+        return back(made, frozenset(), **found)
 
     def test_to_none(self) -> None:
         assert self.back(plan(host(), 4)) == [ASK, "sriov_numvfs 0"]
@@ -146,9 +159,9 @@ class TestRefusals:
         ("wanted", "driver", "kind", "said"),
         [
             (5, "xe", BadSpec, "has 4 VFs at most"),
-            (2, None, HostError, "VFs are made by its driver"),
+            (2, None, HostError, "VFs are created by its driver"),
             (2, "vfio-pci", DeviceInUse, "is for a guest"),
-            (2, "gim", HostError, "gim makes its VFs as it is loaded"),
+            (2, "gim", HostError, "gim creates its VFs when it is loaded"),
         ],
     )
     def test_of_counts_and_drivers(self, wanted: int, driver: str | None, kind: type[VfioctlError], said: str) -> None:
@@ -162,9 +175,8 @@ class TestRefusals:
             plan(inventory_of(function(PF, "030200", **facts)), 1, total=0)
 
     def test_of_a_plan_without_a_count(self) -> None:
-        intent = Intent(verb=Verb.SRIOV, devices=(PF,), vgpu_request=VgpuRequest())
-        with pytest.raises(BadSpec, match="how many VFs"):
-            plan_vfs(host(), Vgpus(), intent, PhysicalFunction(4, "1", ""), {})
+        with pytest.raises(BadSpec, match="vfs: Field required"):
+            asked(lambda: SetVfsIntent.model_validate({"devices": (PF,)}))
 
     def test_of_a_wedged_pf(self) -> None:
         mark = Mark(address=PF, kind=MarkKind.WEDGED, since="t", why="w", ticket="1:2")
@@ -173,7 +185,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("wanted", [0, 4])
     def test_of_vfs_that_others_made(self, wanted: int) -> None:
-        with pytest.raises(Foreign, match="vfioctl did not make the 2 VFs") as caught:
+        with pytest.raises(Foreign, match="vfioctl did not create the 2 VFs") as caught:
             plan(host(2), wanted, ours=False)
         assert (caught.value.exit_code, "--foreign" in caught.value.hint) == (4, True)
         assert plan(host(2), wanted, ours=False, foreign=True).steps
@@ -224,13 +236,13 @@ class TestNvidia:
     def test_all_or_none(self) -> None:
         made = plan(host(driver="nvidia"), 4)
         (check, manage) = made.steps
-        assert (check.target, check.value) == (PF, ""), "sriov-manage takes the GPU itself"
-        assert (manage.kind, manage.target, manage.value) == ("NVIDIA VFs", PF, "1")
-        assert not [s for s in made.settings if s.kind == SettingKind.AUTOPROBE]
-        assert follows(made)
+        assert (check.action, check.target, check.value) == ("unheld", PF, ""), "sriov-manage takes the GPU itself"
+        assert (manage.action, manage.target, manage.value) == ("NVIDIA VFs", PF, "1")
+        assert not made.changes_of("autoprobe")
+        assert not REGISTRY.is_forged(made)
         off = plan(host(4, driver="nvidia", vf_driver="nvidia"), 0)
         assert [(s.target, s.value) for s in off.steps] == [(PF, ""), (PF, "0")]
-        assert follows(off)
+        assert not REGISTRY.is_forged(off)
 
     @pytest.mark.parametrize("wanted", [1, 3])
     def test_not_some(self, wanted: int) -> None:
@@ -250,15 +262,35 @@ class TestNvidia:
     def test_the_way_back_is_the_other_way(self) -> None:
         made = plan(host(driver="nvidia"), 4)
         for found, value in (("4", "0"), ("2", None), ("0", None)):
-            values = dict.fromkeys((s.key for s in made.settings), found)
-            back = steps({}, {}, settings=to_put_back(made.settings, values))
-            assert [step.value for step in back[1:]] == ([value] if value else [])
+            steps = back(made, nvidia_vfs=found)
+            assert steps[1:] == ([f"NVIDIA VFs {PF} {value}"] if value else [])
+
+    def test_fewer_than_asked_for_are_put_back_where_the_tool_was_run(self) -> None:
+        made = plan(host(driver="nvidia"), 4)
+        keys = frozenset(change.key for change in made.changes)
+        assert back(made, keys, nvidia_vfs="2")[1:] == [f"NVIDIA VFs {PF} 0"]
+
+    def test_the_gpu_is_to_have_its_driver_afterwards(self) -> None:
+        made = plan(host(driver="nvidia"), 4)
+        (binding,) = made.changes_of("binding")
+        assert (binding.subject, binding.before, binding.after) == (PF, "nvidia", "nvidia")
+        resource = REGISTRY.resource(binding)
+        assert resource.matches(binding, "nvidia")
+        assert not resource.matches(binding, "no driver"), "sriov-manage had taken it away"
+        assert back(made, binding="no driver", nvidia_vfs="0") == [
+            f"override {PF}/driver_override nvidia".replace(f"{PF}/", ""),
+            f"/sys/bus/pci/drivers_probe {PF}",
+            "override driver_override",
+        ]
+        other = binding.model_copy(update={"after": "vfio-pci"})
+        forged = [other if change == binding else change for change in made.changes]
+        assert not made.intent.permits(made.model_copy(update={"changes": tuple(forged)}))
 
 
 class TestKeeping:
     def test_the_count_is_kept_after_the_vfs_are_there(self) -> None:
         made = plan(host(), 4, persistent=True)
-        assert (made.steps[-1].kind, made.steps[-1].target) == ("keep", FILE)
+        assert (made.steps[-1].action, made.steps[-1].target) == ("file", FILE)
         assert json.loads(made.steps[-1].value) == {
             "version": 1,
             "device": PF,
@@ -266,19 +298,19 @@ class TestKeeping:
             "vfs": 4,
             "parameters": {},
         }
-        assert follows(made)
+        assert not REGISTRY.is_forged(made)
 
     def test_vfs_that_are_there_may_be_kept_too(self) -> None:
         made = plan(host(4), 4, persistent=True, ours=False)
-        assert [step.kind for step in made.steps] == ["keep"]
+        assert [step.action for step in made.steps] == ["file"]
 
     def test_off_forgets_before_the_vfs_go(self) -> None:
         made = plan(host(2), 0, kept=vfs_text(PF, 2))
-        assert [step.kind for step in made.steps] == ["check", "keep", "write"]
+        assert [step.action for step in made.steps] == ["unheld VFs", "file", "write"]
         assert made.steps[1].value == ""
 
     def test_off_forgets_also_where_there_are_none(self) -> None:
-        assert [(s.kind, s.value) for s in plan(host(), 0, kept=vfs_text(PF, 2)).steps] == [("keep", "")]
+        assert [(s.action, s.value) for s in plan(host(), 0, kept=vfs_text(PF, 2)).steps] == [("file", "")]
 
     def test_another_count_that_is_not_kept_says_what_boot_makes(self) -> None:
         made = plan(host(2), 4, kept=vfs_text(PF, 2))
@@ -295,8 +327,8 @@ class TestProfiles:
 
     def plan(self, *parameters: tuple[str, str], profiles: tuple[Profile, ...] = VALUES) -> Plan:
         card = VgpuCard(PF, Dialect.XE, profiles=profiles)
-        intent = Intent(verb=Verb.PROFILE, devices=(PF,), vgpu_request=VgpuRequest(parameters=parameters))
-        return plan_profile(host(2), card, intent)
+        intent = ProfileIntent(devices=(PF,), parameters=parameters)
+        return REGISTRY.plan(plan_profile(host(2), card, intent))
 
     def test_are_written_where_they_are(self) -> None:
         made = self.plan(("vf1/exec_quantum_ms", "10"), ("pf/sched_priority", "high"))
@@ -304,8 +336,8 @@ class TestProfiles:
             "sriov_admin/vf1/profile/exec_quantum_ms 10",
             "sriov_admin/pf/profile/sched_priority high",
         ]
-        assert [setting.before for setting in made.settings] == ["20", "normal"], "of several words the chosen one"
-        assert follows(made)
+        assert [change.before for change in made.changes] == ["20", "normal"], "of several words the chosen one"
+        assert not REGISTRY.is_forged(made)
 
     def test_that_are_so_already_take_nothing(self) -> None:
         assert self.plan(("vf1/exec_quantum_ms", "20"), ("vf1/sched_priority", "normal")).nothing_to_do

@@ -1,4 +1,4 @@
-"""What can be sliced and what is, read from made-up hosts: each dialect, odd files, what has gone meanwhile."""
+"""Cards that offer vGPUs, and vGPUs, read from made-up hosts: each dialect, odd files, what has gone meanwhile."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tests.unit.conftest import Run
 from vfioctl.console.choice import Choice
 from vfioctl.errors import BadSpec, KernelRefused, UnknownDevice
 from vfioctl.host import Host
+from vfioctl.kernel.lenient import number_in
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import PCI_DEVICES, Directory, Kernel, NvmlAnswer, Unanswered
 from vfioctl.kernel.recorded.capture import capture
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree, form, parse
-from vfioctl.vgpu.dialects.dialect import number_in
+from vfioctl.opening import open_session
 from vfioctl.vgpu.dialects.vendor import told_types
 from vfioctl.vgpu.model.lookup import cards_called, instance_called, requested
 from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
@@ -483,7 +484,7 @@ class TestWhatGoesWrong:
 
 
 class TestTextsBelow:
-    """The verb of the seam that reads one file of each directory in a directory."""
+    """The method of the kernel protocol that reads one file of each directory in a directory."""
 
     def tree(self) -> Tree:
         tree = Tree()
@@ -648,7 +649,7 @@ class TestCommands:
         assert "no room for 3 of A2-4C: at most 2" in answer.err
 
     def test_a_host_without_vgpus(self, run: Run) -> None:
-        assert run("vgpu types --host busy").out == "Nothing here can be sliced.\n"
+        assert run("vgpu types --host busy").out == "No card here offers vGPUs.\n"
         assert run("vgpu list --host busy").out == "There are no vGPUs.\n"
 
     def test_options_stand_anywhere(self, run: Run) -> None:
@@ -675,21 +676,18 @@ class TestCommands:
 
         class Context:
             def __init__(self, name: str) -> None:
-                self.choice = Choice()
-                self.choice.given["host"] = name
+                self.obj = Choice(open_session)
+                self.obj.given["host"] = name
 
             def find_root(self) -> Context:
                 return self
 
-            def ensure_object(self, _kind: type) -> Choice:
-                return self.choice
-
         there: Any = Context("a2")
         assert vgpus.complete_parent(there, "") == [("0000:08:00.0", "mdev")]
         assert ("A2-4C", "0000:08:00.0") in vgpus.complete_type(there, "")
-        assert vgpus.complete_instance(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
+        assert vgpus.complete_vgpu(there, "")[0] == ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "A2-4C")
         assert vgpus.complete_type(cast("Any", Context("no-such-host")), "") == []
 
     def test_the_library_says_what_a_card_is(self) -> None:
         found = Host.recorded("l40s")
-        assert found.titles(found.vgpus().cards) == {"0000:41:00.0": "AD102GL [L40S]"}
+        assert found.vgpu.titles(found.vgpu.vgpus().cards) == {"0000:41:00.0": "AD102GL [L40S]"}

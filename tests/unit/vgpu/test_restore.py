@@ -49,7 +49,7 @@ def restored(run: Run, machine: BootableHost, *words: str) -> Answer:
 
 def made(answer: Answer) -> list[str]:
     """What each of the changes was about, in their order."""
-    return [setting["address"] for each in answer.document["outcomes"] for setting in each["plan"]["settings"][:1]]
+    return [change["subject"] for each in answer.document["outcomes"] for change in each["plan"]["changes"][:1]]
 
 
 def without_vfs(host_name: str, address: str) -> Tree:
@@ -59,7 +59,7 @@ def without_vfs(host_name: str, address: str) -> Tree:
 
 
 def three_kept(host: Host) -> Plan:
-    return host.plan_create("L40S-12Q", count=3, parameters=LIMITER, persistent=True)
+    return host.vgpu.plan_create("L40S-12Q", count=3, parameters=LIMITER, persistent=True)
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +184,8 @@ class TestAll:
     def test_an_order_to_remove_that_a_boot_cut_short_is_taken_back(self, mediated: BootableHost, run: Run) -> None:
         host = Host.simulated(str(mediated.file), faults=[Fault(3, HANG)])
         with pytest.raises(Stuck):
-            host.apply(host.plan_remove(list(UUIDS[:2])))
-        assert not mediated.host.kept()
+            host.apply(host.vgpu.plan_remove(list(UUIDS[:2])))
+        assert not mediated.host.vgpu.persistent()
         mediated.boots()
         assert restored(run, mediated).code == 0
         assert ours(mediated.host) == set(UUIDS[:2])
@@ -233,8 +233,8 @@ class TestWhatIsThere:
         machine = BootableHost(fast_folder, beginning("xe"))
         machine.does(vfs(XE, 2, persistent=True), vfs(XE, 3))
         before = form(machine.tree)
-        with pytest.raises(DeviceInUse, match="has 3 VFs already, where 2 are kept"):
-            machine.host.plan_kept(f"{HERE}/{XE}.json")
+        with pytest.raises(DeviceInUse, match="has 3 VFs already, where 2 are persistent"):
+            machine.host.vgpu.plan_persistent(f"{HERE}/{XE}.json")
         assert restored(run, machine).code == 4
         assert form(machine.tree) == before
 
@@ -285,14 +285,14 @@ class TestOneThatFails:
         cut.other(type_file(FIRST), "1163")
         answer = restored(run, cut)
         assert answer.code == 4
-        assert "2 could not be made again" in answer.err
+        assert "2 could not be created again" in answer.err
         assert ours(cut.host) == {SECOND}
 
     def test_what_this_boot_left_undone_is_left_to_recover(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         host = Host.simulated(str(mediated.file), faults=[Fault(1, HANG)])
         with pytest.raises(Stuck):
-            host.apply(host.plan_create("T4-4C", uuids=(UUIDS[7],)))
+            host.apply(host.vgpu.plan_create("T4-4C", uuids=(UUIDS[7],)))
         answer = restored(run, mediated)
         assert answer.code == 0
         assert len(mediated.host.unfinished()) == 1
@@ -330,9 +330,14 @@ class TestADamagedFile:
         path = f"{HERE}/{SECOND}.json"
         cut.boots()
         cut.edit(lambda tree: tree.put(path, text))
-        assert cut.host.kept() == (f"{HERE}/{L40S}.json", f"{HERE}/{FIRST}.json", f"{HERE}/{THIRD}.json", path)
+        assert cut.host.vgpu.persistent() == (
+            f"{HERE}/{L40S}.json",
+            f"{HERE}/{FIRST}.json",
+            f"{HERE}/{THIRD}.json",
+            path,
+        )
         with pytest.raises(BadDocument, match=path):
-            cut.host.plan_kept(path)
+            cut.host.vgpu.plan_persistent(path)
         answer = restored(run, cut)
         assert answer.code == 2
         assert path in answer.err
@@ -395,7 +400,7 @@ class TestWaiting:
             if len(pauses) == 3:
                 Simulated.at(cut.file).manage_vfs(L40S, on=True)
 
-        monkeypatch.setattr("vfioctl.vgpu.cli.restore.time.sleep", pause)
+        monkeypatch.setattr("vfioctl.vgpu.restoring.time.sleep", pause)
         answer = restored(run, cut, "--wait", "60s", "--json")
         assert (answer.code, len(pauses)) == (0, 3)
         assert made(answer) == [FIRST, SECOND, THIRD]
@@ -405,7 +410,7 @@ class TestWaiting:
     ) -> None:
         cut.boots()
         cut.edit(lambda tree: tree.put(f"{HERE}/{SECOND}.json", "{"))
-        monkeypatch.setattr("vfioctl.vgpu.cli.restore.time.sleep", lambda _: pytest.fail("it waited"))
+        monkeypatch.setattr("vfioctl.vgpu.restoring.time.sleep", lambda _: pytest.fail("it waited"))
         assert restored(run, cut, "--wait", "60s").code == 2
         assert ours(cut.host) == {FIRST, THIRD}
 
@@ -419,7 +424,7 @@ class TestWaiting:
             seen.append(ours(cut.host))
             cut.other(type_file(FIRST), "0")
 
-        monkeypatch.setattr("vfioctl.vgpu.cli.restore.time.sleep", pause)
+        monkeypatch.setattr("vfioctl.vgpu.restoring.time.sleep", pause)
         assert restored(run, cut, "--wait", "60s").code == 0
         assert seen == [{SECOND, THIRD}]
         assert ours(cut.host) == {FIRST, SECOND, THIRD}

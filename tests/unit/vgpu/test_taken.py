@@ -35,6 +35,8 @@ from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
+from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.vgpu import FOREIGN
 
 Deed = Callable[[Simulated], None]
@@ -61,7 +63,7 @@ class Race:
         self.case, self.tree = case, case.fresh()
         kernel = Raced(self.tree, "simulated", faults=faults)
         kernel.deeds = {at: deed}
-        self.host = Host(kernel, case.ledger, settle=0.0, lock_wait=0.0)
+        self.host = Host(Session(kernel, case.ledger, settle=0.0, lock_wait=0.0))
 
     def loses(self) -> VfioctlError:
         with pytest.raises(VfioctlError) as caught:
@@ -89,7 +91,7 @@ def made_steps(case: Case) -> list[tuple[int, Step]]:
 
 
 def owner(tree: Tree, ledger: Path, name: str) -> str:
-    (found,) = (v for v in Host(Simulated(tree, ""), ledger).vgpus().instances if v.id == name)
+    (found,) = (v for v in Host(Session(Simulated(tree, ""), ledger)).vgpu.vgpus().instances if v.id == name)
     return found.owner
 
 
@@ -151,7 +153,7 @@ def test_who_takes_our_vf_keeps_it(three: Case, theirs: str) -> None:
         race = Race(three, at, take)
         assert isinstance(race.loses(), NoCapacity)
         race.is_as_if_only(take)
-        assert owner(race.tree, three.ledger, str(step.address)) == FOREIGN
+        assert owner(race.tree, three.ledger, str(step.subject)) == FOREIGN
 
 
 @pytest.mark.parametrize("three", VENDOR, indirect=True)
@@ -235,10 +237,10 @@ def test_what_somebody_else_removed_is_not_made_again(three: Case, fast_folder: 
 
 
 def _again(host: Host, case: Case) -> Plan:
-    wish = case.plan.intent.vgpu_request
-    assert wish is not None
-    return host.plan_create(
-        wish.type or "", count=3, uuids=wish.uuids, parameters=wish.parameters, persistent=wish.persistent
+    asked = case.plan.intent
+    assert isinstance(asked, CreateVgpuIntent)
+    return host.vgpu.plan_create(
+        asked.type, count=3, uuids=asked.uuids, parameters=asked.parameters, persistent=asked.persistent
     )
 
 

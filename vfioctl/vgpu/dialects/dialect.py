@@ -1,55 +1,52 @@
-"""What a dialect is: how one of the kernel's interfaces shows types and instances. And what several of them read alike.
+"""The protocol of a dialect, which reads one of the kernel's vGPU interfaces, and reads that several dialects share.
 
-Imports no model: its readers work in children while the caller still imports one.
+Imports no model: its readers run in workers while the caller still imports one.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Directory, FileReader
+from vfioctl.kernel.lenient import names_in, number_in
+from vfioctl.kernel.protocol import Directory, FileReader
 
 Facts = dict[str, Any]
 """Plain data: `card`, `offers`, `unknown`, `types`, `instances`, `of_card`; each may be missing."""
 
-_FEW_DIGITS = 10
-_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 LINKS = ("driver", "iommu_group", "physfn", "mdev_type")
 
 
 class Dialect(Protocol):
-    """One dialect on one host. A new one is a class like this, named in `scan.READERS`."""
+    """Reads one vGPU interface on one host. A new dialect implements this, and is listed in `scan.READERS`."""
 
     dialect: str
 
     def __init__(self, kernel: FileReader) -> None: ...
 
     def parents(self) -> Iterable[str]:
-        """The places that instances are made on. Asks only what never blocks."""
+        """The devices that vGPUs are created on. Reads only what never blocks."""
 
     def read(self, parent: str) -> Facts:
-        """What one place shows. Runs in a child (`Kernel.survey`); raises KernelRefused when it has gone."""
+        """The facts of one parent. Runs in a worker (`Kernel.survey`). Raises KernelRefused when the parent is gone."""
 
 
 class Seen:
-    """What a child has told already: of the twins on a card, each type and the card itself are read once."""
+    """What a worker has already read: parents of one card have the same types, so each type and card is read once."""
 
     def __init__(self) -> None:
         self._cards: set[str] = set()
         self._types: dict[str, set[str]] = {}
 
     def is_first(self, card: str) -> bool:
-        """Whether a card's own facts were not asked for before."""
+        """Whether this is the first call for the card."""
         is_first = card not in self._cards
         self._cards.add(card)
         return is_first
 
     def new(self, card: str, names: Iterable[str]) -> set[str]:
-        """Those of the types that are not known of the card."""
+        """The types of the card that were not read before."""
         return set(names) - self._types.get(card, set())
 
     def add(self, card: str, name: str) -> None:
@@ -57,7 +54,7 @@ class Seen:
 
 
 def card_facts(kernel: FileReader, home: str) -> Facts:
-    """What there is to say of a PF, or of a device that is none. Tolerates whatever is missing."""
+    """The facts of a PF, or of a parent that is no PCI function. Missing files are left out."""
     try:
         found = kernel.directory(home, ("numa_node", "sriov_totalvfs"), ("driver",))
     except KernelRefused:
@@ -69,7 +66,7 @@ def card_facts(kernel: FileReader, home: str) -> Facts:
 
 
 def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -> tuple[Facts, Directory]:
-    """Driver, group and nodes of an instance's own device. Raises KernelRefused when it has gone."""
+    """Driver, IOMMU group and VFIO nodes of a vGPU's device. Raises KernelRefused when it is gone."""
     found = kernel.directory(home, {"numa_node", *files}, LINKS)
     group = number_in(found.links.get("iommu_group", "").rpartition("/")[2])
     facts: Facts = {"driver": driver_in(found), "iommu_group": group}
@@ -84,9 +81,9 @@ def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -
 
 
 def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> tuple[Mapping[str, str], Facts]:
-    """The texts of a driver's own folder that say something, and why others could not be read.
+    """The texts of the non-empty files in the vendor driver's directory, and by file, why others could not be read.
 
-    ENXIO is how NVIDIA's driver says that there is nothing to say before a guest runs.
+    NVIDIA's driver returns ENXIO for files that have no value before a guest runs; these are left out.
     """
     try:
         found = kernel.directory(folder, files, ("",))
@@ -100,24 +97,6 @@ def driver_in(found: Directory) -> str | None:
     return found.links.get("driver", "").rpartition("/")[2] or None
 
 
-def number_in(text: str) -> int | None:
-    """A decimal number, as sysfs writes one; None for anything else."""
-    if len(text) < _FEW_DIGITS and text.isascii() and text.isdecimal():
-        return int(text)
-    # stripped for both: the separators \x1c to \x1f are spaces to strip() and none to int()
-    text = text.strip()
-    return int(text) if _NUMBER.fullmatch(text) else None
-
-
 def node_in(text: str) -> int | None:
-    """A NUMA node; None for -1, which says that there is none."""
+    """The number of a NUMA node; None for -1, which is the kernel's value for no node."""
     return number_in(text)
-
-
-def physical(kernel: FileReader, address: str) -> str:
-    """The PF that a VF belongs to; the function itself where it is none."""
-    try:
-        name = kernel.link(f"{PCI_DEVICES}/{address}/physfn").rpartition("/")[2]
-    except KernelRefused:
-        return address
-    return name if PCI_ADDRESS.fullmatch(name) else address

@@ -1,31 +1,21 @@
-"""Mediated devices: types in `mdev_supported_types` of a PF, of each VF, or of a device that is no PCI function.
+"""Reads mediated devices: types are in `mdev_supported_types` of a PF, of each VF, or of a non-PCI device.
 
 Sources: Documentation/ABI/testing/sysfs-bus-vfio-mdev; drivers/vfio/mdev/mdev_core.c and mdev_sysfs.c.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.lenient import names_in, number_in, physical
+from vfioctl.kernel.places import MDEV_DEVICES, MDEV_PARENTS, UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
-from vfioctl.vgpu.dialects.dialect import (
-    Facts,
-    Seen,
-    card_facts,
-    instance_facts,
-    number_in,
-    own_attributes,
-    physical,
-)
+from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
 from vfioctl.vgpu.probe.describe import described
 
-PARENTS, INSTANCES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
 TYPE_FILES = frozenset({"name", "description", "device_api"})
 OWN_FILES = frozenset({"vgpu_params", "vm_name", "placement_id"})
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 
 
 class MdevReader:
@@ -35,20 +25,20 @@ class MdevReader:
 
     def __init__(self, kernel: FileReader) -> None:
         self._kernel, self._seen = kernel, Seen()
-        self._shown = set(names_in(kernel, INSTANCES))
+        self._shown = set(names_in(kernel, MDEV_DEVICES))
 
     def parents(self) -> Iterable[str]:
-        # the class is there only once mdev is loaded, on newer kernels only with the first parent
-        return names_in(self._kernel, PARENTS)
+        # the class exists once mdev is loaded; on newer kernels, once there is a parent
+        return names_in(self._kernel, MDEV_PARENTS)
 
     def read(self, parent: str) -> Facts:
-        home = f"{PARENTS}/{parent}"
+        home = f"{MDEV_PARENTS}/{parent}"
         card = physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
         facts: Facts = {"card": card, "offers": {}, "unknown": {}, "types": {}, "instances": []}
         self._types(home, card, facts)
         for name in names_in(self._kernel, home):
-            if _UUID.fullmatch(name):
-                facts["instances"].append(self._instance(f"{home}/{name}", name))
+            if UUID.fullmatch(name):
+                facts["instances"].append(self._vgpu(f"{home}/{name}", name))
         if self._seen.is_first(card):
             above = home if card == parent else f"/sys/bus/pci/devices/{card}"
             facts["of_card"] = card_facts(self._kernel, above)
@@ -72,7 +62,7 @@ class MdevReader:
         except KernelRefused as error:
             return {"unknown": {"type": error.symbol}}
         texts = found.texts
-        if not found.refused:  # else a twin is asked again
+        if not found.refused:  # otherwise the next parent of the card is read
             self._seen.add(card, name)
         return {
             "name": texts.get("name", ""),
@@ -82,8 +72,8 @@ class MdevReader:
             **described(texts.get("name", ""), texts.get("description", "")),
         }
 
-    def _instance(self, home: str, uuid: str) -> Facts:
-        # its removal hides it here, and waits for whoever has it open (mdev_device_remove, device_del)
+    def _vgpu(self, home: str, uuid: str) -> Facts:
+        # a removal hides the mdev on the bus first, then waits until it is closed (mdev_device_remove, device_del)
         state = "live" if uuid in self._shown else "zombie"
         try:
             facts, found = instance_facts(self._kernel, home)

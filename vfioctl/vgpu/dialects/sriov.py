@@ -1,7 +1,7 @@
-"""Plain SR-IOV: VFs of a GPU without types, of Intel, AMD or any other driver; all are made at once.
+"""Reads plain SR-IOV: VFs without vGPU types, of Intel, AMD or any other driver. All VFs are created at once.
 
-`sriov_numvfs` is never read: while VFs go away that takes the device's lock (drivers/pci/iov.c). The links to the VFs
-tell as much. Source: Documentation/PCI/pci-iov-howto.rst.
+`sriov_numvfs` is never read: it takes the device's lock, which is held while VFs are removed (drivers/pci/iov.c). The
+`virtfn` links are counted instead. Source: Documentation/PCI/pci-iov-howto.rst.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SriovReader:
             "profile": "VF",
             "max_instances": total,
             "device_api": "vfio-pci",
-            "available": (0, 0) if vfs or not total else (0, total),  # the driver may make fewer than it is asked for
+            "available": (0, 0) if vfs or not total else (0, total),  # the driver may create fewer
         }
         instances = [self._vf(address) for address in vfs]
         return {"card": parent, "types": {TYPE: kind}, "offers": {}, "instances": instances, "of_card": of_card}

@@ -1,8 +1,8 @@
-"""NVIDIA's vendor-specific VFIO: a VF has `nvidia/creatable_vgpu_types`, and carries one instance of one of them.
+"""Reads NVIDIA's vendor-specific VFIO: a VF has `nvidia/creatable_vgpu_types`, and can be one vGPU of one of them.
 
-The list shrinks as instances are made on any VF, and is empty on a VF that has one, or names what that could have in
-its place. It says what can be made now; what types there are at all, NVML knows. Seen on Linux 6.8 and later with
-vGPU 17 and later; looked for by its files, not by these.
+The file lists the types that can be created now: it shrinks as vGPUs are created on any VF of the card. On a VF that is
+a vGPU it is empty, or lists the types that could replace the current one. NVML knows all types of the card. Seen on
+Linux 6.8 and later with vGPU 17 and later; detected by its files, not by these versions.
 """
 
 from __future__ import annotations
@@ -11,17 +11,9 @@ import re
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.lenient import names_in, number_in, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, FileReader
-from vfioctl.vgpu.dialects.dialect import (
-    Facts,
-    Seen,
-    card_facts,
-    instance_facts,
-    number_in,
-    own_attributes,
-    physical,
-)
+from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
 from vfioctl.vgpu.probe.describe import creatable, described
 
 _LONGEST = 65_536
@@ -31,12 +23,12 @@ OWN_FILES = frozenset({"vgpu_params", "gpu_instance_id", "placement_id", "warm_u
 
 
 def named(name: str) -> Facts:
-    """What a type's name tells."""
+    """The facts of a type that follow from its name."""
     return {"name": name, "device_api": "vfio-pci", **described(name, "")}
 
 
 def told_types(text: str) -> dict[str, Facts]:
-    """The types by id that NVML knows of a card (`Kernel.nvml`). Whatever is odd in it says nothing."""
+    """The types of a card from NVML's text (`Kernel.nvml`), by id. Malformed parts are left out."""
     found: dict[str, Facts] = {}
     for each in text[:_LONGEST].split(";"):
         number, *said = each.split("|")
@@ -53,7 +45,7 @@ def _told_type(name: str, memory: str, heads: str, resolution: str, most: str) -
 
 
 def bytes_in(text: str) -> int | None:
-    """An amount of memory as NVML gives one; None for none at all, and for anything else."""
+    """An amount of memory in bytes from NVML's text; None for 0 and for malformed text."""
     return int(text) if _BYTES.fullmatch(text) else None
 
 
@@ -89,7 +81,7 @@ class VendorReader:
             "types": {number: self._type(card, number, names[number]) for number in self._seen.new(card, names)},
         }
         if number_in(current):
-            facts["instances"].append(self._instance(parent, current))
+            facts["instances"].append(self._vgpu(parent, current))
         elif current not in ("0", "") or "current_vgpu_type" not in found.texts:
             facts["unknown"].setdefault("current_vgpu_type", f"says {current[:40]!r}" if current else "missing")
         if self._seen.is_first(card):
@@ -100,7 +92,7 @@ class VendorReader:
         self._seen.add(card, number)
         return named(name)
 
-    def _instance(self, parent: str, kind: str) -> Facts:
+    def _vgpu(self, parent: str, kind: str) -> Facts:
         try:
             facts, _ = instance_facts(self._kernel, f"{PCI_DEVICES}/{parent}")
         except KernelRefused as error:

@@ -1,6 +1,6 @@
-"""Intel's xe: SR-IOV VFs with profiles in `sriov_admin`, for the PF and each VF.
+"""Reads Intel's xe: SR-IOV VFs with profiles in `sriov_admin`, for the PF and each VF.
 
-Source: Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. EUCLEAN says that the tiles of a card disagree.
+Source: Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. EUCLEAN: the tiles of a card have different values.
 """
 
 from __future__ import annotations

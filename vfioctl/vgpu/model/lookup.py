@@ -1,4 +1,4 @@
-"""Which card, which instance, which types a person means, and whose a vGPU is. May not do input or output."""
+"""Resolves the words of a request to cards, vGPUs and types, and tells who owns a vGPU. May not do input or output."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vfioctl.errors import BadSpec, UnknownDevice
-from vfioctl.vgpu.model.vgpu import OURS, Dialect, Made, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
+from vfioctl.kernel.places import UUID
+from vfioctl.kernel.protocol import PCI_ADDRESS
+from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 
 _SHORT = re.compile(r"[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]", re.ASCII)
-_WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_REMOVING = "/remove "  # of the file that makes a mediated device go
+_REMOVING = "/remove "  # the sysfs file that removes a mediated device
 NOTHING: Mapping[str, str] = {}
 _PLAIN = (Dialect.SRIOV, Dialect.XE)
 _MOST = 65_535
 
 
 def cards_called(found: Vgpus, word: str | None) -> tuple[VgpuCard, ...]:
-    """The card of that address or name, or of a VF that it is made on; all of them for None. Raises UnknownDevice."""
+    """The card with this address or name, or with a VF of this address; all cards for None. Raises UnknownDevice."""
     if word is None:
         return found.cards
     name = long_address(word)
     chosen = tuple(card for card in found.cards if card.id == name or any(p.name == name for p in card.parents))
     if not chosen:
         known = ", ".join(card.id for card in found.cards)
-        hint = f"those are {known[:200]}" if known else "no card here can be sliced"
-        raise UnknownDevice(f"{word[:80]} is nothing that can be sliced", hint=hint)
+        hint = f"those are {known[:200]}" if known else "no card here offers vGPUs"
+        raise UnknownDevice(f"{word[:80]} is no card that offers vGPUs", hint=hint)
     return chosen
 
 
 def instance_called(found: Vgpus, word: str) -> Vgpu:
-    """The instance of that address or UUID, of which a beginning will do. Raises UnknownDevice, BadSpec."""
+    """The vGPU with this address, UUID, or unique prefix of at least four characters.
+
+    Raises UnknownDevice; BadSpec when several vGPUs match.
+    """
     name = long_address(word.lower())
     begun = [vgpu for vgpu in found.instances if vgpu.id.startswith(name)]
     chosen = [vgpu for vgpu in begun if vgpu.id == name] or (begun if len(name) >= 4 else [])
@@ -40,17 +44,17 @@ def instance_called(found: Vgpus, word: str) -> Vgpu:
         raise UnknownDevice(f"there is no vGPU {word[:80]!r} here", hint="vfioctl vgpu list shows those that are")
     if len(chosen) > 1:
         several = ", ".join(f"{vgpu.id} on {vgpu.parent}" for vgpu in chosen[:4])
-        raise BadSpec(f"{word[:80]!r} means several vGPUs: {several}", hint="write more of it")
+        raise BadSpec(f"{word[:80]!r} means several vGPUs: {several}", hint="give more characters of it")
     return chosen[0]
 
 
 def is_whole(word: str) -> bool:
-    """Whether it names one vGPU whatever there is: a UUID, or an address with its domain."""
-    return _WHOLE.fullmatch(word.lower()) is not None
+    """Whether `word` is a complete name of a vGPU: a full UUID, or an address with its domain."""
+    return bool(UUID.fullmatch(word) or PCI_ADDRESS.fullmatch(word.lower()))
 
 
 def long_address(word: str) -> str:
-    """`0000:08:00.0` for `8:00.0` too; any other word as it is."""
+    """The full address `0000:08:00.0` for a short one such as `8:00.0`; any other word unchanged."""
     if not _SHORT.fullmatch(word):
         return word
     bus, _, rest = word.lower().partition(":")
@@ -58,21 +62,21 @@ def long_address(word: str) -> str:
     return f"0000:{bus:0>2}:{device:0>2}.{function}"
 
 
-def with_owners(found: Vgpus, made: Mapping[str, Made], wedged: Mapping[str, str] = NOTHING) -> Vgpus:
-    """The vGPUs with whose they are: vfioctl's are those that its ledger has as they are there.
+def with_owners(found: Vgpus, created: Mapping[str, Created], wedged: Mapping[str, str] = NOTHING) -> Vgpus:
+    """The vGPUs with their owner. vfioctl owns those that its ledger has with the same parent and type.
 
-    `wedged`: those that a write never returned from, and which. Of a vGPU that the kernel hides, the ledger tells the
-    type; where it does not even show that it is there, the vGPU is added: it may still take its share.
+    `wedged`: by device, the write that never returned. The kernel hides the type of some vGPUs; it is then taken from
+    the ledger. A vGPU that the kernel does not show at all is added, because it may still use its share of the card.
     """
     homes = {parent.name: card.id for card in found.cards for parent in card.parents}
-    made = {name: replace(m, card=homes.get(m.place.partition("/")[0], m.card)) for name, m in made.items()}
+    created = {name: replace(m, card=homes.get(m.place.partition("/")[0], m.card)) for name, m in created.items()}
     types = {(card.id, kind.id): kind for card in found.cards for kind in card.types}
     vfs = Counter(vgpu.card for vgpu in found.instances if vgpu.dialect in _PLAIN)
-    made = {name: m for name, m in made.items() if name not in vfs or m.place == str(vfs[name])}
-    instances = [_owned(vgpu, made, types) for vgpu in found.instances]
+    created = {name: m for name, m in created.items() if name not in vfs or m.place == str(vfs[name])}
+    instances = [_owned(vgpu, created, types) for vgpu in found.instances]
     seen = {vgpu.id for vgpu in instances}
-    vgpus = {name for name, each in made.items() if "/" in each.place}  # the others are counts of VFs
-    hidden = ((made[name], why) for name, why in wedged.items() if name in vgpus - seen)
+    vgpus = {name for name, each in created.items() if "/" in each.place}  # the other entries are counts of VFs
+    hidden = ((created[name], why) for name, why in wedged.items() if name in vgpus - seen)
     instances += (_hidden(each, types, _ended_as(why)) for each, why in hidden)
     return replace(found, instances=tuple(instances))
 
@@ -84,9 +88,9 @@ def _ended_as(why: str) -> VgpuState:
 Types = Mapping[tuple[str, str], VgpuType]
 
 
-def _owned(vgpu: Vgpu, made: Mapping[str, Made], types: Types) -> Vgpu:
+def _owned(vgpu: Vgpu, created: Mapping[str, Created], types: Types) -> Vgpu:
     plain = vgpu.dialect in _PLAIN
-    known = made.get(vgpu.card if plain else vgpu.id)  # of plain VFs their PF is known
+    known = created.get(vgpu.card if plain else vgpu.id)  # the ledger has plain VFs under their PF
     if known is None:
         return vgpu
     if vgpu.state is VgpuState.ZOMBIE and not vgpu.type:
@@ -95,13 +99,13 @@ def _owned(vgpu: Vgpu, made: Mapping[str, Made], types: Types) -> Vgpu:
     return replace(vgpu, owner=OURS) if ours else vgpu
 
 
-def _hidden(made: Made, types: Types, state: VgpuState) -> Vgpu:
-    parent, _, kind = made.place.partition("/")
-    known = types.get((made.card, kind), VgpuType(id=kind))
+def _hidden(created: Created, types: Types, state: VgpuState) -> Vgpu:
+    parent, _, kind = created.place.partition("/")
+    known = types.get((created.card, kind), VgpuType(id=kind))
     return Vgpu(
-        id=made.id,
-        dialect=Dialect.VENDOR if parent == made.id else Dialect.MDEV,
-        card=made.card,
+        id=created.id,
+        dialect=Dialect.VENDOR if parent == created.id else Dialect.MDEV,
+        card=created.card,
         parent=parent,
         state=state,
         type=kind,
@@ -112,7 +116,7 @@ def _hidden(made: Made, types: Types, state: VgpuState) -> Vgpu:
 
 
 def requested(cards: Sequence[VgpuCard], words: Iterable[str]) -> Mapping[str, Mapping[str, int]]:
-    """By card, then by type, how many `TYPE` and `TYPE=N` ask for. Raises BadSpec."""
+    """The number of vGPUs that the words `TYPE` and `TYPE=N` ask for, by card and type id. Raises BadSpec."""
     asked: dict[str, dict[str, int]] = {}
     for word in words:
         name, count = _parts(word)

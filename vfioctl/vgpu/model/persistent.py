@@ -1,7 +1,8 @@
-"""What has vGPUs and VFs made again at boot: mdevctl's definitions, and files of vfioctl's own. No input or output.
+"""Definitions: files from which vGPUs and VFs are created at boot. May not do input or output.
 
-mdevctl's form is its own, so that it, and libvirt by it, can start what vfioctl defines: JSON with two spaces and no
-last newline (mdevctl 1.2.0). NVIDIA's vendor-specific VFIO and counts of VFs have no such form: these are vfioctl's.
+Mediated devices are defined in the format of mdevctl, so that mdevctl and libvirt can start them: JSON with an indent
+of two and no final newline (mdevctl 1.2.0). mdevctl has no format for NVIDIA's vendor-specific VFIO and for numbers of
+VFs; vfioctl uses its own for these.
 """
 
 from __future__ import annotations
@@ -11,38 +12,47 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from vfioctl.core.setting import DEFINITIONS, KEPT_HERE
-from vfioctl.inventory.model.values import PciAddress, Uuid, Value
+from vfioctl.core.value import Value
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.places import DEFINITIONS, OWN_DEFINITIONS
+from vfioctl.vgpu.model.kinds import is_uuid
 from vfioctl.vgpu.model.vgpu import VgpuType
 
 
-class Kept(Value):
-    """A file of vfioctl's own: the VFs of a PF, or the type of one VF."""
+class OwnDefinition(Value):
+    """A definition in vfioctl's format: the number of VFs of a PF, or the vGPU type of one VF."""
 
     version: int = Field(default=1, ge=1, le=1)
-    device: PciAddress = Field(description="the PF whose VFs there are to be, or the VF")
+    device: PciAddress = Field(description="the PF that gets VFs, or the VF that gets a type")
     card: PciAddress = Field(description="the PF")
     vfs: int | None = Field(default=None, ge=1, le=65_535)
-    type: str | None = Field(default=None, pattern="^[0-9]{1,9}$", description="by id; another driver may number anew")
-    name: str | None = Field(default=None, max_length=100, description="of the type, by which it is looked for first")
-    parameters: dict[str, str] = Field(default_factory=dict, description="by file of the VF's own")
+    type: str | None = Field(
+        default=None, pattern="^[0-9]{1,9}$", description="type id, which may change with the driver"
+    )
+    name: str | None = Field(default=None, max_length=100, description="type name, which is looked up before the id")
+    parameters: dict[str, str] = Field(default_factory=dict, description="values of the vGPU's parameters, by file")
 
 
-def kept_file(subject: Uuid | PciAddress, parent: str) -> str:
-    """Where a vGPU, or the VFs of a PF, are kept."""
-    return f"{DEFINITIONS}/{parent}/{subject}" if isinstance(subject, Uuid) else f"{KEPT_HERE}/{subject}.json"
+def definition_file(subject: str, parent: str) -> str:
+    """The path of the definition of a vGPU, or of the VFs of a PF."""
+    return f"{DEFINITIONS}/{parent}/{subject}" if is_uuid(subject) else own_definition_file(subject)
+
+
+def own_definition_file(address: str) -> str:
+    """The path of the definition of the type of a VF, or of the VFs of a PF."""
+    return f"{OWN_DEFINITIONS}/{address}.json"
 
 
 def definition_text(kind: str, parameters: Mapping[str, str]) -> str:
-    """mdevctl's definition of a vGPU that starts with its parent."""
+    """The text of a definition in mdevctl's format, for a vGPU that starts when its parent appears."""
     attributes = [{name: value} for name, value in parameters.items()]
     return json.dumps({"mdev_type": kind, "start": "auto", "attrs": attributes}, indent=2)
 
 
 def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
-    """A VF's type, as vfioctl keeps it."""
+    """The text of a definition in vfioctl's format, for a VF with a type."""
     return _text(
-        Kept(
+        OwnDefinition(
             device=device,
             card=PciAddress(card),
             type=kind.id,
@@ -53,9 +63,9 @@ def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping
 
 
 def vfs_text(physical: PciAddress, count: int) -> str:
-    """The VFs of a PF, as vfioctl keeps them."""
-    return _text(Kept(device=physical, card=physical, vfs=count))
+    """The text of a definition in vfioctl's format, for the VFs of a PF."""
+    return _text(OwnDefinition(device=physical, card=physical, vfs=count))
 
 
-def _text(kept: Kept) -> str:
-    return json.dumps(kept.model_dump(mode="json", exclude_none=True), indent=2)
+def _text(definition: OwnDefinition) -> str:
+    return json.dumps(definition.model_dump(mode="json", exclude_none=True), indent=2)

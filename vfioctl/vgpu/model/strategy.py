@@ -1,4 +1,4 @@
-"""By what rule vGPUs are placed on cards. May not do input or output."""
+"""The strategies for placing vGPUs on cards. May not do input or output."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 
 class Strategy(StrEnum):
     BINPACK = "binpack"
-    """So that the largest types stay creatable for longest."""
+    """Keep the largest types creatable for as long as possible."""
     SPREAD = "spread"
-    """Each on the card with the fewest vGPUs."""
+    """Place each vGPU on the card with the fewest vGPUs."""
     NUMA = "numa"
-    """All on as few NUMA nodes as possible."""
+    """Place all vGPUs on as few NUMA nodes as possible."""

@@ -1,7 +1,7 @@
-"""vGPUs of GPUs: the types that a card offers, the places they are made on, the instances that are there.
+"""vGPUs as values: the cards that offer them, their types, the parents they are created on, the existing vGPUs.
 
-May not do input or output. Plain dataclasses, which pydantic takes as the fields of a document: `vfioctl vgpu` answers
-for ten thousand type folders in less time than it takes to import pydantic and to make these its models.
+May not do input or output. These are plain dataclasses, because listing ten thousand type directories takes less time
+than importing pydantic and building its models.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Dialect(StrEnum):
-    """Which interface of the kernel divides a card."""
+    """The kernel interface through which a card offers vGPUs."""
 
     MDEV = "mdev"
     VENDOR = "vendor-vfio"
@@ -23,20 +23,20 @@ class Dialect(StrEnum):
 
 
 class Sharing(StrEnum):
-    """How the types of a card limit one another: by what rule it is known what remains."""
+    """How the types of a card limit one another: the rule for computing the remaining capacity."""
 
     SIZES = "sizes"
-    """NVIDIA's: so many of one size of frame buffer, other sizes only in mixed-size mode."""
+    """NVIDIA: a fixed number of one framebuffer size; different sizes only in mixed-size mode."""
     POOL = "pool"
-    """Each type states the amounts that it takes, and all numbers fit one stock of them."""
+    """Each type states the amounts of a resource that it uses, and all types share one pool of it."""
     VFS = "vfs"
-    """All VFs are made at once, and none while there are some."""
+    """All VFs are created at once, and no more while some exist."""
     UNKNOWN = "unknown"
-    """The kernel does not tell."""
+    """The kernel does not report it."""
 
 
 class SizeMode(StrEnum):
-    """Whether a card may have instances of several sizes at a time, as far as what is there proves it."""
+    """Whether a card can have vGPUs of several sizes at a time; unknown when neither NVML nor the kernel shows it."""
 
     SAME = "same-size"
     MIXED = "mixed-size"
@@ -46,20 +46,20 @@ class SizeMode(StrEnum):
 class VgpuState(StrEnum):
     LIVE = "live"
     DEFINED = "defined"
-    """Only a definition of mdevctl; it is not there now."""
+    """mdevctl has a definition of it, but it does not exist now."""
     ORPHAN = "orphan"
-    """Its driver was taken from it: it counts for nothing and can only be removed."""
+    """It lost its driver: it uses no capacity, and can only be removed."""
     ZOMBIE = "zombie"
-    """It was removed while it was open: it cannot be seen any more, and still takes its share."""
+    """It was removed while it was open: the kernel hides it, but it still uses its share."""
     WEDGED = "wedged"
-    """Its making never returned: whether it is there, the kernel does not say."""
+    """The write that creates it never returned, so its state is unknown."""
     NO_DRIVER = "no driver"
-    """A VF that no driver has."""
+    """A VF without a driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many more can be made. `at_most` is None where not even that is known."""
+    """How many more vGPUs can be created, as a range. `at_most` is None when there is no known upper bound."""
 
     at_least: int
     at_most: int | None
@@ -71,46 +71,46 @@ class Count:
 
 NONE, UNKNOWN = Count(0, 0), Count(0, None)
 OURS, FOREIGN = "vfioctl", "foreign"
-"""Who had a vGPU made."""
+"""The owner of vGPUs that vfioctl created, and the owner of all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuType:
-    """A kind of vGPU of one card. What is unknown is None, empty or in `unknown` with its reason."""
+    """A vGPU type of one card. An unknown fact is None or empty; `unknown` has the reason, by field."""
 
     id: str
-    """As the kernel calls it: `nvidia-742`, `1145`, `i915-GVTg_V5_4`, `vf`."""
+    """The kernel's name for it: `nvidia-742`, `1145`, `i915-GVTg_V5_4`, `vf`."""
     name: str = ""
     profile: str = ""
-    """The short name: `A2-4C`."""
+    """The short name, such as `A2-4C`."""
     description: str = ""
     device_api: str = ""
     framebuffer_bytes: int | None = None
     heads: int | None = None
     max_resolution: str = ""
     max_instances: int | None = None
-    """On one card, with no others beside them."""
+    """The maximum number on one card without vGPUs of other types."""
     mig_slices: int | None = None
-    """How many vGPUs of a GPU instance it is; None for a type that shares by time."""
+    """The number of MIG slices of the GPU instance that backs it; None for a type that shares the GPU by time."""
     takes: Mapping[str, int] = field(default_factory=dict)
-    """The amounts that it says it takes of a stock which all types share."""
+    """The amounts that it uses of a pool that all types share, by resource."""
     existing: int = 0
     available: Count = UNKNOWN
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int | None, int | None]:
-        """What instances beside one another must have in common in same-size mode."""
+        """The MIG slices and the framebuffer, which all vGPUs of a card have in common in same-size mode."""
         return self.mig_slices, self.framebuffer_bytes
 
     def is_called(self, word: str) -> bool:
-        """Whether a person may mean it by that word."""
+        """Whether `word` is its id, name or profile."""
         return word in (self.id, self.name) or (word.lower() == self.profile.lower() and bool(word))
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a PF or a VF of an xe card may take of it. Values as the kernel shows them."""
+    """Scheduling and memory limits of the PF or a VF of an xe card. Values as the kernel shows them."""
 
     of: str
     """`pf`, `vf1`, ..."""
@@ -119,18 +119,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class VgpuParent:
-    """A place that instances are made on: a function, one of its VFs, or a device that is no PCI function."""
+    """A device that vGPUs are created on: a PF, a VF, or a device that is no PCI function."""
 
     name: str
     offers: Mapping[str, int] = field(default_factory=dict)
-    """By type, how many more of it could be made here now, as this place alone says."""
+    """How many more vGPUs this parent reports it can create now, by type id."""
     instances: int = 0
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuCard:
-    """A card that can be sliced: what it offers as a whole."""
+    """A card that offers vGPUs, with its types and parents."""
 
     id: str
     """The PF's address, or the name of a device that is no PCI function."""
@@ -140,21 +140,21 @@ class VgpuCard:
     numa_node: int | None = None
     driver: str | None = None
     memory_bytes: int | None = None
-    """As NVML says it, without what error correction takes."""
+    """From NVML, in bytes; excludes the memory that error correction uses."""
     total_vfs: int | None = None
     types: tuple[VgpuType, ...] = ()
     parents: tuple[VgpuParent, ...] = ()
     profiles: tuple[Profile, ...] = ()
 
     def called(self, word: str) -> tuple[VgpuType, ...]:
-        """The types that a person may mean by that word: by id before name."""
+        """The types whose id is `word`; if there is none, those with that name or profile."""
         found = [kind for kind in self.types if kind.is_called(word)]
         return tuple(kind for kind in found if kind.id == word) or tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What mdevctl keeps of an instance, in /etc/mdevctl.d/PARENT/UUID."""
+    """mdevctl's definition of a mediated device, in /etc/mdevctl.d/PARENT/UUID."""
 
     path: str
     type: str
@@ -164,7 +164,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Vgpu:
-    """An instance: an mdev, or a VF. `id` is its UUID or its address."""
+    """A vGPU: an mdev, or a VF. `id` is the UUID of the mdev, or the address of the VF."""
 
     id: str
     dialect: Dialect
@@ -175,38 +175,48 @@ class Vgpu:
     type_name: str = ""
     profile: str = ""
     owner: str = FOREIGN
-    """Who had it made; `foreign` when that was not vfioctl."""
+    """Who created it: `vfioctl`, or `foreign` for anyone else."""
     driver: str | None = None
     iommu_group: int | None = None
     vfio_group: str | None = None
-    """/dev/vfio/N while it exists."""
+    """/dev/vfio/N; None when the node does not exist."""
     vfio_cdev: str | None = None
-    """/dev/vfio/devices/vfioN while it exists."""
+    """/dev/vfio/devices/vfioN; None when the node does not exist."""
     numa_node: int | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """The driver's own: vgpu_params, placement_id, gpu_instance_id, vm_name, ..."""
+    """Attributes of the vendor driver: vgpu_params, placement_id, gpu_instance_id, vm_name, ..."""
     definition: Definition | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What the ledger says of a vGPU that vfioctl made, or of a card's VFs."""
+class Created:
+    """The ledger's record of a vGPU that vfioctl created, or of the VFs of a PF."""
 
     id: str
-    """A UUID, the address of a VF, or of the PF whose VFs were made."""
+    """The UUID of an mdev, the address of a VF, or the address of the PF whose VFs were created."""
     card: str
     place: str
-    """`PARENT/TYPE`; of VFs, their count."""
+    """`PARENT/TYPE` for a vGPU; the number of VFs for a PF."""
     since: str
     """ISO 8601, UTC."""
-    kept: bool
-    """Whether it is made again at boot."""
+    persistent: bool
+    """Whether it is also created at boot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How many more vGPUs of a type fit on a card after a change."""
+
+    card: str
+    type: str
+    profile: str
+    available: Count
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuWarning:
-    """A fact that could not be had."""
+    """A fact that could not be read, and why."""
 
     subject: str
     text: str
@@ -214,7 +224,7 @@ class VgpuWarning:
 
 @dataclass(frozen=True, slots=True)
 class Vgpus:
-    """All that can be sliced on a host, and all vGPUs, in address order."""
+    """All cards of a host that offer vGPUs, and all vGPUs, in address order."""
 
     cards: tuple[VgpuCard, ...] = ()
     instances: tuple[Vgpu, ...] = ()
@@ -223,20 +233,20 @@ class Vgpus:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What would remain of one card."""
+    """The capacity that would remain on a card if the requested vGPUs were created."""
 
     card: str
     made: Mapping[str, int]
-    """By type, how many would be made."""
+    """The number of vGPUs to create, by type id."""
     certain: bool
-    """Whether all of these certainly fit; otherwise only nothing speaks against it."""
+    """Whether all of them certainly fit. False: they may fit, but the kernel does not report enough to be sure."""
     available: Mapping[str, Count]
-    """By type, how many more could then be made."""
+    """How many more could be created afterwards, by type id."""
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuTypesDocument:
-    """`vfioctl vgpu types --json`: one object. `after` is for each card that `--after` is about."""
+    """The document of `vfioctl vgpu types --json`. `after` has one forecast for each card with a type in `--after`."""
 
     cards: tuple[VgpuCard, ...]
     after: tuple[Forecast, ...]
@@ -245,7 +255,7 @@ class VgpuTypesDocument:
 
 @dataclass(frozen=True, slots=True)
 class VgpuListDocument:
-    """`vfioctl vgpu list --json`: one object."""
+    """The document of `vfioctl vgpu list --json`."""
 
     instances: tuple[Vgpu, ...]
     warnings: tuple[VgpuWarning, ...]

@@ -1,4 +1,4 @@
-"""Which cards and which of their places may take vGPUs of a type, and how many. Pure."""
+"""Finds the cards and parents that can take vGPUs of a type, and how many. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vfioctl.vgpu.model.vgpu import Count, Dialect, VgpuCard, VgpuParent, VgpuTy
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place, and how many it may take. `is_read` tells whether it said so itself."""
+    """A parent, and how many vGPUs fit on it. `is_read`: False when its offers could not be read."""
 
     parent: str
     room: int
@@ -19,7 +19,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A card that has the type. Its slots are in the order in which they are to be taken."""
+    """A card that has the type. Its slots are in order of preference."""
 
     card: VgpuCard
     kind: VgpuType
@@ -27,12 +27,12 @@ class Candidate:
 
     @property
     def room(self) -> int:
-        """How many may fit at most."""
+        """The maximum number of vGPUs that may fit."""
         return self._bounded(sum(slot.room for slot in self.slots))
 
     @property
     def read_room(self) -> int:
-        """How many of those on places that could be read."""
+        """The part of `room` on parents whose offers could be read."""
         return self._bounded(sum(slot.room for slot in self.slots if slot.is_read))
 
     def _bounded(self, room: int) -> int:
@@ -41,19 +41,19 @@ class Candidate:
 
     @property
     def vgpus(self) -> int:
-        """How many are there that count, of whatever type."""
+        """The number of existing vGPUs that use capacity, of any type."""
         return sum(each.existing for each in self.card.types)
 
     @property
     def alike(self) -> int:
-        """How many of the type's size are there."""
+        """The number of existing vGPUs of the same size."""
         return sum(each.existing for each in self.card.types if each.size == self.kind.size)
 
 
 def candidate(
     card: VgpuCard, kind: VgpuType, count: int, *, only: str | None = None, exclude: Collection[str] = ()
 ) -> Candidate:
-    """The card with the places for up to `count`: on one of them only, or on all that are not shunned."""
+    """The card with the parents that can take up to `count` vGPUs. `only`: use this parent; `exclude`: not these."""
     found = [
         (parent, slot)
         for parent in card.parents
@@ -67,7 +67,7 @@ def candidate(
 
 def _slot(card: VgpuCard, parent: VgpuParent, kind: VgpuType, count: int) -> Slot:
     if card.dialect is Dialect.VENDOR and parent.instances:
-        return Slot(parent.name, 0, is_read=True)  # its list may name what it could have instead
+        return Slot(parent.name, 0, is_read=True)  # its list may have types that could replace the current one
     if kind.id in parent.unknown and kind.id not in parent.offers:
         return Slot(parent.name, count if parent.name == card.id else 1, is_read=False)
     return Slot(parent.name, parent.offers.get(kind.id, 0), is_read=True)
@@ -76,13 +76,13 @@ def _slot(card: VgpuCard, parent: VgpuParent, kind: VgpuType, count: int) -> Slo
 def _order(
     parent: VgpuParent, slot: Slot, kind: VgpuType, sizes: Mapping[int, VgpuType]
 ) -> tuple[bool, list[int], int, int, str]:
-    """First those that could be read, then those that offer others the least, the largest types before all."""
+    """Sorts parents: readable ones first, then those that offer the fewest of other sizes, largest sizes first."""
     others = [0 if gauge.size == kind.size else parent.offers.get(gauge.id, 0) for gauge in sizes.values()]
     return not slot.is_read, others, parent.instances, len(parent.name), parent.name
 
 
 def gauges(card: VgpuCard) -> Mapping[int, VgpuType]:
-    """Of each size, largest first, the type that there is most room for now: by those it is seen what is left."""
+    """For each size, largest first, the type with the most room. These types measure the capacity of a card."""
     found: dict[int, VgpuType] = {}
     for kind in card.types:
         size = bulk(kind)
@@ -92,10 +92,10 @@ def gauges(card: VgpuCard) -> Mapping[int, VgpuType]:
 
 
 def bulk(kind: VgpuType) -> int:
-    """How large a type is beside the others of its card: in bytes, or in what it takes. 0 where that is unknown."""
+    """The size of a type relative to others of its card: in bytes, or in units of its pool. 0 if unknown."""
     return kind.framebuffer_bytes or sum(kind.takes.values())
 
 
 def most(count: Count) -> int:
-    """How many that may be, or certainly are where not even that is known."""
+    """The upper bound of a count; the lower bound if there is none."""
     return count.at_least if count.at_most is None else count.at_most

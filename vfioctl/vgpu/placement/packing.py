@@ -1,7 +1,8 @@
-"""How many vGPUs go on each card, by each strategy. Pure arithmetic; what of them is said to a person is elsewhere.
+"""Computes how many vGPUs each card takes, for each strategy. Pure; `reasons` explains the result.
 
-Binpack is exact. What a split is worth is a sum over its cards, so the best one for all cards is made of the best ones
-for fewer: a table by card and number finds it, where trying all splits of 64 vGPUs on eight cards would never end.
+Binpack finds the optimum. The score of a split is a sum over its cards, so the best split over all cards consists of
+best splits over fewer cards. Dynamic programming by card and number finds it; trying all splits of 64 vGPUs on eight
+cards would take too long.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from vfioctl.vgpu.placement.candidates import Candidate, bulk, gauges, most
 
 _DIGIT = 64
 Split = tuple[int, ...]
-"""By candidate, how many it takes."""
+"""The number of vGPUs that each candidate takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one card takes of them, which may be none."""
+    """The vGPUs that one card takes; `number` may be 0."""
 
     card: VgpuCard
     kind: VgpuType
     number: int
     of: Candidate
     forecast: Forecast
-    """What remains of the card then."""
+    """The capacity of the card afterwards."""
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Where each of them is made."""
+        """The parent of each vGPU."""
         return tuple(islice((slot.parent for slot in self.of.slots for _ in range(slot.room)), self.number))
 
     @property
     def is_read(self) -> bool:
-        """Whether all their places told how many they offer."""
+        """Whether the offers of all these parents could be read."""
         return self.number <= self.of.read_room
 
     @property
     def is_certain(self) -> bool:
-        """Whether they certainly fit. Each place speaks for itself alone, except where all is known of the card."""
+        """Whether they certainly fit. Offers are valid for one parent only, except in same-size mode."""
         is_known = self.card.size_mode is SizeMode.SAME or len(set(self.parents)) < 2
         return not self.number or (self.is_read and is_known and self.forecast.certain)
 
 
 def shared_out(candidates: Sequence[Candidate], count: int, strategy: Strategy) -> tuple[Share, ...]:
-    """What each candidate takes of `count`. All of them together must have the room."""
+    """Split `count` vGPUs among the candidates, which must have the room together."""
     split = {Strategy.BINPACK: _packed, Strategy.SPREAD: _spread, Strategy.NUMA: _by_node}[strategy]
     return tuple(
         Share(each.card, each.kind, number, each, after(each.card, {each.kind.id: number}))
@@ -58,20 +59,20 @@ def shared_out(candidates: Sequence[Candidate], count: int, strategy: Strategy) 
 
 
 def _spread(candidates: Sequence[Candidate], count: int) -> Split:
-    """One at a time: to the card with the fewest vGPUs, of those to the one with most room."""
+    """Place one vGPU at a time on the card with the fewest vGPUs; among equals, the one with most room."""
     numbers = [0] * len(candidates)
 
-    def burden(index: int) -> tuple[bool, int, int, int]:
+    def load(index: int) -> tuple[bool, int, int, int]:
         each, number = candidates[index], numbers[index]
         return number >= each.read_room, each.vgpus + number, number - each.room, index
 
     for _ in range(count):
-        numbers[min((i for i, each in enumerate(candidates) if numbers[i] < each.room), key=burden)] += 1
+        numbers[min((i for i, each in enumerate(candidates) if numbers[i] < each.room), key=load)] += 1
     return tuple(numbers)
 
 
 def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
-    """The largest nodes until one can take all that is left; of those that can, the one with least to spare."""
+    """Fill the largest nodes until one node can take the rest; then choose the node with the least room to spare."""
     nodes: dict[int | None, list[int]] = {}
     for index, each in enumerate(candidates):
         nodes.setdefault(each.card.numa_node, []).append(index)
@@ -100,7 +101,7 @@ def _rooms(candidates: Sequence[Candidate], indices: Sequence[int]) -> tuple[int
 
 
 def _packed(candidates: Sequence[Candidate], count: int) -> Split:
-    """The split of most worth, of equals the one with most on the first cards."""
+    """The split with the best score; among equals, the one with most vGPUs on the first cards."""
     with_room = [each.room > 0 for each in candidates]
     if sum(with_room) == 1:
         return tuple(count if has_room else 0 for has_room in with_room)
@@ -108,42 +109,42 @@ def _packed(candidates: Sequence[Candidate], count: int) -> Split:
     best: dict[int, tuple[int, Split]] = {0: (0, ())}
     known: list[tuple[Candidate, list[int]]] = []
     for each in candidates:
-        like = _nameless(each)
-        worths = next((worths for twin, worths in known if twin == like), [])
-        if not worths:
-            worths = [_number(worth) for worth in _worths(each, min(count, each.room), sizes)]
-            known.append((like, worths))
+        like = _without_names(each)
+        scores = next((scores for twin, scores in known if twin == like), [])
+        if not scores:
+            scores = [_number(score) for score in _scores(each, min(count, each.room), sizes)]
+            known.append((like, scores))
         longer: dict[int, tuple[int, Split]] = {}
-        for taken, (worth, numbers) in best.items():
-            for number, more in enumerate(worths[: count - taken + 1]):
-                found = worth + more, (*numbers, number)
+        for taken, (score, numbers) in best.items():
+            for number, more in enumerate(scores[: count - taken + 1]):
+                found = score + more, (*numbers, number)
                 if taken + number not in longer or found > longer[taken + number]:
                     longer[taken + number] = found
         best = longer
     return best[count][1]
 
 
-def _nameless(each: Candidate) -> Candidate:
-    """What twins in the same state have in common, so that each state is forecast once."""
+def _without_names(each: Candidate) -> Candidate:
+    """The candidate without names and addresses, so that equal cards in the same state are forecast once."""
     parents = tuple(replace(parent, name="") for parent in each.card.parents)
     slots = tuple(replace(slot, parent="") for slot in each.slots)
     return Candidate(replace(each.card, id="", numa_node=None, parents=parents), each.kind, slots)
 
 
-def _number(worth: Sequence[int]) -> int:
-    """One number, which adds and compares as the whole sequence does, its first part before the others."""
+def _number(score: Sequence[int]) -> int:
+    """The parts of a score as one integer, which adds and compares like the tuple."""
     total = 0
-    for part in worth:
+    for part in score:
         total = (total << _DIGIT) + part
     return total
 
 
-def _worths(each: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """What it is worth to have 0, 1, ... `highest` on a card: the more the better, by each part before the next.
+def _scores(each: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The scores of a card with 0, 1, ... `highest` new vGPUs. Higher is better; earlier parts take precedence.
 
-    An empty card counts for more than any forecast of it: it can still become a card of any size, where the kernel
-    does not tell that one size shuts out the others. A stock hides nothing of that kind. How many of the type's own
-    size are left for certain is no matter: it is as many less wherever they are made, and only said of some cards.
+    Keeping a card empty takes precedence over forecasts: an empty card can still take any size, and the kernel does not
+    report that one size excludes the others. This does not apply to pools. The lower bound for the type's own size is
+    ignored: it falls by the same number on any card, and is known for some cards only.
     """
     card, own = _measured(each), bulk(each.kind)
     measures = {**gauges(each.card), own: each.kind}
@@ -163,9 +164,9 @@ def _worths(each: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tup
 
 
 def _measured(each: Candidate) -> VgpuCard:
-    """The card as it is measured, with as few types as tell the same: forecasts are what takes the time.
+    """The card for forecasts, reduced to the types that affect the score, because forecasts dominate the run time.
 
-    Where nobody says how much memory it has, it is the most that its types divide: to compare by, never to refuse.
+    If its memory is unknown, it is estimated from its types. The estimate is used to compare cards, never to refuse.
     """
     card = each.card
     if card.memory_bytes is None:

@@ -1,7 +1,7 @@
-"""On which places vGPUs are made: which cards, which VFs, and why those. Pure; all of them or none.
+"""Chooses the cards and parents for new vGPUs, and explains the choice. Pure; places all of them, or none.
 
-What is there is taken as it was read. Whoever was faster since shows only when a vGPU is made; then the places where
-that failed are shunned, and it is asked again.
+Placement uses the state that was read. If another process takes a parent in the meantime, creating the vGPU fails; the
+caller then asks for a new placement that excludes this parent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vfioctl.vgpu.placement.reasons import node_named, reasons, type_named
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one vGPU is to be made: the ids of its card and its type, and the name of its parent."""
+    """Where to create one vGPU: the ids of its card and type, and the name of its parent."""
 
     card: str
     parent: str
@@ -29,13 +29,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where all of them are to be made, in that order."""
+    """Where to create all vGPUs, in order."""
 
     places: tuple[Place, ...]
     why: tuple[str, ...]
-    """Sentences for a person: what was chosen, and why not the others."""
+    """Sentences that explain why these cards were chosen, and not others."""
     certain: bool
-    """Whether all of them certainly fit, as long as nobody else makes any; otherwise only nothing speaks against it."""
+    """Whether all certainly fit if nobody else creates vGPUs. False: they may fit, but this is not known."""
 
 
 def placed(
@@ -48,14 +48,16 @@ def placed(
     strategy: Strategy = Strategy.BINPACK,
     exclude: Collection[str] = (),
 ) -> Placement:
-    """Places for `count` vGPUs of the type that `word` means, by id, name or profile.
+    """Places for `count` vGPUs of the type with the id, name or profile `word`.
 
-    `parent` is a card or one of its VFs, `shun` names of parents. Raises BadSpec, UnknownDevice, NoCapacity.
+    `parent`: only this card or VF; `numa`: only cards of this NUMA node; `exclude`: names of parents to avoid.
+
+    Raises BadSpec, UnknownDevice, NoCapacity.
     """
     if count < 1:
-        raise BadSpec(f"{count} vGPUs cannot be made", hint="write a number from 1 on")
+        raise BadSpec(f"{count} vGPUs cannot be created", hint="write a number from 1 on")
     here = cards if parent is None else cards_called(Vgpus(tuple(cards)), parent)
-    found = _made_singly(_meant(here, word, is_named=parent is not None), count)
+    found = _without_plain_vfs(_meant(here, word, is_named=parent is not None), count)
     near = _on_node(found, numa)
     name = None if parent is None or long_address(parent) in {card.id for card, _ in near} else long_address(parent)
     candidates = [candidate(card, kind, count, only=name, exclude=exclude) for card, kind in near]
@@ -73,7 +75,7 @@ _Found = Sequence[tuple[VgpuCard, VgpuType]]
 
 
 def _meant(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> _Found:
-    """The type on each card that has it, in the order of the cards' addresses. An id anywhere is meant as one."""
+    """The type on each card that has it, in address order. A word that is an id on any card is taken as an id."""
     found = {card.id: (card, card.called(word)) for card in sorted(cards, key=lambda card: (len(card.id), card.id))}
     is_id = any(kind.id == word for _, kinds in found.values() for kind in kinds)
     meant = {
@@ -99,7 +101,7 @@ def _no_such_type(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> Ba
 
 
 def _vfs_off(cards: Sequence[VgpuCard]) -> str:
-    """NVIDIA's driver shows types on VFs only."""
+    """A hint to enable the VFs of an NVIDIA card, whose driver shows types on VFs only; empty if not needed."""
     for card in cards:
         is_bare = not any(parent.instances for parent in card.parents)
         if card.dialect is Dialect.SRIOV and card.driver == "nvidia" and is_bare:
@@ -107,11 +109,11 @@ def _vfs_off(cards: Sequence[VgpuCard]) -> str:
     return ""
 
 
-def _made_singly(found: _Found, count: int) -> _Found:
+def _without_plain_vfs(found: _Found, count: int) -> _Found:
     singly = [each for each in found if each[0].sharing is not Sharing.VFS]
     if not singly:
         card = found[0][0].id if len(found) == 1 else "PF"
-        raise BadSpec("VFs are made all at once", hint=f"vfioctl sriov set {card} {count}")
+        raise BadSpec("VFs are created all at once", hint=f"vfioctl sriov set {card} {count}")
     return singly
 
 

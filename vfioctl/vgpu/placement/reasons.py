@@ -1,4 +1,4 @@
-"""Why vGPUs are placed where they are, and why not elsewhere: sentences for a person. Pure."""
+"""Explains a placement in sentences: why these cards, and why not others. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vfioctl.vgpu.placement.packing import Share
 
 
 def reasons(shares: Sequence[Share], strategy: Strategy) -> tuple[str, ...]:
-    """Of the nodes where those were chosen, of each card, and of all that is uncertain."""
+    """Sentences about the NUMA nodes, each card, and what is uncertain."""
     count = sum(share.number for share in shares)
     return (
         *(_of_nodes(shares, count) if strategy is Strategy.NUMA else ()),
@@ -21,12 +21,12 @@ def reasons(shares: Sequence[Share], strategy: Strategy) -> tuple[str, ...]:
 
 
 def type_named(kind: VgpuType) -> str:
-    """How messages name a type."""
+    """The name of a type in messages."""
     return kind.profile or kind.id
 
 
 def node_named(node: int | None) -> str:
-    """How messages name a NUMA node; None is what the kernel calls -1."""
+    """The name of a NUMA node in messages; None is the kernel's -1."""
     return "no NUMA node" if node is None else f"NUMA node {node}"
 
 
@@ -77,7 +77,7 @@ def _remains(count: Count) -> str:
 
 
 def _largest(card: VgpuCard) -> str:
-    """In what it has most reason to be left alone: its largest type that there is room for."""
+    """The largest type that the card has room for, with the number."""
     fitting = [kind for kind in card.types if kind.available.at_most != 0]
     kind = max(fitting, key=bulk)
     most = kind.available.at_most
@@ -89,4 +89,4 @@ def _doubt(share: Share) -> str:
         return f"{share.card.id}: how many {type_named(share.kind)} it has room for could not be read everywhere"
     least = min(share.number, max(slot.room for slot in share.of.slots))
     fit = "fits" if least == 1 else "fit"
-    return f"{share.card.id}: only {least} of {share.number} certainly {fit}; the others show when they are made"
+    return f"{share.card.id}: only {least} of {share.number} certainly {fit}; the others show when they are created"

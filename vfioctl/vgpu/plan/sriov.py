@@ -1,83 +1,71 @@
-"""How many VFs a PF has, and what each of an xe card may take. Pure; says no before anything is touched.
+"""Plans changes of the number of VFs of a PF, and of the profiles of an xe card. Pure; refuses before any change.
 
-On the way down nothing is left behind: vGPUs and guests go first, then the VFs, then the PF.
+VFs are removed only when they are free: vGPUs and guests on them must be removed first.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
-from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances
-from vfioctl.binding.plan.steps import steps
-from vfioctl.core.change import Intent, Plan
-from vfioctl.core.setting import Setting, SettingKind
+from vfioctl.binding.model.binding import Binding
+from vfioctl.core.change import Change, CheckRequest, Draft
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.refusals import holding, refuse, refuse_marked
-from vfioctl.inventory.model.scope import fact_of, in_order, named
+from vfioctl.inventory.model.holders import Holders
+from vfioctl.inventory.model.preconditions import holding, refuse, refuse_marked
+from vfioctl.inventory.model.scope import function_fact, in_order, named
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.vgpu.model.persistent import kept_file, vfs_text
-from vfioctl.vgpu.model.vgpu import Made, Vgpu, VgpuCard, Vgpus, VgpuState
-from vfioctl.vgpu.plan.vgpu import kept_setting
+from vfioctl.kernel.protocol import PCI_DEVICES
+from vfioctl.vgpu.model.intents import ProfileIntent, SetVfsIntent
+from vfioctl.vgpu.model.kinds import (
+    AUTOPROBE,
+    BINDING,
+    CHECK,
+    NVIDIA_VFS,
+    PROFILE,
+    VF_COUNT,
+    autoprobe_file,
+    count_file,
+)
+from vfioctl.vgpu.model.persistent import own_definition_file, vfs_text
+from vfioctl.vgpu.model.physical import PhysicalFunction
+from vfioctl.vgpu.model.vgpu import Created, Vgpu, VgpuCard, Vgpus, VgpuState
+from vfioctl.vgpu.plan.definitions import definition_change
+from vfioctl.vgpu.plan.remove import NOBODY
+from vfioctl.vgpu.resources.profile import ProfileValue, chosen_in
 
 _MOST_NAMED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class PhysicalFunction:
-    """What the kernel says of a PF beside the inventory."""
-
-    total: int
-    autoprobe: str
-    kept: str
-    """The text of vfioctl's own file about it; empty without one."""
-    gpu_instances: bool = False
-    """Whether MIG cuts it, or, where that cannot be told, any GPU of NVIDIA's here."""
 
 
 def plan_vfs(
     inventory: Inventory,
     found: Vgpus,
-    intent: Intent,
+    intent: SetVfsIntent,
     known: PhysicalFunction,
-    made: Mapping[str, Made],
-    circumstances: Circumstances = NOTHING_KNOWN,
-) -> Plan:
-    """So many VFs of one PF, none for 0. Raises BadSpec, HostError, DeviceInUse, Foreign."""
-    function = inventory.by_address[intent.devices[0]]
-    wish = intent.vgpu_request
-    if wish is None or wish.vfs is None:
-        raise BadSpec("the plan does not say how many VFs there are to be")
-    _refuse_count(function, known, wish.vfs)
-    refuse_marked(function)
-    now = len(function.virtfns)
-    if now and now != wish.vfs:
-        ours = function.address in made and made[function.address].place == str(now)
-        if not ours and not wish.foreign:
-            raise Foreign(
-                f"vfioctl did not make the {now} VFs of {named(function)}",
-                hint="whoever made them may still need them; --foreign changes them all the same",
-            )
-        _refuse_live(inventory, function, found, drivers_matter=wish.vfs != 0)
+    created: Mapping[str, Created],
+    holders: Holders = NOBODY,
+) -> Draft:
+    """The draft that sets the number of VFs of one PF. Raises BadSpec, HostError, DeviceInUse, Foreign."""
+    function, now = inventory.by_address[intent.devices[0]], len(inventory.by_address[intent.devices[0]].virtfns)
     nvidia = function.driver == "nvidia"
-    if now != wish.vfs:
+    _refuse_count(function, known, intent.vfs)
+    refuse_marked(function)
+    if now and now != intent.vfs:
+        _refuse_foreign(function, intent, created)
+        _refuse_live(inventory, function, found, drivers_matter=intent.vfs != 0)
+    if now != intent.vfs:
         taken = in_order((*function.virtfns, *([function.address] if nvidia else ())))
-        refuse(holding(circumstances.holders.holders, taken, intent), _of(inventory, taken))
-    if nvidia and now != wish.vfs:
-        _refuse_by_nvidia(function, known, wish.vfs)
+        refuse(holding(holders.holders, taken, intent), _of(inventory, taken))
+    if nvidia and now != intent.vfs:
+        _refuse_by_nvidia(function, known, intent.vfs)
     driven = any(vf.driver for vf in _of(inventory, function.virtfns))
-    settings = (*_counts(function, known, wish.vfs, nvidia=nvidia, driven=driven), *_kept(function, known, intent))
-    concerned = in_order((function.address, *(function.virtfns if now != wish.vfs else ())))
-    return Plan.make(
+    concerned = in_order((function.address, *(function.virtfns if now != intent.vfs else ())))
+    return Draft(
         intent=intent,
-        facts=tuple(fact_of(inventory.by_address[a]) for a in concerned if a in inventory.by_address),
-        changes=(),
-        settings=settings,
-        steps=steps({}, {}, settings=settings),
-        cards=(function.address,),
-        notes=tuple(_notes(function, known, wish.vfs, now, nvidia=nvidia, persistent=wish.persistent)),
+        facts=tuple(function_fact(each) for each in _of(inventory, concerned)),
+        changes=(*_counts(function, known, intent.vfs, driven=driven), *_definition(function, known, intent)),
+        checks=(CheckRequest(kind=CHECK, subjects=(function.address,)),),
+        notes=tuple(_notes(function, known, intent, now)),
     )
 
 
@@ -90,23 +78,33 @@ def _refuse_count(function: Function, known: PhysicalFunction, wanted: int) -> N
     if wanted == len(function.virtfns):
         return
     if function.driver is None:
-        raise HostError(f"{named(function)}: VFs are made by its driver", hint=f"vfioctl unbind {function.address}")
+        raise HostError(f"{named(function)}: VFs are created by its driver", hint=f"vfioctl unbind {function.address}")
     if function.on_vfio:
         raise DeviceInUse(f"{named(function)} is for a guest", hint=f"vfioctl unbind {function.address} first")
     if function.driver == "gim":
         raise HostError(
-            f"{named(function)}: gim makes its VFs as it is loaded", hint="its parameter vf_num says how many"
+            f"{named(function)}: gim creates its VFs when it is loaded", hint="its parameter vf_num says how many"
+        )
+
+
+def _refuse_foreign(function: Function, intent: SetVfsIntent, created: Mapping[str, Created]) -> None:
+    now = str(len(function.virtfns))
+    ours = function.address in created and created[function.address].place == now
+    if not ours and not intent.foreign:
+        raise Foreign(
+            f"vfioctl did not create the {now} VFs of {named(function)}",
+            hint="whoever created them may still need them; --foreign changes them all the same",
         )
 
 
 def _refuse_live(inventory: Inventory, function: Function, found: Vgpus, *, drivers_matter: bool) -> None:
-    """VFs that are cut, or that a guest may have, do not go."""
+    """Raises DeviceInUse when a VF is a vGPU, or a guest may have it."""
     vfs = set(function.virtfns)
-    if cut := [v for v in found.instances if _is_vgpu_on(v, vfs)]:
+    if live := [v for v in found.instances if _is_vgpu_on(v, vfs)]:
         raise DeviceInUse(
-            f"{named(function)} has live vGPUs: {_listed(f'{v.profile or v.type} {v.id} on {v.parent}' for v in cut)}",
+            f"{named(function)} has live vGPUs: {_listed(f'{v.profile or v.type} {v.id} on {v.parent}' for v in live)}",
             hint="vfioctl vgpu remove each of them first",
-            facts={"vgpus": [vgpu.id for vgpu in cut]},
+            facts={"vgpus": [vgpu.id for vgpu in live]},
         )
     of_it = _of(inventory, function.virtfns)
     if given := [vf for vf in of_it if vf.on_vfio]:
@@ -134,62 +132,62 @@ def _refuse_by_nvidia(function: Function, known: PhysicalFunction, wanted: int) 
     if known.gpu_instances:
         raise DeviceInUse(
             f"{named(function)} is in MIG mode: sriov-manage would take its GPU instances with it",
-            hint="turn MIG off first (nvidia-smi -mig 0), and make the GPU instances again afterwards",
+            hint="turn MIG off first (nvidia-smi -mig 0), and create the GPU instances again afterwards",
         )
 
 
-def _counts(
-    function: Function, known: PhysicalFunction, wanted: int, *, nvidia: bool, driven: bool
-) -> Iterable[Setting]:
-    """The count, and that VFs find no drivers as they come: those that go, too, should they be put back.
+def _counts(function: Function, known: PhysicalFunction, wanted: int, *, driven: bool) -> Iterable[Change]:
+    """The changes of the count and of autoprobe, so that no driver binds to new VFs or to VFs that a rollback creates.
 
-    `driven`: whether there are VFs with drivers, which are to find these again.
+    `driven`: whether VFs have drivers now; autoprobe is then not changed, so that a rollback binds them again.
     """
-    address, now = function.address, len(function.virtfns)
-    if nvidia:
-        kind, name = SettingKind.NVIDIA_VFS, str(address)
-        yield Setting(kind=kind, name=name, address=address, before=str(now), after=str(wanted))
+    address, before, after = function.address, str(len(function.virtfns)), str(wanted)
+    if function.driver == "nvidia":
+        yield Change(kind=NVIDIA_VFS, name=address, subject=address, before=before, after=after)
+        if before != after:  # sriov-manage unbinds the GPU for a moment; verify that it is bound again
+            binding = Binding(function.driver, function.driver_override).text
+            yield Change(kind=BINDING, name=address, subject=address, before=binding, after=binding)
         return
-    home = f"/sys/bus/pci/devices/{address}"
-    yield Setting(
-        kind=SettingKind.VF_COUNT,
-        name=f"{home}/sriov_numvfs",
-        address=address,
-        before=str(now),
-        after=str(wanted),
-        during="0" if now and wanted and now != wanted else None,
+    passes_zero = before != after and "0" not in (before, after)
+    yield Change(
+        kind=VF_COUNT,
+        name=count_file(address),
+        subject=address,
+        before=before,
+        after=after,
+        during="0" if passes_zero else None,
     )
-    if wanted != now and known.autoprobe == "1" and not driven:
-        yield Setting(
-            kind=SettingKind.AUTOPROBE,
-            name=f"{home}/sriov_drivers_autoprobe",
-            address=address,
+    if before != after and known.autoprobe == "1" and not driven:
+        yield Change(
+            kind=AUTOPROBE,
+            name=autoprobe_file(address),
+            subject=address,
             before="1",
             after="1",
-            during="0",
+            during="0" if wanted else None,
         )
 
 
-def _kept(function: Function, known: PhysicalFunction, intent: Intent) -> Iterable[Setting]:
-    """With --persistent, what has them made again at boot; it goes with them."""
-    wish = intent.vgpu_request
-    assert wish is not None
-    assert wish.vfs is not None
-    text = vfs_text(function.address, wish.vfs) if wish.persistent and wish.vfs else ""
-    if text or (known.kept and not wish.vfs):
-        file = kept_file(function.address, "")
-        yield kept_setting(file, function.address, known.kept, text)
+def _definition(function: Function, known: PhysicalFunction, intent: SetVfsIntent) -> Iterable[Change]:
+    """The definition: written with --persistent, removed with the VFs."""
+    text = vfs_text(function.address, intent.vfs) if intent.persistent and intent.vfs else ""
+    if text or (known.definition and not intent.vfs):
+        file = own_definition_file(function.address)
+        yield definition_change(file, function.address, known.definition, text)
 
 
-def _notes(
-    function: Function, known: PhysicalFunction, wanted: int, now: int, *, nvidia: bool, persistent: bool
-) -> Iterable[str]:
+def _notes(function: Function, known: PhysicalFunction, intent: SetVfsIntent, now: int) -> Iterable[str]:
+    wanted, nvidia = intent.vfs, function.driver == "nvidia"
     if wanted and wanted != now and not nvidia:
-        yield "the VFs find no drivers by themselves: vfioctl bind hands each to vfio-pci"
-    if known.kept and wanted and not persistent:
-        yield f"at boot there will be as many as {kept_file(function.address, '')} says: --persistent renews it"
+        yield "the kernel binds no drivers to the VFs: vfioctl bind hands each to vfio-pci"
+    if known.definition and wanted and not intent.persistent:
+        file = own_definition_file(function.address)
+        yield f"at boot there will be as many as {file} says: --persistent renews it"
     if nvidia and wanted != now:
-        yield "sriov-manage takes the GPU from its driver for a moment; its word is not trusted, the VFs are counted"
+        yield (
+            "sriov-manage takes the GPU from its driver for a moment; "
+            "its exit status is ignored, and the VFs are counted"
+        )
         yield "mixed-size mode, where it is on, is off afterwards"
 
 
@@ -206,40 +204,39 @@ def _listed(words: Iterable[str]) -> str:
 # -- profiles of xe ----------------------------------------------------------------------------------
 
 
-def plan_profile(inventory: Inventory, card: VgpuCard, intent: Intent) -> Plan:
-    """What the PF, or one VF, of an xe card may take. `parameters` are `SCOPE/NAME` and value. Raises BadSpec."""
-    wish = intent.vgpu_request
-    parameters: Sequence[tuple[str, str]] = wish.parameters if wish else ()
+def plan_profile(inventory: Inventory, card: VgpuCard, intent: ProfileIntent) -> Draft:
+    """The draft that sets profile values of the PF or of VFs of an xe card.
+
+    `intent.parameters`: pairs of `SCOPE/NAME` and value. Raises BadSpec.
+    """
     known = {f"{profile.of}/{name}": text for profile in card.profiles for name, text in profile.values.items()}
-    if len({name for name, _ in parameters}) < len(parameters):
+    if len({name for name, _ in intent.parameters}) < len(intent.parameters):
         raise BadSpec("the same profile value twice")
-    settings = [_profile(card, name, value, known) for name, value in parameters]
-    changing = tuple(setting for setting in settings if setting.before != setting.after)
-    return Plan.make(
+    changes = [_profile(card, name, value, known) for name, value in intent.parameters]
+    return Draft(
         intent=intent,
-        facts=(fact_of(inventory.by_address[PciAddress(card.id)]),),
-        changes=(),
-        settings=changing,
-        steps=steps({}, {}, settings=changing),
-        cards=(card.id,),
+        facts=(function_fact(inventory.by_address[PciAddress(card.id)]),),
+        changes=tuple(change for change in changes if change.before != change.after),
+        checks=(CheckRequest(kind=CHECK, subjects=(card.id,)),),
     )
 
 
-def _profile(card: VgpuCard, name: str, value: str, known: Mapping[str, str]) -> Setting:
+def _profile(card: VgpuCard, name: str, value: str, known: Mapping[str, str]) -> Change:
     if name not in known:
         raise BadSpec(
             f"{card.id} has no profile value {name!r}",
             hint=f"it has {', '.join(sorted(known)[:8])}" if known else "only xe cards have profiles",
         )
     scope, _, file = name.partition("/")
-    chosen = re.search(r"\[(\w+)\]", known[name])  # `low [normal] high`
     try:
-        return Setting(
-            kind=SettingKind.PROFILE,
-            name=f"/sys/bus/pci/devices/{card.id}/sriov_admin/{scope}/profile/{file}",
-            address=PciAddress(card.id),
-            before=chosen[1] if chosen else known[name].strip(),
+        change = Change(
+            kind=PROFILE,
+            name=f"{PCI_DEVICES}/{card.id}/sriov_admin/{scope}/profile/{file}",
+            subject=card.id,
+            before=chosen_in(known[name]),
             after=value,
         )
+        ProfileValue().validate(change)
     except ValueError:
         raise BadSpec(f"not a profile value: {value[:40]!r}", hint="a number, or one of the words it shows") from None
+    return change

@@ -1,28 +1,29 @@
-"""What mdevctl keeps in /etc/mdevctl.d: one JSON file for each instance, in a folder for each parent. Reads only.
+"""Reads mdevctl's definitions in /etc/mdevctl.d: one JSON file for each vGPU, in a directory for each parent.
 
-It is read file by file, where mdevctl itself gives up all of them for one that is damaged.
+Reads only. A damaged file costs only that definition, while mdevctl itself then fails for all.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import Reader
+from vfioctl.kernel.places import DEFINITIONS, UUID
+from vfioctl.kernel.protocol import FileReader
 
-HOME = "/etc/mdevctl.d"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _LONGEST = 65_536
 
 
 def read_definitions(
-    kernel: Reader, only: Collection[str] | None = None
+    kernel: FileReader, only: Collection[str] | None = None
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """The definitions as plain facts, of all vGPUs or of some; and path and text of what could not be read."""
+    """The definitions as plain data, and the path of each file that could not be read with the reason.
+
+    `only`: UUIDs in lower case whose definitions are read; None for all.
+    """
     found, problems = [], []
     for path, parent, uuid in _files(kernel) if only is None else _files_of(kernel, only):
         try:
@@ -35,27 +36,27 @@ def read_definitions(
     return found, problems
 
 
-def _files(kernel: Reader) -> Iterator[tuple[str, str, str]]:
-    for parent in names_in(kernel, HOME):
-        for name in names_in(kernel, f"{HOME}/{parent}"):
-            if _UUID.fullmatch(name):
-                yield f"{HOME}/{parent}/{name}", parent, name
+def _files(kernel: FileReader) -> Iterator[tuple[str, str, str]]:
+    for parent in names_in(kernel, DEFINITIONS):
+        for name in names_in(kernel, f"{DEFINITIONS}/{parent}"):
+            if UUID.fullmatch(name):
+                yield f"{DEFINITIONS}/{parent}/{name}", parent, name
 
 
-def _files_of(kernel: Reader, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for parent in names_in(kernel, HOME) if uuids else ():
-        for name in names_in(kernel, f"{HOME}/{parent}"):
+def _files_of(kernel: FileReader, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    for parent in names_in(kernel, DEFINITIONS) if uuids else ():
+        for name in names_in(kernel, f"{DEFINITIONS}/{parent}"):
             if name.lower() in uuids:
-                yield f"{HOME}/{parent}/{name}", parent, name
+                yield f"{DEFINITIONS}/{parent}/{name}", parent, name
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """`type`, `start` and `attributes` of a definition's text. Raises ValueError."""
+    """The `type`, `start` and `attributes` in a definition's text. Raises ValueError when it is malformed."""
     if len(text) > _LONGEST:
         raise ValueError("too long")
     document = json.loads(text)
     if not isinstance(document, dict) or not isinstance(document.get("mdev_type"), str):
-        raise ValueError("no mdev_type")  # noqa: TRY004 - what is wrong is the text
+        raise ValueError("no mdev_type")  # noqa: TRY004 - the text is at fault, not the argument's type
     attributes = document.get("attrs") or []
     if not isinstance(attributes, list) or not all(isinstance(each, dict) for each in attributes):
         raise ValueError("attrs is no list of objects")

@@ -1,4 +1,4 @@
-"""What the name and the description of a type say. Text of drivers: whatever is odd in it says nothing.
+"""Parses the name and the description of a vGPU type. They are free text of drivers: malformed parts are ignored.
 
 Forms: `num_heads=1, frl_config=60, framebuffer=4096M, max_resolution=4096x2400, max_instance=4` (NVIDIA),
 `virtual display, 16 MB video memory` (samples/vfio-mdev/mbochs.c), `low_gm_size: 128MB` and so on, a line each (GVT-g).
@@ -22,13 +22,13 @@ _GVT_AMOUNTS = 3
 
 
 def described(name: str, description: str) -> dict[str, Any]:
-    """The fields of a type that its two texts tell."""
+    """The fields of `VgpuType` that follow from its name and description."""
     profile = next(iter(name.rsplit(maxsplit=1)[-1:]), "")
     return {"profile": profile, **_by_profile(profile), **_by_pairs(description), **_by_amounts(description)}
 
 
 def _by_profile(profile: str) -> dict[str, Any]:
-    """NVIDIA's: card, slices of a GPU instance where it is one of MIG, gigabytes, series. `0` is half a gigabyte."""
+    """NVIDIA's profile names: card, MIG slices for a MIG-backed type, GiB, series. `0` stands for half a GiB."""
     match = _PROFILE.fullmatch(profile)
     if match is None:
         return {}
@@ -50,7 +50,7 @@ def _by_pairs(description: str) -> dict[str, Any]:
 
 
 def _by_amounts(description: str) -> dict[str, Any]:
-    """What a type takes of a stock that all types of its device share."""
+    """The amounts that a type uses of a pool that all types of its device share."""
     amounts = {name: int(number) for name, number in _GVT.findall(description[:4096])}
     if len(amounts) == _GVT_AMOUNTS:
         memory = (amounts["low_gm_size"] + amounts["high_gm_size"]) * MIB
@@ -61,7 +61,7 @@ def _by_amounts(description: str) -> dict[str, Any]:
 
 
 def creatable(text: str) -> dict[str, str]:
-    """The names by id of `creatable_vgpu_types`: `1145  : NVIDIA L40S-1B` a line, below a header or not."""
+    """The type names in `creatable_vgpu_types`, by id. Lines are `1145  : NVIDIA L40S-1B`, with or without a header."""
     found = {}
     for line in text.split("\n"):
         number, colon, name = line.partition(":")

@@ -1,40 +1,80 @@
-"""What vfioctl keeps in /etc/vfioctl/vgpu.d, to be made again at boot. Reads only.
+"""Reads what is created at boot: definitions in vfioctl's format, and mdevctl definitions that vfioctl wrote.
 
-Root alone writes there, and still each file is read with suspicion: one that is damaged costs only itself.
+Reads only. Only root can write these files, but their content is still validated: a damaged file costs only itself.
 """
 
 from __future__ import annotations
 
-from vfioctl.core.setting import KEPT_HERE
+from collections.abc import Mapping
+
 from vfioctl.errors import KernelRefused
+from vfioctl.inventory.model.values import Uuid
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
-from vfioctl.vgpu.model.persistent import Kept
+from vfioctl.kernel.places import OWN_DEFINITIONS
+from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
+from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
+from vfioctl.vgpu.model.persistent import OwnDefinition, own_definition_file
+from vfioctl.vgpu.model.vgpu import Created
+from vfioctl.vgpu.probe.definitions import read_definitions
 
 _LONGEST = 65_536
+Wanted = CreateVgpuIntent | SetVfsIntent
 
 
-def read_kept(kernel: Reader) -> tuple[list[Kept], list[tuple[str, str]]]:
-    """The counts of VFs before the vGPUs on them, and path and text of what could not be read."""
+def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple[dict[str, Wanted], dict[str, str]]:
+    """The intent of each file (VFs first, then types of VFs, then mediated devices), and errors of damaged files.
+
+    `created`: the ledger's records of vGPUs. mdevctl definitions of any other vGPU are ignored.
+    """
+    own, problems = read_own_definitions(kernel)
+    found = {own_definition_file(each.device): _wanted(each) for each in own}
+    definitions, damaged = read_definitions(kernel)
+    ours = {name for name, each in created.items() if each.persistent}
+    for facts in definitions:
+        if facts["uuid"] in ours and facts["start"] == "auto":
+            # from the file, not the ledger: mdevctl may have changed it since
+            found[facts["path"]] = CreateVgpuIntent(
+                type=facts["type"],
+                parent=facts["parent"],
+                uuids=(Uuid(facts["uuid"]),),
+                parameters=tuple(facts["attributes"]),
+            )
+    problems += ((path, text) for path, text in damaged if path.rpartition("/")[2].lower() in ours)
+    return found, dict(problems)
+
+
+def _wanted(own: OwnDefinition) -> Wanted:
+    if own.vfs is not None:
+        return SetVfsIntent(devices=(own.device,), vfs=own.vfs, persistent=True)
+    return CreateVgpuIntent(
+        type=own.name or own.type or "",
+        parent=own.device,
+        persistent=True,
+        parameters=tuple(own.parameters.items()),
+    )
+
+
+def read_own_definitions(kernel: FileReader) -> tuple[list[OwnDefinition], list[tuple[str, str]]]:
+    """The definitions, VFs before the vGPUs on them, and the path of each unreadable file with the reason."""
     found, problems = [], []
-    for name in names_in(kernel, KEPT_HERE):
-        path, device = f"{KEPT_HERE}/{name}", name.removesuffix(".json")
+    for name in names_in(kernel, OWN_DEFINITIONS):
+        path, device = f"{OWN_DEFINITIONS}/{name}", name.removesuffix(".json")
         if not name.endswith(".json") or not PCI_ADDRESS.fullmatch(device):
             continue
         try:
-            kept = Kept.model_validate_json(kernel.read(path)[:_LONGEST])
+            own = OwnDefinition.model_validate_json(kernel.read(path)[:_LONGEST])
         except KernelRefused as error:
             problems.append((path, error.symbol))
         except ValueError as error:
-            problems.append((path, f"not a file of vfioctl: {_said(error)[:80]}"))
+            problems.append((path, f"not a file of vfioctl: {_reason(error)[:80]}"))
         else:
-            if kept.device == device and (kept.vfs is None) != (kept.type is None):
-                found.append(kept)
+            if own.device == device and (own.vfs is None) != (own.type is None):
+                found.append(own)
             else:
                 problems.append((path, "it is not about the device that it is named after"))
-    return sorted(found, key=lambda kept: (kept.vfs is None, kept.device.order)), problems
+    return sorted(found, key=lambda own: (own.vfs is None, own.device.order)), problems
 
 
-def _said(error: ValueError) -> str:
-    """What is wrong, without where pydantic explains it."""
+def _reason(error: ValueError) -> str:
+    """The error without the link to pydantic's documentation."""
     return str(error).splitlines()[-2:][0].partition(" [type=")[0].strip()

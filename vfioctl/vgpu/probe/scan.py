@@ -1,4 +1,4 @@
-"""All that can be sliced on a host, as plain facts.
+"""Reads the cards of a host that offer vGPUs, and their vGPUs, as plain data.
 
 Imports no model: its workers read while the caller still imports one.
 """
@@ -9,34 +9,35 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader, Unanswered
-from vfioctl.vgpu.dialects.dialect import Dialect, Facts, physical
+from vfioctl.vgpu.dialects.dialect import Dialect, Facts
 from vfioctl.vgpu.dialects.mdev import MdevReader
 from vfioctl.vgpu.dialects.sriov import SriovReader
 from vfioctl.vgpu.dialects.vendor import VendorReader
 from vfioctl.vgpu.dialects.xe import XeReader
 
 READERS: tuple[type[Dialect], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
-"""In this order: a card that an earlier dialect vGPUs is none of a later one's."""
+"""The dialects by priority: a card that an earlier dialect reads is skipped by the later ones."""
 
 
 _MANY = 100
-"""A parent has a score of types: for more than these, a second child is worth its while."""
+"""A parent has about twenty types: with more parents than these, a second worker pays off."""
 
 
 class VgpuScan:
-    """The places of a host that vGPUs are made on, being read from the moment it is made; `results` waits for them."""
+    """Reads the parents of a host. Reading starts with the constructor; `results` waits for it."""
 
     def __init__(self, kernel: Reader, *, suspects: Collection[str] = (), cards: Collection[str] | None = None) -> None:
-        """`suspects`: functions whose attributes may block; neither they nor their VFs are asked.
+        """`suspects`: functions whose attributes may block; neither they nor their VFs are read.
 
-        `cards`: the only ones that are looked at.
+        `cards`: read only these cards; None for all.
         """
         self._kernel, self._only = kernel, cards
         self.problems: list[tuple[str, str]] = []
-        """Subject and text of what could not be had."""
+        """Each subject that could not be read, with the reason."""
         self._readers = {reader.dialect: reader(kernel) for reader in READERS}
-        self._answers: list[Iterator[tuple[str, Facts | Unanswered]]] = []
+        self._answers: list[Iterator[tuple[str, Facts | str | Unanswered]]] = []
         self._cards: dict[str, str] = {}
         for dialect, reader in self._readers.items():
             if cards is not None and self._cards.keys() >= set(cards):
@@ -45,13 +46,13 @@ class VgpuScan:
         self._nvml = kernel.nvml() if VendorReader.dialect in self._cards.values() else None
 
     def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
-        """Has the places of one dialect read, as long as no earlier one vGPUs their card.
+        """Starts workers that read the parents of one dialect, except on cards that an earlier dialect reads.
 
-        The first dialect's children begin before the others' places are looked for: it has by far the most to read.
+        Workers of the first dialect start before the others list their parents, because it reads by far the most.
         """
         if self._only is not None:
             parents = [parent for parent in parents if self._card_of(parent) in self._only]
-            if dialect == SriovReader.dialect:  # a PF that was named may be of any class
+            if dialect == SriovReader.dialect:  # a PF in `cards` may have any class
                 parents += [card for card in self._only if self._has_vfs(card) and card not in (*parents, *self._cards)]
         if suspects or self._cards:
             parents = [parent for parent in parents if self._may_ask(dialect, parent, suspects)]
@@ -76,39 +77,36 @@ class VgpuScan:
         return physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
 
     def results(self) -> Iterator[tuple[str, str, Facts]]:
-        """Dialect, parent and facts of each parent that answered; those of one dialect follow one another."""
+        """Yields dialect, parent and facts of each parent that could be read, one dialect after the other."""
         for subject, facts in chain.from_iterable(self._answers):
             dialect, _, parent = subject.partition(" ")
             if isinstance(facts, Unanswered):
                 self.problems.append((parent, f"reading it did not return: {facts.reason}"))
-            elif "failed" in facts:
-                self.problems.append((parent, facts["failed"]))
+            elif isinstance(facts, str):
+                self.problems.append((parent, facts))
             else:
                 yield dialect, parent, facts
 
-    def told(self) -> Mapping[str, Mapping[str, str]]:
-        """By address, what NVML says; asked only where a card gives no numbers of its own."""
+    def nvml(self) -> Mapping[str, Mapping[str, str]]:
+        """NVML's facts by address. NVML is asked only when a card's sysfs files do not have the numbers."""
         answer = self._nvml() if self._nvml else {}
         return {} if isinstance(answer, Unanswered) else answer
 
 
 class PlaceReader:
-    """Reads one place after the other, each named as its dialect and itself, in a worker.
-
-    What twins have in common is read once.
-    """
+    """Reads parents in a worker. A subject is `DIALECT PARENT`. Types that parents share are read once."""
 
     def __init__(self, kernel: FileReader) -> None:
         self._kernel = kernel
         self._readers: dict[str, Dialect] = {}
 
-    def __call__(self, subject: str) -> Facts:
-        """What the place shows, or why it has `failed`."""
+    def __call__(self, subject: str) -> Facts | str:
+        """The facts of the parent, or the reason why it could not be read."""
         dialect, _, parent = subject.partition(" ")
         try:
             return self._reader(dialect).read(parent)
         except KernelRefused as error:
-            return {"failed": f"it could not be read: {error.symbol}"}
+            return f"it could not be read: {error.symbol}"
 
     def _reader(self, dialect: str) -> Dialect:
         if dialect not in self._readers:

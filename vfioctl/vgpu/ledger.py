@@ -1,0 +1,77 @@
+"""Reads the ledger's records of vGPUs. Reads only. Does not import pydantic, which slows listings."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from vfioctl.core.store import Store
+from vfioctl.errors import StoreDamaged
+from vfioctl.vgpu.model.recorded import NOTHING, Recorded, TypeNames
+from vfioctl.vgpu.model.vgpu import Created
+
+if TYPE_CHECKING:
+    from vfioctl.session import Session
+
+# of earlier boots only mediated devices: an address may belong to another device now
+CREATED = """
+    SELECT id, card, place, since, persistent FROM vgpu
+    WHERE boot_id = ? OR (persistent AND id GLOB '*-*-*-*-*') ORDER BY id, journal
+"""
+_WEDGED = "SELECT subject, why FROM mark WHERE kind = 'wedged' AND boot_id = ?"
+_NAMES = "SELECT card, id, name FROM type_name WHERE boot_id = ?"
+
+
+class VgpuLedger:
+    """The records of one ledger in one boot. Every method raises StoreDamaged."""
+
+    def __init__(self, store: Store, *, boot_id: str) -> None:
+        self._store, self._boot = store, (boot_id,)
+
+    def created(self) -> Mapping[str, Created]:
+        """The vGPUs that vfioctl created in this boot, by id, and the persistent ones of any boot."""
+        return self.everything.created
+
+    def wedged(self) -> Mapping[str, str]:
+        """Functions and mediated devices with a write that never returned, and that write."""
+        return self.everything.wedged
+
+    def type_names(self) -> TypeNames:
+        """The names that types had when they were last listed, by card and id."""
+        return self.everything.names
+
+    @cached_property
+    def everything(self) -> Recorded:
+        """All records, from one transaction."""
+
+        def ask(db: sqlite3.Connection) -> Recorded:
+            created, wedged, names = (db.execute(query, self._boot).fetchall() for query in (CREATED, _WEDGED, _NAMES))
+            return Recorded(dict(wedged), _created(created), _names(names))
+
+        return self._store.read(ask, NOTHING)
+
+
+def recorded(session: Session) -> Recorded:
+    """The ledger's records of vGPUs on this host. Raises StoreDamaged."""
+    return VgpuLedger(session.store, boot_id=session.boot_id).everything if session.ledger.exists() else NOTHING
+
+
+def recorded_if_possible(session: Session) -> Recorded:
+    """The same, or no records when the ledger cannot be read: a damaged ledger never costs the listing."""
+    with suppress(StoreDamaged):
+        return recorded(session)
+    return NOTHING
+
+
+def _created(rows: Iterable[tuple[str, str, str, str, int]]) -> Mapping[str, Created]:
+    return {row[0]: Created(*row[:4], persistent=bool(row[4])) for row in rows}
+
+
+def _names(rows: Iterable[tuple[str, str, str]]) -> TypeNames:
+    found: dict[str, dict[str, str]] = {}
+    for card, kind, name in rows:
+        found.setdefault(card, {})[kind] = name
+    return found

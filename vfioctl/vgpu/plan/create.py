@@ -1,0 +1,163 @@
+"""Plans the creation of vGPUs through any kernel interface. Pure; refuses before anything is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from vfioctl.core.change import Change, CheckRequest, Draft, Fact
+from vfioctl.errors import BadSpec, DeviceInUse
+from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.vgpu.model.intents import CreateVgpuIntent
+from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
+from vfioctl.vgpu.model.persistent import definition_file, definition_text, vgpu_text
+from vfioctl.vgpu.model.type_names import type_name_facts
+from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
+from vfioctl.vgpu.placement.placement import Place, Placement, placed
+from vfioctl.vgpu.plan.definitions import definition_change
+from vfioctl.vgpu.resources.parameter import Parameter
+
+LIST = "vgpu_params"
+PLACEMENT, PARAMETERS = "nvidia/placement_id", f"nvidia/{LIST}"
+Facts = Mapping[str, Fact]
+Texts = Mapping[str, str]
+"""The current text of each definition file that the plan may change, by path."""
+
+
+def choose(found: Vgpus, intent: CreateVgpuIntent) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
+    """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice."""
+    chosen = placed(
+        found.cards,
+        intent.type,
+        intent.count,
+        parent=intent.parent,
+        numa=intent.numa,
+        strategy=intent.placement,
+        exclude=intent.exclude,
+    )
+    mdev = {card.id for card in found.cards if card.dialect is Dialect.MDEV}
+    if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
+        given = len(intent.uuids)
+        raise BadSpec(f"{intent.count} vGPUs need as many UUIDs, and there are {given}", hint="one for each")
+    uuids = iter(intent.uuids)
+    return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
+
+
+def plan_create(
+    found: Vgpus,
+    intent: CreateVgpuIntent,
+    chosen: Placement,
+    names: Sequence[Uuid | PciAddress],
+    facts: Facts,
+    texts: Texts,
+) -> Draft:
+    """The draft that creates the vGPUs on the chosen parents: all, or none.
+
+    `names`: the UUID or address of each vGPU. `facts`: of the parents that are PCI functions. `texts`: see `Texts`.
+
+    Raises BadSpec, DeviceInUse.
+    """
+    cards = {card.id: card for card in found.cards}
+    changes: list[Change] = []
+    for place, name in zip(chosen.places, names, strict=True):
+        changes += _created(cards[place.card], place, name, intent, found, texts)
+    concerned = tuple(dict.fromkeys(place.card for place in chosen.places))
+    functions = dict.fromkeys((*concerned, *(place.parent for place in chosen.places)))
+    about_parameters = ("parameters are written before any guest has the vGPU, and go with it",)
+    return Draft(
+        intent=intent,
+        facts=(
+            *(fact for address, fact in facts.items() if address in functions),
+            *type_name_facts(cards[card] for card in concerned),
+        ),
+        changes=tuple(changes),
+        checks=(CheckRequest(kind=CHECK, subjects=concerned),),
+        notes=(*chosen.why, *(about_parameters if intent.parameters else ())),
+    )
+
+
+def _created(
+    card: VgpuCard, place: Place, subject: Uuid | PciAddress, intent: CreateVgpuIntent, found: Vgpus, texts: Texts
+) -> Iterator[Change]:
+    """The changes of the vGPU, its parameters, and its definition."""
+    given = intent.parameters
+    if isinstance(subject, Uuid):
+        given = given or _defined(subject, place, found)
+        value = f"{place.parent}/{place.type}"
+        yield Change(kind=MDEV, name=subject, subject=subject, before="", after=value)
+    else:
+        yield Change(kind=VGPU_TYPE, name=type_file(subject), subject=subject, before="0", after=place.type)
+    parameters = dict(_parameters(card, place.type, given, intent.count))
+    yield from (_parameter(subject, name, value) for name, value in parameters.items())
+    if intent.persistent:
+        yield _definition(card, place, subject, parameters, texts)
+
+
+def _defined(uuid: Uuid, place: Place, found: Vgpus) -> tuple[tuple[str, str], ...]:
+    """The parameters in mdevctl's definition of this UUID, if any. Raises DeviceInUse when the vGPU exists."""
+    given: tuple[tuple[str, str], ...] = ()
+    for vgpu in (vgpu for vgpu in found.instances if vgpu.id == uuid):
+        if vgpu.state is not VgpuState.DEFINED:
+            raise DeviceInUse(f"there is a vGPU {uuid} already, on {vgpu.parent}", hint="choose another --uuid")
+        if (vgpu.parent, vgpu.type) != (place.parent, place.type):
+            raise DeviceInUse(
+                f"{uuid} is defined already, as {vgpu.type} on {vgpu.parent}",
+                hint="choose another --uuid, or this type and parent",
+            )
+        given = vgpu.definition.attributes if vgpu.definition else ()
+    return given
+
+
+def _definition(
+    card: VgpuCard, place: Place, subject: Uuid | PciAddress, parameters: Mapping[str, str], texts: Texts
+) -> Change:
+    """The change of the definition, in mdevctl's format or vfioctl's."""
+    file = definition_file(subject, place.parent)
+    kind = next(kind for kind in card.types if kind.id == place.type)
+    text = (
+        definition_text(kind.id, parameters)
+        if isinstance(subject, Uuid)
+        else vgpu_text(card.id, subject, kind, parameters)
+    )
+    before = texts.get(file, "")
+    if isinstance(subject, Uuid) and before not in ("", text):  # other definitions are vfioctl's
+        raise DeviceInUse(f"{file} says something else already", hint="remove it first, or leave out --persistent")
+    return definition_change(file, subject, before, text)
+
+
+def _parameters(card: VgpuCard, kind: str, given: Iterable[tuple[str, str]], count: int) -> Iterator[tuple[str, str]]:
+    """The parameter files to write, and their values. NVIDIA's `vgpu_params` is a list: `name=value, name=value`."""
+    nvidia = card.dialect is Dialect.VENDOR or kind.startswith("nvidia-")
+    listed = []
+    given = tuple(given)
+    names = [name.removeprefix("nvidia/") for name, _ in given]
+    if len(set(names)) < len(names) or (LIST in names and {*names} - {LIST, "placement_id"}):
+        raise BadSpec("a parameter is given twice", hint="give each once")
+    if count > 1 and "placement_id" in names:
+        raise BadSpec("a placement_id is for one vGPU", hint="leave out --count")
+    for name, value in given:
+        if "/" in name:
+            yield name, value
+        elif not nvidia:
+            raise BadSpec(f"{name!r} is no parameter of a vGPU of {card.id}", hint="name a file: folder/file=value")
+        elif name == "placement_id":
+            yield PLACEMENT, value
+        elif "," in value or not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name, re.ASCII):
+            raise BadSpec(f"not a parameter: {f'{name}={value}'[:80]!r}", hint="give each as --param name=value")
+        else:
+            listed.append(f"{name}={value}")
+    if listed:
+        yield PARAMETERS, ", ".join(listed)
+
+
+def _parameter(subject: str, name: str, value: str) -> Change:
+    file = f"{own_folder(subject)}/{name}"
+    try:
+        change = Change(kind=PARAMETER, name=file, subject=subject, before="", after=value)
+        Parameter().validate(change)
+    except ValueError:
+        raise BadSpec(
+            f"not a parameter of a vGPU: {f'{name}={value}'[:80]!r}",
+            hint="name one for vgpu_params, or a file of the driver's own folder, and a plain value",
+        ) from None
+    return change

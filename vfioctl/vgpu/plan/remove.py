@@ -1,0 +1,132 @@
+"""Plans the removal of vGPUs through any kernel interface. Pure; refuses before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from vfioctl.core.change import Change, CheckRequest, Draft
+from vfioctl.errors import BadSpec, DeviceInUse, Foreign, UnknownDevice
+from vfioctl.inventory.model.holders import Holders
+from vfioctl.inventory.model.preconditions import described, holding, refuse
+from vfioctl.vgpu.model.intents import RemoveVgpuIntent
+from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
+from vfioctl.vgpu.model.persistent import definition_file, own_definition_file
+from vfioctl.vgpu.model.type_names import type_name_facts
+from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, Vgpus, VgpuState
+from vfioctl.vgpu.plan.create import PARAMETERS, PLACEMENT, Facts, Texts
+from vfioctl.vgpu.plan.definitions import definition_change
+from vfioctl.vgpu.resources.parameter import Parameter
+
+NOBODY = Holders(devices=())
+
+
+def plan_remove(
+    found: Vgpus,
+    intent: RemoveVgpuIntent,
+    facts: Facts,
+    texts: Texts,
+    created: Mapping[str, Created],
+    holders: Holders = NOBODY,
+) -> Draft:
+    """The draft that removes the vGPUs, unless one is held, or was not created by vfioctl.
+
+    `found`: with owners; `created`: the ledger's records, which tell what is persistent.
+
+    Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
+    """
+    there = {vgpu.id for vgpu in found.instances}
+    named = dict.fromkeys(intent.vgpus)
+    absent = [name for name in named if name not in there and texts.get(own_definition_file(name))]
+    going = [_vgpu_named(found, name) for name in named if name not in absent]
+    _refuse(going, intent)
+    held = [holder for holder in holders.refusing if holder.kind not in intent.ignores]
+    refuse(holding(held, intent.vgpus, intent), ())
+    persistent = {each.id for each in created.values() if each.persistent}
+    changes = [c for vgpu in going for c in _removed(vgpu, texts, persistent=vgpu.id in persistent)]
+    for name in absent:
+        file = own_definition_file(name)
+        changes.append(definition_change(file, name, texts[file], ""))
+    cards = tuple(dict.fromkeys(vgpu.card for vgpu in going))
+    functions = dict.fromkeys((*cards, *(vgpu.parent for vgpu in going)))
+    notes = [f"{name} does not exist now, and is no longer created at boot" for name in absent]
+    notes += _stay_defined(going, changes)
+    notes += [f"{h.address} is held by {described(h)}: it may stay a zombie (--force-holders)" for h in held]
+    if holders.unread:
+        notes.append(f"{holders.unread} processes could not be read, and may hold them too")
+    return Draft(
+        intent=intent,
+        facts=(
+            *(fact for address, fact in facts.items() if address in functions),
+            *type_name_facts(card for card in found.cards if card.id in cards),
+        ),
+        changes=tuple(changes),
+        checks=(CheckRequest(kind=CHECK, subjects=cards),),
+        notes=tuple(notes),
+    )
+
+
+def _vgpu_named(found: Vgpus, name: str) -> Vgpu:
+    of_it = [vgpu for vgpu in found.instances if vgpu.id == name]
+    live = [vgpu for vgpu in of_it if vgpu.state is not VgpuState.DEFINED]
+    if not of_it:
+        raise UnknownDevice(f"there is no vGPU {name} here", hint="vfioctl vgpu list shows those that are")
+    return (live or of_it)[0]
+
+
+def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
+    for vgpu in going:
+        _refuse_lasting(vgpu)
+    foreign = [vgpu for vgpu in going if vgpu.owner != OURS]
+    if foreign and not intent.foreign:
+        raise Foreign(
+            f"vfioctl did not create {', '.join(vgpu.id for vgpu in foreign)}",
+            hint="whoever created it may still need it; --foreign removes it all the same",
+            facts={"foreign": [vgpu.id for vgpu in foreign]},
+        )
+
+
+def _refuse_lasting(vgpu: Vgpu) -> None:
+    """Raises DeviceInUse or BadSpec for a vGPU that cannot be removed by itself."""
+    if vgpu.state is VgpuState.WEDGED:
+        raise DeviceInUse(
+            f"the creation of {vgpu.id} never returned", hint="when it has returned", next_command="vfioctl recover"
+        )
+    if vgpu.state is VgpuState.ZOMBIE:
+        raise DeviceInUse(
+            f"{vgpu.id} was removed while it was open: it disappears when it is closed",
+            hint="stop the guest that has it open; there is no other way",
+        )
+    if vgpu.dialect not in (Dialect.MDEV, Dialect.VENDOR):
+        raise BadSpec(f"{vgpu.id} is a VF: VFs go all at once", hint=f"vfioctl sriov off {vgpu.card}")
+
+
+def _removed(vgpu: Vgpu, texts: Texts, *, persistent: bool) -> Iterator[Change]:
+    """The changes of the vGPU, its parameters (needed for a rollback), and its definition if vfioctl wrote it."""
+    subject, defined = vgpu.id, vgpu.state is VgpuState.DEFINED
+    mdev = vgpu.dialect is Dialect.MDEV
+    if not defined and mdev:
+        yield Change(kind=MDEV, name=subject, subject=subject, before=f"{vgpu.parent}/{vgpu.type}", after="")
+    elif not defined:
+        yield Change(kind=VGPU_TYPE, name=type_file(subject), subject=subject, before=vgpu.type, after="0")
+    for name in (PARAMETERS, PLACEMENT):
+        text = vgpu.attributes.get(name.rpartition("/")[2], "").strip()
+        if text and (name == PARAMETERS or text.isdecimal()):
+            with suppress(ValueError):  # a parameter that no plan can write is not restored
+                file = f"{own_folder(subject)}/{name}"
+                change = Change(kind=PARAMETER, name=file, subject=subject, before=text, after="")
+                Parameter().validate(change)
+                yield change
+    defined_in = vgpu.definition.path if vgpu.definition and mdev else ""
+    file = defined_in or definition_file(subject, vgpu.parent)
+    if (persistent or defined or not mdev) and texts.get(file):  # a definition in vfioctl's format is always removed
+        yield definition_change(file, subject, texts[file], "")
+
+
+def _stay_defined(going: list[Vgpu], changes: list[Change]) -> list[str]:
+    files = {change.name for change in changes}
+    return [
+        f"{vgpu.id} stays defined in {vgpu.definition.path}: it comes back when that is started"
+        for vgpu in going
+        if vgpu.definition and vgpu.definition.path not in files
+    ]

@@ -1,0 +1,66 @@
+"""A definition below /etc from which a vGPU or VFs are created at boot. It is replaced as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from vfioctl.core.change import Change, Phase, Step
+from vfioctl.core.resource import Description, FileResource, Found
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.places import DEFINITIONS, OWN_DEFINITIONS
+from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
+from vfioctl.vgpu.model.kinds import DEFINITION, is_uuid
+
+_OF_MDEV = rf"{re.escape(DEFINITIONS)}/(?!scripts\.d/)[A-Za-z0-9][A-Za-z0-9:._-]*/{{}}"
+_OF_FUNCTION = rf"{re.escape(OWN_DEFINITIONS)}/{{}}\.json"
+_LONGEST = 255
+
+
+class DefinitionFile(FileResource):
+    """The text of one definition; empty when there is no such file."""
+
+    kind: ClassVar[str] = DEFINITION
+    value: ClassVar[str] = r"[ -~\t\n]{0,65536}"  # also text that others wrote
+    fixed_start: ClassVar[bool] = True
+    survives_reboot: ClassVar[bool] = True
+    may_block: ClassVar[bool] = False
+
+    def validate(self, change: Change) -> None:
+        if not is_uuid(change.subject) and not PCI_ADDRESS.fullmatch(change.subject):
+            raise ValueError(f"neither a vGPU nor a function: {change.subject[:40]!r}")
+        form = _OF_FUNCTION if PCI_ADDRESS.fullmatch(change.subject) else _OF_MDEV
+        how = re.ASCII | re.IGNORECASE  # mdevctl keeps the case that the user typed
+        named = re.fullmatch(form.replace("{}", re.escape(change.subject)), change.name, how)
+        if named is None or len(change.name) >= _LONGEST:
+            raise ValueError(f"not the name of a definition of {change.subject}: {change.name[:80]!r}")
+        if not all(re.fullmatch(self.value, text) for text in (change.before, change.after, change.during or "")):
+            raise ValueError("not the text of a definition")
+
+    def read(self, reader: Reader, change: Change) -> str | None:
+        try:
+            return reader.read(change.name) if reader.has(change.name) else ""
+        except KernelRefused:
+            return None
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        if change.before == change.after:
+            return
+        removed = not change.after
+        yield Step(
+            phase=Phase.FORGET if removed else Phase.PERSIST,
+            action="file",
+            target=change.name,
+            value=change.after,
+            why="so that it is not created at boot" if removed else "so that it is created at boot",
+            subject=change.subject,
+        )
+
+    def finish(self, change: Change, found: Found) -> Change | None:
+        """A text that others wrote in the meantime is not changed."""
+        return super().finish(change, found) if found.of(change) in (change.before, change.after) else None
+
+    def describe(self, change: Change) -> Description:
+        before, after = ("written" if text else "none" for text in (change.before, change.after))
+        return Description(f"definition of {change.subject}", before, after)
