@@ -1,6 +1,6 @@
-"""The entry point, and the one place that catches VfioctlError.
+"""The entry point: assembles the application from the table of subsystems. The only place that catches VfioctlError.
 
-May not import typer: a bare --version is answered without it.
+May not import typer, so that --version stays fast.
 """
 
 import gc
@@ -8,27 +8,31 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from vfioctl.console.choice import Choice
 from vfioctl.console.failure import report
 from vfioctl.console.output import ReaderGone, prepare_streams, tell_version
 from vfioctl.errors import VfioctlError
 
+if TYPE_CHECKING:
+    from vfioctl.console.lazy import Place
+    from vfioctl.session import Session
+
 _READER_GONE = 141
-"""As a shell reports SIGPIPE."""
+"""Exit code that a shell reports for SIGPIPE."""
 
 
 class Interrupted(VfioctlError):
-    """Ctrl-C."""
+    """The user pressed Ctrl-C."""
 
     exit_code = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code: 0, 1 to 7 by who must act, 130 and 141 as a shell counts."""
+    """Run one command line and return its exit code: 0, 1 to 7 by error class, 130 for SIGINT, 141 for SIGPIPE."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    choice = Choice()
+    choice = Choice(_opened)
     try:
         prepare_streams()
         return _run(words, choice)
@@ -40,29 +44,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report(Interrupted(str(interrupt) or "interrupted"), as_json=_wants_json(words))
     except ReaderGone:
         return _READER_GONE
+    finally:
+        choice.at_end.close()
 
 
 def console() -> NoReturn:
-    """The installed command: one process for one command line."""
-    # Nothing that one command makes is garbage before it ends; looking for some costs it a fifth of its time.
+    """Run the command line of this process and exit. Never returns."""
+    # Garbage collection takes a fifth of a command's run time and frees nothing before the command ends.
     gc.disable()
-    # pydantic would search all installed packages for plugins, for as long as a small inventory takes.
+    # Without this, pydantic searches all installed packages for plugins, which takes as long as a small inventory.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = main()
-    # All results have been written and flushed by now; taking the process apart would cost it another fifth.
+    # All results are written and flushed; the interpreter's shutdown would take another fifth of the run time.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
 
 
+def places() -> "dict[str, Place]":
+    """Return all commands by name."""
+    from vfioctl.console.lazy import Place
+    from vfioctl.subsystems import SUBSYSTEMS
+
+    return {
+        name: Place(f"{row.cli}.{name}", command.panel, command.summary)
+        for row in SUBSYSTEMS
+        for name, command in row.commands.items()
+    }
+
+
 def _run(words: list[str], choice: Choice) -> int:
     if words == ["--version"]:
         tell_version()
         return 0
-    from vfioctl.console.root import run
+    from vfioctl.console.lazy import run
 
-    return run(words, choice)
+    return run(words, choice, places())
+
+
+def _opened(choice: Choice) -> "Session":
+    from vfioctl.opening import open_session
+
+    return open_session(choice)
 
 
 def _wants_json(words: Sequence[str]) -> bool:

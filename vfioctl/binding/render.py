@@ -1,4 +1,4 @@
-"""An expansion ROM: what it is, its images, what is wrong with it."""
+"""Renders an expansion ROM: its images and its faults. May not read the host."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rich.text import Text
 
 from vfioctl.binding.model.rom import Image, Rom
 from vfioctl.console import words
-from vfioctl.console.columns import Column, table
-from vfioctl.console.notes import note_lines
+from vfioctl.console.columns import Column, note_lines, table
 
 _COLUMNS = (
     Column("OFFSET", right=True),
@@ -24,7 +23,7 @@ _COLUMNS = (
 
 
 def rom_page(rom: Rom, *, width: int) -> RenderableType:
-    """The ROM of a function, made for `width` columns."""
+    """Render the ROM of a function for `width` columns."""
     return Stack(*_parts(rom, width))
 
 

@@ -1,1 +1,1 @@
-"""The commands that belong to no subsystem: apply, recover, history, snapshot, hosts."""
+"""The commands that concern the whole host: apply, recover, history, snapshot, holders, hosts."""

@@ -1,32 +1,28 @@
-"""`vfioctl apply`: a saved plan, read with suspicion, run."""
+"""`vfioctl apply`: runs a saved plan, after planning it again to verify it. May not run a plan that differs."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 
 from vfioctl.console.changes import carry_out
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
 from vfioctl.errors import BadDocument
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-    from vfioctl.core.change import Plan
+from vfioctl.host import Host
 
 app = typer.Typer(add_completion=False)
 
 LARGEST = 4 << 20
-"""Bytes; a plan for a thousand functions has about one million."""
+"""Maximum size of a plan file in bytes. A plan for a thousand functions has about one million."""
 
 _HINT = "write a new one: vfioctl bind DEVICE --dry-run --json > plan.json"
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl bind gpu1 --dry-run --json --simulate hgx8 > plan.json
   vfioctl apply plan.json --simulate hgx8
@@ -41,11 +37,18 @@ def apply(
 ) -> None:
     """Run a plan that was saved with --dry-run --json.
 
-    It runs only while every fact it rests on still holds; otherwise it is refused and a new plan is needed.
+    A plan whose facts no longer hold is refused as stale; make a new one then.
     """
-    saved = _understood(_read(plan_file), plan_file)
-    host = chosen(ctx).open()
-    carry_out(host, host.plan_again(saved), ask=not yes, as_json=as_json)
+    data = _read(plan_file)
+    session = opened(ctx)
+    host = Host(session)
+    try:
+        saved = host.read_plan(data)
+    except BadDocument as error:
+        error.message = f"{plan_file}: {error.message}"
+        error.hint = error.hint or _HINT
+        raise
+    carry_out(session, host.replan(saved), yes=yes, as_json=as_json)
 
 
 def _read(name: str) -> bytes:
@@ -65,21 +68,3 @@ def _limited(file: BinaryIO, name: str) -> bytes:
     if len(data) > LARGEST:
         raise BadDocument(f"the plan {name} is larger than {LARGEST >> 20} MiB", hint=_HINT)
     return data
-
-
-def _understood(data: bytes, name: str) -> "Plan":
-    from pydantic import ValidationError
-
-    from vfioctl.core.change import Plan
-
-    try:
-        return Plan.model_validate_json(data)
-    except ValidationError as error:
-        raise BadDocument(f"{name} is not a plan: {_first_reason(error)}", hint=_HINT) from error
-
-
-def _first_reason(error: "ValidationError") -> str:
-    """The first of them: a damaged document has hundreds that follow from it."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]

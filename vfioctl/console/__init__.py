@@ -1,1 +1,1 @@
-"""What every cli and render module shares. Knows no subsystem."""
+"""Output, columns, options and failures, shared by all cli and render modules. May not know any subsystem."""

@@ -1,88 +1,130 @@
-"""What bind, unbind, apply and recover share: show the plan, ask, carry it out, tell the outcome."""
+"""Shared by all changing commands: show the plan, ask, apply it, show the outcome. May not know a kind of change."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Protocol
 
 from vfioctl.console.output import OutputLost, draw, emit, say, sketch
+from vfioctl.console.words import plain
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
-    from vfioctl.core.change import Outcome, Plan, Step
-    from vfioctl.host import Host
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import JournalEntry, Outcome, Plan, Step
+    from vfioctl.core.registry import Registry
+
+
+class Session(Protocol):
+    """The methods of `vfioctl.session.Session` that this module uses."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    def unfinished(self) -> tuple[JournalEntry, ...]: ...
+
+    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome: ...
 
 
 class Declined(VfioctlError):
-    """The answer was no."""
+    """The user answered no."""
 
 
-def preview(plan: "Plan", *, as_json: bool) -> None:
-    """The dry run: the very plan that would run; as JSON in the form that apply takes."""
+def carry_out(session: Session, plan: Plan, *, dry_run: bool = False, yes: bool, as_json: bool) -> None:
+    """Show the plan if it is a dry run; otherwise ask on a terminal, apply the plan and show the outcome.
+
+    Raises Declined, and what `Engine.apply` raises.
+    """
+    if dry_run:
+        preview(session, plan, as_json=as_json)
+        return
+    if not yes:
+        confirm(session, plan)
+    with reporting():
+        outcome = session.apply(plan, progress=progress_lines(session))
+    tell(session, outcome, as_json=as_json)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Add the outcome of the change to the message of an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        restored = getattr(interrupt, "restored", "")
+        raise KeyboardInterrupt(f"interrupted: {restored or 'vfioctl history says what was done'}") from None
+
+
+def preview(session: Session, plan: Plan, *, as_json: bool) -> None:
+    """Show the plan of a dry run; as JSON in the form that `vfioctl apply` reads."""
     if as_json:
         emit(plan.model_dump_json(indent=2))
         return
     from vfioctl.console.plan_page import plan_page
 
-    draw(plan_page(plan))
+    draw(plan_page(plan, session.registry))
     if not plan.nothing_to_do:
         say("Nothing was changed: this is a dry run.")
 
 
-def carry_out(host: "Host", plan: "Plan", *, ask: bool, as_json: bool) -> None:
-    """Asks where there is someone to ask, applies the plan, and tells the outcome."""
-    if ask and not plan.nothing_to_do and sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty():
-        _confirm(plan)
+def confirm(session: Session, plan: Plan) -> None:
+    """Ask for confirmation if stdin is a terminal. Raises Declined."""
+    if plan.nothing_to_do or not _is_terminal():
+        return
+    import typer
+
+    from vfioctl.console.plan_page import plan_page
+
+    sketch(plan_page(plan, session.registry))
+    say("")
     try:
-        outcome = host.apply(plan, progress=progress)
-    except KeyboardInterrupt as interrupt:
-        restored = getattr(interrupt, "restored", "")
-        raise KeyboardInterrupt(f"interrupted: {restored or 'vfioctl history says what was done'}") from None
+        with redirect_stdout(sys.stderr):  # typer lets input() write the end of the question to stdout
+            agreed = typer.confirm("Continue?", err=True)
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        agreed = False
+    if not agreed:
+        raise Declined("not confirmed: nothing was changed", hint="--yes continues without asking")
+
+
+def tell(session: Session, outcome: Outcome, *, as_json: bool) -> None:
+    """Write the outcome of one change to stdout."""
     try:
         if as_json:
             emit(outcome.model_dump_json(indent=2))
         else:
-            tell([outcome])
+            tell_all(session, [outcome])
     except OutputLost as lost:
         lost.message = f"the change is done ({outcome.result}), but {lost.message}"
         raise
 
 
-def tell(outcomes: "Sequence[Outcome]") -> None:
-    """Outcomes for people."""
+def tell_all(session: Session, outcomes: Sequence[Outcome]) -> None:
+    """Write outcomes as text to stdout."""
     from vfioctl.console.plan_page import outcome_page
 
     for outcome in outcomes:
-        draw(outcome_page(outcome))
+        draw(outcome_page(outcome, session.registry))
 
 
-def tell_unfinished(host: "Host") -> None:
-    """A line on stderr for each change that was cut short: what is listed may then be half of it."""
-    for entry in host.unfinished():
-        devices = ", ".join(entry.plan.subjects)
+def tell_unfinished(session: Session) -> None:
+    """Warn on stderr about each interrupted change: a listing may then show a half-done state."""
+    for entry in session.unfinished():
+        devices = plain(", ".join(entry.plan.subjects))
         say(f"vfioctl: a change of {devices} was cut short; to finish it: vfioctl recover")
 
 
-def progress(step: "Step", number: int, total: int) -> None:
-    """One line for each step, on stderr, before it is taken."""
-    say(f"[{number}/{total}] {_EFFECTS[step.kind](step.target, step.value.strip())}")
+def progress_lines(session: Session) -> Progress:
+    """Return a progress callback that writes one line to stderr before each step."""
+
+    def progress(step: Step, number: int, total: int) -> None:
+        say(f"[{number}/{total}] {plain(session.registry.action(step).progress(step))}")
+
+    return progress
 
 
-_EFFECTS: "Mapping[str, Callable[[str, str], str]]" = {
-    "load": lambda target, _: f"load {target}",
-    "write": lambda target, value: f"{target} <- {value or '(an empty line)'}",
-    "check": lambda target, value: f"nobody holds {f'the {value} of ' if value else ''}{target}?",
-    "persistence": lambda target, value: f"persistence mode of {target} {'on' if value == '1' else 'off'}",
-    "service": lambda target, value: f"{'start' if value == 'active' else 'stop'} {target}",
-    "keep": lambda target, value: f"{'write' if value else 'remove'} {target}",
-    "NVIDIA VFs": lambda target, value: f"sriov-manage {'-e' if value == '1' else '-d'} {target}",
-}
-
-
-def _confirm(plan: "Plan") -> None:
-    from vfioctl.console.plan_page import plan_page
-
-    sketch(plan_page(plan))
-    sys.stderr.write("\nGo on? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise Declined("not confirmed: nothing was changed", hint="--yes goes on without asking")
+def _is_terminal() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))

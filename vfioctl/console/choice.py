@@ -1,62 +1,70 @@
-"""Which host a command is about. May not look at it; it is opened when a command asks."""
+"""The host and log level that a command line selected. Opens the host only through the given opener.
+
+May not import typer, so that --version stays fast.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vfioctl.errors import BadSpec
 
 if TYPE_CHECKING:
     import typer
 
-    from vfioctl.host import Host
-
-_EXCLUSIVE = ("root", "host", "simulate")
-OPTIONS = (*_EXCLUSIVE, "ledger")
+HOSTS = ("root", "host", "simulate")
+"""The options that select a host. They exclude each other."""
+OPTIONS = (*HOSTS, "ledger", "verbose", "log_level")
+"""The options that every command accepts, before and after its name."""
 
 
 class Choice:
-    """What was given on the command line, wherever it stood; the environment counts only where that is silent."""
+    """The shared options of one command line. Environment variables are used only for options that were not given.
 
-    def __init__(self) -> None:
+    `at_end`: callbacks that run when the command has ended.
+    """
+
+    def __init__(self, opener: Callable[[Choice], Any]) -> None:
+        self._opener = opener
         self.given: dict[str, str] = {}
+        self.log_level = ""
+        """A level of `logging` in lower case; empty to log nothing."""
+        self.at_end = ExitStack()
 
-    def open(self) -> Host:
-        """The host. Raises BadSpec when several were asked for, and whatever opening it raises."""
-        from vfioctl.host import Host as Front
+    def open(self) -> Any:
+        """Open and return the session. Raises BadSpec if several hosts were selected, and what the opener raises."""
+        return self._opener(self)
 
-        option, value = self._one()
-        ledger = self._ledger()
-        if option == "root":
-            return Front.at(Path(value), ledger)
-        if option == "host":
-            return Front.recorded(value, ledger)
-        return Front.simulated(value, ledger) if option == "simulate" else Front.live(ledger)
-
-    def arguments(self) -> str:
-        """The options that lead to the same host again, for a command to run next."""
-        import shlex
-
-        return "".join(f" --{name} {shlex.quote(value)}" for name, value in self.given.items())
-
-    def _one(self) -> tuple[str, str]:
-        given = {f"--{name}": self.given[name] for name in _EXCLUSIVE if name in self.given}
-        asked = given or {variable(name): os.environ[variable(name)] for name in _EXCLUSIVE if _in_environment(name)}
+    @property
+    def host(self) -> tuple[str, str]:
+        """Return one of HOSTS and its value; two empty strings for this machine. Raises BadSpec for more than one."""
+        given = {f"--{name}": self.given[name] for name in HOSTS if name in self.given}
+        asked = given or {variable(name): os.environ[variable(name)] for name in HOSTS if _in_environment(name)}
         if len(asked) > 1:
             raise BadSpec(f"{' and '.join(asked)} exclude each other", hint="give one of them")
         for name, value in asked.items():
             return name.removeprefix("--").removeprefix("VFIOCTL_").lower(), value
         return "", ""
 
-    def _ledger(self) -> Path | None:
+    @property
+    def ledger(self) -> Path | None:
+        """Return the ledger to use instead of the host's own, if one was given."""
         text = self.given.get("ledger") or os.environ.get(variable("ledger"))
         return Path(text) if text else None
 
+    def arguments(self) -> str:
+        """Return the options that select the same host, for a suggested next command."""
+        import shlex
+
+        return "".join(f" --{name} {shlex.quote(value)}" for name, value in self.given.items())
+
 
 def variable(name: str) -> str:
-    """The environment variable of an option."""
+    """Return the environment variable of an option."""
     return f"VFIOCTL_{name.upper()}"
 
 
@@ -65,5 +73,12 @@ def _in_environment(name: str) -> bool:
 
 
 def chosen(ctx: typer.Context) -> Choice:
-    """The choice that belongs to a command's context."""
-    return ctx.find_root().ensure_object(Choice)
+    """Return the choice of a command's context."""
+    choice = ctx.find_root().obj
+    assert isinstance(choice, Choice)
+    return choice
+
+
+def opened(ctx: typer.Context) -> Any:
+    """Open the `vfioctl.session.Session` of a command. Untyped, because the console may not import the session."""
+    return chosen(ctx).open()

@@ -1,16 +1,20 @@
-"""Aligned columns of text that fit a width: the important ones always, others as there is room.
+"""Aligned columns of text that fit a width; optional columns are shown only if there is room.
 
-Knows nothing of devices. Lines are made one by one, so that ten thousand of them are no burden.
+May not know devices. Lines are generated one at a time, so that large tables need little memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
+
+from vfioctl.console.words import plain
 
 Cell = str | Text
 _GAP = "  "
@@ -18,16 +22,16 @@ _LEAST_STRETCH = 12
 
 
 class Column(NamedTuple):
-    """A column. The last one takes the room that is left, and is cut short when that is too little."""
+    """A column. The last one takes the remaining width, and is truncated if that is too small."""
 
     title: str
     right: bool = False
     optional: bool = False
-    """Shown only where every cell of the last column still fits; the earlier ones first."""
+    """Whether the column is shown only if every cell of the last column still fits; earlier columns come first."""
 
 
 class Layout:
-    """Which columns there are and how wide each is, for all rows of a drawing together."""
+    """The columns shown and their widths, for all rows of a page."""
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> None:
         natural = [_widest(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
@@ -47,7 +51,7 @@ class Layout:
         return Text(self._line([column.title for column in self._columns]).plain, style="bold")
 
     def flowing(self, rows: Sequence[Sequence[Cell]]) -> Iterator[Text]:
-        """Lines that go on in the next where the page is narrower: nothing in them may be lost."""
+        """Yield lines that wrap instead of being truncated."""
         for line in self.lines(rows):
             line.no_wrap, line.overflow = False, "fold"
             yield line
@@ -65,9 +69,9 @@ class Layout:
 
 
 class Whole:
-    """An indented line that is never cut or folded: half a path, or half a command, is of no use.
+    """An indented line that is never truncated or wrapped, so that paths and commands can be copied.
 
-    `rest`: what goes below, as far in as `hang` says, where the page has no room for it beside `text`.
+    `rest`: text that moves to the next line, indented by `hang` columns, if it does not fit beside `text`.
     """
 
     def __init__(self, text: str, rest: str = "", *, hang: int = 0) -> None:
@@ -79,7 +83,7 @@ class Whole:
 
 
 class Heading:
-    """A bold line that goes on in the next where it must; `rest` stays in one piece."""
+    """A bold line that wraps; `rest` is never broken."""
 
     def __init__(self, text: str, rest: str) -> None:
         self._text, self._rest = text, rest
@@ -95,14 +99,31 @@ def _beside(text: str, rest: str, hang: int, width: int) -> list[str]:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Iterator[Text]:
-    """A whole table: the header and its rows."""
+    """Yield a table: the header and its rows."""
     layout = Layout(columns, rows, width)
     yield layout.header()
     yield from layout.lines(rows)
 
 
+def note_lines(notes: Iterable[str]) -> Iterator[RenderableType]:
+    """Yield an empty line and a list with hanging indents; nothing if there are no notes."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for note in notes:
+        grid.add_row("-", Text(plain(note)))
+    if grid.row_count:
+        yield Padding(grid, (1, 0, 0, 0))
+
+
+def glossary(words: Mapping[str, str]) -> RenderableType:
+    """Return a list of names with their meanings."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for word, meaning in words.items():
+        grid.add_row(Text(plain(word), style="bold"), Text(plain(meaning)))
+    return grid
+
+
 def _widest(column: Column, cells: Sequence[Cell]) -> int:
-    """0 for an optional column that says nothing anywhere."""
+    """Return the width of the widest cell; 0 for an optional column without any text."""
     widest = max((_length(cell) for cell in cells), default=0)
     return max(widest, len(column.title)) if widest or not column.optional else 0
 

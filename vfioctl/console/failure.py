@@ -1,17 +1,19 @@
-"""How a failure is told: as lines on stderr, or as one JSON object on stdout. May not exit."""
+"""Reports a failure as lines on stderr or as one JSON object on stdout. May not exit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypedDict
 
 from vfioctl.console.output import OutputLost, ReaderGone, emit_json, say
+from vfioctl.console.words import plain
 
 if TYPE_CHECKING:
     from vfioctl.errors import VfioctlError
 
 
 def report(error: VfioctlError, *, as_json: bool) -> int:
-    """Tells the failure and returns the exit code that goes with it."""
+    """Report the failure and return its exit code."""
     if as_json and not isinstance(error, OutputLost):
         try:
             emit_json(document(error))
@@ -23,19 +25,36 @@ def report(error: VfioctlError, *, as_json: bool) -> int:
 
 
 def lines(error: VfioctlError) -> str:
-    """What failed and on what; what the kernel said; what was restored; the hint; the command to run next."""
-    told = (
+    """Return text: what failed, what the kernel said, what was restored, the hint, the command to run next."""
+    parts = (
         ("kernel", error.kernel_said),
         ("restored", error.restored),
         ("hint", error.hint),
         ("next", error.next_command),
     )
-    rest = (f"  {name + ':':10}{printable(text)}" for name, text in told if text)
-    return "\n".join((f"vfioctl: {printable(error.message)}", *rest))
+    rest = (f"  {name + ':':10}{_aligned(text)}" for name, text in parts if text)
+    return "\n".join((f"vfioctl: {_aligned(error.message)}", *rest))
 
 
-def document(error: VfioctlError) -> dict[str, object]:
-    """The same as a JSON object."""
+class Failure(TypedDict):
+    """The JSON form of a failure."""
+
+    kind: str
+    exit_code: int
+    message: str
+    kernel_said: str
+    restored: str
+    hint: str
+    next_command: str
+    facts: Mapping[str, object]
+
+
+class FailureDocument(TypedDict):
+    error: Failure
+
+
+def document(error: VfioctlError) -> FailureDocument:
+    """Return the failure as a JSON object."""
     return {
         "error": {
             "kind": type(error).__name__,
@@ -50,7 +69,6 @@ def document(error: VfioctlError) -> dict[str, object]:
     }
 
 
-def printable(text: str) -> str:
-    """Without control characters: a file from elsewhere may not drive the terminal."""
-    safe = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return safe.replace("\n", "\n" + " " * 12)
+def _aligned(text: str) -> str:
+    """Indent all lines but the first, so that they align."""
+    return f"\n{' ' * 12}".join(map(plain, text.split("\n")))

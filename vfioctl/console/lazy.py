@@ -1,107 +1,208 @@
-"""The table of commands, and the group that imports one only when it is called.
+"""The command `vfioctl`: its own options, and a group that imports a command only when it is called.
 
-May not import a command's module, rich or the models: --version and --help pay for this table alone.
+May not import a command's module, rich or the models, so that --help stays fast.
 """
 
+from __future__ import annotations
+
+import errno as errnos
 import importlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
-from typer.core import TyperCommand, TyperGroup
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
 from typer.main import get_command
-from typer.models import OptionInfo
 
-from vfioctl.console.choice import OPTIONS
+from vfioctl.console import options
+from vfioctl.console.choice import OPTIONS, Choice
+from vfioctl.console.output import OutputLost, ReaderGone, abandon_stdout, tell_version
+from vfioctl.errors import RequestError
 
-_LOOK, _CHANGE = "Look", "Change"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-
-try:
-    from typer._coercion import PassThroughRuntimeParam
-
-    _KINDS: dict[Any, type] = {str: str, bool: bool, list[str]: Sequence}
-    _AS_TYPED = {
-        kind: PassThroughRuntimeParam(annotation=form, parameter_info=OptionInfo()) for kind, form in _KINDS.items()
-    }
-except ImportError:  # another typer: it checks text and flags in its own way, only slower
-    _AS_TYPED = {}
+_OUTPUT_ERRNOS = frozenset({errnos.EPIPE, errnos.ENOSPC, errnos.EDQUOT, errnos.EFBIG, errnos.EIO})
 
 
-class Entry(NamedTuple):
-    """A command before it is imported."""
+class Place(NamedTuple):
+    """A command that is imported on first use."""
 
     module: str
+    """A module whose `app` is a typer application of one command or one group of commands."""
     panel: str
     summary: str
     """The first line of the command's own help; a test compares them."""
 
 
-COMMANDS = {
-    "inventory": Entry("vfioctl.inventory.cli.inventory", _LOOK, "List the GPUs and what must travel with them."),
-    "show": Entry("vfioctl.inventory.cli.show", _LOOK, "Show everything about one device."),
-    "holders": Entry("vfioctl.inventory.cli.holders", _LOOK, "List who uses a device."),
-    "history": Entry("vfioctl.commands.history", _LOOK, "List the changes that were made here."),
-    "snapshot": Entry("vfioctl.commands.snapshot", _LOOK, "Write this host down as one text file."),
-    "rom": Entry("vfioctl.binding.cli.rom", _LOOK, "Save a device's expansion ROM and check it."),
-    "hosts": Entry("vfioctl.commands.hosts", _LOOK, "List the bundled hosts that --simulate and --host know by name."),
-    "bind": Entry("vfioctl.binding.cli.bind", _CHANGE, "Hand devices to vfio-pci, ready for a guest."),
-    "unbind": Entry("vfioctl.binding.cli.unbind", _CHANGE, "Give devices back to the drivers they had."),
-    "vgpu": Entry("vfioctl.vgpu.cli.vgpu", _CHANGE, "List, make and remove vGPUs of GPUs."),
-    "sriov": Entry("vfioctl.vgpu.cli.sriov", _CHANGE, "Turn the VFs of a PF on and off, and set what each may take."),
-    "reset": Entry("vfioctl.binding.cli.reset", _CHANGE, "Reset a device that nobody uses."),
-    "apply": Entry("vfioctl.commands.apply", _CHANGE, "Run a plan that was saved with --dry-run --json."),
-    "recover": Entry("vfioctl.commands.recover", _CHANGE, "Finish what a crash or a power cut left half done."),
-}
+# -- parameters ----------------------------------------------------------------------------------
+# typer validates every value with pydantic, even a missing one. A listing imports pydantic while its workers read the
+# host, so the parser must not import it earlier: plain text and missing values skip the validation.
 
 
-class LazyGroup(TyperGroup):
-    """Knows its commands by name and summary until one is called."""
+class _Option(TyperOption):
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
 
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        for name, entry in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=entry.summary, rich_help_panel=entry.panel))
+
+class _Argument(TyperArgument):
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
+
+
+def _needs_no_check(parameter: _Option | _Argument, value: object) -> bool:
+    if value is None or value == ():
+        return not parameter.required
+    annotation = parameter.type_descriptor.annotation
+    if parameter.multiple or parameter.nargs == -1:
+        return annotation == list[str] and isinstance(value, list | tuple)
+    return annotation is str and isinstance(value, str)
+
+
+def _checked(parameter: _Option | _Argument, ctx: Any, value: Any) -> Any:
+    if value is None and (parameter.multiple or parameter.nargs == -1):
+        value = ()
+    return parameter.callback(ctx, parameter, value) if parameter.callback else value
+
+
+def _suited(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""  # not `<bool>`
+        if type(parameter) is TyperOption:
+            parameter.__class__ = _Option
+        elif type(parameter) is TyperArgument:
+            parameter.__class__ = _Argument
+    return parameters
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+class Command(TyperCommand):
+    """A command that does not import pydantic for plain text parameters."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _suited(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A command with subcommands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _suited(super().get_params(ctx))
+
+
+class LazyGroup(Group):
+    """A group that knows its commands by name and summary and imports one when it is called."""
+
+    places: Mapping[str, Place]
+
+    def know(self, places: Mapping[str, Place]) -> None:
+        """Add commands by their locations."""
+        self.places = places
+        for name, place in places.items():
+            self.add_command(TyperCommand(name, help=place.summary, rich_help_panel=place.panel))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and self.load(str(command.name)), rest
 
     def load(self, name: str) -> TyperCommand:
-        """The command itself, and those of a group: they also understand the host options of this group."""
-        command = cast("TyperCommand", get_command(importlib.import_module(COMMANDS[name].module).app))
+        """Import a command; it and its subcommands also accept the options that all commands share."""
+        command = cast("TyperCommand", get_command(importlib.import_module(self.places[name].module).app))
         for each in (command, *getattr(command, "commands", {}).values()):
             each.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
             each.help = _flowing(each.help or "")
         return command
 
 
-class HelpfulGroup(TyperGroup):
-    """A command of several verbs."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _suited(super().get_params(ctx))
-
-
-class HelpfulCommand(TyperCommand):
-    """A command whose flags do not call themselves `<bool>` in its help."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _suited(super().get_params(ctx))
-
-
-def _suited(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-        if (kind := parameter.type_descriptor.annotation) in _AS_TYPED:
-            # For text and flags too, typer would build pydantic adapters: no child could read while that is imported.
-            parameter._runtime_param = _AS_TYPED[kind]  # noqa: SLF001 - no public way; without it all is well, but slower
-    return parameters
-
-
 def _flowing(text: str) -> str:
-    """Paragraphs without the line breaks of the source, for the terminal to break anew."""
+    """Join the lines of each paragraph; the terminal wraps them."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def group_app(name: str) -> typer.Typer:
+    """Return a command with subcommands that shows its help if none is given."""
+    return typer.Typer(name=name, cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+
+
+# -- vfioctl itself ------------------------------------------------------------------------------
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's form of a callback
+    if wanted:
+        tell_version()
+        raise typer.Exit
+
+
+@app.callback()
+def vfioctl(
+    *,
+    root: options.Root = None,
+    host: options.Recorded = None,
+    simulate: options.Simulated = None,
+    ledger: options.Ledger = None,
+    verbose: options.Verbose = False,
+    log_level: options.Level = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Hands GPUs over: from the host's driver to a virtual machine or a secure container, and back.
+
+    Every command can be tried on a simulated host, without a GPU: vfioctl inventory --simulate hgx8
+    """
+    del root, host, simulate, ledger, verbose, log_level, version  # their callbacks have stored them
+
+
+def built(places: Mapping[str, Place]) -> LazyGroup:
+    """Build the command `vfioctl` with its subcommands."""
+    group = get_command(app)
+    assert isinstance(group, LazyGroup)
+    group.know(places)
+    return group
+
+
+def run(words: Sequence[str], choice: Choice, places: Mapping[str, Place]) -> int:
+    """Parse and run a command line, store the selected host in `choice`, and return the exit code.
+
+    Raises VfioctlError (RequestError if the line cannot be parsed) and ReaderGone.
+    """
+    command = built(places)
+    if "_VFIOCTL_COMPLETE" in os.environ:
+        command.main(list(words), prog_name="vfioctl", obj=choice)
+    try:
+        with command.make_context("vfioctl", list(words), obj=choice) as ctx:
+            command.invoke(ctx)
+    except typer.Exit as done:
+        return done.exit_code
+    except TyperException as error:
+        if not error.format_message():  # no_args_is_help: the help was shown
+            return RequestError.exit_code
+        raise _usage(error) from error
+    except OSError as error:
+        if error.filename is None and error.errno in _OUTPUT_ERRNOS:
+            raise _lost(error) from error
+        raise
+    return 0
+
+
+def _lost(error: OSError) -> Exception:
+    """Map a failed write of typer's help text to the same error as for other lost output."""
+    abandon_stdout()
+    return ReaderGone() if error.errno == errnos.EPIPE else OutputLost.because(error)
+
+
+def _usage(error: TyperException) -> RequestError:
+    context = getattr(error, "ctx", None)
+    return RequestError(error.format_message(), next_command=f"{context.command_path if context else 'vfioctl'} --help")

@@ -1,61 +1,161 @@
-"""Options and arguments that several commands share, so that they are spelt and explained alike everywhere."""
+"""Options and arguments that several commands share.
 
-from typing import Annotated
+Those of OPTIONS are accepted before and after the command's name. May not access a host.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
-from vfioctl.inventory.completion import complete_device
+from vfioctl.console.choice import chosen, opened, variable
+from vfioctl.errors import BadSpec, VfioctlError
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. (Only a terminal is asked anyway.)")]
-Devices = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DEVICE",
-        help="0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
-        autocompletion=complete_device,
+_WHICH_HOST = "Which host (this machine, unless one of these is given)"
+_LOG = "Log (on stderr)"
+
+
+class LogLevel(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DEBUG = "debug"
+
+
+def _is_given(ctx: typer.Context, param: typer.CallbackParam) -> bool:
+    source = ctx.get_parameter_source(param.name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def remember_host(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+    """Store an option in the choice; a later one of the same name wins. Raises BadSpec if it is empty."""
+    if value is not None and _is_given(ctx, param):
+        if not value:
+            raise BadSpec(f"--{param.name} needs a value")
+        chosen(ctx).given[param.name] = value
+    return value
+
+
+def remember_level(ctx: typer.Context, param: typer.CallbackParam, value: LogLevel | None) -> LogLevel | None:
+    """Store --log-level, which takes precedence over --verbose."""
+    if value is not None and _is_given(ctx, param):
+        chosen(ctx).log_level = value
+    return value
+
+
+def remember_verbose(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> bool:  # noqa: FBT001 - typer's form
+    """Store --verbose."""
+    if value and _is_given(ctx, param):
+        chosen(ctx).log_level = chosen(ctx).log_level or LogLevel.INFO
+    return value
+
+
+def complete_host(_incomplete: str) -> list[str]:
+    """Return the bundled hosts. typer filters them by the typed prefix; the shell completes files if none matches."""
+    from vfioctl.kernel.recorded.bundled import bundled_hosts
+
+    return list(bundled_hosts())
+
+
+def _host_option(name: str, metavar: str, meaning: str) -> Any:
+    return typer.Option(
+        f"--{name}",
+        metavar=metavar,
+        envvar=variable(name),
+        help=meaning,
+        callback=remember_host,
+        expose_value=False,
+        rich_help_panel=_WHICH_HOST,
+        autocompletion=complete_host if "NAME" in metavar else None,
+    )
+
+
+Root = Annotated[str | None, _host_option("root", "DIR", "A captured sys/ proc/ dev/ tree, read-only.")]
+Recorded = Annotated[
+    str | None, _host_option("host", "FILE|NAME", "A recorded host, read-only: a .host file or a bundled name.")
+]
+Simulated = Annotated[
+    str | None, _host_option("simulate", "FILE|NAME", "A recorded host that accepts changes and saves them in FILE.")
+]
+Ledger = Annotated[str | None, _host_option("ledger", "FILE", "Use this ledger file instead of the host's own.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Log every write to the host; same as --log-level info.",
+        callback=remember_verbose,
+        expose_value=False,
+        rich_help_panel=_LOG,
     ),
 ]
-Device = Annotated[
-    str,
-    typer.Argument(
-        metavar="DEVICE",
-        help="0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
-        autocompletion=complete_device,
+Level = Annotated[
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        help="Set the log level; debug also logs every read.",
+        callback=remember_level,
+        expose_value=False,
+        rich_help_panel=_LOG,
     ),
 ]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. (vfioctl asks only on a terminal.)")]
+
+
+def device_argument(
+    suggest: Callable[[Any, str], list[tuple[str, str]]], *, metavar: str = "DEVICE", meaning: str = ""
+) -> Any:
+    """Return an argument that names one or several devices. `suggest`: returns completions of a prefix, with help."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        try:
+            return suggest(opened(ctx), incomplete)
+        except (VfioctlError, OSError):
+            return []  # no completion is better than a traceback at the prompt
+
+    return typer.Argument(
+        metavar=metavar,
+        help=meaning or "0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
+        autocompletion=complete,
+    )
+
+
 WithGroup = Annotated[
-    bool, typer.Option("--with-group", help="Take along devices of other cards that share the IOMMU group.")
+    bool, typer.Option("--with-group", help="Also take devices of other cards in the same IOMMU group.")
 ]
-Every = Annotated[bool, typer.Option("--every", help="Where a DEVICE means several, take all of them.")]
+Every = Annotated[bool, typer.Option("--every", help="If a DEVICE matches several devices, take all of them.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the plan and change nothing; with --json, in the form apply takes.")
+    bool, typer.Option("--dry-run", help="Show the plan and change nothing; with --json, in the form that apply reads.")
 ]
-Foreign = Annotated[bool, typer.Option("--foreign", help="Also what vfioctl did not make.")]
+Foreign = Annotated[bool, typer.Option("--foreign", help="Also remove or change what vfioctl did not create.")]
 Persistent = Annotated[
-    bool, typer.Option("--persistent", help="Have it made again at boot, by mdevctl's definition or a file of our own.")
+    bool,
+    typer.Option("--persistent", help="Create it again at every boot, by an mdevctl definition or a vfioctl file."),
 ]
 Wait = Annotated[
     str | None,
-    typer.Option("--wait", metavar="DURATION", help="Wait so long, as 60s or 5m, for those who hold a device."),
+    typer.Option("--wait", metavar="DURATION", help="Wait up to DURATION (60s, 5m) for holders to release the device."),
 ]
 StopServices = Annotated[
     bool,
     typer.Option(
         "--stop-services",
-        help="Stop the services that only look after GPUs (nvidia-persistenced, nvidia-powerd, dcgm) where they hold "
-        "one; unbind starts them again.",
+        help="Stop services that only monitor GPUs (nvidia-persistenced, nvidia-powerd, dcgm) if they hold "
+        "a device; unbind starts them again.",
     ),
 ]
 StopService = Annotated[
     list[str] | None,
-    typer.Option("--stop-service", metavar="UNIT", help="Stop this one too where it holds a device, as gdm.service."),
+    typer.Option("--stop-service", metavar="UNIT", help="Also stop UNIT, such as gdm.service, if it holds a device."),
 ]
 ForceHolders = Annotated[
     bool,
     typer.Option(
         "--force-holders",
-        help="Go on although somebody has the device open: the kernel may then wait for them for ever. Never takes a "
-        "disk or a network interface in use.",
+        help="Continue although a process has the device open; the kernel may then wait for that process forever. "
+        "Never takes a disk or a network interface in use.",
     ),
 ]

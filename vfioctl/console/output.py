@@ -1,7 +1,6 @@
-"""Where words go: results to stdout, everything else to stderr.
+"""Writes results to stdout or to a file, and everything else to stderr.
 
-All writing of the command line happens here. May not decide what is said. rich is imported only
-when something is drawn.
+No other module of the command line writes. May not choose the text. Imports rich only to draw.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import os
 import sys
 from collections.abc import Mapping
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
 from vfioctl import __version__
-from vfioctl.errors import HostError
+from vfioctl.errors import BadSpec, HostError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,31 +22,31 @@ _NARROWEST = 40
 
 
 class ReaderGone(Exception):
-    """The reader of stdout closed its end before it had all results."""
+    """The reader of stdout closed the pipe before all results were written."""
 
 
 class OutputLost(HostError):
-    """Results could not be written."""
+    """Results could not be written to stdout."""
 
     @classmethod
     def because(cls, error: OSError) -> Self:
-        """With what the kernel said of it."""
+        """Return the error with the kernel's reason."""
         lost = cls("the results could not be written to stdout")
         lost.kernel_said = error.strerror or str(error)
         return lost
 
 
 def width() -> int:
-    """Columns to draw for: COLUMNS, the terminal's own, or 80 when stdout is none."""
-    import shutil  # and with it every compressor that Python has
+    """Return the width in columns: COLUMNS, the terminal's width, or 80 if stdout is no terminal."""
+    import shutil  # imported late: it imports all of Python's compression modules
 
     return max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
 
 
 def prepare_streams() -> None:
-    """Raises OutputLost when stdout is closed, before anything is done that could not be reported.
+    """Raise OutputLost if stdout is closed, before the command changes anything.
 
-    A character that the terminal's encoding lacks becomes a question mark.
+    Characters that the encoding of stdout or stderr lacks are written as question marks.
     """
     if sys.stdout is None:
         raise OutputLost("stdout is closed: the results would be lost", hint="send it to a file, or to /dev/null")
@@ -56,7 +56,7 @@ def prepare_streams() -> None:
 
 
 def emit(text: str) -> None:
-    """Results, flushed, so that what went wrong is known while it can still be said."""
+    """Write results to stdout and flush them, so that a failure can be reported. Raises OutputLost, ReaderGone."""
     try:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
@@ -69,24 +69,24 @@ def emit(text: str) -> None:
 
 
 def tell_version() -> None:
-    """Which vfioctl this is."""
+    """Write the version to stdout."""
     emit(f"vfioctl {__version__}")
 
 
 def emit_json(document: Mapping[str, object]) -> None:
-    """One JSON object as a result; what JSON has no form for is written as text."""
+    """Write one JSON object to stdout; values without a JSON form are written as strings."""
     import json
 
     emit(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 def draw(renderable: RenderableType) -> None:
-    """A drawing as a result."""
+    """Write a rich renderable to stdout."""
     emit(_drawn(renderable, sys.stdout))
 
 
 def abandon_stdout() -> None:
-    """Points stdout at nothing, else Python complains once more when it flushes at exit."""
+    """Redirect stdout to /dev/null, so that Python does not fail again when it flushes at exit."""
     try:
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
@@ -95,7 +95,7 @@ def abandon_stdout() -> None:
 
 
 def say(text: str) -> None:
-    """A line for people. A stderr that is closed or full is no reason to stop."""
+    """Write a line to stderr; ignore a closed or full stderr."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"{text}\n")
@@ -105,7 +105,7 @@ def say(text: str) -> None:
 
 
 def sketch(renderable: RenderableType) -> None:
-    """A drawing that is no result, such as a plan before the question whether to go on."""
+    """Write a rich renderable to stderr, such as the plan before the confirmation prompt."""
     say(_drawn(renderable, sys.stderr).rstrip("\n"))
 
 
@@ -117,3 +117,30 @@ def _drawn(renderable: RenderableType, stream: TextIO) -> str:
         console.print(renderable, crop=False)
     text = capture.get()
     return text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def refuse_to_replace(path: Path, *, force: bool, otherwise: str) -> None:
+    """Raise BadSpec if `path` is no regular file, or exists and `force` is false. `otherwise`: a hint."""
+    if path.exists() and not path.is_file():
+        raise BadSpec(f"{path} is not a plain file", hint=otherwise)
+    if os.path.lexists(path) and not force:  # a dangling symlink counts as existing
+        raise BadSpec(f"{path} already exists", hint="choose another name, or --force to replace it")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file atomically. Raises HostError."""
+    from vfioctl.kernel import files
+
+    try:
+        files.write_whole(str(path), data)
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> HostError:
+    failure = HostError(f"writing {path} failed", hint="choose a directory that you may write to")
+    failure.kernel_said = error.strerror or str(error)
+    return failure

@@ -1,206 +1,233 @@
-"""Changes on a page: a plan before it runs, what came of it, and the journal."""
+"""Renders plans, outcomes and the journal.
+
+May not know a kind of resource, action, check or fact: each describes itself, and the registry finds it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, repeat
+from textwrap import wrap
+from typing import NamedTuple
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.console import Group as Stack
-from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console import words
-from vfioctl.console.columns import Column, Heading, Layout, Whole
-from vfioctl.console.notes import note_lines
-from vfioctl.core.change import (
-    KERNEL_CHOICE,
-    Binding,
-    Change,
-    Fact,
-    Outcome,
-    Plan,
-    Result,
-    Step,
-    StepKind,
-    Verb,
-)
-from vfioctl.core.setting import Setting, SettingKind
-from vfioctl.inventory.model.functions import is_vfio_driver
-from vfioctl.vgpu.render.changes import asked_line, outcome_lines, proof_lines, settings_lines, undo_lines
+from vfioctl.console.columns import Column, Heading, Layout, Whole, note_lines, table
+from vfioctl.console.words import plain
+from vfioctl.core.change import Change, Fact, JournalEntry, Outcome, Plan, Result, Step
+from vfioctl.core.registry import Registry
 
-VFS = "VFs"  # of a check, as plan/vGPUs.py has it
+_INDENT = 2
+_LEAST_ROOM = 12
 _WIDE = 1000
-"""Rows of a page are as wide as they need to be: an address or a path that is cut is of no use."""
+"""Width in columns of a page whose rows are never truncated, so that addresses and paths can be copied."""
+_HISTORY = (
+    Column("ID", right=True),
+    Column("BEGAN (UTC)"),
+    Column("STATE"),
+    Column("PLAN", optional=True),
+    Column("ENDED (UTC)", optional=True),
+    Column("WHAT"),
+)
 
 
-def plan_page(plan: Plan) -> RenderableType:
-    """The whole plan: the facts it rests on, the steps, what becomes what, the proof, the way back."""
+def plan_page(plan: Plan, registry: Registry) -> RenderableType:
+    """Render a plan: the facts it relies on, the steps, the changes, what is verified, how to undo it."""
     if plan.nothing_to_do:
-        return Stack(Text("Nothing to do, it is as asked for already:"), *_indented(_facts(_asked(plan))))
+        facts = _indented(_facts(plan.facts, registry))
+        return Stack(Text("Nothing to do, it is as asked for already:"), *facts, *note_lines(plan.notes))
+    rows = _rows(plan.changes, registry)
     return Stack(
-        Text(f"Plan {plan.id}: {intent_line(plan)}", style="bold"),
-        *(_part("It rests on", _facts(plan.facts)) if plan.facts else ()),
-        *_part("Steps", _steps(plan.steps)),
-        *(_part("What changes", (*_changes(plan.changes), *_settings(plan))) if plan.reset is None else ()),
-        *_part("Verified by looking again", _proof(plan)),
-        *(_part("Undone by", _undo(plan)) if plan.reset is None else ()),
-        *note_lines(map(words.plain, plan.notes)),
+        Text(f"Plan {plan.id}: {plain(plan.intent.title())}", style="bold"),
+        *_part("It relies on", _facts(plan.facts, registry)),
+        *_part("Steps", _steps(plan.steps, registry)),
+        *_part("What changes", [_Rows(rows)] if rows else []),
+        *_part("Verified afterwards", _verified(plan, registry, changes=bool(rows))),
+        *_part("Undone by", (Whole(plain(line)) for line in plan.intent.undone_by(plan))),
+        *note_lines(plan.notes),
     )
 
 
-def intent_line(plan: Plan) -> str:
-    """`bind 0000:41:00.0 to vfio-pci`."""
-    intent = plan.intent
-    if intent.vgpu_request is not None:
-        return asked_line(plan, intent.vgpu_request)
-    options = (
-        ("--with-group", intent.with_group),
-        ("--allow-boot-vga", intent.allow_boot_vga),
-        ("--force-holders", intent.force_holders),
-    )
-    given = " ".join(option for option, wanted in options if wanted)
-    goal = f"to {words.plain(intent.driver)}" if intent.driver else ""
-    goal = f"by {words.plain(intent.method)}" if intent.method else goal
-    return " ".join(filter(None, (intent.verb, words.listed(intent.devices), goal, given)))
-
-
-def outcome_page(outcome: Outcome) -> RenderableType:
-    """What came of a plan."""
+def outcome_page(outcome: Outcome, registry: Registry) -> RenderableType:
+    """Render the outcome of a plan."""
     plan = outcome.plan
     if outcome.result == Result.NOTHING:
-        return plan_page(plan)
-    heading = f"{outcome.result.capitalize()}: {intent_line(plan)}"
+        return plan_page(plan, registry)
     return Stack(
-        Heading(heading, f"(plan {plan.id}, {outcome.seconds:.2f} s)"),
-        *_indented(_found(plan, outcome)),
-        *_ready(outcome),
+        Heading(
+            f"{outcome.result.capitalize()}: {plain(plan.intent.title())}",
+            f"(plan {plan.id}, {outcome.seconds:.2f} s)",
+        ),
+        *_indented(_found(outcome, registry)),
+        *_concluded(outcome, registry),
     )
 
 
-def _ready(outcome: Outcome) -> Iterator[Text]:
-    groups = outcome.plan.viable_groups
-    if outcome.result == Result.DONE and groups:
-        noun, verb = ("group", "is") if len(groups) == 1 else ("groups", "are")
-        yield Text(f"IOMMU {noun} {words.listed(groups)} {verb} ready for a guest.")
+def history_table(entries: Sequence[JournalEntry], *, width: int) -> RenderableType:
+    """Render journal entries in the order given, for `width` columns."""
+    if not entries:
+        return Text("No changes yet.")
+    header, *lines = table(_HISTORY, [_history_row(entry) for entry in entries], width)
+    return Stack(header, *(part for entry, line in zip(entries, lines, strict=True) for part in (line, *_why(entry))))
+
+
+# -- parts of a plan -----------------------------------------------------------------------------
 
 
 def _part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]:
-    yield Text(f"\n{name}", style="bold")
-    yield from _indented(body)
+    """Yield a heading and its indented body; nothing if the body is empty."""
+    lines = list(_indented(body))
+    if lines:
+        yield Text(f"\n{name}", style="bold")
+        yield from lines
 
 
 def _indented(body: Iterable[RenderableType]) -> Iterator[RenderableType]:
-    return (line if isinstance(line, Whole) else Padding(line, (0, 0, 0, 2)) for line in body)
+    return (line if isinstance(line, Whole) else Padding(line, (0, 0, 0, _INDENT)) for line in body)
 
 
-def _asked(plan: Plan) -> list[Fact]:
-    return [fact for fact in plan.facts if fact.address in plan.intent.devices]
+def _facts(facts: Sequence[Fact], registry: Registry) -> Iterator[Text]:
+    """Yield one row per fact, aligned by kind; a source may hide some facts."""
+    for kind, alike in groupby(facts, key=lambda fact: fact.kind):
+        source = registry.source(kind)
+        rows = [[plain(cell) for cell in cells] for fact in alike if (cells := source.describe(fact))]
+        for _, same in groupby(rows, key=len):
+            yield from _aligned(list(same))
 
 
-def _facts(facts: Sequence[Fact]) -> Iterator[Text]:
-    rows = [
-        (fact.address, fact.identity[:9], f"group {words.group_name(fact.iommu_group)}", _binding(fact.binding))
-        for fact in facts
-    ]
-    return Layout((Column(""),) * 4, rows, _WIDE).flowing(rows)
-
-
-def _steps(steps: Sequence[Step]) -> Iterator[RenderableType]:
-    """Neighbours with the same reason share one line that says it."""
+def _steps(steps: Sequence[Step], registry: Registry) -> Iterator[RenderableType]:
+    """Yield the steps; adjacent steps with the same reason share one line for it."""
     margin = len(str(len(steps)))
     for why, alike in groupby(enumerate(steps, start=1), key=lambda numbered: numbered[1].why):
         for number, step in alike:
-            target, arrow, value = _effect(step).partition(" <- ")
+            target, arrow, value = plain(registry.action(step).describe(step)).partition(" <- ")
             yield Whole(f"{number:{margin}}  {target}", f"<- {value}" if arrow else "", hang=margin + 2)
-        yield Padding(Text(f"({words.plain(why)})", style="dim"), (0, 0, 0, margin + 2))
+            if step.alternatives:
+                others = " or ".join(step.alternatives)
+                yield Whole(f"{' ' * margin}  (or {plain(others)}: whichever is registered by then)")
+        yield Padding(Text(f"({plain(why)})", style="dim"), (0, 0, 0, margin + 2))
 
 
-def _effect(step: Step) -> str:
-    target, value = words.plain(step.target), words.plain(step.value.strip())
-    said: Mapping[StepKind, str] = {
-        StepKind.LOAD: f"load the module {target}",
-        StepKind.CHECK: f"ask again who holds {f'the {VFS} of ' if value == VFS else ''}{words.listed(target.split())}",
-        StepKind.PERSISTENCE: f"persistence mode of {target} {'on' if value == '1' else 'off'}",
-        StepKind.SERVICE: f"systemctl {'start' if value == 'active' else 'stop'} {target}",
-        StepKind.KEEP: f"{'write' if value else 'remove'} {target}",
-        StepKind.NVIDIA_VFS: f"sriov-manage {'-e' if value == '1' else '-d'} {target}",
-    }
-    return said.get(step.kind, f"{target} <- {value or '(an empty line)'}")
+def _verified(plan: Plan, registry: Registry, *, changes: bool) -> Iterator[Text]:
+    if changes:
+        yield Text("all of this is read again, and is as planned")
+    for request in plan.checks:
+        yield from (Text(plain(line)) for line in registry.check(request.kind).describe(plan, request.subjects))
+    if changes:
+        yield Text("otherwise all of it is put back as it was")
 
 
-def _changes(changes: Sequence[Change]) -> Iterator[Text]:
-    rows = [(change.address, _binding(change.before), "->", _binding(change.after)) for change in changes]
-    return Layout((Column(""),) * 4, rows, _WIDE).flowing(rows)
+# -- what changes --------------------------------------------------------------------------------
 
 
-def _settings(plan: Plan) -> Iterator[Text]:
-    if plan.intent.vgpu_request is not None:
-        return settings_lines(plan.settings)
+class _Row(NamedTuple):
+    """A described change and the device that it belongs to."""
+
+    subject: str
+    kind: str
+    name: str
+    before: str
+    after: str
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        return self.name, self.before, "->", self.after
+
+    @property
+    def below_its_subject(self) -> tuple[str, str, str, str]:
+        """Return the cells without the device, which the heading names."""
+        rest = " ".join(self.name.replace(self.subject, "").split()).removesuffix(" of")
+        return f"{' ' * _INDENT}{rest or self.kind}", self.before, "->", self.after
+
+
+def _rows(changes: Iterable[Change], registry: Registry) -> list[_Row]:
+    """Return the rows whose value changes, by device, each device's own value first."""
+    told = ((change, registry.resource(change).describe(change)) for change in changes)
     rows = [
-        (words.plain(_setting_name(setting)), words.plain(setting.before) or "none", "->", words.plain(_after(setting)))
-        for setting in plan.settings
-        if setting.before != setting.after
+        _Row(plain(change.subject), plain(change.kind), plain(name), plain(before), plain(after))
+        for change, (name, before, after) in told
+        if before != after
     ]
-    return Layout((Column(""),) * 4, rows, _WIDE).flowing(rows)
+    order = {subject: number for number, subject in enumerate(dict.fromkeys(row.subject for row in rows))}
+    return sorted(rows, key=lambda row: (order[row.subject], row.name != row.subject))
 
 
-def _after(setting: Setting) -> str:
-    return "on, then gone with the binding" if setting.kind == SettingKind.LOCK else setting.after or "none"
+class _Rows:
+    """Changes as one table if it fits the width, otherwise as one paragraph per device."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = options.max_width
+        lines = list(_aligned([row.cells for row in self._rows]))
+        several = len({row.subject for row in self._rows}) < len(self._rows)
+        if several and any(cell_len(line.plain.rstrip()) > width for line in lines):
+            yield from self._paragraphs(width)
+        else:
+            yield from map(_hanging, self._rows, lines, repeat(width))
+
+    def _paragraphs(self, width: int) -> Iterator[Text]:
+        lines = _aligned([row.below_its_subject for row in self._rows])
+        for subject, of_it in groupby(zip(self._rows, lines, strict=True), key=lambda pair: pair[0].subject):
+            yield Text(subject)
+            yield from (_hanging(row, line, width) for row, line in of_it)
 
 
-def _setting_name(setting: Setting) -> str:
-    """`0000:41:00.0 power/control`; of what belongs to no function alone its own name."""
-    own = f"/sys/bus/pci/devices/{setting.address}/"
-    if setting.name.startswith(own):
-        return f"{setting.address} {setting.name.removeprefix(own)}"
-    if setting.kind in (SettingKind.LOCK, SettingKind.PERSISTENCE):
-        return f"{setting.address} {'unbindLock' if setting.kind == SettingKind.LOCK else 'persistence mode'}"
-    return setting.name
+def _hanging(row: _Row, line: Text, width: int) -> Text:
+    """Return the line; if it is too long, the value after the change wraps below its own start."""
+    margin = cell_len(line.plain.rstrip()) - cell_len(row.after)
+    if cell_len(line.plain.rstrip()) <= width or width - margin < _LEAST_ROOM:
+        return line
+    parts = wrap(row.after, width - margin, break_long_words=False, break_on_hyphens=False)
+    return Text(f"{line.plain.rstrip().removesuffix(row.after)}{parts[0]}").append(
+        "".join(f"\n{' ' * margin}{part}" for part in parts[1:])
+    )
 
 
-def _binding(binding: Binding) -> Text:
-    if binding.driver == KERNEL_CHOICE:
-        text = Text("the kernel's choice")
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[Text]:
+    columns = (Column(""),) * (len(rows[0]) if rows else 0)
+    return Layout(columns, rows, _WIDE).flowing(rows) if rows else iter(())
+
+
+# -- what came of it -----------------------------------------------------------------------------
+
+
+def _found(outcome: Outcome, registry: Registry) -> Iterator[RenderableType]:
+    """Yield what changed; if nothing did, the facts of the devices concerned."""
+    rows = _rows(outcome.plan.changes, registry) if outcome.result == Result.DONE else []
+    if rows:
+        yield _Rows(rows)
     else:
-        text = words.driver_text(binding.driver, on_vfio=bool(binding.driver and is_vfio_driver(binding.driver)))
-        text = Text("no driver") if binding.driver is None else text
-    override = f", override {words.plain(binding.driver_override)}" if binding.driver_override else ""
-    return text.append(override)
+        changed = set(outcome.plan.subjects)
+        yield from _facts([fact for fact in outcome.found if fact.subject in changed], registry)
 
 
-def _proof(plan: Plan) -> Iterator[Text]:
-    if plan.reset is not None:
-        yield Text("its configuration space answers")
-        return
-    if plan.intent.vgpu_request is not None:
-        yield from proof_lines(plan)
-        return
-    yield Text("every function is bound as above")
-    for group in plan.viable_groups:
-        yield Text(f"the kernel, asked through /dev/vfio/{group}, calls group {group} viable")
-    yield Text("if not, the host is put back as it was")
+def _concluded(outcome: Outcome, registry: Registry) -> Iterator[Text]:
+    if outcome.result == Result.DONE:
+        for request in outcome.plan.checks:
+            lines = registry.check(request.kind).conclude(request.subjects, outcome.report)
+            yield from (Text(plain(line)) for line in lines)
 
 
-def _undo(plan: Plan) -> Iterator[RenderableType]:
-    if plan.intent.vgpu_request is not None:
-        yield from (Whole(words.plain(line)) for line in undo_lines(plan))
-        return
-    devices = " ".join(plan.intent.devices)
-    if plan.intent.verb == Verb.BIND:
-        yield Whole(f"vfioctl unbind {devices}")
-        yield Text("which puts back what is recorded before the first step")
-    else:
-        flags = [flag for flag, given in (("--with-group", plan.intent.with_group),) if given]
-        yield Whole(" ".join(["vfioctl bind", devices, *flags]))
+# -- the journal ---------------------------------------------------------------------------------
 
 
-def _found(plan: Plan, outcome: Outcome) -> Iterator[Text]:
-    """What changed, as the last look at the host found it; where nothing did in the end, just that."""
-    if plan.intent.vgpu_request is not None:
-        return outcome_lines(outcome)
-    now = {fact.address: fact.binding for fact in outcome.found}
-    changed = {change.address: change for change in plan.changes}
-    if outcome.result != Result.DONE or plan.reset is not None:
-        return _facts([fact for fact in outcome.found if fact.address in changed])
-    return _changes([c.model_copy(update={"after": now[a]}) for a, c in changed.items() if a in now])
+def _history_row(entry: JournalEntry) -> tuple[str, ...]:
+    began, ended = _time(entry.began), _time(entry.ended or "")
+    return str(entry.id), began, entry.state, entry.plan.id, ended, plain(entry.plan.intent.title())
+
+
+def _why(entry: JournalEntry) -> Iterator[RenderableType]:
+    """Yield the reason of a failed change below its row, never truncated."""
+    if entry.why:
+        yield Padding(Text(plain(entry.why)), (0, 0, 0, 2 * _INDENT))
+
+
+def _time(text: str) -> str:
+    """Return an ISO 8601 time to the second, with a space instead of the T."""
+    return plain(text[:19].replace("T", " "))

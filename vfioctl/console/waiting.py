@@ -1,24 +1,47 @@
-"""`--wait`: until those who hold a device have let go of it, with a list of them that lives meanwhile. Kills nobody."""
+"""`--wait`: parses the duration and shows the current holders. May not wait itself."""
+
+from __future__ import annotations
 
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from vfioctl.console.failure import printable
 from vfioctl.console.output import say
-from vfioctl.errors import BadSpec, DeviceInUse
+from vfioctl.console.words import plain
+from vfioctl.errors import BadSpec
 
 if TYPE_CHECKING:
-    from vfioctl.core.change import Plan
+    from rich.live import Live
 
-_PAUSE = 0.5
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
+class Holder(Protocol):
+    """The fields of `vfioctl.inventory.model.holders.Holder` that this module shows."""
+
+    @property
+    def address(self) -> Any: ...
+    @property
+    def kind(self) -> Any: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def guest(self) -> str | None: ...
+    @property
+    def container(self) -> str | None: ...
+    @property
+    def unit(self) -> str | None: ...
+    @property
+    def path(self) -> str: ...
+
+
 def seconds_in(text: str | None) -> float:
-    """`60s`, `5m`, `1h` or plain seconds; 0 for none. Raises BadSpec."""
+    """Return the seconds in `60s`, `5m`, `1h` or plain seconds; 0 for None. Raises BadSpec."""
     if text is None:
         return 0.0
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|h|)", text, re.ASCII)
@@ -27,39 +50,15 @@ def seconds_in(text: str | None) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def planned(make: "Callable[[], Plan]", *, wait: str | None) -> "Plan":
-    """`make()`, tried again for as long as somebody holds a device and there is time left. Raises what it raises."""
-    until = time.monotonic() + seconds_in(wait)
-    told: tuple[str, ...] = ()
-    with _Board() as board:
-        while True:
-            try:
-                return make()
-            except DeviceInUse as error:
-                left = until - time.monotonic()
-                holders = error.facts.get("holders")
-                if left <= 0 or not isinstance(holders, list) or not holders:
-                    raise
-            now = tuple(_lines(holders))
-            board.show(now, left, changed=now != told)
-            told = now
-            time.sleep(min(_PAUSE, left))
+class Board:
+    """The list of holders on stderr: redrawn in place on a terminal, otherwise written again when it changes.
 
-
-def _lines(holders: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    for holder in holders:
-        pid = f"process {holder['pid']}" if holder.get("pid") is not None else str(holder.get("kind", ""))
-        parts = (holder.get("user"), holder.get("guest") or holder.get("container") or holder.get("unit"))
-        who = ", ".join(str(part) for part in (pid, *parts) if part)
-        line = f"{holder['address']} is held by {holder['name']} ({who}): {holder.get('path', '')}".rstrip(": ")
-        yield printable(line).replace("\n", " ")  # anybody may call a process what they like
-
-
-class _Board:
-    """The list on stderr: redrawn in place on a terminal, else said again whenever it changes."""
+    A context manager that erases the list at the end. `show` is the callback of the apis that wait.
+    """
 
     def __init__(self) -> None:
-        self._live: Any = None
+        self._live: Live | None = None
+        self._told: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -68,12 +67,16 @@ class _Board:
         if self._live:
             self._live.stop()
 
-    def show(self, lines: tuple[str, ...], left: float, *, changed: bool) -> None:
+    def show(self, holders: Sequence[Holder], seconds_left: float) -> None:
+        """Show the holders and the seconds that are left until the timeout."""
+        lines = tuple(_lines(holders))
         if sys.stderr is not None and sys.stderr.isatty():
-            self._redraw("\n".join([f"Waiting {left:.0f} s more for them to let go (Ctrl-C ends it):", *lines]))
-        elif changed:
+            heading = f"Waiting up to {seconds_left:.0f} s for them to release it (Ctrl-C stops waiting):"
+            self._redraw("\n".join([heading, *lines]))
+        elif lines != self._told:
             for line in lines:
-                say(f"waiting for up to {left:.0f} s: {line}")
+                say(f"waiting for up to {seconds_left:.0f} s: {line}")
+        self._told = lines
 
     def _redraw(self, text: str) -> None:
         from rich.console import Console
@@ -84,3 +87,12 @@ class _Board:
             self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(Text(text), refresh=True)
+
+
+def _lines(holders: Sequence[Holder]) -> Iterator[str]:
+    for holder in holders:
+        pid = f"process {holder.pid}" if holder.pid is not None else str(holder.kind)
+        parts = (holder.user, holder.guest or holder.container or holder.unit)
+        who = ", ".join(str(part) for part in (pid, *parts) if part)
+        # process names are untrusted text
+        yield plain(f"{holder.address} is held by {holder.name} ({who}): {holder.path}".rstrip(": "))

@@ -23,11 +23,11 @@ BIND = ("bind", "gpu0", "--simulate", "laptop")
 COMPANION = "0000:0b:00.1"
 
 
-def let_go(address: str) -> None:
+def release(address: str) -> None:
     """What held a function of the simulated workstation has ended, so that the write to it returns."""
-    kernel = Host.simulated("workstation").kernel
+    kernel = Host.simulated("workstation").session.kernel
     assert isinstance(kernel, Simulated)
-    kernel.let_go(address)
+    kernel.release(address)
 
 
 def at_a_terminal(answer: str, *words: str) -> tuple[int, str, str]:
@@ -54,7 +54,7 @@ class TestAsking:
     def test_yes(self) -> None:
         code, out, shown = at_a_terminal("y\n", *BIND)
         assert code == 0
-        assert "Go on? [y/N]" in shown
+        assert "Continue? [y/N]" in shown
         assert "Steps" in shown
         assert out.startswith("Done: bind 0000:01:00.0")
 
@@ -65,10 +65,25 @@ class TestAsking:
         assert "not confirmed: nothing was changed" in shown
         assert run("history --simulate laptop").out == "No changes yet.\n"
 
+    def test_ctrl_c(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Interrupted(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+            def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+                del size
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(sys, "stdin", Interrupted())
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        answer = run(" ".join(BIND))
+        assert (answer.code, answer.out) == (130, "")
+        assert run("history --simulate laptop").out == "No changes yet.\n"
+
     def test_not_with_yes(self) -> None:
         code, _, shown = at_a_terminal("", *BIND, "--yes")
         assert code == 0
-        assert "Go on?" not in shown
+        assert "Continue?" not in shown
 
     def test_not_when_there_is_nothing_to_do(self, run: Run) -> None:
         run("bind gpu0 --simulate laptop")
@@ -112,8 +127,8 @@ class TestPlanFiles:
             (lambda _: "[]", "should be an object"),
             (lambda _: "{}", "Field required"),
             (lambda text: text.replace("vfio-pci", "vfio-pcj"), "edited or cut short"),
-            (lambda text: text.replace('"version": 1', '"version": 2'), "version 2"),
-            (lambda text: text.replace('"version": 1', '"version": 1, "more": 1'), "Extra inputs"),
+            (lambda text: text.replace('"version": 2', '"version": 3'), "version 3"),
+            (lambda text: text.replace('"version": 2', '"version": 2, "more": 1'), "Extra inputs"),
             (lambda text: text.replace("0000:01:00.0", "../../etc/pw"), "not a PCI address"),
             (lambda text: text + " " * LARGEST, "larger than"),
             (lambda _: "[" * 100_000, "recursion"),
@@ -200,6 +215,10 @@ class TestSnapshots:
         assert answer.out == "text\n"
         assert answer.err.splitlines()[:2] == ["not read: /sys/a", "not read: /sys/b"]
 
+    def test_name_nothing_that_drives_the_terminal(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vfioctl.host.Host.snapshot", lambda _host: ("text", ("/sys/\x1b[2J\r\n",)))
+        assert run("snapshot --host laptop").err.splitlines()[0] == "not read: /sys/\ufffd[2J\ufffd\ufffd"
+
 
 class TestHistoryAndHosts:
     def test_the_last_few(self, run: Run) -> None:
@@ -216,7 +235,7 @@ class TestHistoryAndHosts:
 
     def test_reset(self, run: Run) -> None:
         run("bind gpu0 --simulate laptop")
-        assert run("hosts --reset laptop").out == "laptop is as it was at the start.\n"
+        assert run("hosts --reset laptop").out == "laptop was restored to its initial state.\n"
         assert run("history --simulate laptop --json").document == {"entries": []}
         assert run("inventory --simulate laptop").out == run("inventory --host laptop").out
 
@@ -230,7 +249,7 @@ class TestRecovery:
         for words, result in (("recover", "put back"), ("recover --forward", "done")):
             self.hangs(run, monkeypatch)
             assert run(f"{words} --simulate workstation").code == 7, "the write is under way"
-            let_go(COMPANION)
+            release(COMPANION)
             (outcome,) = run(f"{words} --simulate workstation --json").document["outcomes"]
             assert outcome["result"] == result
 
@@ -240,7 +259,7 @@ class TestRecovery:
         waiting = run("recover --simulate workstation")
         assert waiting.err.startswith(f"vfioctl: {COMPANION} is still wedged: writing '0' to /sys/bus/pci/devices/")
         assert waiting.err.splitlines()[-1] == f"  next:     vfioctl holders {COMPANION} --simulate workstation"
-        let_go(COMPANION)
+        release(COMPANION)
         assert run("recover --simulate workstation").out.startswith("Put back: bind 0000:0b:00.0")
 
     def hangs(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> Answer:

@@ -10,9 +10,9 @@ import pytest
 from tests.hosts.machines import HOSTS, in_use
 from tests.unit.conftest import Answer, Run
 from tests.unit.console.test_waiting import ended
-from vfioctl.binding.cli.bind import units_to_stop
-from vfioctl.core.change import Plan
-from vfioctl.host import Host, gpu_services
+from vfioctl.binding.api import units_to_stop
+from vfioctl.binding.plan.release import GPU_SERVICES
+from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.kernel.simulated.host import Simulated
 
@@ -96,8 +96,8 @@ class TestServices:
         assert "systemctl stop lightdm.service" in plan
         words = " ".join(plan.split())
         assert "goes dark: it shows the boot messages and the text console (vtcon1, efi-framebuffer.0)" in words
-        assert re.search(r"^  lightdm\.service +active +-> +inactive$", plan, re.M)
-        assert re.search(r"^  vtcon1 .*1 +-> +0$|^  /sys/class/vtconsole/vtcon1/bind +1 +-> +0$", plan, re.M)
+        assert re.search(r"^ +lightdm\.service +active +-> +inactive$", plan, re.M)
+        assert re.search(r"^ +vtcon1 .*1 +-> +0$|^ +/sys/class/vtconsole/vtcon1/bind +1 +-> +0$", plan, re.M)
 
     def test_that_hold_nothing_of_it_are_left_alone(self, run: Run, served: Path) -> None:
         answer = run(f"bind gpu3 --stop-services --stop-service lightdm --yes --simulate {served}")
@@ -107,7 +107,7 @@ class TestServices:
     def test_are_named_with_or_without_their_ending(self) -> None:
         assert units_to_stop([], known=False) == ()
         assert units_to_stop(["gdm", "a.service", "gdm.service"], known=False) == ("gdm.service", "a.service")
-        assert units_to_stop(["gdm"], known=True) == ("gdm.service", *gpu_services())
+        assert units_to_stop(["gdm"], known=True) == ("gdm.service", *GPU_SERVICES)
 
     @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "", "x" * 300, "x.socket"])
     def test_of_odd_names_are_never_stopped(self, run: Run, served: Path, name: str) -> None:
@@ -119,7 +119,7 @@ class TestServices:
         dry = run(f"bind gpu0 --stop-services --dry-run --json --simulate {served}")
         saved = tmp_path / "plan.json"
         saved.write_text(dry.out)
-        assert Plan.model_validate(dry.document).intent.stop_services == gpu_services()
+        assert dry.document["intent"]["stop_services"] == list(GPU_SERVICES)
         assert run(f"apply {saved} --yes --simulate {served}").code == 0
         again = run(f"apply {saved} --yes --simulate {served}")
         assert (again.code, "make a new plan" in again.err) == (4, True)
@@ -161,9 +161,9 @@ class TestForce:
         assert still.err.startswith(f"vfioctl: {HANDED} is still wedged: writing '{HANDED}' to /sys/")
         assert next_command(still) == f"vfioctl holders {HANDED} --simulate {busy}"
         ended(busy, 2684)
-        kernel = Host.simulated(str(busy)).kernel
+        kernel = Host.simulated(str(busy)).session.kernel
         assert isinstance(kernel, Simulated)
-        kernel.let_go(HANDED)
+        kernel.release(HANDED)
         done = run(f"recover --simulate {busy}")
         assert done.out.startswith("Put back: unbind 0000:02:00.0 --force-holders")
         assert "wedged" not in run(f"inventory --simulate {busy}").out

@@ -14,21 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Run
-from vfioctl.app import main
-from vfioctl.console.lazy import COMMANDS, LazyGroup
-from vfioctl.console.root import app
+from vfioctl.app import main, places
+from vfioctl.console.lazy import LazyGroup, built
 from vfioctl.errors import KernelRefused, VfioctlError
 
 ROOT = Path(__file__).resolve().parents[3]
+COMMANDS = places()
 PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 
 
 def group() -> LazyGroup:
-    from typer.main import get_command
-
-    built = get_command(app)
-    assert isinstance(built, LazyGroup)
-    return built
+    return built(places())
 
 
 def process(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
@@ -47,7 +43,7 @@ class TestTable:
     def test_every_command_takes_the_host_options(self, run: Run, name: str) -> None:
         answer = run(f"{name} --help")
         assert answer.code == 0
-        for option in ("--root", "--host", "--simulate", "--ledger", "Examples"):
+        for option in ("--root", "--host", "--simulate", "--ledger", "--verbose", "--log-level", "Examples"):
             assert option in answer.out
         assert "<bool>" not in answer.out
 
@@ -55,8 +51,8 @@ class TestTable:
         program = "import sys; from vfioctl.app import main; main(['--help']); print(*sys.modules)"
         loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         modules = set(loaded.stdout.splitlines()[-1].split())
-        assert not modules & {entry.module for entry in COMMANDS.values()}
-        assert not modules & {"pydantic", "vfioctl.host", "vfioctl.model"}
+        assert not modules & {place.module for place in COMMANDS.values()}
+        assert not modules & {"pydantic", "vfioctl.host", "vfioctl.session", "vfioctl.core.change"}
 
     def test_json_needs_no_rich(self) -> None:
         program = (
@@ -65,6 +61,49 @@ class TestTable:
         )
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "False"
+
+    @pytest.mark.parametrize(
+        ("line", "begins"),
+        [
+            ("inventory --host laptop", "vfioctl.inventory.probe.scan:Scan"),
+            ("inventory --host laptop --json --all", "vfioctl.inventory.probe.scan:Scan"),
+            ("show gpu0 --host laptop", "vfioctl.inventory.probe.scan:Scan"),
+            ("holders gpu0 --host busy", "vfioctl.inventory.probe.processes:Processes"),
+            ("vgpu types --host l40s", "vfioctl.vgpu.probe.scan:VgpuScan"),
+            ("vgpu list --host l40s --json", "vfioctl.vgpu.probe.scan:VgpuScan"),
+        ],
+    )
+    def test_the_host_is_read_before_the_models_and_rich_are_imported(self, line: str, begins: str) -> None:
+        module, _, name = begins.partition(":")
+        program = (
+            f"import sys, importlib\n"
+            f"kind = importlib.import_module({module!r}).{name}\n"
+            f"begin, seen = kind.__init__, []\n"
+            f"def noting(*words, **more):\n"
+            f"    seen.append(sorted({{'pydantic', 'rich'}} & set(sys.modules)))\n"
+            f"    begin(*words, **more)\n"
+            f"kind.__init__ = noting\n"
+            f"from vfioctl.app import main\n"
+            f"main({line.split()!r})\n"
+            f"print(seen[0])\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+
+    def test_no_private_name_of_typer_is_used(self) -> None:
+        private = re.compile(
+            r"typer\._|typer\.\w+\._|from typer(\.\w+)* import .*\b_|"
+            r"_click\b|_coercion\b|_runtime_param\b|PassThroughRuntimeParam|_protected_args|noqa: SLF001"
+        )
+        sources = [path for path in (ROOT / "vfioctl").rglob("*.py") if "typer" in path.read_text()]
+        assert len(sources) > 10
+        found = [
+            f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+            for path in sources
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if private.search(line)
+        ]
+        assert not found
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -157,6 +196,19 @@ class TestUsage:
         answer = run("")
         assert answer.code == 2
         assert "Usage: vfioctl" in answer.out
+
+    @pytest.mark.parametrize("group", ["vgpu", "sriov"])
+    def test_a_group_alone_shows_its_help(self, run: Run, group: str) -> None:
+        answer = run(group)
+        assert (answer.code, answer.err) == (2, "")
+        assert f"Usage: vfioctl {group}" in answer.out
+        assert run(f"{group} --simulate a2 --json").document["error"]["exit_code"] == 2
+
+    def test_choices_are_named(self, run: Run) -> None:
+        answer = run("vgpu create A2-4C --placement anywhere --simulate a2")
+        assert (answer.code, answer.out) == (2, "")
+        assert "'binpack', 'spread', 'numa'" in answer.err
+        assert "<binpack|spread|numa>" in run("vgpu create --help").out
 
     def test_version(self, run: Run) -> None:
         answer = run("--version")
@@ -256,7 +308,7 @@ class TestFailures:
         assert "\x1b" not in run("inventory --host", "\x1b[2J.host").err
 
     def test_ctrl_c(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vfioctl.host.Host.inventory", _interrupt)
+        monkeypatch.setattr("vfioctl.inventory.api.InventoryApi.inventory", _interrupt)
         answer = run("inventory --host laptop")
         assert (answer.code, answer.out, answer.err) == (130, "", "vfioctl: interrupted\n")
         assert run("inventory --host laptop --json").document["error"]["exit_code"] == 130
@@ -269,7 +321,7 @@ class TestFailures:
         assert answer.err.endswith(" put back as before\n")
 
     def test_bugs_keep_their_traceback(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vfioctl.host.Host.inventory", _stumble)
+        monkeypatch.setattr("vfioctl.inventory.api.InventoryApi.inventory", _stumble)
         with pytest.raises(OSError, match="a bug"):
             run("inventory --host laptop")
 
@@ -280,7 +332,7 @@ class TestFailures:
         def fail(_host: object) -> None:
             raise error
 
-        monkeypatch.setattr("vfioctl.host.Host.inventory", fail)
+        monkeypatch.setattr("vfioctl.inventory.api.InventoryApi.inventory", fail)
         assert run("inventory --host laptop").code == error.exit_code
 
 
@@ -300,6 +352,14 @@ class TestCompletion:
 
     def test_of_hosts(self) -> None:
         assert '"workstation"' in self.complete("vfioctl inventory --simulate work")
+
+    def test_of_choices(self) -> None:
+        assert '"spread"' in self.complete("vfioctl vgpu create --placement s")
+        assert '"debug"' in self.complete("vfioctl inventory --log-level d")
+
+    def test_of_vgpus_and_types(self) -> None:
+        assert '"A2-4C"' in self.complete("vfioctl vgpu create --simulate a2 A2-4")
+        assert "6d3f2c1a-0b4e" in self.complete("vfioctl vgpu remove --simulate a2 6d")
 
     def test_of_addresses_once_begun(self) -> None:
         assert "RTX 3050" in self.complete("vfioctl bind --host laptop 0")

@@ -1,6 +1,6 @@
 """Every listing, as text and as JSON, on every bundled host, against golden files.
 
-After a change that is meant: pytest tests/unit/test_cli_golden.py --renew-golden, and read the diff.
+After a change that is meant: pytest tests/unit/console/test_golden.py --renew-golden, and read the diff.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vfioctl.host import Host
 from vfioctl.kernel.recorded.bundled import bundled_hosts
 
 HOSTS = sorted(bundled_hosts())
-SLICED = ("a2", "l40s", "t4", "mi300x-vf", "xe", "mi300x")
+WITH_VGPUS = ("a2", "l40s", "t4", "mi300x-vf", "xe", "mi300x")
 ONE, TWO = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "5e8c5df7-c4fa-4719-904f-5579cd5ac35f"
 CHANGES = {
     "a2": (
@@ -156,7 +156,7 @@ def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
     assert "No processes are recorded of this host" in run("holders gpu0 --host hgx8").out
 
 
-@pytest.mark.parametrize("host", SLICED)
+@pytest.mark.parametrize("host", WITH_VGPUS)
 def test_vgpus(run: Run, golden: Golden, host: str) -> None:
     golden(f"{host}/vgpu-types.txt", run(f"vgpu types --host {host}").out)
     golden(f"{host}/vgpu-types.json", json.dumps(run(f"vgpu types --host {host} --json").document, indent=1) + "\n")
@@ -183,7 +183,7 @@ def test_what_would_remain(run: Run, golden: Golden) -> None:
     golden("vgpu-after.json", json.dumps(document["after"], indent=1) + "\n")
 
 
-@pytest.mark.parametrize("host", SLICED)
+@pytest.mark.parametrize("host", WITH_VGPUS)
 def test_no_line_about_vgpus_is_wider_than_the_terminal(run: Run, host: str) -> None:
     told = [run(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
     assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
@@ -196,13 +196,13 @@ def test_changes_of_vgpus(run: Run, golden: Golden, host: str) -> None:
     for line in CHANGES[host]:
         answer = run(f"{line} --simulate {host}")
         told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
-    golden(f"{host}/slicing.txt", timeless(told))
+    golden(f"{host}/vgpu-changes.txt", timeless(told))
 
 
 @pytest.mark.parametrize("host", CHANGES)
 def test_changes_of_vgpus_in_json(run: Run, golden: Golden, host: str) -> None:
     documents = [run(f"{line} --json --simulate {host}").document for line in CHANGES[host]]
-    golden(f"{host}/slicing.json", timeless(json.dumps(documents, indent=1) + "\n"))
+    golden(f"{host}/vgpu-changes.json", timeless(json.dumps(documents, indent=1) + "\n"))
 
 
 def test_hosts(run: Run, golden: Golden) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console, RenderableType
 
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
+from vfioctl.binding.model.intents import UnbindIntent
+from vfioctl.binding.resources.driver import binding_change
 from vfioctl.console import words
 from vfioctl.console.columns import Column, Heading, Whole, table
-from vfioctl.console.history_table import history_table
-from vfioctl.console.plan_page import outcome_page, plan_page
-from vfioctl.core.change import Binding, Change, Fact, Intent, JournalEntry, Outcome, Plan, Step, StepKind
-from vfioctl.core.setting import Setting, SettingKind
+from vfioctl.console.plan_page import history_table, outcome_page, plan_page
+from vfioctl.core.action import Context
+from vfioctl.core.change import Change, CheckRequest, Draft, Fact, Intent, JournalEntry, Outcome, Phase, Plan, Step
+from vfioctl.core.registry import Parts, Registry
+from vfioctl.core.resource import Description, FileResource
 from vfioctl.inventory.model.functions import (
     Blocker,
     Function,
@@ -24,10 +29,14 @@ from vfioctl.inventory.model.functions import (
     ProbeWarning,
 )
 from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.listing import inventory_table
 from vfioctl.inventory.render.tree import inventory_tree
-from vfioctl.vgpu.render.changes import settings_lines, undo_lines
+from vfioctl.kernel.protocol import Reader
+from vfioctl.subsystems import SUBSYSTEMS
+from vfioctl.vgpu.model.intents import RemoveVgpuIntent, SetVfsIntent
+from vfioctl.vgpu.model.kinds import AUTOPROBE, DEFINITION, MDEV, PARAMETER, VF_COUNT, VGPU_TYPE
 
 PF, VF0, VF1 = (PciAddress(f"0000:08:00.{number}") for number in (0, 4, 5))
 SOUND, DISK, PORT = PciAddress("0000:08:00.1"), PciAddress("0000:09:00.0"), PciAddress("0000:00:01.0")
@@ -196,58 +205,217 @@ class TestHostileText:
             assert "[bold]" in text or width == 40
 
     def test_in_plans(self) -> None:
-        binding = Binding(driver=self.NAME, driver_override=self.NAME)
-        step = Step(kind=StepKind.WRITE, target=self.NAME, value=self.NAME, why=self.NAME)
-        plan = plan_of(step, before=binding, notes=(self.NAME,))
-        assert "\x1b" not in drawn(plan_page(plan))
+        step = Step(phase=Phase.LOAD, target=self.NAME, value=self.NAME, why=self.NAME, alternatives=(self.NAME,))
+        plan = plan_of(step, Driver.change(self.NAME, self.NAME), notes=(self.NAME,), words=self.NAME)
+        for page in (plan_page(plan, REGISTRY), outcome_page(outcome_of(plan), REGISTRY)):
+            text = drawn(page)
+            assert "\x1b" not in text
+            assert "\r" not in text
+            assert "[bold]GPU[/bold]" in text
 
 
-def plan_of(*steps: Step, before: Binding | None = None, verb: str = "bind", notes: tuple[str, ...] = ()) -> Plan:
-    before = before or Binding(driver=None, driver_override=None)
-    after = Binding(driver="vfio-pci", driver_override="vfio-pci")
-    identity = "10de:25b6:10de:157e:030200"
-    return Plan.make(
-        intent=Intent.model_validate({"verb": verb, "devices": (PF,)}),
-        facts=(Fact(address=PF, identity=identity, iommu_group=None, binding=before),),
-        changes=(Change(address=PF, before=before, after=after),),
-        steps=steps,
-        notes=notes,
-    )
+# -- changes: of kinds that no subsystem has, for the pages know none --------------------------------------
 
 
-class TestChanges:
-    STEP = Step(kind=StepKind.WRITE, target="/sys/x", value="\n", why="so that")
+class Turn(Intent):
+    """A verb of nobody's."""
 
-    def test_a_lone_newline_is_shown(self) -> None:
-        assert "/sys/x <- (an empty line)" in drawn(plan_page(plan_of(self.STEP)))
+    verb: str = "turn"
+    words: str = "turn 0000:08:00.0"
+    way_back: tuple[str, ...] = ("vfioctl turn --back 0000:08:00.0",)
 
-    def test_no_driver_and_no_group_are_said(self) -> None:
-        assert "0000:08:00.0  10de:25b6  group none  no driver\n" in drawn(plan_page(plan_of(self.STEP)))
+    def title(self) -> str:
+        return self.words
+
+    def permits(self, plan: Plan) -> bool:
+        return bool(plan)
+
+    def undone_by(self, plan: Plan) -> tuple[str, ...]:
+        del plan
+        return self.way_back
+
+
+class Driver(FileResource):
+    """Of which a device has one, that is called like it."""
+
+    kind: ClassVar[str] = "knob"
+
+    def describe(self, change: Change) -> Description:
+        return Description(change.name, change.before or "none", change.after or "none")
+
+    @staticmethod
+    def change(before: str, after: str, *, name: str = PF, subject: str = PF) -> Change:
+        return Change(kind="knob", name=name, subject=subject, before=before, after=after)
+
+
+class Place:
+    """A fact of two columns."""
+
+    kind: ClassVar[str] = "place"
+
+    def read(self, kernel: Reader, facts: Sequence[Fact]) -> Mapping[str, Fact]:
+        del kernel
+        return {fact.subject: fact for fact in facts}
+
+    def holds(self, fact: Fact, now: Fact | None) -> bool:
+        return fact == now
+
+    def relatives(self, kernel: Reader, fact: Fact) -> Iterable[str]:
+        del kernel, fact
+        return ()
+
+    def describe(self, fact: Fact) -> Sequence[str]:
+        return [fact.subject, f"slot {fact.values['slot']}"] if fact.values["slot"] is not None else []
+
+
+class Turned:
+    """A check."""
+
+    kind: ClassVar[str] = "turned"
+
+    def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
+        del context, plan, subjects
+        return {}
+
+    def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
+        del context, subjects
+        return {}
+
+    def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
+        del plan
+        return [f"{subject} has turned" for subject in subjects]
+
+    def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
+        return [f"{subject} has turned {report.get('times', 'once')}." for subject in subjects]
+
+
+REGISTRY = Registry(())
+vars(REGISTRY)["parts"] = {
+    "turning": Parts(resources=(Driver(),), checks=(Turned(),), facts=(Place(),), intents=(Turn,))
+}
+PLACE = Fact(kind="place", subject=PF, values={"slot": 7})
+STEP = Step(phase=Phase.SET, target="/sys/x", value="\n", why="so that")
+
+
+def plan_of(
+    step: Step = STEP,
+    *changes: Change,
+    notes: tuple[str, ...] = (),
+    words: str = "turn 0000:08:00.0",
+    facts: tuple[Fact, ...] = (PLACE,),
+    checks: tuple[CheckRequest, ...] = (CheckRequest(kind="turned", subjects=(PF,)),),
+    way_back: tuple[str, ...] = ("vfioctl turn --back 0000:08:00.0",),
+) -> Plan:
+    changes = changes or (Driver.change("a", "b"),)
+    intent = Turn(words=words, way_back=way_back)
+    return Plan.of(Draft(intent=intent, facts=facts, changes=changes, checks=checks, notes=notes), [step])
+
+
+def outcome_of(plan: Plan, result: str = "done", **more: object) -> Outcome:
+    return Outcome.model_validate({"plan": plan, "result": result, "found": plan.facts, "seconds": 1.0, **more})
+
+
+class TestPlans:
+    def page(self, plan: Plan, width: int = 80) -> str:
+        return drawn(plan_page(plan, REGISTRY), width)
+
+    def test_say_what_every_part_says_of_itself(self) -> None:
+        plan = plan_of()
+        assert self.page(plan).splitlines() == [
+            f"Plan {plan.id}: turn 0000:08:00.0",
+            "",
+            "It relies on",
+            "  0000:08:00.0  slot 7",
+            "",
+            "Steps",
+            "  1  /sys/x <- (an empty line)",
+            "     (so that)",
+            "",
+            "What changes",
+            "  0000:08:00.0  a  ->  b",
+            "",
+            "Verified afterwards",
+            "  all of this is read again, and is as planned",
+            "  0000:08:00.0 has turned",
+            "  otherwise all of it is put back as it was",
+            "",
+            "Undone by",
+            "  vfioctl turn --back 0000:08:00.0",
+        ]
+
+    def test_leave_out_what_says_nothing(self) -> None:
+        silent = Fact(kind="place", subject=VF0, values={"slot": None})
+        page = self.page(plan_of(STEP, Driver.change("a", "a"), facts=(silent,), checks=(), way_back=()))
+        for heading in ("It relies on", "What changes", "Verified", "Undone by"):
+            assert heading not in page
+
+    def test_tell_the_other_spellings_that_a_step_may_write(self) -> None:
+        step = STEP.model_copy(update={"value": "a_b", "alternatives": ("a-b", "A-b")})
+        assert (
+            "  1  /sys/x <- a_b\n     (or a-b or A-b: whichever is registered by then)\n     (so that)\n"
+        ) in self.page(plan_of(step))
 
     def test_notes_come_last(self) -> None:
-        assert drawn(plan_page(plan_of(self.STEP, notes=("mind the gap",)))).endswith("\n\n- mind the gap\n")
+        assert self.page(plan_of(notes=("mind the gap",))).endswith("\n\n- mind the gap\n")
 
-    def test_a_way_back_for_unbind(self) -> None:
-        assert "vfioctl bind 0000:08:00.0\n" in drawn(plan_page(plan_of(self.STEP, verb="unbind")))
+    def test_nothing_to_do(self) -> None:
+        intent = Turn()
+        plan = Plan.of(Draft(intent=intent, facts=(PLACE,), notes=("for once",)), [])
+        told = "Nothing to do, it is as asked for already:\n  0000:08:00.0  slot 7\n\n- for once\n"
+        assert self.page(plan) == drawn(outcome_page(outcome_of(plan, "nothing to do"), REGISTRY)) == told
+
+    def test_what_changes_of_one_device_stands_together_and_its_own_value_first(self) -> None:
+        own = f"{PF} power/control"
+        rows = (
+            Driver.change("on", "auto", name=own),
+            Driver.change("a", "b", name=VF0, subject=VF0),
+            Driver.change("a", "b"),
+        )
+        assert (
+            "  0000:08:00.0                a   ->  b\n"
+            "  0000:08:00.0 power/control  on  ->  auto\n"
+            "  0000:08:00.4                a   ->  b\n"
+        ) in self.page(plan_of(STEP, *rows))
+
+    def test_what_does_not_fit_becomes_a_paragraph_for_each_device(self) -> None:
+        rows = (Driver.change("a", "b"), Driver.change("x", "one two three four five six", name=f"{PF} power/control"))
+        assert (
+            "  0000:08:00.0\n"
+            "    knob           a  ->  b\n"
+            "    power/control  x  ->  one two three\n"
+            "                          four five six\n"
+        ) in self.page(plan_of(STEP, *rows), width=42)
+
+
+class TestOutcomes:
+    def test_of_what_is_done_are_the_changes_and_what_the_checks_found(self) -> None:
+        plan = plan_of()
+        assert drawn(outcome_page(outcome_of(plan, report={"times": "twice"}), REGISTRY)) == (
+            f"Done: turn 0000:08:00.0 (plan {plan.id}, 1.00 s)\n"
+            "  0000:08:00.0  a  ->  b\n"
+            "0000:08:00.0 has turned twice.\n"
+        )
 
     @pytest.mark.parametrize("result", ["put back", "undone by a reboot"])
-    def test_what_did_not_last_shows_what_is(self, result: str) -> None:
-        plan = plan_of(self.STEP)
-        outcome = Outcome.model_validate({"plan": plan, "result": result, "found": plan.facts, "seconds": 1.0})
-        text = drawn(outcome_page(outcome))
-        assert text.startswith(f"{result.capitalize()}: bind 0000:08:00.0 (plan {plan.id}, 1.00 s)\n")
-        assert "->" not in text
+    def test_of_what_did_not_last_are_what_is(self, result: str) -> None:
+        plan = plan_of()
+        assert drawn(outcome_page(outcome_of(plan, result), REGISTRY)) == (
+            f"{result.capitalize()}: turn 0000:08:00.0 (plan {plan.id}, 1.00 s)\n  0000:08:00.0  slot 7\n"
+        )
 
-    def test_the_kernels_choice(self) -> None:
-        chosen = Binding(driver="(kernel's choice)", driver_override=None)
-        assert "the kernel's choice" in drawn(plan_page(plan_of(self.STEP, before=chosen)))
+    def test_of_what_leaves_no_value_changed_are_what_is(self) -> None:
+        page = drawn(outcome_page(outcome_of(plan_of(STEP, Driver.change("a", "a"))), REGISTRY))
+        assert page.splitlines()[1] == "  0000:08:00.0  slot 7"
 
+
+class TestHistory:
     def test_an_open_entry_has_no_end(self) -> None:
         entry = JournalEntry.model_validate(
-            {"id": 1, "plan": plan_of(self.STEP), "state": "open", "boot_id": "b", "began": "2026-01-02T03:04:05.6Z"}
+            {"id": 1, "plan": plan_of(), "state": "open", "boot_id": "b", "began": "2026-01-02T03:04:05.6Z"}
         )
         text = drawn(history_table([entry], width=120), 120)
         assert " 1  2026-01-02 03:04:05  open " in text
+        assert "turn 0000:08:00.0" in text
         assert "ENDED" not in text
 
 
@@ -299,53 +467,87 @@ class TestLinesThatStayWhole:
         assert self.lines(Heading("Done: a b c d", "(1 s)"), 7) == ["Done: a", "b c d", "  (1 s)"]
 
 
-class TestSettingsOfVgpus:
+# -- what the kinds of the subsystems say of themselves on these pages ------------------------------------
+
+REAL = Registry(SUBSYSTEMS)
+
+
+class TestPagesOfBindings:
+    def page(self, **facts: object) -> str:
+        values = {
+            "identity": "10de:25b6:10de:157e:030200",
+            "iommu_group": None,
+            "driver": None,
+            "driver_override": None,
+        }
+        fact = Fact.model_validate({"kind": "function", "subject": PF, "values": {**values, **facts}})
+        return drawn(plan_page(Plan.of(Draft(intent=UnbindIntent(devices=(PF,)), facts=(fact,)), [STEP]), REAL))
+
+    def test_no_driver_and_no_group_are_said(self) -> None:
+        assert "0000:08:00.0  10de:25b6  group none  no driver\n" in self.page()
+
+    def test_an_override_is_said(self) -> None:
+        vfio = {"iommu_group": 7, "driver": "vfio-pci", "driver_override": "vfio-pci"}
+        assert "group 7  vfio-pci, override vfio-pci\n" in self.page(**vfio)
+
+    def test_a_way_back_for_unbind(self) -> None:
+        assert "vfioctl bind 0000:08:00.0\n" in self.page()
+
+    def test_the_kernels_choice(self) -> None:
+        change = binding_change(PF, Binding("vfio-pci"), Binding(KERNEL_CHOICE))
+        assert REAL.resource(change).describe(change).after == "the kernel's choice"
+
+
+class TestPagesOfVgpus:
     UUID = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f")
     HOME = f"/sys/bus/mdev/devices/{UUID}"
 
-    def lines(self, *settings: Setting) -> list[str]:
-        return [line.plain.rstrip() for line in settings_lines(settings)]
+    def lines(self, *changes: Change) -> list[str]:
+        """What the page says below `What changes`."""
+        plan = Plan.of(Draft(intent=RemoveVgpuIntent(vgpus=()), changes=changes), [STEP])
+        return drawn(plan_page(plan, REAL)).partition("What changes\n")[2].partition("\n\n")[0].splitlines()
 
-    def made(self) -> Setting:
-        return Setting(kind=SettingKind.MDEV, name=self.UUID, address=self.UUID, before="", after="mtty/mtty-2")
+    def created(self) -> Change:
+        return Change(kind=MDEV, name=self.UUID, subject=self.UUID, before="", after="mtty/mtty-2")
 
     def test_one_is_one_line(self) -> None:
-        assert self.lines(self.made()) == [f"mdev {self.UUID}  none  ->  mtty/mtty-2"]
+        assert self.lines(self.created()) == [f"  mdev {self.UUID}  none  ->  mtty/mtty-2"]
 
-    def test_several_of_one_vgpu_are_a_paragraph(self) -> None:
-        name = f"{self.HOME}/vendor/x"
-        own = Setting(kind=SettingKind.PARAMETER, name=name, address=self.UUID, before="", after="1")
-        assert self.lines(self.made(), own) == [
-            f"mdev {self.UUID}",
-            "  vGPU      none  ->  mtty/mtty-2",
-            "  vendor/x  none  ->  1",
+    def test_several_of_one_vgpu_that_do_not_fit_are_a_paragraph(self) -> None:
+        own = Change(
+            kind=PARAMETER,
+            name=f"{self.HOME}/nvidia/vgpu_params",
+            subject=self.UUID,
+            before="",
+            after="frame_rate_limiter=0",
+        )
+        assert self.lines(self.created(), own) == [
+            f"  {self.UUID}",
+            "    mdev                none  ->  mtty/mtty-2",
+            "    nvidia/vgpu_params  none  ->  frame_rate_limiter=0",
         ]
 
     def test_of_a_definition_its_text_is_not_told(self) -> None:
         name = f"/etc/mdevctl.d/mtty/{self.UUID}"
-        kept = Setting(kind=SettingKind.KEPT, name=name, address=self.UUID, before="", after="long\ntext")
-        assert self.lines(kept) == [f"definition of {self.UUID}  none  ->  written"]
+        defined = Change(kind=DEFINITION, name=name, subject=self.UUID, before="", after="long\ntext")
+        assert self.lines(defined) == [f"  definition of {self.UUID}  none  ->  written"]
 
     def test_what_stays_as_it_is_is_not_told(self) -> None:
         name = f"/sys/bus/pci/devices/{PF}/sriov_drivers_autoprobe"
-        same = Setting(kind=SettingKind.AUTOPROBE, name=name, address=PF, before="1", after="1", during="0")
-        assert self.lines(same) == []
+        assert self.lines(Change(kind=AUTOPROBE, name=name, subject=PF, before="1", after="1", during="0")) == []
 
 
-class TestUndoing:
+class TestUndoingVgpus:
     """The commands work as they are printed, in a shell."""
 
-    def undone(self, *settings: Setting) -> list[str]:
-        intent = Intent.model_validate({"verb": "vgpu remove", "devices": (), "vgpu_request": {}})
-        return [*undo_lines(Plan.make(intent=intent, facts=(), changes=(), settings=settings, steps=()))]
+    def undone(self, intent: Intent, *changes: Change) -> tuple[str, ...]:
+        return intent.undone_by(Plan.of(Draft(intent=intent, changes=changes), []))
 
     def test_of_a_vgpu_with_parameters_is_quoted(self) -> None:
         name = f"/sys/bus/pci/devices/{VF0}/nvidia"
-        gone = Setting(kind=SettingKind.VGPU_TYPE, name=f"{name}/current_vgpu_type", address=VF0, before="9", after="0")
-        own = Setting(
-            kind=SettingKind.PARAMETER, name=f"{name}/vgpu_params", address=VF0, before="a=1, b=$(x)", after=""
-        )
-        (line,) = self.undone(gone, own)
+        gone = Change(kind=VGPU_TYPE, name=f"{name}/current_vgpu_type", subject=VF0, before="9", after="0")
+        own = Change(kind=PARAMETER, name=f"{name}/vgpu_params", subject=VF0, before="a=1, b=$(x)", after="")
+        (line,) = self.undone(RemoveVgpuIntent(vgpus=(VF0,)), gone, own)
         assert shlex.split(line)[1:] == [
             "vgpu",
             "create",
@@ -359,13 +561,13 @@ class TestUndoing:
     def test_of_another_count_is_the_count_before(self) -> None:
         name = f"/sys/bus/pci/devices/{PF}/sriov_numvfs"
         for before, line in (("0", f"off {PF}"), ("2", f"set {PF} 2")):
-            count = Setting(kind=SettingKind.VF_COUNT, name=name, address=PF, before=before, after="4")
-            assert self.undone(count) == [f"vfioctl sriov {line}"]
+            count = Change(kind=VF_COUNT, name=name, subject=PF, before=before, after="4")
+            assert self.undone(SetVfsIntent(devices=(PF,), vfs=4), count) == (f"vfioctl sriov {line}",)
 
     def test_of_a_file_alone_is_the_file(self) -> None:
         name = f"/etc/vfioctl/vgpu.d/{PF}.json"
-        written = Setting(kind=SettingKind.KEPT, name=name, address=PF, before="", after="x")
-        assert self.undone(written) == [f"rm {name}"]
+        written = Change(kind=DEFINITION, name=name, subject=PF, before="", after="x")
+        assert self.undone(SetVfsIntent(devices=(PF,), vfs=4, persistent=True), written) == (f"rm {name}",)
 
 
 class TestWords:
@@ -380,9 +582,9 @@ class TestWords:
         assert [words.listed("abc"[:length]) for length in range(4)] == ["", "a", "a and b", "a, b and c"]
 
     def test_links(self) -> None:
-        assert words.link_pair(2.5, 16) == "2.5 GT/s x16"
-        assert words.link_pair(None, None) == "unknown"
-        assert words.link_now(Link(speed=None, width=8, max_speed=None, max_width=None)) == "x8"
+        assert phrases.link_pair(2.5, 16) == "2.5 GT/s x16"
+        assert phrases.link_pair(None, None) == "unknown"
+        assert phrases.link_now(Link(speed=None, width=8, max_speed=None, max_width=None)) == "x8"
 
     def test_a_device_without_a_name_has_its_class(self) -> None:
-        assert words.name_of(function(PF, class_name="3D controller")) == "3D controller 10de:25b6"
+        assert phrases.name_of(function(PF, class_name="3D controller")) == "3D controller 10de:25b6"

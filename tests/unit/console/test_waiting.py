@@ -18,10 +18,11 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import Run
-from vfioctl.console.waiting import planned, seconds_in
+from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.core.change import Plan
 from vfioctl.errors import BadSpec, DeviceInUse
 from vfioctl.host import Host
+from vfioctl.inventory.api import until_released
 from vfioctl.kernel.simulated.host import replace
 
 ROOT = HOSTS.parents[1]
@@ -84,8 +85,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.slept: list[float] = []
-        monkeypatch.setattr("vfioctl.console.waiting.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("vfioctl.console.waiting.time.sleep", self.sleep)
+        monkeypatch.setattr("vfioctl.inventory.api.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("vfioctl.inventory.api.time.sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -99,7 +100,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def plan() -> Plan:
-    return Host.recorded("laptop").plan_bind(["gpu0"])
+    return Host.recorded("laptop").binding.plan_bind(["gpu0"])
+
+
+def planned(make: Callable[[], Plan], *, wait: str | None) -> Plan:
+    """As the commands do it."""
+    with Board() as board:
+        return until_released(make, wait=seconds_in(wait), waiting=board.show)
 
 
 def held(times: int, plan: Plan, *holders: dict[str, object], facts: bool = True) -> Callable[[], Plan]:
@@ -174,8 +181,8 @@ class TestWaiting:
         monkeypatch.setattr(sys, "stderr", screen)
         planned(held(3, plan), wait="60s")
         shown = screen.getvalue()
-        assert "Waiting 60 s more for them to let go (Ctrl-C ends it):" in shown
-        assert "Waiting 59 s more" in shown
+        assert "Waiting up to 60 s for them to release it (Ctrl-C stops waiting):" in shown
+        assert "Waiting up to 59 s" in shown
         assert "\x1b[2K" in shown, "what was there before is cleared"
         assert "waiting for up to" not in shown
 
@@ -184,7 +191,7 @@ class TestWaiting:
         def interrupt(_seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("vfioctl.console.waiting.time.sleep", interrupt)
+        monkeypatch.setattr("vfioctl.inventory.api.time.sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
             planned(held(3, plan), wait="60s")
 
@@ -242,7 +249,7 @@ class TestOfACommand:
         answer = run(f"bind gpu0 --wait 60s --dry-run --json --simulate {busy}")
         later.join()
         assert answer.code == 0
-        assert Plan.model_validate(answer.document).intent.devices == ("0000:01:00.0",)
+        assert answer.document["intent"]["devices"] == ["0000:01:00.0"]
 
     def test_ctrl_c_at_a_terminal_ends_it_and_leaves_no_trace(self, busy: Path) -> None:
         ours, theirs = pty.openpty()
@@ -262,7 +269,7 @@ class TestOfACommand:
                 pass
             assert child.wait(20) == 130
         os.close(ours)
-        assert b"Waiting 60 s more for them to let go" in shown
+        assert b"Waiting up to 60 s for them to release it" in shown
         assert Host.simulated(str(busy)).history() == ()
 
 

@@ -17,11 +17,12 @@ from vfioctl.console.choice import Choice
 from vfioctl.errors import KernelRefused, NoCapacity, StalePlan
 from vfioctl.host import Host
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.vgpu.cli.completion import complete_instance, complete_parent, complete_type
+from vfioctl.opening import open_session
+from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
 
 ONE, TWO = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "5e8c5df7-c4fa-4719-904f-5579cd5ac35f"
 THERE = "6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d"
-"""On a2; vfioctl did not make it."""
+"""On a2; vfioctl did not create it."""
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 
@@ -44,10 +45,10 @@ class TestCreate:
         for word in ("nvidia-319", "T4-4C", "t4-4c", "GRID T4-4C"):
             answer = run("vgpu create --json --simulate t4", word)
             assert answer.code == 0, answer.err
-            (made,) = answer.document["vgpus"]
+            (made,) = answer.document["report"]["vgpus"]
             assert (made["type"], made["owner"], made["state"]) == ("nvidia-319", "vfioctl", "live")
             assert made["vfio_group"].startswith("/dev/vfio/")
-        assert answer.document["left"][0]["available"] == {"at_least": 0, "at_most": 0}
+        assert answer.document["report"]["left"][0]["available"] == {"at_least": 0, "at_most": 0}
         assert "no room" in failed(run("vgpu create T4-4C --json --simulate t4"), 4, "NoCapacity")
 
     def test_all_or_none(self, run: Run) -> None:
@@ -55,7 +56,7 @@ class TestCreate:
         answer = run("vgpu create A2-4C --count 3 --json --simulate a2")
         assert "has no room for 3 of A2-4C" in failed(answer, 4, "NoCapacity")
         assert owners(run, "a2") == before
-        assert len(run("vgpu create A2-4C --count 2 --json --simulate a2").document["vgpus"]) == 2
+        assert len(run("vgpu create A2-4C --count 2 --json --simulate a2").document["report"]["vgpus"]) == 2
 
     def test_is_called_as_it_was_asked(self, run: Run) -> None:
         line = f"vgpu create T4-4C --count 2 --uuid {ONE.upper()} --uuid {TWO} --simulate t4"
@@ -99,7 +100,7 @@ class TestCreate:
     def test_on_a_parent(self, run: Run) -> None:
         for parent, place in (("08:00.7", "0000:08:00.7"), ("gpu0", "0000:08:00.6")):
             answer = run(f"vgpu create A2-4C --parent {parent} --json --simulate a2")
-            assert answer.document["vgpus"][0]["parent"] == place
+            assert answer.document["report"]["vgpus"][0]["parent"] == place
         failed(run("vgpu create A2-4C --parent 09:00.0 --json --simulate a2"), 2, "UnknownDevice")
         failed(run("vgpu create A2-4C --parent gpu9 --json --simulate a2"), 2, "UnknownDevice")
 
@@ -112,7 +113,7 @@ class TestCreate:
 
     def test_parameters_are_read_back(self, run: Run) -> None:
         answer = run(f"vgpu create T4-4C --uuid {ONE} --param frame_rate_limiter=0 --json --simulate t4")
-        assert answer.document["vgpus"][0]["attributes"]["vgpu_params"].strip() == "frame_rate_limiter=0"
+        assert answer.document["report"]["vgpus"][0]["attributes"]["vgpu_params"].strip() == "frame_rate_limiter=0"
 
     def test_one_that_the_driver_has_not_puts_all_back(self, run: Run) -> None:
         answer = run(f"vgpu create T4-4C --uuid {ONE} --param vendor/none=1 --json --simulate t4")
@@ -127,12 +128,12 @@ class TestCreate:
         monkeypatch.setenv("VFIOCTL_FAULTS", f"1:{errno}")
         named = run("vgpu create A2-4C --parent 08:00.6 --simulate a2")
         assert named.code == 4, "there is no other"
-        assert "0000:08:00.6 was said to have room for A2-4C, and refused it" in named.err
+        assert "0000:08:00.6 had room for A2-4C, but the kernel refused to create it" in named.err
         assert "  restored: " in named.err
         answer = run("vgpu create A2-4C --json --simulate a2")
         assert answer.code == 0
         assert "trying elsewhere" in answer.err
-        assert [each["parent"] for each in answer.document["vgpus"]] == ["0000:08:00.7"]
+        assert [each["parent"] for each in answer.document["report"]["vgpus"]] == ["0000:08:00.7"]
 
     def test_is_in_the_history(self, run: Run) -> None:
         run(f"vgpu create T4-4C --uuid {ONE} --simulate t4")
@@ -147,7 +148,7 @@ class TestRemove:
         run(f"vgpu create T4-4C --uuid {ONE} --simulate t4")
         answer = run(f"vgpu remove {ONE[:6]} --simulate t4")
         assert answer.code == 0
-        assert f"{ONE} is gone" in answer.out
+        assert f"mdev {ONE}  0000:3b:00.0/nvidia-319  ->  none\n" in answer.out
         assert owners(run, "t4") == {}
 
     def test_of_others_only_when_told(self, run: Run) -> None:
@@ -191,9 +192,9 @@ class TestRemove:
         waiting = run("recover --simulate t4")
         assert waiting.code == 7
         assert f"{ONE} is still wedged" in waiting.err
-        kernel = Host.simulated("t4").kernel
+        kernel = Host.simulated("t4").session.kernel
         assert isinstance(kernel, Simulated)
-        kernel.let_go(ONE)
+        kernel.release(ONE)
         assert run("recover --simulate t4").code == 0
         assert TWO in owners(run, "t4")
 
@@ -225,7 +226,7 @@ class TestPlanFiles:
 
     def test_without_uuids_they_are_those_of_the_plan(self, run: Run, tmp_path: Path) -> None:
         file = self.saved(run, "vgpu create T4-4C --count 2 --simulate t4", tmp_path)
-        wanted = json.loads(file.read_text())["intent"]["vgpu_request"]["uuids"]
+        wanted = json.loads(file.read_text())["intent"]["uuids"]
         assert run(f"apply {file} --simulate t4").code == 0
         assert [*owners(run, "t4")] == sorted(wanted)
 
@@ -252,7 +253,7 @@ class TestPlanFiles:
             ("nvidia-319", "nvidia-320"),
             (ONE, TWO),
             ('"count": 1', '"count": 2'),
-            ('"why": "the', '"why": "a'),
+            ('"why": "create', '"why": "a'),
             ("/create", "/../../../../remove"),
             ("mdev_bus", "net"),
         ],
@@ -273,48 +274,48 @@ class TestTheLibrary:
         return Host.simulated("a2")
 
     def test_a_vgpu_that_is_not_as_it_was_planned(self, host: Host) -> None:
-        plan = host.plan_remove([THERE], foreign=True)
-        host.kernel.write(f"/sys/bus/mdev/devices/{THERE}/remove", "1")
+        plan = host.vgpu.plan_remove([THERE], foreign=True)
+        host.session.kernel.write(f"/sys/bus/mdev/devices/{THERE}/remove", "1")
         with pytest.raises(StalePlan, match=THERE):
             host.apply(plan)
 
     def test_a_uuid_that_was_taken_meanwhile(self, host: Host) -> None:
-        plan = host.plan_create("A2-4C", uuids=[ONE])
-        host.kernel.write(
+        plan = host.vgpu.plan_create("A2-4C", uuids=[ONE])
+        host.session.kernel.write(
             "/sys/class/mdev_bus/0000:08:00.9/mdev_supported_types/nvidia-754/create".replace("08:00.9", "08:00.7"), ONE
         )
         with pytest.raises(StalePlan, match=ONE):
             host.apply(plan)
-        assert host.kernel.has(f"/sys/bus/mdev/devices/{ONE}")
+        assert host.session.kernel.has(f"/sys/bus/mdev/devices/{ONE}")
 
     def test_a_place_that_was_taken_meanwhile(self, host: Host) -> None:
         """The kernel says so, and what it says is looked at again."""
-        plan = host.plan_create("A2-4C", uuids=[ONE])
-        (setting,) = plan.settings
-        parent, _, kind = setting.after.partition("/")
-        host.kernel.write(f"/sys/class/mdev_bus/{parent}/mdev_supported_types/{kind}/create", TWO)
+        plan = host.vgpu.plan_create("A2-4C", uuids=[ONE])
+        (change,) = plan.changes
+        parent, _, kind = change.after.partition("/")
+        host.session.kernel.write(f"/sys/class/mdev_bus/{parent}/mdev_supported_types/{kind}/create", TWO)
         with pytest.raises((NoCapacity, KernelRefused)) as caught:
             host.apply(plan)
         assert isinstance(caught.value, NoCapacity)
         assert "has room for 1 more" in caught.value.message
         assert caught.value.restored
-        assert host.kernel.has(f"/sys/bus/mdev/devices/{TWO}"), "theirs stays"
+        assert host.session.kernel.has(f"/sys/bus/mdev/devices/{TWO}"), "theirs stays"
 
     def test_a_type_that_was_set_meanwhile(self) -> None:
         host = Host.simulated("l40s")
-        plan = host.plan_create("L40S-12Q")
-        (setting,) = plan.settings
-        host.kernel.write(setting.name, setting.after)
+        plan = host.vgpu.plan_create("L40S-12Q")
+        (change,) = plan.changes
+        host.session.kernel.write(change.name, change.after)
         with pytest.raises(StalePlan):
             host.apply(plan)
-        assert host.kernel.read(setting.name).strip() == setting.after
+        assert host.session.kernel.read(change.name).strip() == change.after
 
     def test_a_kept_file_that_was_written_meanwhile(self, host: Host) -> None:
-        plan = host.plan_create("A2-4C", uuids=[ONE], persistent=True)
-        host.kernel.replace_file(plan.settings[-1].name, "theirs")
+        plan = host.vgpu.plan_create("A2-4C", uuids=[ONE], persistent=True)
+        host.session.kernel.replace_file(plan.changes[-1].name, "theirs")
         with pytest.raises(StalePlan):
             host.apply(plan)
-        assert host.kernel.read(plan.settings[-1].name) == "theirs"
+        assert host.session.kernel.read(plan.changes[-1].name) == "theirs"
 
 
 class TestSriov:
@@ -325,7 +326,7 @@ class TestSriov:
         for words, wanted in (("set 4", 4), ("set 2", 2), ("set all", 7), ("set 0", 0), ("off", 0)):
             verb, _, count = words.partition(" ")
             answer = run(f"sriov {verb} gpu1 {count} --simulate laptop --json")
-            made = answer.document.get("vgpus", [])
+            made = answer.document["report"].get("vgpus", [])
             assert {each["owner"] for each in made} == ({"vfioctl"} if wanted else set())
             assert (answer.code, self.count(run, "laptop")) == (0, wanted), answer.err
 
@@ -386,7 +387,7 @@ class TestSriov:
 class TestRestore:
     def test_what_is_kept_and_gone_is_made_again(self, run: Run) -> None:
         run("sriov set gpu1 4 --persistent --simulate laptop")
-        Host.simulated("laptop").kernel.write("/sys/bus/pci/devices/0000:00:02.0/sriov_numvfs", "0")
+        Host.simulated("laptop").session.kernel.write("/sys/bus/pci/devices/0000:00:02.0/sriov_numvfs", "0")
         answer = run("vgpu restore --json --simulate laptop")
         assert (answer.code, [each["result"] for each in answer.document["outcomes"]]) == (0, ["done"])
         assert len(run("vgpu list --json --simulate laptop").document["instances"]) == 4
@@ -430,24 +431,21 @@ class TestCompletion:
         """As typer's, as far as it is asked."""
 
         def __init__(self, host: str) -> None:
-            self.choice = Choice()
-            self.choice.given["simulate"] = host
+            self.obj = Choice(open_session)
+            self.obj.given["simulate"] = host
 
         def find_root(self) -> TestCompletion.Context:
             return self
 
-        def ensure_object(self, _kind: type) -> Choice:
-            return self.choice
-
     def suggested(self, complete: Callable[..., list[tuple[str, str]]], host: str) -> list[tuple[str, str]]:
         return complete(self.Context(host), "")
 
-    def test_of_parents_types_and_instances(self) -> None:
+    def test_of_parents_types_and_vgpus(self) -> None:
         assert self.suggested(complete_parent, "a2") == [("0000:08:00.0", "mdev")]
         assert ("A2-4C", "0000:08:00.0") in self.suggested(complete_type, "a2")
-        assert (THERE, "A2-4C") in self.suggested(complete_instance, "a2")
-        assert ("0000:41:00.4", "L40S-12Q") in self.suggested(complete_instance, "l40s")
+        assert (THERE, "A2-4C") in self.suggested(complete_vgpu, "a2")
+        assert ("0000:41:00.4", "L40S-12Q") in self.suggested(complete_vgpu, "l40s")
 
-    @pytest.mark.parametrize("complete", [complete_parent, complete_type, complete_instance])
+    @pytest.mark.parametrize("complete", [complete_parent, complete_type, complete_vgpu])
     def test_of_a_host_that_there_is_not_suggests_nothing(self, complete: Callable[..., list[tuple[str, str]]]) -> None:
         assert self.suggested(complete, "nowhere") == []

@@ -1,0 +1,60 @@
+"""Opens the session that a command line selects, and sets up its logging. May not import a subsystem."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfioctl.session import Session
+
+if TYPE_CHECKING:
+    from vfioctl.console.choice import Choice
+    from vfioctl.core.engine import Engine
+
+SOCKET_VARIABLE = "VFIOCTL_JOURNALD_SOCKET"
+"""Environment variable: a socket to use instead of journald's. Changes of simulated hosts are sent there too."""
+
+
+def open_session(choice: Choice) -> Session:
+    """Return the session of the selected host. Raises BadSpec, BadDocument."""
+    option, value = choice.host
+    ledger = choice.ledger
+    if option == "root":
+        session = CommandSession.at(Path(value), ledger)
+    elif option == "host":
+        session = CommandSession.recorded(value, ledger)
+    elif option == "simulate":
+        session = CommandSession.simulated(value, ledger)
+    else:
+        session = CommandSession.live(ledger)
+    session.follow(choice, live=not option)
+    return session
+
+
+class CommandSession(Session):
+    """A session that logs its changes as the command line asks."""
+
+    _choice: Choice
+    _live = False
+
+    def follow(self, choice: Choice, *, live: bool) -> None:
+        """Set up logging. `live`: the host is this machine, so its changes also go to the system journal."""
+        self._choice, self._live = choice, live
+        if choice.log_level:
+            from vfioctl.console.logs import log_to_stderr
+            from vfioctl.kernel.logged import logged
+
+            choice.at_end.callback(log_to_stderr(choice.log_level))
+            self.kernel = logged(self.kernel)
+
+    @cached_property
+    def engine(self) -> Engine:
+        # logging is set up only here: listings start faster without it
+        socket = os.environ.get(SOCKET_VARIABLE, "")
+        if self._live or socket:
+            from vfioctl.journald import log_to_journal
+
+            self._choice.at_end.callback(log_to_journal(socket) if socket else log_to_journal())
+        return super().engine
