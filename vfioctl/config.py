@@ -1,14 +1,14 @@
-"""The settings of this machine's vfioctl: `/etc/vfioctl/config.toml`, or the file that VFIOCTL_CONFIG names.
+"""Reads the configuration: `/etc/vfioctl/config.toml`, or the file that VFIOCTL_CONFIG names.
 
 ::
 
-    [timeouts]           # seconds that a write to the kernel may take
+    [timeouts]           # how long a write to the kernel may take, in seconds
     default = 30
-    load = 60            # a module
-    unbind = 90          # any file by its name: unbind, drivers_probe, driver_override, reset, ...
-    unit = 120           # a systemd unit
+    load = 60            # loading a module
+    unbind = 90          # any file, by its name: unbind, drivers_probe, driver_override, reset, ...
+    unit = 120           # starting or stopping a systemd unit
 
-The table was called `[deadlines]` once; that name is still understood, beside no other.
+The table was called `[deadlines]` before; that name is still read, but not together with the new one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.timeouts import Timeouts
@@ -47,8 +48,19 @@ _STEPS = {
 }
 
 
+class Config(NamedTuple):
+    """The settings of one host."""
+
+    timeouts: Timeouts = Timeouts()
+
+
+def read_config(file: Path | None = None) -> Config:
+    """All settings in the file; the defaults where there is no file. Raises BadSpec."""
+    return Config(timeouts=read_timeouts(file))
+
+
 def read_timeouts(file: Path | None = None) -> Timeouts:
-    """What the file says; all as by default where there is none. Raises BadSpec."""
+    """The timeouts in the file; the defaults where there is no file. Raises BadSpec."""
     named = file or (Path(os.environ["VFIOCTL_CONFIG"]) if os.environ.get("VFIOCTL_CONFIG") else None)
     place = named or CONFIG
     if named is None and not place.exists():
@@ -65,13 +77,13 @@ def read_timeouts(file: Path | None = None) -> Timeouts:
 
 
 def _table(place: Path, document: Mapping[str, object]) -> tuple[str, object]:
-    """The name that the table of timeouts has in this file, and what is in it."""
+    """The name of the table of timeouts in this file, and its content."""
     if unknown := sorted(set(document) - {_TABLE, _OLD_TABLE}):
-        raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint=f"there is [{_TABLE}]")
+        raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint=f"the only table is [{_TABLE}]")
     if _TABLE in document and _OLD_TABLE in document:
         raise BadSpec(
-            f"{place} has both [{_TABLE}] and [{_OLD_TABLE}], which is its old name",
-            hint=f"move all of it to [{_TABLE}]",
+            f"{place} has both [{_TABLE}] and [{_OLD_TABLE}], its old name",
+            hint=f"move all settings to [{_TABLE}]",
         )
     name = _OLD_TABLE if _OLD_TABLE in document else _TABLE
     return name, document.get(name, {})
@@ -79,13 +91,13 @@ def _table(place: Path, document: Mapping[str, object]) -> tuple[str, object]:
 
 def _timeouts(place: Path, table: str, given: object) -> Timeouts:
     if not isinstance(given, dict):
-        raise BadSpec(f"{place}: {table} is a table: [{table}]")
+        raise BadSpec(f"{place}: {table} must be a table: [{table}]")
     for name, seconds in given.items():
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
-            raise BadSpec(f"{place}: {table}.{name} must be seconds, more than 0 and {_LONGEST:g} at most")
+            raise BadSpec(f"{place}: {table}.{name} must be a number of seconds, more than 0 and at most {_LONGEST:g}")
     if unknown := sorted(set(given) - _STEPS):
         names = ", ".join(sorted(_STEPS))
-        raise BadSpec(f"{place}: there is no timeout called {', '.join(unknown)}", hint=f"there are {names}")
+        raise BadSpec(f"{place}: there is no timeout called {', '.join(unknown)}", hint=f"the timeouts are {names}")
     known = {name: float(seconds) for name, seconds in given.items()}
     default = known.pop("default", Timeouts().default)
     return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)

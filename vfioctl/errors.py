@@ -1,29 +1,29 @@
-"""The error tree, by who must act. Imports nothing of vfioctl; says nothing, exits nowhere.
+"""The error tree, by who must act. Imports nothing of vfioctl; does not print or exit.
 
 ::
 
-    VfioctlError                 1
+    VfioctlError                 1   any other failure
     |- RequestError              2   amend the request
-    |  |- BadAddress                 not an address, or not a device selector
-    |  |- BadSpec                    an option or a document is wrong
-    |  |- BadDocument                a plan or a host file is damaged, hostile or of another version
+    |  |- BadAddress                 neither an address nor another device selector
+    |  |- BadSpec                    an option or a configuration file is wrong
+    |  |- BadDocument                a plan or a host file is damaged, forged or of another version
     |  `- UnknownDevice              no such function here
     |- HostError                 3   change the host
     |  |- NoIommu                    no IOMMU groups, and why
     |  |- GroupNotViable             the kernel says that a guest may not own the group
-    |  |- DeviceDead                 it does not answer any more: its configuration space reads as all ones
-    |  |- NotPermitted               files that could not be written, named
+    |  |- DeviceDead                 the device no longer answers: its configuration space reads as all ones
+    |  |- NotPermitted               this process may not write the files named
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
     |  |- DeviceInUse                a holder, a boot display, live VFs
     |  |- NoCapacity                 a card has no room for the vGPUs asked for
-    |  |- Foreign                    vfioctl did not make the vGPU
-    |  |- Busy                       another vfioctl works on this host
+    |  |- Foreign                    vfioctl did not create the vGPU
+    |  |- Busy                       another vfioctl process is changing this host
     |  |- StalePlan                  the facts that the plan relies on have changed
-    |  `- Unfinished                 an earlier change was cut short; `vfioctl recover`
-    |- KernelRefused             5   a read or a write that the kernel answered with an errno
-    |- VerifyError               6   probed again, and not what was wanted; the host was put back
-    `- Stuck                     7   could not go back, or a write never returned
+    |  `- Unfinished                 an earlier change was interrupted; `vfioctl recover`
+    |- KernelRefused             5   the kernel refused a read or a write with an errno
+    |- VerifyError               6   verification failed; the host was rolled back
+    `- Stuck                     7   the rollback failed, or a write never returned
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from typing import ClassVar
 
 
 class VfioctlError(Exception):
-    """Anything that vfioctl can explain. Bugs are never wrapped in it.
+    """A failure that vfioctl can explain. Bugs are never wrapped in it.
 
-    ``message`` says what failed and on what; ``hint`` what to do; ``next_command`` the command to
-    run next; ``facts`` are details for ``--json``; ``kernel_said`` is the kernel's own answer and
-    ``restored`` what was put back, both empty when there is nothing to say.
+    ``message`` says what failed and on what; ``hint`` what to do; ``next_command`` which command to
+    run next; ``facts`` are details for ``--json``. ``kernel_said`` is the kernel's answer and
+    ``restored`` what was restored; both may be empty.
     """
 
     exit_code: ClassVar[int] = 1
@@ -133,24 +133,24 @@ class Unfinished(ConflictError):
     pass
 
 
-# What the kernel means by an errno on a given attribute. Sources: drivers/base/bus.c (bind, unbind),
+# What an errno means for a given attribute. Sources: drivers/base/bus.c (bind, unbind),
 # drivers/pci/pci-sysfs.c and driver core (driver_override), drivers/vfio/vfio_main.c (vfio group).
 _HINTS: Mapping[tuple[str, int], str] = {
-    ("unbind", errnos.ENODEV): "the device is not bound to that driver (any more): look again",
-    ("bind", errnos.ENODEV): "that driver does not match the device: driver_override is not set to it",
+    ("unbind", errnos.ENODEV): "the device is no longer bound to that driver",
+    ("bind", errnos.ENODEV): "that driver does not match the device: driver_override does not name it",
     ("bind", errnos.EBUSY): "another driver has the device, or it is a PF with live VFs",
-    ("bind", errnos.EINVAL): "the driver refused it: no IOMMU group, or its owner is another driver",
-    ("driver_override", errnos.EINVAL): "the kernel takes no such driver name",
+    ("bind", errnos.EINVAL): "the driver refused it: it has no IOMMU group, or another driver owns the group",
+    ("driver_override", errnos.EINVAL): "the kernel does not accept this driver name",
     ("drivers_probe", errnos.ENODEV): "the device has vanished from the PCI bus",
-    ("create", errnos.EEXIST): "that UUID is taken, on this parent or another",
-    ("create", errnos.ENODEV): "the parent's driver is about to leave it",
-    ("current_vgpu_type", errnos.EIO): "the driver has no room for that type: the kernel log says more",
-    ("current_vgpu_type", errnos.EBUSY): "a guest has it, or it has another type",
-    ("current_vgpu_type", errnos.EPERM): "a guest has it",
-    ("sriov_numvfs", errnos.EBUSY): "there are VFs already: another count goes by way of 0",
-    ("sriov_numvfs", errnos.ENOENT): "the PF's driver makes no VFs, or it has no driver",
-    ("sriov_numvfs", errnos.ENOMEM): "too little address space for the VFs: look for above-4G decoding in the firmware",
-    ("sriov_numvfs", errnos.ERANGE): "the device has not that many VFs",
+    ("create", errnos.EEXIST): "the UUID is in use, on this parent or another",
+    ("create", errnos.ENODEV): "the parent's driver is being unbound",
+    ("current_vgpu_type", errnos.EIO): "the type does not fit: the kernel log says more",
+    ("current_vgpu_type", errnos.EBUSY): "a guest has it open, or it has another type",
+    ("current_vgpu_type", errnos.EPERM): "a guest has it open",
+    ("sriov_numvfs", errnos.EBUSY): "there are VFs already: set the count to 0 first",
+    ("sriov_numvfs", errnos.ENOENT): "the PF's driver creates no VFs, or the PF has no driver",
+    ("sriov_numvfs", errnos.ENOMEM): "too little address space for the VFs: enable above-4G decoding in the firmware",
+    ("sriov_numvfs", errnos.ERANGE): "the device does not have that many VFs",
     ("drivers_probe", errnos.EINVAL): "a driver matched the device and refused it: the kernel log says why",
 }
 _GENERAL_HINTS: Mapping[int, str] = {
@@ -158,12 +158,12 @@ _GENERAL_HINTS: Mapping[int, str] = {
     errnos.EPERM: "run it as root, outside a restricted container",
     errnos.EROFS: "the file system is mounted read-only, as in a container",
     errnos.ENOSPC: "the file system is full",
-    errnos.ENOENT: "the device or the attribute is not there (any more)",
+    errnos.ENOENT: "the device or the attribute does not exist, or no longer exists",
 }
 
 
 class KernelRefused(VfioctlError):
-    """A file of the kernel answered with an errno.
+    """The kernel refused to read or write a file.
 
     ``path`` is the file, ``errno`` the number, ``text`` what was written (None for a read).
     """
@@ -187,12 +187,12 @@ class KernelRefused(VfioctlError):
 
 
 class VerifyError(VfioctlError):
-    """Probed again, and not what was wanted. ``facts`` has ``wanted`` and ``found``."""
+    """Verification failed. ``facts`` has ``wanted`` and ``found``."""
 
     exit_code = 6
 
 
 class Stuck(VfioctlError):
-    """The host could not be put back, or a write never returned; the journal stays open."""
+    """The rollback failed, or a write never returned; the journal entry stays open."""
 
     exit_code = 7

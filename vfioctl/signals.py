@@ -1,6 +1,6 @@
-"""Ctrl-C, a termination and a lost terminal, heard only where stopping is safe.
+"""Defers SIGINT, SIGTERM and SIGHUP to where stopping is safe.
 
-Imports nothing of vfioctl. Works on the calling thread's signal mask, so it needs no handlers.
+Imports nothing of vfioctl. Uses the calling thread's signal mask, so it needs no handlers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ALL = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Signals wait until the block has ended; a block that fails raises its failure, not theirs."""
-    if _state.deferring:  # by a block around this one, which ends later
+    """Blocks the signals until the block has ended. If the block raises, pending signals are dropped."""
+    if _state.deferring:  # an enclosing block already defers them
         yield
         return
     _state.deferring = True
@@ -38,24 +38,21 @@ def deferred() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """In a child: no signal is blocked that its parent had blocked."""
+    """Unblocks all signals in a child process, which inherits its parent's mask."""
     _state.deferring = False
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def check_interrupt() -> None:
-    """Raises KeyboardInterrupt when one is waiting."""
+    """Raises KeyboardInterrupt when a deferred signal is pending."""
     if _take(_ALL):
         raise KeyboardInterrupt
 
 
-def _take(of: frozenset[signal.Signals] | set[signal.Signals]) -> bool:
-    """Whether one was waiting; it waits no more."""
+def _take(signals: frozenset[signal.Signals] | set[signal.Signals]) -> bool:
+    """Consumes pending signals; whether there were any."""
     taken = False
-    while waiting := signal.sigpending() & of:
-        # not sigwait: another thread of this process may have taken it meanwhile, and it would wait for ever
-        taken = signal.sigtimedwait(waiting, 0) is not None or taken
+    while pending := signal.sigpending() & signals:
+        # not sigwait: another thread may have consumed it meanwhile, and sigwait would wait for ever
+        taken = signal.sigtimedwait(pending, 0) is not None or taken
     return taken
-
-
-held_back, let_go, listen = deferred, unblock, check_interrupt  # until every caller uses the new names

@@ -1,1 +1,1 @@
-"""The only package that touches /sys, /proc, /dev, ioctls, modprobe and udev."""
+"""Access to the host. The only package that uses /sys, /proc, /dev, ioctls, modprobe and udev."""

@@ -1,4 +1,4 @@
-"""Reading and writing one file, one directory, or what one command says; each once, with errno as Linux gives it."""
+"""Reads or writes one file or directory, or runs one command; without retries, with the errno that Linux returns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno as errnos
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -17,12 +18,12 @@ READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def readable(name: str) -> str:
-    """A name that JSON can hold: where it is not UTF-8 it gets a `?`, and nothing is found under it."""
+    """A name that JSON can hold: bytes that are not UTF-8 become `?`, and the name can no longer be opened."""
     return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
-def refuse_odd(path: str) -> None:
-    """A captured directory may hold FIFOs and the nodes of devices of this machine: these are never opened."""
+def refuse_special(path: str) -> None:
+    """Raises OSError for FIFOs and device nodes: a captured directory may have them, and they are never opened."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
@@ -59,14 +60,14 @@ def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directo
 
 
 def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
-    """The attribute `name` of each directory in a directory. `strictly`: through no link, and of no odd file."""
+    """The attribute `name` of each directory in a directory. `strictly`: no links and no special files."""
     texts, refused, names = {}, {}, os.listdir(fd)
     plain = "".join(names).isascii()
     for folder in names:
         path = f"{folder}/{name}"
         try:
             if strictly:
-                _refuse_elsewhere(fd, folder, path)
+                _refuse_links(fd, folder, path)
             texts[folder if plain else readable(folder)] = read_attribute(path, fd)
         except OSError as error:
             if error.errno != errnos.ENOTDIR:
@@ -74,7 +75,7 @@ def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
     return Directory(frozenset(names if plain else map(readable, names)), texts, {}, refused)
 
 
-def _refuse_elsewhere(fd: int, folder: str, path: str) -> None:
+def _refuse_links(fd: int, folder: str, path: str) -> None:
     modes = (os.stat(each, dir_fd=fd, follow_symlinks=False).st_mode for each in (folder, path))
     if not stat.S_ISDIR(next(modes)):
         raise OSError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
@@ -83,7 +84,7 @@ def _refuse_elsewhere(fd: int, folder: str, path: str) -> None:
 
 
 def read_attribute(name: str, directory: int) -> str:
-    """One read(2): an attribute of sysfs is no longer than a page."""
+    """One read(2): an attribute of sysfs has at most one page."""
     fd = os.open(name, READ, dir_fd=directory)
     try:
         return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
@@ -92,7 +93,7 @@ def read_attribute(name: str, directory: int) -> str:
 
 
 def run(command: list[str]) -> tuple[int, str]:
-    """A command's exit code and the end of what it said, complaints last."""
+    """Runs a command; its exit code, and the end of its stdout followed by its stderr."""
     import subprocess
 
     try:
@@ -103,34 +104,45 @@ def run(command: list[str]) -> tuple[int, str]:
 
 
 def symbol(errno: int) -> str:
-    """`EBUSY`; the number where it has no name."""
+    """The errno's name, as `EBUSY`; the number as text where it has no name."""
     return errnos.errorcode.get(errno, str(errno))
 
 
 def replace_file(path: str, text: str | None) -> None:
-    """Replaces a file whole, on disk when it returns, or removes it. Raises OSError."""
-    folder, name = os.path.split(path)
+    """Replaces a file atomically, synced to disk, or removes it (None). Raises OSError."""
+    folder = os.path.dirname(path)
     if text is None:
         if os.path.lexists(path):
             os.unlink(path)
             _sync_directory(folder)
         return
     os.makedirs(folder, mode=0o755, exist_ok=True)
-    beside = f"{folder}/.{name}.{os.getpid()}"
+    write_whole(path, text.encode(), mode=0o644)
+    _sync_directory(folder)
+
+
+def write_whole(path: str, data: bytes, *, mode: int | None = None, durable: bool = True) -> None:
+    """Writes a file atomically. A symbolic link at `path` is replaced; its target is left alone.
+
+    `mode`: the permissions, independent of the umask. `durable`: sync the file to disk. Raises OSError.
+    """
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, f".{name}.{os.getpid()}.{threading.get_native_id()}")
     with suppress(FileNotFoundError):
-        os.unlink(beside)  # of one that was killed, and had the same number
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        os.unlink(beside)  # left by a process that was killed and had the same id
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        with open(fd, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(fd, "wb") as stream:
+            stream.write(data)
             stream.flush()
-            os.fchmod(fd, 0o644)  # whatever the umask
-            os.fsync(fd)
+            if mode is not None:
+                os.fchmod(fd, mode)
+            if durable:
+                os.fsync(fd)
         os.replace(beside, path)
     except BaseException:
         os.unlink(beside)
         raise
-    _sync_directory(folder)
 
 
 def _sync_directory(path: str) -> None:
@@ -142,7 +154,7 @@ def _sync_directory(path: str) -> None:
 
 
 def write_once(path: str, value: str) -> int:
-    """0, or the errno. One write(2): sysfs takes each write as a command of its own."""
+    """Writes with one write(2), because sysfs handles each write as one command. Returns 0 or the errno."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -157,7 +169,7 @@ def write_once(path: str, value: str) -> int:
 
 
 def group_flags(path: str) -> tuple[int, int]:
-    """The errno or 0, and the flags of a VFIO group. In a child: while a device leaves the group, its lock is held."""
+    """The errno or 0, and the flags of a VFIO group. For a worker: opening blocks while a device leaves the group."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -171,5 +183,5 @@ def group_flags(path: str) -> tuple[int, int]:
 
 
 def _group_status() -> bytes:
-    """struct vfio_group_status: argsz and flags, 32 bits each."""
+    """A struct vfio_group_status: argsz and flags, 32 bits each."""
     return (8).to_bytes(4, "little") + bytes(4)

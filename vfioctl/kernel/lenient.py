@@ -1,11 +1,15 @@
-"""Reads that cost one fact when they fail, and no more."""
+"""Reads that return an empty or unknown value where the kernel refuses them, instead of raising."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import Descendant, FileReader, Processes, per_subject
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Descendant, FileReader, Processes, per_subject
+
+_FEW_DIGITS = 10
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 def text_of(kernel: FileReader, path: str) -> str:
@@ -39,7 +43,7 @@ def link_name(kernel: FileReader, path: str) -> str:
 
 
 def number_of(kernel: FileReader, path: str) -> str:
-    """A device node's number, as `c 195:0`; empty when it is none."""
+    """A device node's number, as `c 195:0`; empty when the path is no device node."""
     try:
         kind, major, minor = kernel.device_number(path)
     except KernelRefused:
@@ -48,8 +52,32 @@ def number_of(kernel: FileReader, path: str) -> str:
 
 
 def devices_below(kernel: Processes, path: str) -> Sequence[Descendant]:
-    """The devices below a directory of sysfs; none when it has gone."""
+    """The devices below a directory of sysfs; none when the directory no longer exists."""
     try:
         return kernel.below(path)
     except KernelRefused:
         return ()
+
+
+def number_in(text: str) -> int | None:
+    """A decimal number, as sysfs writes one; None for anything else."""
+    if len(text) < _FEW_DIGITS and text.isascii() and text.isdecimal():
+        return int(text)
+    # strip first: \x1c to \x1f are white space to strip(), but not to int()
+    text = text.strip()
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def physical(kernel: FileReader, address: str) -> str:
+    """The PF that a VF belongs to; the function itself if it is no VF."""
+    name = link_name(kernel, f"{PCI_DEVICES}/{address}/physfn")
+    return name if PCI_ADDRESS.fullmatch(name) else address
+
+
+@per_subject
+def text_or_errno(kernel: FileReader, path: str) -> str | int:
+    """A file's text, or the errno of the refusal; for `Isolation.survey`."""
+    try:
+        return kernel.read(path)
+    except KernelRefused as error:
+        return error.errno

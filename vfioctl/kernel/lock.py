@@ -1,4 +1,4 @@
-"""The host's lock: an advisory lock (flock) on one file, which ends with its process however that ends."""
+"""The host's lock: an advisory lock (flock) on one file, which the kernel releases when the process ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vfioctl.errors import Busy, NotPermitted
 
 @contextmanager
 def held(lock: Path, *, wait: float) -> Iterator[int]:
-    """The lock's descriptor while it is held. Raises Busy after `wait` seconds, NotPermitted."""
+    """Holds the lock; the value is its file descriptor. Raises Busy after `wait` seconds, NotPermitted."""
     fd = _open(lock)
     try:
         _acquire(fd, lock, time.monotonic() + wait)
         _sign(fd)
         yield fd
     finally:
-        # Unlocked by name, not only closed: a worker stuck in a write may still have the description open.
+        # Unlock explicitly: closing is not enough while a worker stuck in a write has the same description open.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
@@ -37,7 +37,7 @@ def _open(lock: Path) -> int:
 
 
 def _sign(fd: int) -> None:
-    """Leaves the process's number, for the message that another one gets; a full disk has no room for it."""
+    """Writes this process's id, for the error message of another process. A full disk is no error."""
     with suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -52,10 +52,10 @@ def _acquire(fd: int, lock: Path, until: float) -> None:
                 holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
                 ended = holder.isdecimal() and not os.path.exists(f"/proc/{holder}")
                 raise Busy(
-                    f"a write that process {holder} left in the kernel is still under way"
+                    f"a write that process {holder} started is still under way in the kernel"
                     if ended
-                    else "another vfioctl is at work on this host" + (f" (process {holder})" if holder else ""),
-                    hint="when what holds the device has let go, or after a reboot, recover"
+                    else "another vfioctl is changing this host" + (f" (process {holder})" if holder else ""),
+                    hint="run recover when the holder has released the device, or after a reboot"
                     if ended
                     else "wait for it to finish",
                     facts={"lock": str(lock), "pid": holder},

@@ -1,4 +1,4 @@
-"""The files that a process has mapped: asked one by one where the kernel can be (Linux 6.11), else read as text.
+"""The files that a process has mapped: by the ioctl PROCMAP_QUERY (Linux 6.11), else from the text of maps.
 
 Reads only, and opens no file but /proc/PID/maps.
 """
@@ -21,23 +21,23 @@ _QUERY = struct.Struct("=9Q4I2Q")
 _PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17
 _COVERING_OR_NEXT, _FILE_BACKED, _SHARED = 0x10, 0x20, 0x08
 _LONGEST = 4096
-# One line of /proc/PID/maps that has a file: range, device and inode, path (Documentation/filesystems/proc.rst).
+# One line of /proc/PID/maps with a file: range, device and inode, path (Documentation/filesystems/proc.rst).
 LINE = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ (\S+ [1-9][0-9]*) +(/.*|anon_inode:\[vfio-device\])$", re.M)
 
 Mapping = tuple[bytes, bytes, bytes]
-"""The range as /proc/PID/map_files names it; device and inode, to tell files apart; the path."""
+"""The range as /proc/PID/map_files names it; device and inode, which identify the file; the path."""
 
 
 def file_mappings(pid: str) -> Iterator[Mapping]:
     """The mappings of files that can be devices. Raises OSError.
 
-    To ask is many times faster, and asks for shared ones only: a private mapping is a copy on write, which VFIO and DRM
-    refuse, and which nobody makes of a device only to close its file then.
+    The ioctl is many times faster, and returns shared mappings only. A private mapping is copy on write: VFIO and DRM
+    refuse it, and programs do not map a device privately and then close its file.
     """
     fd = os.open(f"/proc/{pid}/maps", READ)
     try:
         try:
-            yield from _asked(fd)
+            yield from _queried(fd)
         except OSError as error:
             if error.errno != errnos.ENOTTY:
                 raise
@@ -46,27 +46,27 @@ def file_mappings(pid: str) -> Iterator[Mapping]:
         os.close(fd)
 
 
-def _asked(fd: int) -> Iterator[Mapping]:
+def _queried(fd: int) -> Iterator[Mapping]:
     name, query, end = array("B", bytes(_LONGEST)), bytearray(_QUERY.size), 0
     place, flags = name.buffer_info()[0], _COVERING_OR_NEXT | _FILE_BACKED | _SHARED
     while True:
         _QUERY.pack_into(query, 0, _QUERY.size, flags, end, *[0] * 8, _LONGEST, 0, place, 0)
         try:
             fcntl.ioctl(fd, _PROCMAP_QUERY, query)
-        except FileNotFoundError:  # no more of them
+        except FileNotFoundError:  # no further mapping
             return
         start, end, length = *_QUERY.unpack_from(query)[3:5], _QUERY.unpack_from(query)[11]
         yield b"%x-%x" % (start, end), bytes(query[64:80]), name[: length - 1].tobytes()
 
 
 def in_text(text: bytes) -> Iterator[Mapping]:
-    """From the text of /proc/PID/maps, where ranges have zeros before them that map_files does without."""
+    """From the text of /proc/PID/maps, where ranges have leading zeros that the names in map_files do not have."""
     for place, key, path in LINE.findall(text):
         yield b"-".join(end.lstrip(b"0") or b"0" for end in place.split(b"-")), key, path
 
 
 def read_all(fd: int) -> bytes:
-    """A file of /proc to its end: it gives no more than a few pages at a time."""
+    """Reads a file of /proc to its end; one read returns a few pages at most."""
     parts = []
     while part := os.read(fd, 1 << 16):
         parts.append(part)

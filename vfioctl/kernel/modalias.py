@@ -1,4 +1,4 @@
-"""Which modules say that they drive a device: `modules.alias`, matched as modprobe does.
+"""Finds the modules that claim to drive a device: `modules.alias`, matched as modprobe does.
 
 Pure, and imports nothing of vfioctl, so that the probe and the simulated kernel share it.
 """
@@ -11,13 +11,13 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 NATIVE, VFIO = "pci", "vfio_pci"
-# Digits and wildcards only: were it \S+, a hostile line of many `sv` and `sd` would be tried in ways without number.
+# Digits and wildcards only: with \S+, a hostile line of many `sv` and `sd` would backtrack for very long.
 _LINE = re.compile(r"alias (pci|vfio_pci):v{0}d{0}sv{0}sd{0}bc{0}sc{0}i{0} (\S+)".format("([0-9A-F*?]+)"))
 _IDS = re.compile(r"pci:v{0}d{0}sv{0}sd{0}bc{1}sc{1}i{1}".format("([0-9A-F]{8})", "([0-9A-F]{2})"))
 
 
 class Alias(NamedTuple):
-    """One line: `alias pci:v000010DEd*sv*sd*bc03sc02i00* nvidia`, taken apart."""
+    """One parsed line: `alias pci:v000010DEd*sv*sd*bc03sc02i00* nvidia`."""
 
     bus: str
     vendor: str
@@ -46,14 +46,14 @@ class Alias(NamedTuple):
 
 
 class Aliases:
-    """modules.alias, of which only the lines that can concern the vendors asked about are ever taken apart."""
+    """modules.alias. Parses only the lines of the vendors that are looked up."""
 
     def __init__(self, text: str) -> None:
         self._text = f"\n{text}"
         self._by_vendor: dict[str, dict[str, list[Alias]]] = {}
 
     def _lines(self, vendor: str) -> dict[str, list[Alias]]:
-        """Those of one vendor (or `*`), by device: thousands of lines name a device, few name this one."""
+        """The lines of one vendor (or `*`), by device: thousands of lines name a device, few name this one."""
         if vendor not in self._by_vendor:
             by_device: dict[str, list[Alias]] = {}
             for bus in (NATIVE, VFIO):
@@ -64,7 +64,7 @@ class Aliases:
         return self._by_vendor[vendor]
 
     def _beginning(self, start: str) -> Iterator[str]:
-        """The lines that begin so. Searched, not split: of the file's 40,000 lines these are a handful."""
+        """The lines with this beginning. Searched, not split: only a few of the file's 40,000 lines match."""
         at = self._text.find(f"\n{start}")
         while at >= 0:
             end = self._text.find("\n", at + 1)
@@ -72,7 +72,7 @@ class Aliases:
             at = self._text.find(f"\n{start}", at + 1)
 
     def matching(self, modalias: str, bus: str = NATIVE) -> tuple[Alias, ...]:
-        """The lines for a device, the most exact first; the order of the file decides among equals."""
+        """The lines for a device, the most exact first; lines that are equally exact stay in the order of the file."""
         ids = ids_of(modalias)
         if ids is None:
             return ()
@@ -82,11 +82,11 @@ class Aliases:
         return tuple(sorted(found, key=lambda alias: alias.wildcards))
 
     def modules(self, modalias: str, bus: str = NATIVE) -> tuple[str, ...]:
-        """The modules for a device, each once, in that order."""
+        """The modules for a device, each once, in the order of `matching`."""
         return tuple(dict.fromkeys(alias.module for alias in self.matching(modalias, bus)))
 
 
 def ids_of(modalias: str) -> tuple[str, ...] | None:
-    """Vendor, device, both of the subsystem, class, subclass, interface; None for what is no PCI modalias."""
+    """Vendor, device, both of the subsystem, class, subclass, interface; None if it is not a PCI modalias."""
     match = _IDS.fullmatch(modalias)
     return match.groups() if match else None

@@ -1,6 +1,6 @@
 """Resolving symbolic links inside a root that they cannot leave: a captured directory, a recorded host.
 
-Does no input or output of its own; `readlink` is asked for each step.
+Does no input or output itself: it calls `readlink` for each component.
 """
 
 from __future__ import annotations

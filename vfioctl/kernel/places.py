@@ -1,6 +1,6 @@
-"""Where Linux shows that a GPU can be sliced, and its vGPUs: what a snapshot takes of it. Reads only.
+"""Lists the directories and files about vGPUs that a snapshot of a host includes. Reads only.
 
-Names of files alone: what they mean is the probe's to say.
+It knows file names only; the vGPU probe interprets the files.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader
 
 MDEV_PARENTS, MDEV_DEVICES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
-DEFINITIONS, KEPT_HERE = "/etc/mdevctl.d", "/etc/vfioctl/vgpu.d"
+DEFINITIONS = "/etc/mdevctl.d"
+"""mdevctl's definitions of mediated devices, in one directory for each parent."""
+OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
+"""vfioctl's definitions of VFs, and of their vGPU types."""
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+UUID_FORM = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+UUID = re.compile(UUID_FORM, re.ASCII | re.IGNORECASE)
+"""The name of a mediated device; the kernel writes it in lower case."""
 _TYPE = frozenset({"available_instances", "description", "device_api", "name"})
 _NVIDIA = frozenset(
     {
@@ -28,12 +33,12 @@ _NVIDIA = frozenset(
     }
 )
 SILENT = frozenset({"gpu_instance_id", "placement_id"})
-"""They answer ENXIO as long as no guest runs: that is their fact."""
+"""Files that return ENXIO while no guest runs."""
 _PROFILE = frozenset({"exec_quantum_ms", "preempt_timeout_us", "sched_priority", "vram_quota"})
 
 
 class Place(NamedTuple):
-    """A directory of which a snapshot takes some files, and the links whose names begin so."""
+    """A directory, its files to include, and the name prefixes of the links to include."""
 
     path: str
     files: Collection[str]
@@ -41,7 +46,7 @@ class Place(NamedTuple):
 
 
 def places(kernel: FileReader) -> Iterator[Place]:
-    """All directories about vGPUs, each before those that lie in it. Asks only what never blocks."""
+    """Yields all directories about vGPUs, parents before children. Reads only what never blocks."""
     for classes in (MDEV_PARENTS, MDEV_DEVICES):
         if kernel.has(classes):
             yield Place(classes, (), ("",))
@@ -55,12 +60,12 @@ def places(kernel: FileReader) -> Iterator[Place]:
             yield Place(f"{home}/sriov_admin/{scope}", (), ("device",))
             yield Place(f"{home}/sriov_admin/{scope}/profile", _PROFILE, ())
     for parent in _names(kernel, DEFINITIONS):
-        defined = frozenset(name for name in _names(kernel, f"{DEFINITIONS}/{parent}") if _UUID.fullmatch(name))
+        defined = frozenset(name for name in _names(kernel, f"{DEFINITIONS}/{parent}") if UUID.fullmatch(name))
         if defined:
             yield Place(f"{DEFINITIONS}/{parent}", defined, ())
-    names = _names(kernel, KEPT_HERE)
-    if kept := frozenset(name for name in names if PCI_ADDRESS.fullmatch(name.removesuffix(".json"))):
-        yield Place(KEPT_HERE, kept, ())
+    names = _names(kernel, OWN_DEFINITIONS)
+    if own := frozenset(name for name in names if PCI_ADDRESS.fullmatch(name.removesuffix(".json"))):
+        yield Place(OWN_DEFINITIONS, own, ())
 
 
 def _mdev_parent(kernel: FileReader, home: str) -> Iterator[Place]:
@@ -68,9 +73,9 @@ def _mdev_parent(kernel: FileReader, home: str) -> Iterator[Place]:
     for kind in _names(kernel, f"{home}/mdev_supported_types"):
         yield Place(f"{home}/mdev_supported_types/{kind}", _TYPE, ())
     for name in _names(kernel, home):
-        if _UUID.fullmatch(name):
+        if UUID.fullmatch(name):
             yield Place(f"{home}/{name}", (), ("driver", "iommu_group", "mdev_type", "subsystem"))
-            # whose guest it is (vm_name) is nobody's business
+            # not vm_name: the guest's name is private
             yield Place(f"{home}/{name}/nvidia", _NVIDIA, ())
 
 

@@ -1,7 +1,7 @@
-"""The seam to Linux: a few verbs, and the hosts behind them (live, recorded, simulated).
+"""The kernel protocol: the methods through which vfioctl reads and changes a host (live, recorded or simulated).
 
-Every path is absolute, as on the host that is asked. Text comes without its closing newlines.
-Reading verbs raise KernelRefused with the errno that Linux would give.
+Every path is absolute on that host. Texts are returned without trailing newlines. Methods that read raise KernelRefused
+with the errno that Linux returns.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PCI_DRIVERS = "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-"""A function as the kernel names it: in lower case, with its domain."""
+"""The full address of a PCI function, in lower case and with its domain."""
 FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
-"""Platform drivers of the framebuffers that the firmware leaves."""
+"""Platform drivers of firmware framebuffers."""
 VFIO_DEVICE = "anon_inode:[vfio-device]"
-"""What /proc calls a VFIO device that was opened through its group."""
+"""The name in /proc of a VFIO device that was opened through its group."""
 
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
@@ -32,17 +32,17 @@ K = TypeVar("K")
 
 
 class Directory(NamedTuple):
-    """One directory, read at once: all its names, and what was asked of its files and links."""
+    """A directory: all its names, the texts of the requested files, and the targets of the requested links."""
 
     names: frozenset[str]
     texts: Mapping[str, str]
     links: Mapping[str, str]
     refused: Mapping[str, str]
-    """The errno's name, by file, for those that are there and could not be read."""
+    """The name of the errno, by file, for requested files that exist but could not be read."""
 
 
 class Unanswered(NamedTuple):
-    """A read that did not come back in time, or whose reader died; `reason` is for people."""
+    """The result of a read that did not return in time, or whose worker died. `reason`: text for the user."""
 
     reason: str
 
@@ -53,25 +53,25 @@ class OpenNode(NamedTuple):
     how: str
     """`open` or `mapped`."""
     path: str
-    """As the process sees it; of a file that no node leads to, its kind, as in `anon_inode:[vfio-device]`."""
+    """The path in the process's namespace; for a file without a path, its kind, such as `anon_inode:[vfio-device]`."""
     number: str
-    """`c 195:0` or `b 259:1`; empty for a file that no node leads to."""
+    """The device number, such as `c 195:0` or `b 259:1`; empty for a file without a node."""
     device: str
-    """The device's own directory in sysfs, where the kernel tells it for a VFIO device file (fdinfo, Linux 6.17)."""
+    """The sysfs directory of a VFIO device, if the kernel reports it (fdinfo, Linux 6.17); empty otherwise."""
 
 
 class Descendant(NamedTuple):
-    """A device below another one's directory: a display's card, a disk, a network interface."""
+    """A device below the sysfs directory of another one, such as a DRM card, a disk or a network interface."""
 
     path: str
     subsystem: str
     """`drm`, `sound`, `block`, `net`, ..."""
     number: str
-    """Of its node, as in `226:0`; empty when it has none. Of kind `b` in the subsystem `block`, else `c`."""
+    """The number of its node, such as `226:0`; empty without a node. In subsystem `block` a block device, else `c`."""
 
 
 def per_subject(read: Callable[[K, str], T]) -> Callable[[K], Callable[[str], T]]:
-    """Makes `read(kernel, subject)` a reader for `Isolation.survey`; `reader(kernel)(subject)` calls it."""
+    """Turns `read(kernel, subject)` into a reader for `Isolation.survey`, called as `reader(kernel)(subject)`."""
 
     @wraps(read)
     def reader(kernel: K) -> Callable[[str], T]:
@@ -84,20 +84,20 @@ NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered
 
 
 class FileReader(Protocol):
-    """What the files of a host say."""
+    """Reads files of a host. Every method raises KernelRefused, except `has`."""
 
     @property
     def description(self) -> str:
-        """Which host this is, for people."""
+        """The name of the host, for messages."""
 
     def read(self, path: str) -> str:
-        """A file's text."""
+        """The text of a file."""
 
     def link(self, path: str) -> str:
-        """A symbolic link's target, as it is stored."""
+        """The target of a symbolic link, as stored."""
 
     def children(self, path: str) -> list[str]:
-        """A directory's names, sorted."""
+        """The names in a directory, sorted."""
 
     def has(self, path: str) -> bool:
         """Whether the path exists."""
@@ -106,14 +106,14 @@ class FileReader(Protocol):
         """A device node's kind (`c` or `b`), major and minor number."""
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        """The directory, with the text of the `wanted` files and the links whose names begin so."""
+        """A directory with the texts of the files `wanted`, and the links whose names begin with one of `links`."""
 
     def texts_below(self, path: str, name: str) -> Directory:
-        """The file `name` of each of the directory's own directories: `texts` and `refused` are by directory."""
+        """Reads the file `name` in each subdirectory. `texts` and `refused` are by name of the subdirectory."""
 
 
 class Isolation(Protocol):
-    """Reads that may block for ever, where the caller does not."""
+    """Runs reads that may block without a timeout in workers, so that the caller does not block."""
 
     def survey(
         self,
@@ -123,102 +123,103 @@ class Isolation(Protocol):
         args: Sequence[object] = (),
         timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        """What `reader(kernel, *args)` reads of each subject, in order; a read that blocks costs only its subject.
+        """Yields each subject with the result of `reader(kernel, *args)(subject)`, in order; Unanswered if it blocked.
 
-        `reader` is a function or class of a module that imports no model, for workers import it by name; each makes
-        one, and reads its share of the subjects with it. `args` and what is read are plain data (marshal). `timeout`:
-        seconds without progress until a subject is passed over, where the host's own are too few. A live host reads
-        from now on. `per_subject` makes a reader of a function that remembers nothing.
+        `reader` is a module-level function or class; workers import it by name, so its module should import no model.
+        Each worker calls it once, and reads its part of the subjects with the result. `args` and results are plain data
+        (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default. On a
+        live host, reading starts with the call. `per_subject` makes a reader from a stateless function.
         """
 
 
 class HardwareDatabase(Protocol):
-    """Names of devices."""
+    """Reads names of devices from udev's hardware database."""
 
     def properties(self, modalias: str) -> Mapping[str, str]:
-        """What the hardware database says: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
+        """The properties of a device in the hardware database: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
 
 
 class NvmlFacts(Protocol):
-    """What NVIDIA's library says."""
+    """Reads facts from NVIDIA's library NVML."""
 
     def nvml(self) -> Callable[[], NvmlAnswer]:
-        """Begins to ask NVML; the function returned waits for the answer.
+        """Starts a query of NVML. The returned function waits for the answer.
 
-        By PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode, vgpu_heterogeneous_mode,
-        vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each, by id, joined by `;`).
+        The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode,
+        vgpu_heterogeneous_mode, vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
+        sorted by id, joined by `;`).
         """
 
 
 class Users(Protocol):
-    """Names of users."""
+    """Reads names of users."""
 
     def user(self, uid: int) -> str:
-        """A user's name; the number as text where it has none."""
+        """The name of a user; the uid as text if there is none."""
 
 
 class UnitStates(Protocol):
-    """What systemd says of its units."""
+    """Reads states of systemd units."""
 
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
-        """systemd's word for those of the units that it knows: active, inactive, failed, ..."""
+        """The ActiveState of each unit that systemd knows: active, inactive, failed, ..."""
 
 
 class Processes(Protocol):
-    """Who uses devices, and what lies below them."""
+    """Reads which processes use devices, and the devices below a device."""
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         """The device files that a process has open or mapped. Raises KernelRefused (ENOENT when it has ended)."""
 
     def below(self, path: str) -> Sequence[Descendant]:
-        """The devices below a device's directory, at any depth, but for those below another PCI function there."""
+        """The devices below a device's directory, at any depth, except those below another PCI function."""
 
     def claimed(self, number: str) -> bool:
         """Whether a block device (`259:0`) has an exclusive owner: a file system, swap, device mapper, md, ZFS, ..."""
 
 
 class ConfigSpace(Protocol):
-    """What functions say themselves."""
+    """Reads the configuration space of PCI functions."""
 
     def config(self, address: str) -> bytes:
         """The first 64 bytes of a function's configuration space. Raises KernelRefused, Stuck."""
 
 
 class GroupStatus(Protocol):
-    """What VFIO says of a group."""
+    """Reads the VFIO status of IOMMU groups."""
 
     def viable(self, group: int) -> bool:
-        """VFIO_GROUP_GET_STATUS: whether a guest could own the group now. Raises KernelRefused."""
+        """Whether the group is viable for a guest now (VFIO_GROUP_GET_STATUS). Raises KernelRefused."""
 
 
 class Reader(
     FileReader, Isolation, HardwareDatabase, NvmlFacts, Users, UnitStates, Processes, ConfigSpace, GroupStatus, Protocol
 ):
-    """All that can be asked of a host. It has no method that changes one, so that mypy proves that a probe cannot."""
+    """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
 
 
 class FileWriter(Protocol):
-    """Writes to files of the kernel."""
+    """Writes to sysfs files."""
 
     @property
     def read_only(self) -> str:
-        """Why nothing can be written to this host; empty where it can."""
+        """The reason why this host cannot be changed; empty if it can."""
 
     def writable(self, path: str) -> bool:
         """Whether this process may write the file."""
 
     def write(self, path: str, value: str) -> None:
-        """Writes once. Raises KernelRefused, or Stuck when the write did not return in time."""
+        """Writes the value with one write(2). Raises KernelRefused; Stuck when the write did not return in time."""
 
     def write_ended(self, ticket: str) -> str | None:
-        """What became of a write that was given up (`Stuck.facts["ticket"]`); None while it is still under way.
+        """The result of an abandoned write (`ticket`: `Stuck.facts["ticket"]`); None while it has not returned.
 
-        `returned`, an errno's name, or `unknown` when its process ended without a word.
+        `returned`, the name of an errno, or `unknown` when its process ended without recording a result.
         """
 
 
 class NvmlSettings(Protocol):
-    """What NVIDIA's library is told."""
+    """Changes settings through NVML."""
 
     def persist(self, address: str, *, on: bool) -> None:
         """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
@@ -228,48 +229,45 @@ class UnitControl(Protocol):
     """Starts and stops units of systemd."""
 
     def set_unit(self, name: str, *, active: bool) -> None:
-        """Starts a systemd unit (its failures forgotten first) or stops it. Raises HostError, Stuck."""
+        """Starts a systemd unit (after reset-failed) or stops it. Raises HostError, Stuck."""
 
 
 class VfManagement(Protocol):
-    """NVIDIA's sriov-manage."""
+    """Runs NVIDIA's sriov-manage."""
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
-        """Has NVIDIA's sriov-manage turn all VFs of a GPU on or off; what it said. What it did, only a look tells.
+        """Turns all VFs of a GPU on or off with NVIDIA's sriov-manage. Returns its output; count the VFs afterwards.
 
-        Raises HostError where there is none, Stuck.
+        Raises HostError when it is not installed, Stuck.
         """
 
 
 class PersistentFiles(Protocol):
-    """Files below /etc."""
+    """Replaces files below /etc."""
 
     def replace_file(self, path: str, text: str | None) -> None:
-        """Replaces a file below /etc whole, with the folders that it needs; removes it for None. Raises HostError."""
+        """Replaces a file below /etc, and creates its directories; removes the file for None. Raises HostError."""
 
 
 class Modules(Protocol):
-    """Kernel modules."""
+    """Loads kernel modules."""
 
     def load(self, module: str) -> None:
-        """Loads a module with what it depends on. Raises HostError."""
+        """Loads a module with its dependencies. Raises HostError."""
 
 
 class ExpansionRom(Protocol):
-    """Reading a ROM switches it on and off again, which is a write."""
+    """Reads expansion ROMs. This is not part of Reader, because it enables and disables the ROM with writes."""
 
     def rom(self, address: str) -> bytes:
-        """The expansion ROM, switched on and off again around the read. Raises KernelRefused, Stuck."""
+        """The content of the expansion ROM, which is enabled for the read. Raises KernelRefused, Stuck."""
 
 
 class HostLock(Protocol):
-    """One change at a time."""
-
-    def prepare(self, lock: Path) -> None:
-        """A change is to come: what it needs may start now. Takes no lock, makes no file."""
+    """Locks the host for a change."""
 
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
-        """The host's lock, held by no other process meanwhile. Raises Busy after `wait` seconds."""
+        """Holds the host's exclusive lock. Raises Busy when another process holds it for `wait` seconds."""
 
 
 class Kernel(
@@ -284,4 +282,4 @@ class Kernel(
     HostLock,
     Protocol,
 ):
-    """A host: all of it."""
+    """All methods that read and change a host."""

@@ -112,6 +112,7 @@ class TestThisMachine:
         assert caught.value.facts["stat"] == "S"
 
     @pytest.mark.usefixtures("device")
+    @pytest.mark.alone
     def test_whose_process_is_killed_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(devices, "read_config", lambda _: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(HostError, match="killed"):

@@ -379,7 +379,7 @@ class TestTheWorker:
     def test_keeps_nothing_of_its_callers_open(self, server: ForkServer, tmp_path: Path) -> None:
         with (tmp_path / "held").open("w") as held, (tmp_path / "kept").open("w") as kept:
             assert not held.closed
-            seen = call(server, open_files, timeout=LATE, keep=[kept.fileno()])
+            seen = call(server, open_files, timeout=LATE, fds=[kept.fileno()])
         assert {seen[standard] for standard in ("0", "1", "2")} == {"/dev/null"}
         assert str(tmp_path / "kept") in seen.values()
         assert str(tmp_path / "held") not in seen.values()
@@ -394,7 +394,7 @@ class TestTheWorker:
         with lock.open("w") as first, lock.open("w") as second:
             fcntl.flock(first, fcntl.LOCK_EX)
             name = f"{__name__}:say_so_and_block"
-            worker = Job(server, name, (), keep=[first.fileno()] if kept else [], reading=True)
+            worker = Job(server, name, (), fds=[first.fileno()] if kept else [], reading=True)
             try:
                 assert worker.receive(LATE) == [1]
                 first.close()
@@ -461,7 +461,7 @@ class TestEach:
             list(each(server, dividing, SUBJECTS, args=(len(SUBJECTS[20]),), timeout=LATE, workers=2))
 
     def test_gives_up_on_workers_that_do_no_work(self, server: ForkServer) -> None:
-        with pytest.raises(RuntimeError, match="die without work"):
+        with pytest.raises(RuntimeError, match="die before they read anything"):
             list(each(server, dies_early, SUBJECTS, timeout=LATE))
 
     def test_a_slow_subject_is_waited_for_while_others_progress(self, server: ForkServer) -> None:
@@ -614,7 +614,7 @@ class TestInThisProcess:
             shard._job.page.at = 0
             shard._lose(late)
             assert list(shard._lost) == lost
-        with pytest.raises(RuntimeError, match="die without work"):
+        with pytest.raises(RuntimeError, match="die before they read anything"):
             shard._lose(ChildProcessError("x"))
         shard.abandon()
 

@@ -259,8 +259,8 @@ def test_a_directory_may_be_named_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "root" / "sys").mkdir(parents=True)
     (tmp_path / "link").symlink_to("root")
     host = Host.at(tmp_path / "link")
-    assert host.kernel.description == f"the files under {tmp_path / 'root'}"
-    assert host.ledger == tmp_path / "root.ledger.db"
+    assert host.session.kernel.description == f"the files under {tmp_path / 'root'}"
+    assert host.session.ledger == tmp_path / "root.ledger.db"
 
 
 @pytest.mark.usefixtures("without_names", "device")

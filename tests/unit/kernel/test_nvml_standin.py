@@ -187,7 +187,7 @@ class TestFacts:
 from pathlib import Path
 from vfioctl.host import Host
 host = Host.recorded("workstation")
-host.kernel.nvml = Live().nvml
+host.session.kernel.nvml = Live().nvml
 gpus = {gpu.address: gpu.nvml and gpu.nvml.name for gpu in host.inventory().gpus}
 print(json.dumps(gpus))
 """)
@@ -247,8 +247,8 @@ class TestTypesOfVgpus:
         types, mode, free = ask("""
 from vfioctl.host import Host
 host = Host.recorded("l40s")
-host.kernel.nvml = Live().nvml
-(card,) = host.vgpus().cards
+host.session.kernel.nvml = Live().nvml
+(card,) = host.vgpu.vgpus().cards
 types = [[kind.id, kind.profile, kind.heads, kind.max_instances, kind.max_resolution] for kind in card.types[:3]]
 print(json.dumps([types, card.size_mode, [kind.id for kind in card.types[3:]]]))
 """)
@@ -285,7 +285,7 @@ class TestPersistence:
 
     def test_that_is_not_taken_is_noticed(self, ask: Ask) -> None:
         said = ask(PERSIST, FIRST, "on", "30", faults="nvmlDeviceSetPersistenceMode=forget")
-        assert said[2] == "NVML said that it was done, and the mode is still off"
+        assert said[2] == "NVML reported success, but the mode is still off"
 
     def test_that_hangs_is_stuck(self, ask: Ask) -> None:
         kind, message, _, hint = ask(PERSIST, FIRST, "on", "0.5", faults="nvmlDeviceSetPersistenceMode=hang")

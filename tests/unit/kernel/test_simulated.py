@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, copy, original, state, unhurried
+from vfioctl.binding.model.intents import BindIntent
 from vfioctl.errors import BadDocument, BadSpec, Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.host import Host
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
@@ -275,15 +276,17 @@ class TestBundledHosts:
         first = Host.simulated("laptop")
         file = simulated_file("laptop")
         assert file.is_relative_to(os.environ["XDG_STATE_HOME"])
-        first.apply(first.plan_bind(["01:00.0"]))
+        first.apply(first.binding.plan_bind(["01:00.0"]))
         second = Host.simulated("laptop")
         assert second.inventory().by_address == first.inventory().by_address
-        assert second.history()[0].plan.intent.devices == ("0000:01:00.0",)
+        intent = second.history()[0].plan.intent
+        assert isinstance(intent, BindIntent)
+        assert intent.devices == ("0000:01:00.0",)
         assert state(read_tree(HOSTS / "laptop.host")) == state(original("laptop"))
 
     def test_a_simulated_one_can_be_put_back_to_its_start(self) -> None:
         host = Host.simulated("laptop")
-        host.apply(host.plan_bind(["01:00.0"]))
+        host.apply(host.binding.plan_bind(["01:00.0"]))
         reset_simulated("laptop")
         fresh = Host.simulated("laptop")
         assert fresh.history() == ()
@@ -317,7 +320,7 @@ class TestBundledHosts:
     def test_faults_can_be_asked_for_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "1:EIO,2:EBUSY")
         with pytest.raises(KernelRefused) as caught:
-            Host.simulated("laptop").kernel.write(DRIVERS_PROBE, "0000:01:00.0")
+            Host.simulated("laptop").session.kernel.write(DRIVERS_PROBE, "0000:01:00.0")
         assert caught.value.symbol == "EIO"
 
     def test_a_module_that_nobody_has_cannot_be_loaded(self) -> None:

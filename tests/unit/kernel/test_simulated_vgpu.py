@@ -250,7 +250,7 @@ class TestAnOlderCard:
         assert refusal(kernel, f"{folder}/create", new()) == "ENODEV"
         with pytest.raises(WouldBlock):
             kernel.read(device(T4, "driver_override"))
-        kernel.let_go(T4)
+        kernel.release(T4)
         assert not kernel.has(device(T4, held))
         assert not kernel.has(device(T4, "mdev_supported_types"))
         kernel.write(f"{PCI_DRIVERS}/nvidia/bind", T4)
@@ -294,7 +294,7 @@ class TestRemoval:
         assert available(kernel, A2_VFS[2]) == numbers
         assert offered(kernel, A2_VFS[0]) == {}
         assert survives_its_file(kernel)
-        kernel.let_go(name)
+        kernel.release(name)
         assert not kernel.has(home)
         assert kernel.write_ended(f"sim:{name}") == "returned"
         create(kernel, A2_VFS[0], A2_4C)
@@ -314,7 +314,7 @@ class TestRemoval:
         (cdev,) = kernel.children(f"{BUS}/{name}/vfio-dev")
         add_process(tree, 778, "qemu", "0::/", f"/dev/vfio/devices/{cdev}")
         hangs(kernel, f"{BUS}/{name}/remove", "1")
-        kernel.let_go(name)
+        kernel.release(name)
         assert not kernel.has(f"/dev/vfio/devices/{cdev}")
 
     def test_told_to_hang_it_looks_like_a_held_one(self) -> None:
@@ -322,7 +322,7 @@ class TestRemoval:
         hangs(kernel, f"{BUS}/{name}/remove", "1")
         assert name not in kernel.children(BUS)
         assert kernel.has(device(A2_VFS[0], name))
-        kernel.let_go(name)
+        kernel.release(name)
         assert not kernel.has(device(A2_VFS[0], name))
 
     def test_an_orphan_takes_no_share_and_can_be_removed(self) -> None:
@@ -636,7 +636,7 @@ class TestVirtualFunctions:
         with pytest.raises(WouldBlock):
             kernel.read(device(self.NVME, "sriov_numvfs"))
         assert survives_its_file(kernel)
-        kernel.let_go(self.NVME)
+        kernel.release(self.NVME)
         assert vfs(kernel, self.NVME) == []
         assert kernel.read(device(self.NVME, "sriov_numvfs")) == "0"
         kernel.write(device(self.NVME, "sriov_numvfs"), "3")
@@ -649,7 +649,7 @@ class TestVirtualFunctions:
         assert refusal(kernel, path, "2") == "ENOMEM"
         hangs(kernel, path, "2")
         assert vfs(kernel, self.NVME) == []
-        kernel.let_go(self.NVME)
+        kernel.release(self.NVME)
         assert len(vfs(kernel, self.NVME)) == 2
         kernel = simulated("lab", Fault(1, DIE))
         with pytest.raises(SimulatedDeath):
@@ -707,7 +707,7 @@ class TestNvidiasTool:
             kernel.manage_vfs(L40S, on=False)
         assert caught.value.facts["ticket"] == f"sim:{L40S}"
         assert len(vfs(kernel, L40S)) == 24
-        kernel.let_go(L40S)
+        kernel.release(L40S)
         assert vfs(kernel, L40S) == []
         kernel.manage_vfs(L40S, on=True)
         assert len(vfs(kernel, L40S)) == 32
@@ -733,7 +733,7 @@ class TestNvidiasTool:
         assert kernel.children(BUS) == []
         assert vfs(kernel, A2) == A2_VFS[2:]
         assert kernel.has(device(A2_VFS[1], A2_THERE[1]))
-        kernel.let_go(A2)
+        kernel.release(A2)
         assert vfs(kernel, A2) == []
         assert not kernel.has(f"{PCI_DEVICES}/{A2_VFS[1]}")
         kernel.write(f"{PCI_DRIVERS}/nvidia/bind", A2)
@@ -786,7 +786,7 @@ class TestKeptFiles:
 
     def test_lie_where_a_host_file_can_hold_them(self) -> None:
         for path in ("/sys/x", "/root/x", "/etc"):
-            with pytest.raises(HostError, match="no such place"):
+            with pytest.raises(HostError, match="no such directory"):
                 simulated("a2").replace_file(path, "x")
 
     def test_faults_come_at_them_too(self) -> None:

@@ -62,7 +62,7 @@ class TestTheLock:
     def test_of_one_that_is_at_work_says_who(self, tmp_path: Path) -> None:
         with held(tmp_path / "lock", wait=0), pytest.raises(Busy) as caught, held(tmp_path / "lock", wait=0):
             pytest.fail("held twice")
-        assert caught.value.message == f"another vfioctl is at work on this host (process {os.getpid()})"
+        assert caught.value.message == f"another vfioctl is changing this host (process {os.getpid()})"
         assert caught.value.hint == "wait for it to finish"
 
     def test_of_one_that_has_gone_says_what_it_left(self, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ class TestTheLock:
                 pytest.fail("held twice")
         finally:
             os.close(fd)
-        assert caught.value.message == (f"a write that process {gone.pid} left in the kernel is still under way")
+        assert caught.value.message == (f"a write that process {gone.pid} started is still under way in the kernel")
         assert "recover" in caught.value.hint
 
     @pytest.mark.parametrize("text", ["", "x", "\0\0", "9" * 100])

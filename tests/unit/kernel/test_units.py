@@ -177,6 +177,7 @@ class TestStartingAndStopping:
         assert self.NAME in caught.value.hint
         assert caught.value.facts["pid"]
 
+    @pytest.mark.alone
     def test_whose_process_is_killed_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(units, "_systemctl", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(HostError, match="killed"):

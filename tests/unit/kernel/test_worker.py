@@ -301,7 +301,7 @@ class TestTickets:
         assert write_ended("1:2", verdicts) == "returned"
 
 
-# -- behind the seam -------------------------------------------------------------------------------------
+# -- behind the protocol ---------------------------------------------------------------------------------
 
 
 def live(**seconds: float) -> Live:

@@ -1,1 +1,1 @@
-"""cli"""
+"""The commands bind, unbind, reset and rom."""

@@ -1,16 +1,15 @@
-"""`vfioctl bind`: devices to vfio-pci."""
+"""`vfioctl bind`: binds devices to vfio-pci. May not add behaviour to the api."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from vfioctl.console.changes import carry_out, preview
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
+from vfioctl.binding.api import BindingApi, units_to_stop
+from vfioctl.console.changes import carry_out
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
 from vfioctl.console.options import (
     AsJson,
-    Devices,
     DryRun,
     Every,
     ForceHolders,
@@ -19,17 +18,16 @@ from vfioctl.console.options import (
     Wait,
     WithGroup,
     Yes,
+    device_argument,
 )
-from vfioctl.console.waiting import planned
-
-if TYPE_CHECKING:
-    from vfioctl.core.change import Plan
+from vfioctl.console.waiting import Board, seconds_in
+from vfioctl.inventory.api import suggest_devices
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl bind gpu1 --dry-run --simulate hgx8
   vfioctl bind 0b:00.0 --simulate workstation
@@ -38,14 +36,14 @@ app = typer.Typer(add_completion=False)
 )
 def bind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    devices: Devices,
+    devices: Annotated[list[str], device_argument(suggest_devices)],
     *,
     driver: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Another VFIO driver than the best one for each function.")
+        str | None, typer.Option(metavar="NAME", help="Use this VFIO driver instead of the best one for each function.")
     ] = None,
     with_group: WithGroup = False,
     allow_boot_vga: Annotated[
-        bool, typer.Option("--allow-boot-vga", help="Even the GPU that shows the boot messages and the console.")
+        bool, typer.Option("--allow-boot-vga", help="Also bind the GPU that shows the boot messages and the console.")
     ] = False,
     wait: Wait = None,
     stop_services: StopServices = False,
@@ -58,37 +56,22 @@ def bind(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Hand devices to vfio-pci, ready for a guest.
 
-    The whole card goes together, with all functions of its IOMMU groups; bridges stay. The driver is vfio-pci, or the
-    VFIO variant made for that function. What somebody uses is refused, naming them; nothing is ever killed. The driver
-    is made to let go first: persistence mode, unbindLock, consoles. It counts as done when a fresh look at the host
-    finds every function there and the kernel calls the group viable; otherwise everything is put back.
+    All functions of a card are bound together; bridges stay with the host. The driver is vfio-pci, or the VFIO variant
+    driver for the function. A device in use is refused, and its holders are listed; no process is ever killed. First
+    the old driver has to release the device: persistence mode, unbindLock, consoles. The change succeeds if every
+    function is found on its VFIO driver and the kernel calls the group viable; otherwise everything is rolled back.
     """
-    host = chosen(ctx).open()
-    units = units_to_stop(stop_service or (), known=stop_services)
-
-    def plan_it() -> "Plan":
-        return host.plan_bind(
+    session = opened(ctx)
+    with Board() as board:
+        plan = BindingApi(session).plan_bind(
             devices,
             every=every,
             driver=driver,
             with_group=with_group,
             allow_boot_vga=allow_boot_vga,
-            stop_services=units,
+            stop_services=units_to_stop(stop_service or (), known=stop_services),
             force_holders=force_holders,
+            wait=seconds_in(wait),
+            waiting=board.show,
         )
-
-    plan = planned(plan_it, wait=wait)
-    if dry_run:
-        preview(plan, as_json=as_json)
-    else:
-        carry_out(host, plan, ask=not yes, as_json=as_json)
-
-
-def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
-    """The units that may be stopped: those named, and with `--stop-services` those that only look after GPUs."""
-    if not named and not known:
-        return ()
-    from vfioctl.host import gpu_services
-
-    given = (name if name.endswith(".service") else f"{name}.service" for name in named)
-    return tuple(dict.fromkeys([*given, *(gpu_services() if known else ())]))
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -1,30 +1,32 @@
-"""`vfioctl reset`: one device, by a method that hits no other in use."""
+"""`vfioctl reset`: resets one device. May not affect another device that is in use."""
 
 from typing import Annotated
 
 import typer
 
-from vfioctl.console.changes import carry_out, preview
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
-from vfioctl.console.options import AsJson, Device, DryRun, ForceHolders, Wait, Yes
-from vfioctl.console.waiting import planned
+from vfioctl.binding.api import BindingApi
+from vfioctl.console.changes import carry_out
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, DryRun, ForceHolders, Wait, Yes, device_argument
+from vfioctl.console.waiting import Board, seconds_in
+from vfioctl.inventory.api import suggest_devices
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl reset 41:00.0 --dry-run --simulate lab
   vfioctl reset 42:00.0 --method flr --yes --simulate lab""",
 )
 def reset(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    device: Device,
+    device: Annotated[str, device_argument(suggest_devices)],
     *,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="One of those that show lists: flr, bus, pm, ...")
+        str | None, typer.Option(metavar="NAME", help="Use this reset method, such as flr; `vfioctl show` lists them.")
     ] = None,
     wait: Wait = None,
     force_holders: ForceHolders = False,
@@ -34,13 +36,14 @@ def reset(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Reset a device that nobody uses.
 
-    By the kernel's first method, or the one named. A bus reset takes down all below the same bridge, and is refused
-    while any other of these is in use; so is the boot display, and a GPU that NVIDIA's driver keeps open. Afterwards
-    its configuration space is read: a device that does not answer is said to be dead, marked, and kept from guests.
+    Uses the kernel's first method, or the one named. A bus reset also resets all other devices below the same bridge,
+    and is refused while one of them is in use. The boot display, and a GPU that NVIDIA's driver keeps open, are refused
+    too. Afterwards vfioctl reads the configuration space: a device that does not answer is marked as dead and kept from
+    guests.
     """
-    host = chosen(ctx).open()
-    plan = planned(lambda: host.plan_reset(device, method=method, force_holders=force_holders), wait=wait)
-    if dry_run:
-        preview(plan, as_json=as_json)
-    else:
-        carry_out(host, plan, ask=not yes, as_json=as_json)
+    session = opened(ctx)
+    with Board() as board:
+        plan = BindingApi(session).plan_reset(
+            device, method=method, force_holders=force_holders, wait=seconds_in(wait), waiting=board.show
+        )
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)

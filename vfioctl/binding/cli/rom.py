@@ -1,25 +1,26 @@
-"""`vfioctl rom`: a device's expansion ROM, checked, and saved for a guest to boot with."""
+"""`vfioctl rom`: checks a device's expansion ROM and saves it for a guest. May not add behaviour to the api."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
-from vfioctl.console.options import AsJson, Device
-from vfioctl.console.output import draw, emit_json, say, width
-from vfioctl.console.writing import refuse_to_replace, write_whole
+from vfioctl.binding.api import BindingApi
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, device_argument
+from vfioctl.console.output import draw, emit_json, refuse_to_replace, say, width, write_whole
 from vfioctl.errors import VerifyError
 
 if TYPE_CHECKING:
     from vfioctl.binding.model.rom import Rom
+from vfioctl.inventory.api import suggest_devices
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl rom gpu1 --simulate workstation
   vfioctl rom gpu1 --simulate workstation -o gpu1.rom
@@ -27,22 +28,21 @@ app = typer.Typer(add_completion=False)
 )
 def rom(
     ctx: typer.Context,
-    device: Device,
+    device: Annotated[str, device_argument(suggest_devices)],
     *,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
-    unsound: Annotated[bool, typer.Option("--unsound", help="Write it even when its checks fail.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it to FILE.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    unsound: Annotated[bool, typer.Option("--unsound", help="Write the ROM even if its checks fail.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Save a device's expansion ROM and check it.
 
-    Says which images it holds, whether they are for this device, and whether their checksums are right. A ROM that is
-    not sound is not written without --unsound: --force alone never puts a bad ROM in the place of a good one.
+    Lists the images in the ROM, and checks that they are for this device and have correct checksums. A ROM that fails a
+    check is written only with --unsound; --force alone never replaces a good ROM with a bad one.
     """
     if output is not None:
         refuse_to_replace(output, force=force, otherwise="without -o the ROM is only checked")
-    host = chosen(ctx).open()
-    data, found = host.rom(device)
+    data, found = BindingApi(opened(ctx)).rom(device)
     if output is not None and (found.is_sound or unsound):
         write_whole(output, data)
     if as_json:
@@ -58,10 +58,10 @@ def rom(
 
 
 def _verify(found: "Rom", output: Path | None, *, unsound: bool) -> None:
-    """Raises VerifyError."""
+    """Raise VerifyError if the ROM has faults, unless `unsound`."""
     if not found.is_sound and not unsound:
         raise VerifyError(
             f"the ROM of {found.address} is not sound: {'; '.join(found.faults)}",
-            hint="nothing was written; with --unsound it is, as it was read" if output else "",
+            hint="nothing was written; --unsound writes it as it was read" if output else "",
             facts={"rom": found.model_dump(mode="json")},
         )

@@ -1,29 +1,31 @@
-"""`vfioctl unbind`: devices back to the drivers they had."""
+"""`vfioctl unbind`: returns devices to their drivers. May not add behaviour to the api."""
 
 from typing import Annotated
 
 import typer
 
-from vfioctl.console.changes import carry_out, preview
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
-from vfioctl.console.options import AsJson, Devices, DryRun, Every, ForceHolders, Wait, WithGroup, Yes
-from vfioctl.console.waiting import planned
+from vfioctl.binding.api import BindingApi
+from vfioctl.console.changes import carry_out
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, DryRun, Every, ForceHolders, Wait, WithGroup, Yes, device_argument
+from vfioctl.console.waiting import Board, seconds_in
+from vfioctl.inventory.api import suggest_devices
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl unbind gpu1 --simulate hgx8
   vfioctl unbind gpu1 --to nouveau --dry-run --simulate workstation""",
 )
 def unbind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    devices: Devices,
+    devices: Annotated[list[str], device_argument(suggest_devices)],
     *,
-    to: Annotated[str | None, typer.Option(metavar="DRIVER", help="Another driver than the one it had.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="DRIVER", help="Use this driver, not the previous one.")] = None,
     with_group: WithGroup = False,
     wait: Wait = None,
     force_holders: ForceHolders = False,
@@ -34,16 +36,19 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Give devices back to the drivers they had.
 
-    The driver and the driver_override that were there before bind are put back, for the whole card and what was bound
-    with it, with consoles, power settings and services; where nothing was recorded, the kernel chooses the driver. A
-    device that a guest has open is refused: the kernel would wait for the guest for ever.
+    Restores the driver and driver_override from before bind, for the whole card and what was bound with it, and also
+    consoles, power settings and services. Without a record, the kernel chooses the driver. A device that a guest has
+    open is refused, because the kernel would wait for the guest forever.
     """
-    host = chosen(ctx).open()
-    plan = planned(
-        lambda: host.plan_unbind(devices, every=every, to=to, with_group=with_group, force_holders=force_holders),
-        wait=wait,
-    )
-    if dry_run:
-        preview(plan, as_json=as_json)
-    else:
-        carry_out(host, plan, ask=not yes, as_json=as_json)
+    session = opened(ctx)
+    with Board() as board:
+        plan = BindingApi(session).plan_unbind(
+            devices,
+            every=every,
+            to=to,
+            with_group=with_group,
+            force_holders=force_holders,
+            wait=seconds_in(wait),
+            waiting=board.show,
+        )
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -1,1 +1,1 @@
-"""cli"""
+"""The commands inventory and show."""

@@ -1,35 +1,39 @@
-"""`vfioctl show`: everything about one function."""
+"""`vfioctl show`: shows everything about one function. May not add behaviour to the api."""
+
+from typing import Annotated
 
 import typer
 
 from vfioctl.console.changes import tell_unfinished
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
-from vfioctl.console.options import AsJson, Device
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, device_argument
 from vfioctl.console.output import draw, emit, width
+from vfioctl.inventory.api import InventoryApi, suggest_devices
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl show gpu1 --simulate hgx8
   vfioctl show 0b:00.0 --simulate workstation
   vfioctl show gpu7 --simulate mi300x --json""",
 )
-def show(ctx: typer.Context, device: Device, *, as_json: AsJson = False) -> None:
+def show(
+    ctx: typer.Context, device: Annotated[str, device_argument(suggest_devices)], *, as_json: AsJson = False
+) -> None:
     """Show everything about one device.
 
-    Its driver, its IOMMU group, its place, memory, link, power and virtual functions; and which functions would
-    travel with it to a guest, and why.
+    Shows its driver, IOMMU group, place, memory, link, power and virtual functions, and which functions must go to a
+    guest together with it, and why.
     """
-    from vfioctl.inventory.selector import select
-
-    host = chosen(ctx).open()
-    found = host.inventory()
-    tell_unfinished(host)
-    (address,) = select(found, [device], every=False)
+    session = opened(ctx)
+    api = InventoryApi(session)
+    found = api.inventory()
+    tell_unfinished(session)
+    (address,) = api.chosen(found, [device])
     if as_json:
         emit(found.by_address[address].model_dump_json(indent=2))
         return

@@ -1,4 +1,4 @@
-"""One function on a page: everything known about it, and what would travel with it and why."""
+"""Renders one function: all its facts, and what goes to a guest together with it. May not read the host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rich.text import Text
 from vfioctl.console import words
 from vfioctl.inventory.model.functions import Function, Group, Inventory
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.travel import travel_lines
 
 _Facts = Iterable[tuple[str, str | Text | None]]
 
 
 def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> RenderableType:
-    """The page of a function that the inventory has, made for `width` columns."""
+    """Render a function of the inventory for `width` columns."""
     function = inventory.by_address[address]
     sections = (
         ("Identity", _identity(function)),
@@ -33,17 +34,17 @@ def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> R
         ("Could not be read", function.unknown.items()),
     )
     drawn = [part for name, facts in sections for part in _section(name, facts)]
-    marked = [Text(words.mark_line(function.mark), style="bold red")] if function.mark else []
+    marked = [Text(phrases.mark_line(function.mark), style="bold red")] if function.mark else []
     return Stack(_title(inventory, function), *marked, *drawn, *travel_lines(inventory, function, width))
 
 
 def _title(inventory: Inventory, function: Function) -> Text:
-    name = words.gpu_names(inventory).get(function.address, "")
-    return Text("  ".join(filter(None, (function.address, name, words.name_of(function)))), style="bold")
+    name = phrases.gpu_names(inventory).get(function.address, "")
+    return Text("  ".join(filter(None, (function.address, name, phrases.name_of(function)))), style="bold")
 
 
 def _section(name: str, facts: _Facts) -> Iterator[RenderableType]:
-    """A heading and its facts; nothing when there are none."""
+    """Yield a heading and its facts; nothing if there are none."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=18)
     for label, fact in facts:
@@ -63,14 +64,14 @@ def _identity(function: Function) -> _Facts:
 
 
 def _driver(function: Function) -> _Facts:
-    yield "bound to", words.function_driver(function)
+    yield "bound to", phrases.function_driver(function)
     yield "driver_override", function.driver_override or words.NONE
     yield "could use", ", ".join(function.available_drivers) or words.NONE
 
 
 def _isolation(inventory: Inventory, function: Function) -> _Facts:
     group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-    yield "IOMMU group", _group_words(group) if group else words.group_name(function.iommu_group)
+    yield "IOMMU group", _group_words(group) if group else phrases.group_name(function.iommu_group)
     yield "VFIO group node", function.vfio_group or words.NONE
     yield "VFIO device node", function.vfio_cdev
     yield "boot display", "yes: to bind it takes --allow-boot-vga" if function.boot_vga else None
@@ -80,15 +81,15 @@ def _group_words(group: Group) -> str:
     kind = f" ({group.type})" if group.type else ""
     if group.viable:
         return f"{group.id}{kind}, viable for a guest"
-    return f"{group.id}{kind}, not viable for a guest while the host has {words.blockers(group)}"
+    return f"{group.id}{kind}, not viable for a guest while the host has {phrases.blockers(group)}"
 
 
 def _place(inventory: Inventory, function: Function) -> _Facts:
     nodes = {node.id: node for node in inventory.numa_nodes}
     node = nodes.get(-1 if function.numa_node is None else function.numa_node)
-    yield "NUMA node", words.node_heading(function.numa_node, node).removeprefix("NUMA node ")
+    yield "NUMA node", phrases.node_heading(function.numa_node, node).removeprefix("NUMA node ")
     bridge = inventory.by_address.get(function.upstream) if function.upstream else None
-    yield "below", f"{function.upstream} {words.name_of(bridge) if bridge else ''}" if function.upstream else None
+    yield "below", f"{function.upstream} {phrases.name_of(bridge) if bridge else ''}" if function.upstream else None
     yield "needs", words.listed(function.suppliers)
     yield "is needed by", words.listed(function.consumers)
 
@@ -103,8 +104,8 @@ def _memory(function: Function) -> _Facts:
 
 def _link_and_power(function: Function) -> _Facts:
     if function.link:
-        yield "link now", words.link_pair(function.link.speed, function.link.width)
-        yield "link at most", words.link_pair(function.link.max_speed, function.link.max_width)
+        yield "link now", phrases.link_pair(function.link.speed, function.link.width)
+        yield "link at most", phrases.link_pair(function.link.max_speed, function.link.max_width)
     yield "power state", function.power_state
     yield "D3cold", None if function.d3cold_allowed is None else "allowed" if function.d3cold_allowed else "not allowed"
     yield "reset by", ", ".join(function.reset_methods) or (words.UNKNOWN if function.mark else words.NONE)

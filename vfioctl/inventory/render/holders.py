@@ -1,4 +1,4 @@
-"""Who holds some devices: processes, guests, disks, interfaces, the kernel; and what makes each let go."""
+"""Renders the holders of devices, and what makes each release its device. May not read the host."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.console import words
-from vfioctl.console.columns import Column, Layout
-from vfioctl.console.notes import note_lines
+from vfioctl.console.columns import Column, Layout, note_lines
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import Subject
+from vfioctl.inventory.render import phrases
 
 _COLUMNS = (Column("PID", right=True), Column("NAME"), Column("USER"), Column("WHO"))
 _INDENT = 2
 _UNCUT = 1 << 16
-"""Lines may be wider than the terminal: half the name of a unit is of no use."""
+"""Width in columns; lines are never truncated to the terminal, so that unit names can be copied."""
 
 
 def holders_page(found: Holders) -> RenderableType:
-    """By device; where several have the very same holders, together."""
+    """Render the holders by device; devices with the same holders are grouped."""
     return Stack(*_parts(found))
 
 
@@ -48,7 +48,7 @@ def _indented(what: RenderableType, columns: int) -> Padding:
 
 
 def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple[Holder, ...]]:
-    """The holders without their devices, by the devices that have just these."""
+    """Return the holders, grouped by the devices that have exactly these."""
     found: dict[Subject, tuple[Holder, ...]] = {}
     for holder in holders:
         found[holder.address] = (*found.get(holder.address, ()), holder)
@@ -64,21 +64,21 @@ def _row(holder: Holder) -> tuple[str, ...]:
 
 
 def _who(holder: Holder) -> str:
-    """What a process is a part of, as far as its ending is concerned; of others their kind."""
+    """Return the guest, container or unit of a process; the kind of other holders."""
     if holder.pid is None:
         return holder.kind.value
     return f"guest {holder.guest}" if holder.guest else holder.container or holder.unit or "-"
 
 
 def _how(alike: Sequence[Holder]) -> str:
-    """The ways in which one process holds a device, and what ends them."""
+    """Return how one process holds a device, and the remedy."""
     ways = [": ".join(filter(None, (holder.path, holder.how))) for holder in alike]
     pod = [f"pod {alike[0].pod}"] if alike[0].pod else []
     return words.plain("  ->  ".join(filter(None, ("; ".join([*ways, *pod]), alike[0].remedy))))
 
 
 def _notes(found: Holders) -> Iterator[str]:
-    yield from map(words.mark_line, found.marks)
+    yield from map(phrases.mark_line, found.marks)
     for holder in found.holders:
         if holder.kind == HolderKind.CONSOLE:
             yield f"{holder.address} has the text console on it ({words.plain(holder.name)}, {holder.path})."

@@ -1,4 +1,4 @@
-"""The inventory as a table: GPUs with their companions by NUMA node, or every function."""
+"""Renders the inventory as a table: GPUs with companions by NUMA node, or every function. May not read the host."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console import words
-from vfioctl.console.columns import Cell, Column, Layout, table
-from vfioctl.console.notes import gpu_notes, mark_notes, note_lines, warning_notes
+from vfioctl.console.columns import Cell, Column, Layout, note_lines, table
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.render import phrases
+from vfioctl.inventory.render.notes import gpu_notes, mark_notes, warning_notes
 
 _GPU_COLUMNS = (
     Column("GROUP", right=True),
@@ -43,7 +44,7 @@ _Row = tuple[Cell, ...]
 
 
 def inventory_table(inventory: Inventory, *, width: int, everything: bool) -> RenderableType:
-    """The GPUs, or every function, made for `width` columns."""
+    """Render the GPUs, or every function, for `width` columns."""
     body = _all_lines(inventory, width) if everything else _gpu_lines(inventory, width)
     notes = (*(mark_notes if everything else gpu_notes)(inventory), *warning_notes(inventory))
     return Stack(*_heading(inventory), *body, *note_lines(notes))
@@ -54,7 +55,7 @@ def _heading(inventory: Inventory) -> Iterator[Text]:
     physical = [gpu for gpu in inventory.gpus if not gpu.is_vf]
     tallies = [_tally(inventory, gpus, noun) for gpus, noun in ((physical, "GPU"), (virtual, "VF")) if gpus]
     yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
-    yield Text(words.iommu_line(inventory))
+    yield Text(phrases.iommu_line(inventory))
 
 
 def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
@@ -70,15 +71,15 @@ def _all_lines(inventory: Inventory, width: int) -> Iterator[Text]:
 def _function_row(function: Function) -> _Row:
     return (
         function.address,
-        words.group_name(function.iommu_group),
-        words.node_name(function.numa_node),
-        words.driver_or_mark(function),
+        phrases.group_name(function.iommu_group),
+        phrases.node_name(function.numa_node),
+        phrases.driver_or_mark(function),
         f"{function.vendor_id}:{function.device_id}",
         words.plain(function.class_name or function.class_code),
-        words.link_now(function.link),
+        phrases.link_now(function.link),
         words.size(function.prefetchable_64) if function.prefetchable_64 else "",
         words.plain(function.driver_override or ""),
-        words.name_of(function),
+        phrases.name_of(function),
     )
 
 
@@ -88,15 +89,15 @@ def _gpu_lines(inventory: Inventory, width: int) -> Iterator[Text]:
     nodes = {node.id: node for node in inventory.numa_nodes}
     for number in sorted(sections, key=lambda n: (n is None, n)):
         yield Text()
-        yield Text(words.node_heading(number, nodes.get(-1 if number is None else number)))
+        yield Text(phrases.node_heading(number, nodes.get(-1 if number is None else number)))
         yield layout.header()
         yield from layout.lines(sections[number])
 
 
 def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
-    """The rows by NUMA node. A companion stands under the first GPU that it travels with."""
+    """Return the rows by NUMA node. A companion is listed below its first GPU."""
     sections: dict[int | None, list[_Row]] = {}
-    names = words.gpu_names(inventory)
+    names = phrases.gpu_names(inventory)
     seen: set[PciAddress] = set()
     for gpu in inventory.gpus:
         if gpu.address in seen or gpu.physfn in inventory.by_address:
@@ -115,22 +116,22 @@ def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
 def _gpu_row(inventory: Inventory, function: Function, names: dict[PciAddress, str]) -> _Row:
     group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
     return (
-        words.group_name(function.iommu_group),
+        phrases.group_name(function.iommu_group),
         function.address,
         names.get(function.address, ""),
-        words.function_driver(function),
-        words.guest_state(function, group),
-        words.link_now(function.link),
+        phrases.function_driver(function),
+        phrases.guest_state(function, group),
+        phrases.link_now(function.link),
         words.size(function.prefetchable_64) if function.prefetchable_64 else "",
         f"{function.vendor_id}:{function.device_id}",
         words.plain(function.driver_override or ""),
         words.plain(" ".join(function.available_drivers)),
-        words.name_of(function),
+        phrases.name_of(function),
     )
 
 
 def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
-    """All VFs of one PF, folded into a line."""
+    """Yield one row that summarises all VFs of a PF."""
     virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
     if not virtual:
         return
@@ -140,7 +141,7 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
         format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
         f"+ {words.counted(len(virtual), 'VF')}",
         "",
-        words.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
+        phrases.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
         "ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
         "",
         "",

@@ -1,4 +1,4 @@
-"""What would go to a guest together with a function, and why; and what stays."""
+"""Renders what goes to a guest together with a function, why, and what stays. May not read the host."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console import words
 from vfioctl.console.columns import Cell, Column, Layout
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.render import phrases
 
 _INDENT = 2
 
 
 def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterator[RenderableType]:
-    """The section of a page; empty for a bridge, which never travels."""
+    """Yield the lines of the section; none for a bridge, which stays with the host."""
     if function.is_bridge:
         return
     rows = [_row(inventory, address, _why(inventory, function, address)) for address in function.companions]
@@ -32,12 +32,12 @@ def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterat
 
 def _row(inventory: Inventory, address: PciAddress, why: str) -> tuple[Cell, ...]:
     member = inventory.by_address[address]
-    return address, why, words.function_driver(member), words.name_of(member)
+    return address, why, phrases.function_driver(member), phrases.name_of(member)
 
 
 def _why(inventory: Inventory, function: Function, address: PciAddress) -> str:
     if address not in inventory.card_of(function.address):
-        return f"group {words.group_name(function.iommu_group)}: --with-group"
+        return f"group {phrases.group_name(function.iommu_group)}: --with-group"
     return "same card" if address.slot == function.address.slot else "linked to the card"
 
 

@@ -1,4 +1,4 @@
-"""The inventory as a tree: NUMA node, IOMMU group, members."""
+"""Renders the inventory as a tree: NUMA node, IOMMU group, members. May not read the host."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from rich.text import Text
 from rich.tree import Tree
 
 from vfioctl.console import words
-from vfioctl.console.notes import gpu_notes, note_lines, warning_notes
+from vfioctl.console.columns import note_lines
 from vfioctl.inventory.model.functions import Function, Group, Inventory
 from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.render import phrases
+from vfioctl.inventory.render.notes import gpu_notes, warning_notes
 
 
 def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
-    """The groups that have a GPU or a companion of one, with all their members; or every group."""
+    """Render the groups that have a GPU or a companion, with all members; or every group."""
     wanted = {f.address for f in inventory.functions} if everything else _gpus_and_companions(inventory)
     nodes = {node.id: node for node in inventory.numa_nodes}
     trees = []
     for number, blocks in _by_node(inventory, wanted).items():
-        tree = Tree(_line(words.node_heading(number, nodes.get(-1 if number is None else number))))
+        tree = Tree(_line(phrases.node_heading(number, nodes.get(-1 if number is None else number))))
         for group, members in blocks:
             branch = tree.add(_group_line(group))
             for line in _member_lines(inventory, members, unfold=everything):
                 branch.add(line)
         trees.append(tree)
     return Stack(
-        Text(words.iommu_line(inventory)), *trees, *note_lines((*gpu_notes(inventory), *warning_notes(inventory)))
+        Text(phrases.iommu_line(inventory)), *trees, *note_lines((*gpu_notes(inventory), *warning_notes(inventory)))
     )
 
 
@@ -36,7 +38,7 @@ _Block = tuple[Group | None, tuple[PciAddress, ...]]
 
 
 def _by_node(inventory: Inventory, wanted: set[PciAddress]) -> dict[int | None, list[_Block]]:
-    """Every group once, under the node of its first wanted member; the ungrouped one by one."""
+    """Return each group under the node of its first wanted member, and functions without a group one by one."""
     nodes: dict[int | None, list[_Block]] = {}
     seen: set[int] = set()
     for function in inventory.functions:
@@ -51,7 +53,7 @@ def _by_node(inventory: Inventory, wanted: set[PciAddress]) -> dict[int | None, 
 
 
 def _gpus_and_companions(inventory: Inventory) -> set[PciAddress]:
-    """VFs are told with their PF."""
+    """Return the GPUs and their companions; VFs are shown with their PF."""
     return {
         address
         for gpu in inventory.gpus
@@ -70,7 +72,7 @@ def _group_line(group: Group | None) -> Text:
 
 
 def _member_lines(inventory: Inventory, members: tuple[PciAddress, ...], *, unfold: bool) -> Iterator[Text]:
-    names = words.gpu_names(inventory)
+    names = phrases.gpu_names(inventory)
     for address in members:
         function = inventory.by_address[address]
         yield _member_line(function, names.get(address, ""))
@@ -81,10 +83,10 @@ def _member_lines(inventory: Inventory, members: tuple[PciAddress, ...], *, unfo
 def _member_line(function: Function, name: str) -> Text:
     line = _line(f"{function.address} ")
     line.append(f"{name} " if name else "", style="bold")
-    line.append("[").append_text(words.function_driver(function)).append("] ")
+    line.append("[").append_text(phrases.function_driver(function)).append("] ")
     line.append(f"{function.mark.kind} " if function.mark else "", style="bold red")
     line.append("bridge, stays: " if function.is_bridge else "")
-    return line.append(words.name_of(function))
+    return line.append(phrases.name_of(function))
 
 
 def _virtual_line(inventory: Inventory, function: Function) -> Text:

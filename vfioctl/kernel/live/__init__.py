@@ -1,1 +1,1 @@
-"""live"""
+"""The host of this machine, or of a captured directory."""

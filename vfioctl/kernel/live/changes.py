@@ -1,7 +1,6 @@
-"""Changing this machine, one change at a time: the part of `Live` no listing needs.
+"""Changes to this machine, one at a time: the part of `Live` that no listing needs.
 
-Whatever can block is done by workers. Its parts are imported when they are asked for: a listing is
-to be quick.
+Workers make the calls that can block. Modules are imported when they are used, so that a listing starts quickly.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 VFIO_GROUP_FLAGS_VIABLE = 1
-_FOR_A_GROUP = 5.0
+_GROUP_SECONDS = 5.0
 
 
 class _Locks(threading.local):
-    """The descriptors of the locks that a thread holds: whatever it changes has them too. And where verdicts go."""
+    """The descriptors of the locks that a thread holds, which its workers inherit, and the file for verdicts."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -33,7 +32,7 @@ class _Locks(threading.local):
 
 
 class LiveChange:
-    """`_read_only`: nothing is changed, and everything that would be is refused."""
+    """`_read_only`: every change is refused."""
 
     _read_only: bool
     _timeouts: Timeouts
@@ -42,7 +41,7 @@ class LiveChange:
     def __init__(self) -> None:
         self._locks = _Locks()
         self._verdicts: dict[Path, None] = {}
-        """Where given-up writes may have left their verdicts; the latest last."""
+        """Files that may have the verdicts of writes that were given up; the latest is last."""
 
     @property
     def read_only(self) -> str:
@@ -90,27 +89,27 @@ class LiveChange:
         from vfioctl.kernel.live.services import MANAGE_SECONDS, manage_vfs
 
         timeout = self._timeouts.steps.get("sriov-manage", MANAGE_SECONDS)
-        return manage_vfs(self._workers, address, on=on, timeout=timeout, keep=self._locks.fds)
+        return manage_vfs(self._workers, address, on=on, timeout=timeout, fds=self._locks.fds)
 
     def write_ended(self, ticket: str) -> str | None:
         from vfioctl.kernel.worker.writer import write_ended
 
-        told = [write_ended(ticket, file) for file in [*self._verdicts][::-1]] or [write_ended(ticket, None)]
-        return next((said for said in told if said != "unknown"), "unknown")
+        verdicts = [write_ended(ticket, file) for file in [*self._verdicts][::-1]] or [write_ended(ticket, None)]
+        return next((verdict for verdict in verdicts if verdict != "unknown"), "unknown")
 
     def load(self, module: str) -> None:
         if self._read_only:
             raise HostError(f"cannot load {module}: {self.read_only}")
         from vfioctl.kernel.live.services import load_module
 
-        load_module(self._workers, module, timeout=self._timeouts.load, keep=self._locks.fds)
+        load_module(self._workers, module, timeout=self._timeouts.load, fds=self._locks.fds)
 
     def persist(self, address: str, *, on: bool) -> None:
         if self._read_only:
             raise HostError(f"the persistence mode of {address} cannot be set: {self.read_only}")
         from vfioctl.kernel.live.services import persist
 
-        persist(self._workers, address, on=on, timeout=self._timeouts.default, keep=self._locks.fds)
+        persist(self._workers, address, on=on, timeout=self._timeouts.default, fds=self._locks.fds)
 
     def set_unit(self, name: str, *, active: bool) -> None:
         if self._read_only:
@@ -118,31 +117,26 @@ class LiveChange:
         from vfioctl.kernel.live.services import UNIT_SECONDS, set_unit
 
         timeout = self._timeouts.steps.get("unit", UNIT_SECONDS)
-        set_unit(self._workers, name, active=active, timeout=timeout, keep=self._locks.fds)
+        set_unit(self._workers, name, active=active, timeout=timeout, fds=self._locks.fds)
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
         try:
-            errno, flags = self._workers.group_flags(self._at(path), timeout=_FOR_A_GROUP)
+            errno, flags = self._workers.group_flags(self._at(path), timeout=_GROUP_SECONDS)
         except Unreturned:
-            errno, flags = errnos.EBUSY, 0  # somebody is in it, or leaves it just now
+            errno, flags = errnos.EBUSY, 0  # somebody has it open, or is closing it
         if errno:
             raise KernelRefused(path, errno)
         return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
     # -- workers -----------------------------------------------------------------------------------
 
-    def prepare(self, lock: Path) -> None:
-        del lock
-        if not self._read_only:
-            self._workers.warm()
-
     @contextmanager
     def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
         with held(lock, wait=wait) as fd:
             if not self._read_only:
-                self._workers.warm()  # it starts while the journal is written
-            # a write in flight keeps the lock should this process die: nobody then probes a half-done state
+                self._workers.warm()  # the fork server starts while the journal is written
+            # a write under way keeps the lock if this process dies, so that nobody probes an intermediate state
             before, self._locks.verdicts = self._locks.verdicts, lock.with_suffix(".verdicts")
             self._locks.fds.append(fd)
             self._verdicts[lock.with_suffix(".verdicts")] = None
@@ -153,5 +147,5 @@ class LiveChange:
                 self._locks.verdicts = before
 
     def close(self) -> None:
-        """Lets its workers end: at once, or when their writes return. What is asked later starts others."""
+        """Ends the workers, at once or when their writes return. Later calls start new ones."""
         self._workers.close()

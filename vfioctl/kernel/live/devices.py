@@ -1,4 +1,4 @@
-"""A function's configuration space and ROM. Runs in a worker: both can block under the device lock."""
+"""Reads a function's configuration space and ROM. Runs in a worker: both can block on the device lock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MOST_ROM = 16 << 20
 
 _CHUNK = 1 << 16
 
-# Words that every kernel takes alike. In older ones pci_write_rom (drivers/pci/pci-sysfs.c) means off only by two bytes
-# at offset 0 of which the first is 0, so that a lone "0" leaves the ROM on; Linux 6.1 takes what kstrtobool does.
+# Values that every kernel accepts. In older ones pci_write_rom (drivers/pci/pci-sysfs.c) switches the ROM off only for
+# two bytes at offset 0 of which the first is "0", so a single "0" leaves the ROM on; Linux 6.1 uses kstrtobool.
 _ON, _OFF = b"1\n", b"0\n"
 
 
 def config_or_errno(path: str) -> bytes | int:
-    """As `read_config`; the errno where it is refused."""
+    """As `read_config`, but returns the errno instead of raising."""
     try:
         return read_config(path)
     except OSError as error:
@@ -25,7 +25,7 @@ def config_or_errno(path: str) -> bytes | int:
 
 
 def rom_or_errno(path: str) -> bytes | int:
-    """As `read_rom`; the errno where it is refused."""
+    """As `read_rom`, but returns the errno instead of raising."""
     try:
         return read_rom(path)
     except OSError as error:
@@ -42,19 +42,19 @@ def read_config(path: str) -> bytes:
 
 
 def read_rom(path: str) -> bytes:
-    """The file `rom`, at most 16 MiB of it, switched on before and off again after. Raises OSError."""
+    """The file `rom`, at most 16 MiB. Switches the ROM on before and off afterwards. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.pwrite(fd, _ON, 0)
         try:
-            return _whole(fd)
+            return _read_all(fd)
         finally:
             os.pwrite(fd, _OFF, 0)
     finally:
         os.close(fd)
 
 
-def _whole(fd: int) -> bytes:
+def _read_all(fd: int) -> bytes:
     data = bytearray()
     while len(data) < MOST_ROM and (more := os.pread(fd, min(_CHUNK, MOST_ROM - len(data)), len(data))):
         data += more

@@ -1,7 +1,7 @@
-"""This machine, or a captured root directory (read-only): what its files say, and NVML.
+"""This machine, or a captured root directory (read-only): reading its files, and NVML.
 
-Every errno becomes KernelRefused. What can block is done by workers. What a listing does not need is imported when
-it is asked for: a listing is to be quick.
+Every errno becomes KernelRefused. Workers make the calls that can block. What a listing does not need is imported when
+it is used, so that a listing starts quickly.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
 _NVML_SECONDS = 5.0
-_FEW = 1000  # up to here a second worker would cost more, in looking up names again, than it saves
+_FEW = 1000  # for fewer subjects a second worker costs more than it saves: each looks up names again
 
 
 class Live(LiveUse, LiveChange):
     """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
 
-    `timeout`: seconds for a read to make progress. Its workers end with it (`close`), and any thread may use it.
+    `timeout`: seconds without progress after which a read is given up. Any thread may use the object. `close` ends its
+    workers.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Live(LiveUse, LiveChange):
         try:
             there = self._at(path)
             if self._root:
-                files.refuse_odd(there)
+                files.refuse_special(there)
             return files.read_text(there)
         except OSError as error:
             raise refused(path, error) from None
@@ -128,7 +129,7 @@ class Live(LiveUse, LiveChange):
         args: Sequence[object] = (),
         timeout: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        todo = [str(subject) for subject in subjects]  # what goes to a worker and back must be plain
+        todo = [str(subject) for subject in subjects]  # workers exchange plain data
         workers = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
         answers = self._workers.survey(reader, todo, args, timeout=timeout or self._timeout, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
@@ -146,7 +147,7 @@ class Live(LiveUse, LiveChange):
         except OSError:
             return None
 
-    # -- what no file says -------------------------------------------------------------------------
+    # -- what is in no file ------------------------------------------------------------------------
 
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self._hardware_database(modalias)
@@ -165,8 +166,8 @@ class Live(LiveUse, LiveChange):
         return partial(_nvml_answer, self._workers.begin(read_gpus, timeout=_NVML_SECONDS))
 
 
-def for_worker(root: str, read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - it comes as plain data, in order
-    """What a worker reads with: the same host."""
+def for_worker(root: str, read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - a worker gets positional arguments
+    """The host object that a worker reads with."""
     return Live(root or "/", read_only=read_only, timeout=timeout)
 
 

@@ -1,4 +1,4 @@
-"""Names of PCI devices: udev's hardware database, else pci.ids, else none. Reads only."""
+"""Names of PCI devices from udev's hardware database, else from pci.ids, else none. Reads only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Names = Callable[[str], Mapping[str, str]]
 
 def hardware_database() -> Names:
     """Looks up a modalias: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ID_PCI_*_FROM_DATABASE."""
-    return _udev() or _pci_ids() or _nothing
+    return _udev() or _pci_ids() or _no_names
 
 
-def _nothing(_modalias: str) -> Mapping[str, str]:
+def _no_names(_modalias: str) -> Mapping[str, str]:
     return {}
 
 
@@ -78,7 +78,7 @@ def _from_pci_ids(text: str, modalias: str) -> Mapping[str, str]:
 
 
 def _section(text: str, start: str) -> tuple[str, str]:
-    """An entry's name, and the deeper-indented lines below it; like `text`, these begin and end with a newline."""
+    """An entry's name, and the more deeply indented lines below it; like `text`, these begin and end with a newline."""
     at = text.find(start)
     if at < 0:
         return "", ""

@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs, and the one thing it is told.
+"""Reads facts about GPUs from NVML, and sets the persistence mode.
 
 Runs in a worker only: any call of NVML may hang for ever.
 """
@@ -14,7 +14,7 @@ _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Excl
 
 
 def read_gpus() -> dict[str, dict[str, str]] | str:
-    """Facts by PCI address, or the reason why there are none."""
+    """Facts by PCI address, or the reason why NVML gives none."""
     try:
         import pynvml
     except ImportError:
@@ -27,7 +27,7 @@ def read_gpus() -> dict[str, dict[str, str]] | str:
 
 
 def _gpu(nvml: Any, number: int) -> tuple[str, dict[str, str]] | None:
-    """One GPU's address and facts; None for one that has fallen off the bus: the others still answer."""
+    """One GPU's address and facts; None for a GPU that has fallen off the bus, so that the others are still read."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         return _facts(nvml, handle)
@@ -49,12 +49,12 @@ def _facts(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
         ),
         "vgpu_heterogeneous_mode": lambda: nvml.nvmlDeviceGetVgpuHeterogeneousMode(handle),
     }
-    facts = {key: said for key, ask in questions.items() if (said := _said(nvml, ask))}
+    facts = {key: answer for key, ask in questions.items() if (answer := _answer(nvml, ask))}
     return f"{int(domain, 16):04x}:{rest}", facts
 
 
 def _vgpu_type(nvml: Any, handle: Any, kind: int) -> str:
-    """`id|name|framebuffer bytes|heads|WxH|max instances`; what is not known of the type is left empty."""
+    """`id|name|framebuffer bytes|heads|WxH|max instances`; unknown parts are left empty."""
     questions: tuple[Callable[[], object], ...] = (
         lambda: nvml.nvmlVgpuTypeGetName(kind).translate(_NO_SEPARATORS),
         lambda: nvml.nvmlVgpuTypeGetFramebufferSize(kind),
@@ -62,19 +62,19 @@ def _vgpu_type(nvml: Any, handle: Any, kind: int) -> str:
         lambda: "x".join(str(pixels) for pixels in nvml.nvmlVgpuTypeGetResolution(kind)),
         lambda: nvml.nvmlVgpuTypeGetMaxInstances(handle, kind),
     )
-    return "|".join((str(kind), *(_said(nvml, ask) for ask in questions)))
+    return "|".join((str(kind), *(_answer(nvml, ask) for ask in questions)))
 
 
-def _said(nvml: Any, ask: Callable[[], object]) -> str:
-    """The answer; nothing from a GPU without MIG, or a binding without the question: others are answered still."""
+def _answer(nvml: Any, ask: Callable[[], object]) -> str:
+    """The answer as text; empty where the GPU (as without MIG) or the binding does not support the question."""
     try:
         return str(ask())
     except (nvml.NVMLError, AttributeError, UnicodeDecodeError):
         return ""
 
 
-def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker is told by position
-    """Sets one GPU's persistence mode and reads it back; gives the reason where that failed, else nothing."""
+def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker gets positional arguments
+    """Sets one GPU's persistence mode and reads it back. Returns the reason of a failure, or an empty text."""
     try:
         import pynvml
     except ImportError:
@@ -84,8 +84,8 @@ def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker i
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:0>8}:{rest}")
         pynvml.nvmlDeviceSetPersistenceMode(handle, int(on))
-        taken = pynvml.nvmlDeviceGetPersistenceMode(handle) == int(on)
+        is_set = pynvml.nvmlDeviceGetPersistenceMode(handle) == int(on)
     except pynvml.NVMLError as error:
         refused = error.args[:1] == (pynvml.NVML_ERROR_NO_PERMISSION,)
         return f"{'only root may do that; ' if refused else ''}NVML: {error}"
-    return "" if taken else f"NVML said that it was done, and the mode is still {'off' if on else 'on'}"
+    return "" if is_set else f"NVML reported success, but the mode is still {'off' if on else 'on'}"

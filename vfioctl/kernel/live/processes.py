@@ -1,7 +1,7 @@
-"""What processes have open, and which devices lie below one, from the files of /proc and /sys.
+"""The device files that processes have open, and the devices below a device, from /proc and /sys.
 
-Reads names and attributes only: no device file is ever opened here, but block devices by `claimed`. What it stats may
-hang (a file on a dead NFS server), so callers ask from a child that they can outlive.
+Reads names and attributes only. Opens no device file, except block devices in `claimed`. A stat may hang (a file on a
+dead NFS server), so callers run this in a worker.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNo
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
-# Directories of sysfs that hold no devices of their own, and a lot of files.
-_BARREN = frozenset(
+# Directories of sysfs that contain no devices but many files.
+_WITHOUT_DEVICES = frozenset(
     {"holders", "integrity", "mq", "msi_irqs", "power", "queue", "queues", "slaves", "statistics", "trace"}
 )
 
 _numbers: dict[bytes, str] = {}
 """The numbers of mapped files by device and inode: thousands of processes map the same libraries.
 
-It fills in the children of one scan, and ends with them.
+A cache in the workers of one scan; it ends with them.
 """
 
 
 def open_nodes(pid: str) -> list[OpenNode]:
     """The device files that a process has open or mapped, each once. Raises OSError."""
     found = dict.fromkeys(_opened(pid))
-    with suppress(ProcessLookupError):  # a thread of the kernel, and what is about to end, has no memory
+    with suppress(ProcessLookupError):  # kernel threads and ending processes have no memory map
         found.update(dict.fromkeys(_mapped(pid)))
     return list(found)
 
@@ -46,7 +46,7 @@ def _opened(pid: str) -> Iterator[OpenNode]:
             with suppress(FileNotFoundError):  # closed meanwhile
                 target = os.readlink(name, dir_fd=directory)
                 if target[0] == "/":
-                    # by the link itself: its text may be a path of another mount namespace
+                    # stat the link itself: its text may be a path in another mount namespace
                     if number := _number(os.stat(name, dir_fd=directory)):
                         yield OpenNode("open", readable(target), number, "")
                 elif target == VFIO_DEVICE:
@@ -82,7 +82,7 @@ def _mapped(pid: str) -> Iterator[OpenNode]:
 
 
 def _mapped_number(pid: str, place: bytes, path: bytes) -> str:
-    """By the mapping itself where that is permitted, else by its path as the process sees it."""
+    """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it."""
     home = f"/proc/{pid}/".encode()
     for way in (home + b"map_files/" + place, home + b"root" + path):
         with suppress(OSError):
@@ -99,13 +99,13 @@ def _bytes(path: str) -> bytes:
 
 
 def below(path: str) -> list[Descendant]:
-    """The devices below a directory of sysfs, but for those below another PCI function. Raises OSError.
+    """The devices below a directory of sysfs, except those below another PCI function. Raises OSError.
 
-    Of their files only `dev` is read: others may sleep under the device lock.
+    Reads only their file `dev`: reading others may wait for the device lock.
     """
     found: list[Descendant] = []
     for directory in _directories(path):
-        with suppress(OSError):  # it may go at any time
+        with suppress(OSError):  # a directory may vanish at any time
             _below(directory, found)
     return found
 
@@ -121,7 +121,7 @@ def _below(path: str, found: list[Descendant]) -> None:
 
 def _directories(path: str) -> list[str]:
     with os.scandir(path) as entries:
-        names = [e.name for e in entries if e.name not in _BARREN and e.is_dir(follow_symlinks=False)]
+        names = [e.name for e in entries if e.name not in _WITHOUT_DEVICES and e.is_dir(follow_symlinks=False)]
     return [f"{path}/{name}" for name in sorted(names) if not PCI_ADDRESS.fullmatch(name)]
 
 
@@ -136,7 +136,7 @@ def claimed(number: str) -> bool:
     """Whether a block device refuses an exclusive open (bd_prepare_to_claim). Raises OSError."""
     name = os.readlink(f"/sys/dev/block/{number}").rpartition("/")[2]
     try:
-        # not by /dev/block, which only udev makes
+        # not /dev/block, which exists only with udev
         os.close(os.open(f"/dev/{name.replace('!', '/')}", os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
         if error.errno == errnos.EBUSY:

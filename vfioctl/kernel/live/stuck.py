@@ -1,4 +1,4 @@
-"""How a call that did not come back is told: which process it is in, where in the kernel, and what ends it."""
+"""The errors for a call that did not return: in which process, where in the kernel, and what ends it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_CALLS = 6
 
 
 def write_never_returned(path: str, value: str, late: Unreturned) -> Stuck:
-    """With the ticket by which `Kernel.write_ended` knows the write again."""
+    """For a write; its facts have the ticket that `Kernel.write_ended` takes."""
     error = _stuck(
         f"writing {value!r} to {path} did not return in {late.seconds:g} s",
-        "something holds the device; the write ends when it lets go, or at the next boot",
+        "something holds the device; the write ends when it is released, or at the next boot",
         late,
     )
     error.next_command = "vfioctl recover"
@@ -25,7 +25,7 @@ def write_never_returned(path: str, value: str, late: Unreturned) -> Stuck:
 
 
 def call_never_returned(what: str, hint: str, late: Unreturned) -> Stuck:
-    """Of a module, a unit, a library or a read."""
+    """For a module, a unit, a library call or a read."""
     return _stuck(f"{what} did not return in {late.seconds:g} s", hint, late)
 
 

@@ -1,4 +1,4 @@
-"""systemd units by systemctl. Runs in a worker where it changes anything."""
+"""Reads, starts and stops systemd units with systemctl. Changes run in a worker."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9:_.@-]|\\x[0-9a-f]{2})*\.(?:service|socket|target|timer|path)", re.ASCII)
 _LONGEST = 255
-"""UNIT_NAME_MAX of systemd counts the closing zero."""
+"""Characters of a unit's name: UNIT_NAME_MAX of systemd without its terminating zero."""
 _TIMEOUT = 10.0
 
 
 def is_unit(name: str) -> bool:
-    """Whether systemd could have a unit of that name, of a kind that is started and stopped."""
+    """Whether this is a valid name of a unit that can be started and stopped."""
     return len(name) <= _LONGEST and _NAME.fullmatch(name) is not None
 
 
 def states(names: Sequence[str]) -> Mapping[str, str]:
-    """systemd's word for each unit that it knows; empty on a machine without systemd."""
+    """The ActiveState of each unit that systemd knows; empty on a machine without systemd."""
     wanted = [name for name in names if is_unit(name)]
     if not wanted:
         return {}
@@ -32,7 +32,7 @@ def states(names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _states(text: str) -> Iterator[tuple[str, str]]:
-    """By every name that a unit has: `display-manager.service` is an alias, and asked for all the same."""
+    """States by every name of a unit: callers may use an alias such as `display-manager.service`."""
     for paragraph in text.split("\n\n"):
         facts = dict(line.partition("=")[::2] for line in paragraph.splitlines())
         state = facts.get("ActiveState")
@@ -40,12 +40,12 @@ def _states(text: str) -> Iterator[tuple[str, str]]:
             yield from ((name, state) for name in facts.get("Names", "").split())
 
 
-def set_active(name: str, active: bool) -> tuple[int, str]:  # noqa: FBT001 - a worker is told by position
-    """systemctl's exit code and complaint; before a start the unit's failures are forgotten (reset-failed)."""
+def set_active(name: str, active: bool) -> tuple[int, str]:  # noqa: FBT001 - a worker gets positional arguments
+    """Starts or stops a unit. Returns systemctl's exit code and the end of its stderr."""
     if not is_unit(name):
         return 2, f"{name[:80]!r} is not the name of a unit that can be started or stopped"
     try:
-        if active:  # a unit that failed too often is started no more; one without failures only complains
+        if active:  # systemd does not start a unit that failed too often; without failures this does nothing
             _systemctl("reset-failed", "--", name)
         done = _systemctl("start" if active else "stop", "--", name)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Who uses the devices of this machine, and what devices say themselves: the part of `Live` no listing needs.
+"""Users of the devices of this machine, configuration space and ROM: the part of `Live` that no listing needs.
 
-Its parts are imported when they are asked for: a listing is to be quick.
+Modules are imported when they are used, so that a listing starts quickly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LiveUse:
-    """`_root` is empty for this machine itself: of a captured directory there is nothing to tell here."""
+    """`_root` is empty for this machine. For a captured directory there is nothing to read here."""
 
     _root: str
     _timeouts: Timeouts
@@ -76,5 +76,5 @@ class LiveUse:
 
 
 def refused(path: str, error: OSError) -> KernelRefused:
-    """The error as the seam has it."""
+    """The OSError as KernelRefused."""
     return KernelRefused(path, error.errno or errnos.EIO)

@@ -1,1 +1,1 @@
-"""recorded"""
+"""A host that is one text file."""

@@ -1,4 +1,4 @@
-"""The hosts that come with vfioctl, and where simulated ones are kept. Touches no device."""
+"""The hosts that come with vfioctl, and the files of simulated hosts. Touches no device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bundled_hosts() -> Mapping[str, Path]:
 
 
 def simulated_file(name: str) -> Path:
-    """The file that a simulated host lives in; a bundled one is copied there when it is first asked for."""
+    """The file of a simulated host. A bundled host is copied there when it is first used."""
     if not _is_name(name):
         return Path(name)
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
@@ -33,9 +33,11 @@ def simulated_file(name: str) -> Path:
 
 
 def reset_simulated(name: str) -> Path:
-    """Puts a simulated bundled host back to its start, its ledger too. Raises BadDocument, NotPermitted."""
+    """Resets a simulated bundled host and its ledger to the start. Raises BadDocument, NotPermitted."""
     if name not in bundled_hosts():
-        raise BadDocument(f"{name[:80]!r} is no bundled host", hint=f"they are {', '.join(bundled_hosts())}")
+        raise BadDocument(
+            f"{name[:80]!r} is not a bundled host", hint=f"the bundled hosts are {', '.join(bundled_hosts())}"
+        )
     file = simulated_file(name)
     _copy(bundled_hosts()[name], file)
     ledger = beside(file)
@@ -45,7 +47,7 @@ def reset_simulated(name: str) -> Path:
 
 
 def beside(file: Path) -> Path:
-    """Another host's ledger is never this machine's."""
+    """The ledger beside a host's file: another host never uses this machine's ledger."""
     return file.with_name(f"{file.name}.ledger.db")
 
 

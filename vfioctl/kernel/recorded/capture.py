@@ -1,6 +1,6 @@
-"""A host as a recorded tree: what a bug report needs and a simulation can run on, and nothing private.
+"""Records a host as a tree: the facts that a bug report or a simulation needs, and nothing private.
 
-Reads through the seam only, so that a recorded host can be captured again and gives the same file.
+Reads through the kernel protocol only, so that a recorded host can be captured again and gives the same file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_of
-from vfioctl.kernel.places import SILENT, places
+from vfioctl.kernel.places import SILENT, UUID_FORM, places
 from vfioctl.kernel.protocol import (
     FIRMWARE_FRAMEBUFFERS,
     IOMMU_GROUPS,
@@ -25,11 +25,41 @@ from vfioctl.kernel.protocol import (
 from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 
-_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
+DEVICE_FILES = frozenset(
+    {
+        "boot_vga",
+        "class",
+        "current_link_speed",
+        "current_link_width",
+        "d3cold_allowed",
+        "device",
+        "driver_override",
+        "enable",
+        "local_cpulist",
+        "max_link_speed",
+        "max_link_width",
+        "modalias",
+        "numa_node",
+        "power_state",
+        "reset_method",
+        "resource",
+        "revision",
+        "sriov_drivers_autoprobe",
+        "sriov_numvfs",
+        "sriov_offset",
+        "sriov_stride",
+        "sriov_totalvfs",
+        "sriov_vf_device",
+        "subsystem_device",
+        "subsystem_vendor",
+        "vendor",
+    }
+)
+_UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
-_UUID_STAND_IN, _MAC_STAND_IN = "00000000-0000-0000-0000-", "00:00:00:00:00:"
-# Words of the kernel command line that say something about devices; all others may be private.
-_KEPT_WORDS = re.compile(
+_UUID_PSEUDONYM, _MAC_PSEUDONYM = "00000000-0000-0000-0000-", "00:00:00:00:00:"
+# Words of the kernel command line about devices; all others may be private.
+_DEVICE_WORDS = re.compile(
     r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|vfio[\w.-]*|pcie?[\w.]*|video|nomodeset|\w*blacklist|isolcpus|nohz_full"
     r"|(default_)?hugepages\w*|rd\.driver\.\w+|kvm[\w.]*|arm-smmu[\w.-]*)(=\S*)?"
 )
@@ -56,7 +86,7 @@ class _Capture:
         self._pseudonyms: dict[str, str] = {}
         self._modaliases: set[str] = set()
 
-    # -- what is there ---------------------------------------------------------------------------
+    # -- what is recorded -----------------------------------------------------------------------
 
     def take_devices(self) -> None:
         self.tree.put_directory(PCI_DEVICES)
@@ -86,13 +116,13 @@ class _Capture:
         self._take_links("/sys/class/iommu")
         for table in ("DMAR", "IVRS", "IORT"):
             if self._kernel.has(f"/sys/firmware/acpi/tables/{table}"):
-                self.tree.put_refused(f"/sys/firmware/acpi/tables/{table}", 13)  # that it is there is the fact
+                self.tree.put_refused(f"/sys/firmware/acpi/tables/{table}", 13)  # only its presence is recorded
         for place in ("/dev/vfio", "/dev/vfio/devices"):
             for name in self._children(place):
                 self._take_device_node(f"{place}/{name}")
 
     def take_vgpus(self) -> None:
-        """Types, instances and profiles. An instance's UUID has the same stand-in wherever it is named."""
+        """Types, vGPUs and profiles. A vGPU's UUID has the same pseudonym wherever it appears."""
         wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
         for path, found in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
             if isinstance(found, Unanswered):
@@ -101,7 +131,7 @@ class _Capture:
                 self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*found))
 
     def take_consoles(self) -> None:
-        """The text console, and the framebuffers that it may be drawn on."""
+        """The text console and the framebuffers."""
         for place in ("/sys/class/vtconsole", "/sys/class/graphics"):
             for name in self._take_links(place).links:
                 home = self.tree.resolve(f"{place}/{name}")
@@ -117,7 +147,7 @@ class _Capture:
             if re.fullmatch(r"node[0-9]+", name):
                 self._take_text(f"{home}/cpulist")
                 self._take_text(f"{home}/distance")
-                self._take_text(f"{home}/meminfo", keep=r".*MemTotal:.*")  # the rest changes by the second
+                self._take_text(f"{home}/meminfo", keep=r".*MemTotal:.*")  # the rest changes every second
 
     def take_system(self) -> None:
         self._take_text("/proc/sys/kernel/osrelease")
@@ -132,7 +162,7 @@ class _Capture:
                 }
         answer = self._kernel.nvml()() if self._has_nvidia() else Unanswered("")
         if not isinstance(answer, Unanswered):
-            for address, facts in sorted(answer.items()):  # stand-ins are numbered in a certain order
+            for address, facts in sorted(answer.items()):  # in a fixed order, because pseudonyms are numbered
                 self.tree.properties[f"nvml:{address}"] = {k: self._redacted(v) for k, v in facts.items()}
 
     def leave_out(self, paths: Iterable[str]) -> None:
@@ -140,7 +170,7 @@ class _Capture:
             self.tree.remove(path)
             self.unread.append(path)
 
-    # -- how it is taken ---------------------------------------------------------------------------
+    # -- how it is read ----------------------------------------------------------------------------
 
     def _put_directory(self, path: str, found: Directory) -> None:
         self.tree.put_directory(path)
@@ -152,7 +182,7 @@ class _Capture:
             self.tree.put_refused(f"{path}/{name}", _errno_of(found.refused[name]))
             self.unread += [f"{path}/{name}"] if name not in SILENT or found.refused[name] != "ENXIO" else []
         for name in found.names & {"reset", "reset_subordinate"}:
-            self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # only ever written: that it is there is the fact
+            self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # write-only: only its presence is recorded
         if "power" in found.names and ids_of(found.texts.get("modalias", "")):
             self._take_text(f"{path}/power/control")
         if "vfio-dev" in found.names:
@@ -194,7 +224,7 @@ class _Capture:
 
     def _take_command_line(self) -> None:
         words = self._text("/proc/cmdline").split()
-        kept = [word for word in words if _KEPT_WORDS.fullmatch(word)]
+        kept = [word for word in words if _DEVICE_WORDS.fullmatch(word)]
         self.tree.put("/proc/cmdline", self._redacted(" ".join(kept)))
 
     def _take_processor(self) -> None:
@@ -227,9 +257,9 @@ class _Capture:
             return ""
 
     def _redacted(self, text: str) -> str:
-        """The same stand-in for the same secret, so that two files can still be compared; stand-ins stay."""
-        text = _UUID.sub(lambda m: self._pseudonym(m[0], _UUID_STAND_IN, "{:012x}"), text)
-        return _MAC.sub(lambda m: self._pseudonym(m[0], _MAC_STAND_IN, "{:02x}"), text)
+        """Replaces UUIDs and MAC addresses, each always by the same pseudonym, so that files stay comparable."""
+        text = _UUID.sub(lambda m: self._pseudonym(m[0], _UUID_PSEUDONYM, "{:012x}"), text)
+        return _MAC.sub(lambda m: self._pseudonym(m[0], _MAC_PSEUDONYM, "{:02x}"), text)
 
     def _pseudonym(self, private: str, begins: str, ends: str) -> str:
         if private.startswith(begins):

@@ -1,6 +1,6 @@
-"""What a recorded function would answer of its configuration space and its ROM. Does no input or output.
+"""The configuration space and the ROM of a recorded function. Does no input or output.
 
-`sim:ADDRESS dead = 1` makes it answer as a device that has fallen off the bus; `sim:ADDRESS rom = HEX` is its ROM.
+`sim:ADDRESS dead = 1` makes it read as a device that has fallen off the bus; `sim:ADDRESS rom = HEX` is its ROM.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def config_of(tree: Tree, address: str) -> bytes:
         raise KernelRefused(f"{PCI_DEVICES}/{address}/config", errnos.ENOENT)
     if is_dead(tree, address):
         return b"\xff" * _BYTES
-    # a VF's own ids read as all ones (SR-IOV 1.1, 3.4.1.1); sysfs shows those of its PF
+    # a VF's own ids read as all ones (SR-IOV 1.1, 3.4.1.1); sysfs shows its PF's ids
     vendor, device = (
         0xFFFF if "physfn" in _names(tree, address) else _number(tree, address, name) for name in ("vendor", "device")
     )
@@ -39,14 +39,14 @@ def config_of(tree: Tree, address: str) -> bytes:
 
 
 def rom_of(tree: Tree, address: str) -> bytes:
-    """The ROM that the host's file has for the function, while the function is awake. Raises KernelRefused."""
+    """The function's ROM in the host file. Raises KernelRefused, also while the function sleeps."""
     path = f"{PCI_DEVICES}/{address}/rom"
     digits = tree.properties.get(f"sim:{address}", {}).get("rom")
     if digits is None or not _names(tree, address):
         raise KernelRefused(path, errnos.ENOENT)
     asleep = is_dead(tree, address) or _text(tree, address, "power_state").startswith("D3")
     if asleep or not _number(tree, address, "enable"):
-        raise KernelRefused(path, errnos.EIO)  # pci_get_rom_size: 0xffff is no signature, so the ROM has no size
+        raise KernelRefused(path, errnos.EIO)  # pci_get_rom_size: 0xffff is not the signature, so the size is 0
     try:
         return bytes.fromhex(digits)
     except ValueError:
@@ -54,7 +54,7 @@ def rom_of(tree: Tree, address: str) -> bytes:
 
 
 def is_dead(tree: Tree, address: str) -> bool:
-    """Whether all reads of the function give ones."""
+    """Whether all reads of the function return ones."""
     return tree.properties.get(f"sim:{address}", {}).get("dead") == "1"
 
 

@@ -1,4 +1,4 @@
-"""A host as one text file, read-only. May not touch the machine, but for reading that file."""
+"""A recorded host, read-only. Touches nothing on the machine except its file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.protocol import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
-from vfioctl.kernel.recorded import processes as traces
+from vfioctl.kernel.recorded import processes
 from vfioctl.kernel.recorded.config_space import config_of, rom_of
 from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
 from vfioctl.kernel.worker.names import name_of
@@ -23,12 +23,12 @@ def read_tree(file: Path) -> Tree:
     """The tree of a host file. Raises BadDocument."""
     try:
         with file.open(encoding="utf-8") as stream:
-            text = stream.read(MOST_BYTES + 1)  # the size of a pipe or a device is not known before
+            text = stream.read(MOST_BYTES + 1)  # not stat: the size of a pipe or a device is unknown
         if len(text) > MOST_BYTES:
             raise BadDocument(f"{file} is larger than {MOST_BYTES >> 20} MiB")
         tree = parse(text, str(file))
         if not text.rstrip("\n").endswith(f"\n{END}"):
-            raise BadDocument(f"{file} was cut short: its last line is not {END!r}", hint="record it again")
+            raise BadDocument(f"{file} is truncated: its last line is not {END!r}", hint="record it again")
         return tree
     except UnicodeDecodeError as error:
         raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
@@ -37,7 +37,7 @@ def read_tree(file: Path) -> Tree:
 
 
 class Recorded:
-    """A tree behind the seam. Nothing blocks here, and nothing can be written."""
+    """Implements the kernel protocol on a tree. Nothing blocks, and nothing can be written."""
 
     def __init__(self, tree: Tree, description: str) -> None:
         self._tree = tree
@@ -129,16 +129,16 @@ class Recorded:
         known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
         return lambda: known or Unanswered("not recorded")
 
-    # -- who uses it, and devices ------------------------------------------------------------------
+    # -- users and devices --------------------------------------------------------------------------
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
-        return traces.open_nodes(self.tree, pid)
+        return processes.open_nodes(self.tree, pid)
 
     def below(self, path: str) -> Sequence[Descendant]:
         there = self.tree.resolve(path)
         if there not in self.tree.directories:
             raise KernelRefused(path, errnos.ENOENT)
-        return list(traces.below(self.tree, there))
+        return list(processes.below(self.tree, there))
 
     def claimed(self, number: str) -> bool:
         return number in self.tree.properties.get("sim:claimed", {})
@@ -182,9 +182,6 @@ class Recorded:
     def viable(self, group: int) -> bool:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
 
-    def prepare(self, lock: Path) -> None:
-        """It needs nothing."""
-
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         raise HostError("a recorded host is read-only", hint="use --simulate to try changes")
 
@@ -192,9 +189,9 @@ class Recorded:
 def read_with(
     kernel: Recorded, reader: Callable[..., Callable[[str], T]], args: Sequence[object]
 ) -> Callable[[str], T]:
-    """What reads one subject; in this process, with what could be sent to another all the same.
+    """The function that reads one subject, in this process. Checks that a worker could run it too.
 
-    Raises TypeError or ValueError for what could not.
+    Raises TypeError or ValueError for a reader or arguments that cannot be sent to a worker.
     """
     name_of(reader)
     return reader(kernel, *marshal.loads(marshal.dumps(cast(Any, tuple(args)))))

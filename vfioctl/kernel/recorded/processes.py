@@ -1,4 +1,4 @@
-"""What a recorded tree shows of processes, and of devices below one another: the twin of `processes`."""
+"""Processes and descendants of devices in a recorded tree: the counterpart of `live.processes`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vfioctl.kernel.recorded.tree import Tree
 
 
 def open_nodes(tree: Tree, pid: str) -> list[OpenNode]:
-    """By the links in /proc/PID/fd and the text of /proc/PID/maps. Raises KernelRefused."""
+    """The device files in /proc/PID/fd and /proc/PID/maps. Raises KernelRefused."""
     home = f"/proc/{pid}"
     if home not in tree.directories:
         raise KernelRefused(home, errnos.ENOENT)
@@ -51,7 +51,7 @@ def _device_of(fdinfo: str) -> str:
 
 
 def below(tree: Tree, path: str) -> Iterator[Descendant]:
-    """The devices below a directory, but for those below another PCI function."""
+    """The devices below a directory, except those below another PCI function."""
     for name in sorted(tree.directories.get(path, ())):
         here = f"{path}/{name}"
         if here not in tree.directories or PCI_ADDRESS.fullmatch(name):

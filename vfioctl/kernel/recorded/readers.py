@@ -1,4 +1,4 @@
-"""What a worker reads of one subject for a capture: plain data. Reads only."""
+"""Readers that run in a worker for a capture and return plain data. Read only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEVICE_FILES = frozenset(
 
 @per_subject
 def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]] | None:
-    """A function's link and directory, as plain data; None where it cannot be read."""
+    """A function's link and directory, as plain data; None if it cannot be read."""
     try:
         found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
         return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
@@ -51,13 +51,13 @@ def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]]
 
 
 class PlaceReader:
-    """Reads one directory after the other, in a worker. `wanted`: by path, the files and what links begin with."""
+    """Reads directories one by one. `wanted`: by path, the files and the prefixes of links."""
 
     def __init__(self, kernel: FileReader, wanted: Mapping[str, tuple[Collection[str], Prefixes]]) -> None:
         self._kernel, self._wanted = kernel, wanted
 
     def __call__(self, path: str) -> tuple[Any, ...] | None:
-        """A `Directory` as plain data; None where it cannot be read."""
+        """A `Directory` as plain data; None if it cannot be read."""
         try:
             return tuple(self._kernel.directory(path, *self._wanted[path]))
         except KernelRefused:

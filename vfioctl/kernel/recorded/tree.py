@@ -1,6 +1,6 @@
-"""A host as one text file: the tree of its facts, read from and written to `docs/recorded-hosts.md`'s format.
+"""A host as one text file: the tree of its facts, read from and written to the format of `docs/recorded-hosts.md`.
 
-May not touch the machine. What it reads may be hostile: limits are checked before anything is built.
+May not touch the machine. The text may be hostile: limits are checked before the tree is built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER = "#vfioctl-host 1"
 SYNTHETIC = f"{HEADER} synthetic"
 """The first line of a host that was not recorded from a machine."""
 END = "#end"
-"""The last line of a file: without it, the file was cut short."""
+"""The last line of a file: without it, the file is truncated."""
 MOST_BYTES = 64 << 20
 LONGEST_LINE = 65_536
 DEEPEST = 64
@@ -42,11 +42,11 @@ class Node(NamedTuple):
 
 
 _Texts = dict[str, list[str]]
-"""The lines of files that have several: put together once, for a file may have a hundred thousand."""
+"""The lines of files with several lines: joined once at the end, because a file may have a hundred thousand."""
 
 
 class Tree:
-    """Files, links, directories and device nodes by absolute path, and the facts that no file holds."""
+    """Files, links, directories and device nodes by absolute path, and facts that are in no file."""
 
     def __init__(self) -> None:
         self.synthetic = False
@@ -62,7 +62,7 @@ class Tree:
     # -- asking ------------------------------------------------------------------------------------
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
-        """Where a path leads. The directory part is remembered: thousands of reads share it."""
+        """The path with its links resolved. The directory part is cached, because thousands of reads share it."""
         parent, _, name = path.rpartition("/")
         if parent not in self._resolved:
             self._resolved[parent] = resolve(parent, self.links.get)
@@ -109,7 +109,7 @@ class Tree:
             self.directories[path] = set()
 
     def remove(self, path: str) -> None:
-        """Forgets a path and all below it."""
+        """Removes a path and everything below it."""
         doomed = [path]
         while doomed:
             here = doomed.pop()
@@ -148,7 +148,7 @@ def parse(text: str, source: str) -> Tree:
 
 def _take(tree: Tree, texts: _Texts, line: str) -> None:
     if len(line) > LONGEST_LINE:
-        raise ValueError(f"the line has {len(line)} characters; {LONGEST_LINE} is the most")
+        raise ValueError(f"the line has {len(line)} characters; the maximum is {LONGEST_LINE}")
     if not line:
         return
     if line.startswith("#"):
@@ -165,7 +165,7 @@ def _take_property(tree: Tree, line: str) -> None:
     subject, _, rest = line.partition(" ")
     key, equals, value = rest.partition(" = ")
     if not equals or not key:
-        raise ValueError("a property is written SUBJECT KEY = TEXT")
+        raise ValueError("a property has the form SUBJECT KEY = TEXT")
     tree.properties.setdefault(subject, {})[key] = _unescape(value)
 
 
@@ -177,7 +177,7 @@ def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
         texts.setdefault(path, [tree.files[path]]).append(_unescape(value))
         return
     if tree.exists(path):
-        raise ValueError(f"{path} is there twice")
+        raise ValueError(f"{path} appears twice")
     if form in ("=", "|"):
         tree.put(path, _unescape(value))
     elif form == "->":
@@ -187,12 +187,12 @@ def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
     elif form == "%":
         tree.put_node(path, _node(value))
     else:
-        raise ValueError(f"no such form: {rest[:20]!r}")
+        raise ValueError(f"unknown form: {rest[:20]!r}")
 
 
 def _checked(path: str) -> str:
     if len(path) > 4096 or path.count("/") > DEEPEST or not _PATH.fullmatch(path) or not f"{path}/".startswith(ROOTS):
-        raise ValueError(f"not a path that a host file may hold: {path[:80]!r}")
+        raise ValueError(f"not a path that a host file may have: {path[:80]!r}")
     return path
 
 
@@ -217,13 +217,13 @@ def _check_consistent(tree: Tree, source: str) -> None:
 
 
 def form(tree: Tree) -> str:
-    """The host file of a tree: sorted, one fact a line."""
+    """The text of the host file: sorted, one fact a line."""
     comments = (_CONTROL.sub(" ", comment) for comment in tree.comments)
     return "\n".join([SYNTHETIC if tree.synthetic else HEADER, *comments, *_facts(tree), END]) + "\n"
 
 
 def unfit(tree: Tree) -> list[str]:
-    """The paths that a host file cannot hold: with a control character in a name, say, or a line that is too long."""
+    """The paths that a host file cannot hold: for instance, a name has a control character, or a line is too long."""
     kinds = (tree.files, tree.links, tree.refused, tree.nodes, tree.directories)
     return [path for kind in kinds for path in kind if _is_below(path) and not _fits(tree, path)]
 
@@ -254,7 +254,7 @@ def _facts(tree: Tree) -> Iterator[str]:
 
 
 def _is_below(path: str) -> bool:
-    """Whether a path is one of those that a host file is about, and not only on the way there."""
+    """Whether a host file lists the path itself; `/` and `/etc` are only its parents."""
     return path not in _ABOVE_ROOTS
 
 
@@ -269,7 +269,7 @@ def _escape(text: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """A path as one word: the driver of a watchdog is called `i6300ESB timer`."""
+    """A path without spaces: the driver of a watchdog is called `i6300ESB timer`."""
     return _escape(path).replace(" ", "\\x20")
 
 

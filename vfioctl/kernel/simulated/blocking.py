@@ -1,34 +1,33 @@
-"""A simulated device whose write never returned: from then on others block on its lock, until it is let go of."""
+"""Simulated writes that never return. Other accesses block on the device's lock until the device is released."""
 
 from __future__ import annotations
 
 import json
-import re
 
 from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.kernel.places import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import drivers, groups, mediated, rules, surroundings, virtual
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
 
 MANAGING = "sriov-manage:"
-"""What a run of NVIDIA's tool is called among the writes, before its GPU's address; it takes that one's lock."""
+"""The prefix of the path by which a run of NVIDIA's tool is recorded; the GPU's address follows."""
 UNDER_LOCK = ("driver_override", "config", "rom", "reset", "bind", "unbindLock", "sriov_numvfs")
-"""What the kernel reads or writes with the device's lock in hand, or the console's, or NVIDIA's."""
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+"""Files that the kernel reads or writes under the lock of the device, of the console or of NVIDIA's driver."""
 
 
 def subject_of(path: str, value: str = "") -> str:
-    """Whose lock a write takes: the function or the instance that it concerns, else the file's own.
+    """The subject whose lock a write takes: the function or the vGPU that it concerns, else the file itself.
 
-    NVML and systemd have theirs; a file of /etc has none but itself, whatever it is called.
+    NVML and systemd have locks of their own. For a file below /etc it is always the file.
     """
     if path.startswith(MANAGING):
         return path.removeprefix(MANAGING)
     if not path.startswith("/") or path.startswith("/etc/"):
         return path
     for text in (value, path):
-        if found := _UUID.findall(text):
+        if found := UUID.findall(text):
             return str(found[-1]).lower()
         if found := PCI_ADDRESS.findall(text):
             return str(found[-1])
@@ -40,7 +39,7 @@ def blocked(tree: Tree, subject: str) -> bool:
 
 
 def never_returns(tree: Tree, path: str, value: str) -> bool:
-    """Whether an unbinding waits for somebody: vfio for a guest, ALSA for whoever has the sound card open."""
+    """Whether an unbind waits: vfio for a guest, ALSA for a process that has the sound card open."""
     address = subject_of(path, value)
     if not path.endswith("/unbind") or address not in tree.directories.get(PCI_DEVICES, ()):
         return False
@@ -55,21 +54,21 @@ def never_returns(tree: Tree, path: str, value: str) -> bool:
 
 
 def block(tree: Tree, path: str, value: str) -> Stuck:
-    """Leaves a write in the kernel that has not returned, with what it has done by then."""
+    """Blocks a write, after the part that the kernel does before it waits. Returns the error to raise."""
     subject = subject_of(path, value)
     if blocked(tree, subject):
         return _never_returned(path, value, subject)
-    pending = path if path.startswith("/") else ""  # what NVML or systemd does is not done by a later write
+    pending = path if path.startswith("/") else ""  # calls of NVML or systemd are not resumed
     if path.endswith("/unbind") and subject in tree.directories.get(PCI_DEVICES, ()):
         pending = _detached(tree, tree.resolve(f"{PCI_DEVICES}/{subject}"), path)
     elif path.endswith("/remove") and tree.exists(there := tree.resolve(path)) and value.strip() != "0":
         pending = there
         mediated.hide(tree, there.rpartition("/")[0])
-    return _left(tree, pending, path, value)
+    return _blocked_write(tree, pending, path, value)
 
 
 def _detached(tree: Tree, device: str, path: str) -> str:
-    """The driver's link goes at once. What is then still to be done: nothing, or what waits for an instance."""
+    """Removes the driver's link at once. Returns the write to resume, if a mediated device blocks the rest."""
     try:
         if groups.driver_of(tree, device):
             drivers.device_driver_detach(tree, device)
@@ -79,14 +78,14 @@ def _detached(tree: Tree, device: str, path: str) -> str:
 
 
 def write(tree: Tree, path: str, value: str) -> None:
-    """One write, with all that the kernel does before it waits. Raises KernelRefused, Stuck."""
+    """One write. One that blocks does first what the kernel does before it waits. Raises KernelRefused, Stuck."""
     if never_returns(tree, path, value):
         raise block(tree, path, value)
-    pending = tree.resolve(path)  # by another name it may soon be gone
+    pending = tree.resolve(path)  # resolved now: the links may be removed by the write
     try:
         rules.write(tree, path, value)
     except WouldBlock:
-        raise _left(tree, pending, path, value) from None
+        raise _blocked_write(tree, pending, path, value) from None
 
 
 def manage_vfs(tree: Tree, address: str, *, on: bool) -> str:
@@ -95,17 +94,17 @@ def manage_vfs(tree: Tree, address: str, *, on: bool) -> str:
     try:
         return virtual.sriov_manage(tree, address, on=on)
     except WouldBlock:
-        raise _left(tree, path, path, str(int(on))) from None
+        raise _blocked_write(tree, path, path, str(int(on))) from None
 
 
-def _left(tree: Tree, pending: str, path: str, value: str) -> Stuck:
+def _blocked_write(tree: Tree, pending: str, path: str, value: str) -> Stuck:
     subject = subject_of(path, value)
     tree.properties.setdefault(f"sim:{subject}", {})["blocked"] = json.dumps([pending, value])
     return _never_returned(path, value, subject)
 
 
-def let_go(tree: Tree, subject: str) -> None:
-    """What held it has ended: the write returns after all. Whatever else it then waits for has ended too."""
+def release(tree: Tree, subject: str) -> None:
+    """Ends the holder of a subject: the blocked write finishes, and further holders that it waits for end too."""
     path, value = json.loads(tree.properties[f"sim:{subject}"].pop("blocked"))
     waits = bool(path)
     while waits:
@@ -128,7 +127,7 @@ def _resume(tree: Tree, path: str, value: str) -> None:
 def _never_returned(path: str, value: str, address: str) -> Stuck:
     error = Stuck(
         f"writing {value!r} to {path} did not return",
-        hint="something holds the device; the write ends when it lets go, or at the next boot",
+        hint="something holds the device; the write ends when it is released, or at the next boot",
         next_command="vfioctl recover",
         facts={"path": path, "ticket": f"sim:{address}"},
     )

@@ -1,7 +1,7 @@
-"""How a simulated driver gets a PCI device and leaves it. Each rule is named after the kernel function it mirrors.
+"""How a simulated driver is bound to a PCI device and unbound. Each rule is named after a kernel function.
 
 Sources: drivers/base/bus.c, drivers/base/dd.c, drivers/base/driver.c, drivers/pci/pci-driver.c of Linux 6.1, and what
-the contract suite saw of a real one.
+the contract suite observed on a real one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def driver_set_override(tree: Tree, device: str, name: str) -> None:
 def driver_override_store(tree: Tree, device: str, value: str) -> None:
     if len(value) >= PAGE_SIZE - 1:
         raise Refusal(errnos.EINVAL)
-    # strlen() of what came, then up to the newline: NUL bytes or a lone newline clear it.
+    # strlen() of the value, then up to the newline: a NUL byte or a newline at the start clears it.
     driver_set_override(tree, device, value.split("\0", 1)[0].split("\n", 1)[0])
 
 
 def unbind_store(tree: Tree, driver: str, value: str) -> str:
-    """The device that was unbound."""
+    """Unbinds a device and returns it."""
     device = device_called(tree, value)
     if driver_of(tree, device) != driver:
         raise Refusal(errnos.ENODEV)
@@ -58,13 +58,13 @@ def drivers_probe_store(tree: Tree, value: str) -> None:
 
 
 def device_attach(tree: Tree, device: str) -> None:
-    """The first registered driver that matches; success too when none does."""
+    """Binds the first registered driver that matches. That none matches is no error."""
     for driver in sorted(tree.directories.get(PCI_DRIVERS, ())):
         if pci_match_device(tree, device, driver):
             try:
                 really_probe(tree, device, driver)
             except Refusal:
-                raise Refusal(errnos.EINVAL) from None  # bus_rescan_devices_helper's caller hides the reason
+                raise Refusal(errnos.EINVAL) from None  # the caller of bus_rescan_devices_helper hides the errno
             return
 
 
@@ -78,7 +78,7 @@ def driver_attach(tree: Tree, driver: str) -> None:
 
 
 def pci_match_device(tree: Tree, device: str, driver: str) -> bool:
-    """With an override only the driver that it names; otherwise the drivers whose ids fit."""
+    """With an override only the driver that it names matches; otherwise the drivers with matching ids."""
     override = tree.files.get(f"{device}/driver_override", NO_OVERRIDE)
     if override != NO_OVERRIDE:
         return override == driver
@@ -90,7 +90,7 @@ def pci_match_device(tree: Tree, device: str, driver: str) -> bool:
 
 
 def pci_device_can_probe(tree: Tree, device: str) -> bool:
-    """Without an override a VF gets a driver only where its PF allows it, even when it is asked for by name."""
+    """Without an override a VF gets a driver only if its PF allows it, even by a write to the driver's `bind`."""
     if f"{device}/physfn" not in tree.links:
         return True
     return tree.files.get(tree.resolve(f"{device}/physfn/sriov_drivers_autoprobe"), "1") != "0"
@@ -112,7 +112,7 @@ def really_probe(tree: Tree, device: str, driver: str) -> None:
 
 
 def device_driver_detach(tree: Tree, device: str) -> None:
-    """Raises WouldBlock where its removal waits for a mediated device; what is then left is `device_remove`'s."""
+    """Raises WouldBlock where it waits for a mediated device; `device_remove` then does the rest."""
     driver, group = driver_of(tree, device), group_of(tree, device)
     tree.remove(f"{device}/driver")
     tree.remove(f"{PCI_DRIVERS}/{driver}/{posixpath.basename(device)}")
@@ -126,7 +126,7 @@ def device_driver_detach(tree: Tree, device: str) -> None:
 
 
 def device_remove(tree: Tree, device: str, driver: str) -> None:
-    """What of a driver's leaving may wait: it goes on here when it was let go."""
+    """The part of unbinding that may wait. Called again after the device was released."""
     mediated.mdev_unregister_parent(tree, device)
     vgpu_request.folders_gone(tree, device, driver)
 
@@ -139,7 +139,7 @@ def vfio_pci_core_register_device(tree: Tree, device: str) -> None:
     groups.vfio_device_add(tree, device)
 
 
-# -- looking around --------------------------------------------------------------------------------
+# -- looking up devices ----------------------------------------------------------------------------
 
 
 def devices(tree: Tree) -> Iterator[str]:
@@ -157,7 +157,7 @@ def device_called(tree: Tree, value: str) -> str:
 
 
 def native_drivers(tree: Tree, device: str) -> set[str]:
-    """Those that the modules' aliases name."""
+    """The drivers that the modules' aliases name."""
     modalias = tree.files.get(f"{device}/modalias", "")
     modules = Aliases(modules_alias(tree)).modules(modalias, NATIVE)
     return {driver for module in modules for driver in _drivers_of_module(tree, module)}

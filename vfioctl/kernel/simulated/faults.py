@@ -1,4 +1,4 @@
-"""What a simulated host is told to do wrong. May do nothing by itself."""
+"""Faults that tests inject into a simulated host. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HANG, DIE = "hang", "die"
 
 @dataclass(frozen=True)
 class Fault:
-    """At the `at`-th write (from 1): an errno in its place, no return from it, or death just after it."""
+    """At the `at`-th write (from 1): it fails with an errno, it never returns, or the process dies just after it."""
 
     at: int
     kind: str
@@ -21,7 +21,7 @@ class Fault:
 
 
 class SimulatedDeath(BaseException):
-    """The process is gone, as after SIGKILL: nothing may catch it but the test that asked for it."""
+    """The process died, as after SIGKILL. Only the test that injected the fault may catch it."""
 
 
 def parse_fault(text: str) -> Fault:

@@ -1,4 +1,4 @@
-"""VFIO's view of a simulated host: groups, device nodes, and who has them open. Changes nothing but the tree.
+"""VFIO on a simulated host: groups, device nodes, and who has them open. Changes only the tree.
 
 Sources: drivers/vfio/group.c, drivers/vfio/vfio_main.c, drivers/vfio/device_cdev.c, drivers/iommu/iommu.c.
 """
@@ -37,12 +37,12 @@ def members_of(tree: Tree, group: str | None) -> Iterator[str]:
 
 
 def link(tree: Tree, path: str, target: str) -> None:
-    """A link to an absolute path, stored as sysfs does."""
+    """Adds a link to an absolute path, stored as a relative one as in sysfs."""
     tree.put_link(path, posixpath.relpath(target, posixpath.dirname(path)))
 
 
 def iommu_group_alloc(tree: Tree, device: str, *, kind: str, name: str = "") -> None:
-    """A group of the device's own, with the lowest number that is free (ida_alloc)."""
+    """Creates a group for the device, with the lowest free number (ida_alloc)."""
     taken = tree.directories.get(IOMMU_GROUPS, set())
     home = f"{IOMMU_GROUPS}/{next(n for n in range(len(taken) + 1) if str(n) not in taken)}"
     tree.put(f"{home}/type", kind)
@@ -53,7 +53,7 @@ def iommu_group_alloc(tree: Tree, device: str, *, kind: str, name: str = "") -> 
 
 
 def iommu_group_remove_device(tree: Tree, device: str) -> None:
-    """The group goes with its last member."""
+    """Removes the device from its group; the group is removed with its last member."""
     group = group_of(tree, device)
     tree.remove(f"{device}/iommu_group")
     tree.remove(f"{IOMMU_GROUPS}/{group}/devices/{posixpath.basename(device)}")
@@ -69,7 +69,7 @@ def vfio_group_create(tree: Tree, group: str | None) -> None:
 
 
 def vfio_group_release(tree: Tree, group: str | None) -> None:
-    """The group's node goes with its last member that is a VFIO device."""
+    """Removes the group's node with its last member that is a VFIO device."""
     if not any(_is_vfio_device(tree, member) for member in members_of(tree, group)):
         tree.remove(f"/dev/vfio/{group}")
 
@@ -79,7 +79,7 @@ def _is_vfio_device(tree: Tree, device: str) -> bool:
 
 
 def vfio_device_add(tree: Tree, device: str) -> None:
-    """Its own device of the class, and that one's node where the kernel has such (CONFIG_VFIO_DEVICE_CDEV)."""
+    """Adds the device's vfio-dev, and its node where the kernel has such nodes (CONFIG_VFIO_DEVICE_CDEV)."""
     taken = {name for path, names in tree.directories.items() if path.endswith("/vfio-dev") for name in names}
     number = next(n for n in range(len(taken) + 1) if f"vfio{n}" not in taken)
     home = f"{device}/vfio-dev/vfio{number}"
@@ -99,7 +99,7 @@ def vfio_device_del(tree: Tree, device: str) -> None:
 
 
 def opened(tree: Tree, device: str) -> bool:
-    """Whether a process has it open, through its group's node or its own."""
+    """Whether a process has the device open, through its group's node or its own."""
     nodes = [f"{CDEVS}/{name}" for name in tree.directories.get(f"{device}/vfio-dev", ())]
     if group := group_of(tree, device):
         nodes.append(f"/dev/vfio/{group}")

@@ -1,30 +1,40 @@
-"""The simulated host behind the seam: a tree, its file, its faults. Touches nothing but that file."""
+"""The simulated host: implements the kernel protocol on a tree, its file and its faults. Touches only that file."""
 
 from __future__ import annotations
 
 import os
-import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
+from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
+from vfioctl.kernel.files import write_whole
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    PCI_DEVICES,
+    PCI_DRIVERS,
+    Descendant,
+    Directory,
+    OpenNode,
+    Prefixes,
+    Unanswered,
+)
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
 from vfioctl.kernel.recorded.tree import ROOTS, Tree, form
 from vfioctl.kernel.simulated import blocking, rules, surroundings
-from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, let_go, subject_of
+from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.refusal import WouldBlock
 
 T = TypeVar("T")
-_KEPT = tuple(root for root in ROOTS if root.startswith("/etc/"))
+_WRITABLE_ROOTS = tuple(root for root in ROOTS if root.startswith("/etc/"))
 
 
 class Simulated(Recorded):
-    """A recorded host that can be written. With a `file` it is kept there from one command to the next."""
+    """A recorded host that can be written. With a `file`, changes are kept there from one command to the next."""
 
     def __init__(
         self,
@@ -38,13 +48,16 @@ class Simulated(Recorded):
         super().__init__(tree, description)
         self._file, self._faults, self._die = file, tuple(faults), die
         self._stamp = _stamp(file) if file else None
+        self._mutex = threading.RLock()
+        """One thread at a time reads or changes the tree."""
+        self._lock = threading.Lock()
         self.writes: list[tuple[str, str]] = []
         rules.remember_natives(tree)
 
     @classmethod
     def at(cls, file: Path, *, faults: Sequence[Fault] = ()) -> Simulated:
-        """The host kept in `file`. A death there is a real one (exit 137). Raises BadDocument."""
-        stamp = _stamp(file)  # before it is read: what another process writes meanwhile is then seen
+        """The host in `file`. A fault `die` ends the process (exit code 137). Raises BadDocument."""
+        stamp = _stamp(file)  # before reading, so that a write by another process meanwhile is noticed
         host = cls(read_tree(file), f"simulated host {file.name}", file=file, faults=faults, die=lambda: os._exit(137))
         host._stamp = stamp
         return host
@@ -64,7 +77,7 @@ class Simulated(Recorded):
     def writable(self, path: str) -> bool:
         return True
 
-    # -- reading: what is under the lock of a blocked device does not answer ------------------------
+    # -- reading: attributes under the lock of a blocked device block -------------------------------
 
     def survey(
         self,
@@ -83,22 +96,48 @@ class Simulated(Recorded):
                 yield subject, Unanswered("no answer after 1 s (simulated)")
 
     def read(self, path: str) -> str:
-        self._refuse_blocking(path)
-        return super().read(path)
+        with self._mutex:
+            self._refuse_blocking(path)
+            return super().read(path)
+
+    def link(self, path: str) -> str:
+        with self._mutex:
+            return super().link(path)
+
+    def children(self, path: str) -> list[str]:
+        with self._mutex:
+            return super().children(path)
+
+    def has(self, path: str) -> bool:
+        with self._mutex:
+            return super().has(path)
+
+    def texts_below(self, path: str, name: str) -> Directory:
+        with self._mutex:
+            return super().texts_below(path, name)
+
+    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+        with self._mutex:
+            return super().open_nodes(pid)
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        with self._mutex:
+            return super().below(path)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        for name in UNDER_LOCK:
-            if name in wanted:
-                self._refuse_blocking(f"{path}/{name}")
-        return super().directory(path, wanted, links)
+        with self._mutex:
+            for name in UNDER_LOCK:
+                if name in wanted:
+                    self._refuse_blocking(f"{path}/{name}")
+            return super().directory(path, wanted, links)
 
     def config(self, address: str) -> bytes:
         self._refuse_blocking(f"{PCI_DEVICES}/{address}/config")
         return super().config(address)
 
     def rom(self, address: str) -> bytes:
-        self._refuse_blocking(f"{PCI_DEVICES}/{address}/rom")
-        return super().rom(address)
+        with self._effect(f"{PCI_DEVICES}/{address}/rom", "1"):
+            return super().rom(address)
 
     def _refuse_blocking(self, path: str) -> None:
         if path.rpartition("/")[2] in UNDER_LOCK and blocked(self.tree, subject_of(path)):
@@ -125,8 +164,8 @@ class Simulated(Recorded):
 
     def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):
-            if not path.startswith(_KEPT):
-                raise HostError(f"{path} could not be written: a simulated host has no such place")
+            if not path.startswith(_WRITABLE_ROOTS):
+                raise HostError(f"{path} could not be written: a simulated host has no such directory")
             there = self.tree.resolve(path, follow_last=False)
             self.tree.remove(there)
             if text is not None:
@@ -141,14 +180,14 @@ class Simulated(Recorded):
     def write_ended(self, ticket: str) -> str | None:
         return None if blocked(self.tree, ticket.removeprefix("sim:")) else "returned"
 
-    def let_go(self, subject: str) -> None:
-        """For tests: what held a blocked device, or a file that is no device's, has ended."""
+    def release(self, subject: str) -> None:
+        """For tests: ends the holder of a blocked device or file, so that the write returns."""
         with self._turn():
-            let_go(self.tree, subject)
+            release(self.tree, subject)
 
     @contextmanager
     def _effect(self, path: str, value: str) -> Iterator[None]:
-        """One thing done to the host; a fault may come in its place, or after it."""
+        """One change of the host. A fault may replace it or follow it."""
         with self._turn():
             self.writes.append((path, value))
             fault = next((f for f in self._faults if f.at == len(self.writes)), None)
@@ -168,18 +207,29 @@ class Simulated(Recorded):
         return rules.vfio_group_ioctl_get_status(self.tree, group)
 
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
-        return _without_descriptor(lock, wait) if self._file else nullcontext()
+        return _without_descriptor(lock, wait) if self._file else self._one_at_a_time(wait)
+
+    @contextmanager
+    def _one_at_a_time(self, wait: float) -> Iterator[None]:
+        """A host in memory is shared only by threads."""
+        if not self._lock.acquire(timeout=wait):
+            raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One change: read, changed and replaced while no other process does so."""
+        """One change: the file is read, changed and replaced while no other process does so."""
         if self._file is None:
-            yield
+            with self._mutex:
+                yield
             return
-        with held(self._file.with_name(self._file.name + ".lock"), wait=10):
+        with held(self._file.with_name(self._file.name + ".lock"), wait=10), self._mutex:
             try:
                 yield
-            except Stuck:  # what was begun stays so, in the file too
+            except Stuck:  # the file keeps what the write has already done
                 self._keep()
                 raise
             self._keep()
@@ -189,7 +239,7 @@ class Simulated(Recorded):
             try:
                 replace(self._file, form(self._tree))
             except OSError as error:
-                self._stamp = None  # what could not be kept has not happened
+                self._stamp = None  # the tree is read again: a change that was not saved has not happened
                 why = f"{self._file} cannot be written: {error.strerror}"
                 raise NotPermitted(why, hint="make room for it") from None
             self._stamp = _stamp(self._file)
@@ -201,16 +251,8 @@ class Simulated(Recorded):
 
 
 def replace(file: Path, text: str) -> None:
-    """The file's new text, all of it or none."""
-    fd, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with open(fd, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
+    """Replaces the file's text atomically, without a sync: it need not survive a power failure. Raises OSError."""
+    write_whole(str(file), text.encode(), mode=0o644, durable=False)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Mediated devices of a simulated host: made, removed, taken along by their parent's driver. Changes only the tree.
+"""Mediated devices of a simulated host: created, removed, removed with their parent's driver. Changes only the tree.
 
 Each rule is named after the kernel function it mirrors. Sources: drivers/vfio/mdev/mdev_core.c, mdev_sysfs.c and
-mdev_driver.c of Linux 6.1; what waits for whom was seen of a real kernel in the lab.
+mdev_driver.c of Linux 6.1; which write waits for whom was observed on a real kernel in the lab.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import posixpath
 import re
 from collections.abc import Callable
 
+from vfioctl.kernel.places import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups, room
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
-from vfioctl.kernel.simulated.vendor import MDEV_PARENTS
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36
@@ -24,7 +24,7 @@ _DRIVER = re.compile(rf"{BUS}/drivers/[^/]+/(bind|unbind)")
 
 
 def store_of(tree: Tree, path: str) -> Callable[[Tree, str, str], None] | None:
-    """The store function of a file, where it is one of these. Some are only ever written, and in no recorded tree."""
+    """The store function of a file that this module handles. Write-only files are in no recorded tree."""
     home = path.rpartition("/")[0]
     if home not in tree.directories:
         return None
@@ -36,7 +36,7 @@ def store_of(tree: Tree, path: str) -> Callable[[Tree, str, str], None] | None:
 
 
 def create_store(tree: Tree, path: str, value: str) -> None:
-    """One UUID and one character more at most, which nobody looks at (guid_parse)."""
+    """Accepts a UUID and at most one more character, which is ignored (guid_parse)."""
     name = value[:_UUID_LENGTH].lower()
     if len(value) not in (_UUID_LENGTH, _UUID_LENGTH + 1) or not room.UUID.fullmatch(name):
         raise Refusal(errnos.EINVAL)
@@ -53,7 +53,7 @@ def create_store(tree: Tree, path: str, value: str) -> None:
 
 
 def mdev_device_create(tree: Tree, device: str, kind: str) -> None:
-    """The device, its driver and its group are there when the write returns; the group's node, too (devtmpfs)."""
+    """When the write returns, the device, its driver, its group and the group's node (devtmpfs) exist."""
     name, parent = posixpath.basename(device), posixpath.dirname(device)
     driver = groups.driver_of(tree, parent) or posixpath.basename(parent)
     groups.link(tree, f"{device}/mdev_type", kind)
@@ -61,7 +61,7 @@ def mdev_device_create(tree: Tree, device: str, kind: str) -> None:
     groups.link(tree, f"{device}/driver", f"{BUS}/drivers/{driver}")
     for home in (f"{BUS}/drivers/{driver}", f"{BUS}/devices", f"{kind}/devices"):
         groups.link(tree, f"{home}/{name}", device)
-    tree.put_refused(f"{device}/remove", errnos.EACCES)  # only ever written
+    tree.put_refused(f"{device}/remove", errnos.EACCES)  # write-only
     groups.iommu_group_alloc(tree, device, kind="unknown", name="vfio-noiommu")
     groups.vfio_device_add(tree, device)
     groups.vfio_group_create(tree, groups.group_of(tree, device))
@@ -77,7 +77,7 @@ def remove_store(tree: Tree, path: str, value: str) -> None:
 
 
 def mdev_device_remove(tree: Tree, device: str) -> None:
-    """Hides it at once, then waits for whoever has it open, and only then gives its share back. Raises WouldBlock."""
+    """Hides the device at once, waits for its holders, then frees its share. Raises WouldBlock."""
     parent = posixpath.dirname(device)
     if not _is_removed(tree, device):
         hide(tree, device)
@@ -95,7 +95,7 @@ def _is_removed(tree: Tree, device: str) -> bool:
 
 def hide(tree: Tree, device: str) -> None:
     """mdev_remove_sysfs_files, and device_del up to the driver's remove function."""
-    room.Account(tree, room.card_of(tree, posixpath.dirname(device)))  # notes the stock while the numbers tell it
+    room.Account(tree, room.card_of(tree, posixpath.dirname(device)))  # records the stock while the files still show it
     name, kind = posixpath.basename(device), tree.resolve(f"{device}/mdev_type")
     is_orphan = groups.driver_of(tree, device) is None
     room.facts_of(tree, device)["removed"] = "" if is_orphan else posixpath.basename(kind)
@@ -107,7 +107,7 @@ def hide(tree: Tree, device: str) -> None:
 
 
 def _unregister(tree: Tree, device: str) -> None:
-    """vfio_unregister_group_dev: node and group go."""
+    """vfio_unregister_group_dev: removes the node and the group."""
     group = groups.group_of(tree, device)
     groups.vfio_device_del(tree, device)
     groups.iommu_group_remove_device(tree, device)
@@ -116,7 +116,7 @@ def _unregister(tree: Tree, device: str) -> None:
 
 
 def driver_store(tree: Tree, path: str, value: str) -> None:
-    """Unbound from its driver, an instance is an orphan: it gives its share back, and no driver takes it again."""
+    """Unbinding frees the share of a device; no driver binds it again."""
     home, _, verb = path.rpartition("/")
     name = value.removesuffix("\n")
     if verb == "bind" or f"{home}/{name}" not in tree.links:
@@ -125,7 +125,7 @@ def driver_store(tree: Tree, path: str, value: str) -> None:
     card = room.card_of(tree, posixpath.dirname(device))
     room.Account(tree, card)
     if groups.opened(tree, device):
-        raise Refusal(errnos.EBUSY)  # the kernel waits here; nobody in this project takes this door to one in use
+        raise Refusal(errnos.EBUSY)  # the real kernel waits here; vfioctl never unbinds a mediated device in use
     for gone in (f"{home}/{name}", f"{device}/driver", f"{device}/nvidia"):
         tree.remove(gone)
     _unregister(tree, device)
@@ -133,7 +133,7 @@ def driver_store(tree: Tree, path: str, value: str) -> None:
 
 
 def mdev_unregister_parent(tree: Tree, parent: str) -> None:
-    """The parent is hidden first; then its instances go one by one, and each waits as a removal does."""
+    """Hides the parent first, then removes its devices one by one; each removal may wait."""
     if f"{parent}/{room.TYPES}" not in tree.directories:
         return
     if _is_registered(tree, parent):

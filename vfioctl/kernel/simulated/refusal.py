@@ -1,4 +1,4 @@
-"""How a rule says no, or never answers; and how the kernel reads the numbers that are written to it."""
+"""Exceptions for a write that the simulated kernel refuses or never finishes, and how the kernel parses numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 class Refusal(Exception):
-    """A rule's errno."""
+    """The errno with which a rule refuses a write."""
 
     def __init__(self, errno: int) -> None:
         self.errno = errno
@@ -15,16 +15,16 @@ class Refusal(Exception):
 
 
 class WouldBlock(Exception):
-    """The kernel does not come back from this.
+    """The kernel would wait here for ever.
 
-    A read's only a survey may ask for. A write has done by then what the kernel does before it waits.
+    Only a survey may make a read that raises this. A write has by then done what the kernel does before it waits.
     """
 
 
 def kstrtoul(value: str, *, bits: int = 64, base: int = 0) -> int:
-    """A number as lib/kstrtox.c reads it: one newline may follow. Raises Refusal (EINVAL, ERANGE).
+    """Parses a number as lib/kstrtox.c does: one newline may follow. Raises Refusal (EINVAL, ERANGE).
 
-    In base 0 0x10 and 010 are numbers as well.
+    In base 0, 0x10 and 010 are numbers as well.
     """
     text = value.removesuffix("\n")
     decimal, any_base = r"\+?([0-9]+)", r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"

@@ -1,8 +1,8 @@
-"""How many vGPUs a simulated card has room for: the drivers' own arithmetic, from what the types say of themselves.
+"""How many vGPUs fit on a simulated card: computed as the drivers do, from the descriptions of the types.
 
-NVIDIA's rule is that of frame buffer sizes over all VFs of a card; other drivers have a stock that types take from.
-What the tree does not tell is kept as facts of the simulation: `sim:CARD stock` (how much there is of it), `types`
-(names of types that the lists no longer show), `mixed_sizes` (1: instances of several sizes may be beside each other).
+NVIDIA's drivers count frame buffer sizes over all VFs of a card; other drivers have a stock that vGPUs use up. What the
+tree does not show is kept as facts of the simulation: `sim:CARD stock` (its size), `types` (names of types that are no
+longer listed), `mixed_sizes` (1: vGPUs of several sizes may exist at the same time).
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from vfioctl.kernel.places import UUID_FORM
 from vfioctl.kernel.recorded.tree import Tree
 
 TYPES, VENDOR = "mdev_supported_types", "nvidia"
-UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+UUID = re.compile(UUID_FORM, re.ASCII)
 NO_TYPE = "0"
 _SHARED = "instances"
 _MIB_OF_GIB = 1024
 
 
 class Size(NamedTuple):
-    """A frame buffer in MiB, and how many of it a card has at most."""
+    """A frame buffer size in MiB, and how many of this size a card can have."""
 
     memory: int
     most: int
 
 
-# -- who belongs together --------------------------------------------------------------------------
+# -- cards and their places ------------------------------------------------------------------------
 
 
 def card_of(tree: Tree, device: str) -> str:
-    """The physical function of a VF, else the device itself."""
+    """The PF of a VF, or the device itself."""
     return tree.resolve(f"{device}/physfn") if f"{device}/physfn" in tree.links else device
 
 
@@ -50,7 +51,7 @@ def virtual_functions(tree: Tree, physical: str) -> list[str]:
 
 
 def parents_of(tree: Tree, card: str) -> list[str]:
-    """The places of a card that instances are made on."""
+    """The places of a card on which vGPUs are created."""
     return [each for each in (card, *virtual_functions(tree, card)) if _is_parent(tree, each)]
 
 
@@ -59,7 +60,7 @@ def _is_parent(tree: Tree, device: str) -> bool:
 
 
 def instances_of(tree: Tree, parent: str) -> Iterator[str]:
-    """The types of what takes its share there: also of what is being removed, not of what has lost its driver."""
+    """The types of the vGPUs that use a share there: includes those being removed, not those without a driver."""
     for name in sorted(tree.directories.get(parent, ())):
         home = f"{parent}/{name}"
         if not UUID.fullmatch(name) or home not in tree.directories:
@@ -72,11 +73,11 @@ def instances_of(tree: Tree, parent: str) -> Iterator[str]:
         yield current
 
 
-# -- the account of a card ---------------------------------------------------------------------------
+# -- the capacity of a card --------------------------------------------------------------------------
 
 
 class Account:
-    """What a card has, and what is taken of it."""
+    """The capacity of a card, and how much of it is used."""
 
     def __init__(self, tree: Tree, card: str) -> None:
         self._card, self._facts = card, facts_of(tree, card)
@@ -90,7 +91,7 @@ class Account:
         self._stock = self._kept_stock(tree) if self._stated else {}
 
     def available(self, parent: str, kind: str) -> int:
-        """How many more of only this type can be made there. NVIDIA's VFs carry one instance each."""
+        """How many more vGPUs of only this type fit there. NVIDIA's VFs have at most one vGPU each."""
         if kind in self._sizes:
             left = self._room(self._sizes[kind])
             return min(left, 0 if self.there.get(parent) else 1) if parent != self._card else left
@@ -114,7 +115,7 @@ class Account:
         return max(0, min(size.most - there.count(size.memory), (total - sum(there)) // size.memory))
 
     def _takes(self, kind: str) -> Mapping[str, int]:
-        """What one of a type takes of the stock; where it does not say so, one of what the recorded numbers count."""
+        """How much of the stock a vGPU of this type uses; one unit if its description does not say."""
         return self._stated.get(kind) or ({_SHARED: 1} if _SHARED in self._stock else {f"of {kind}": 1})
 
     def _used(self) -> dict[str, int]:
@@ -125,17 +126,17 @@ class Account:
         return used
 
     def _kept_stock(self, tree: Tree) -> dict[str, int]:
-        """All that there is, free or used; reckoned from the recorded numbers once, before anything changes them."""
+        """The whole stock, free or used; computed once from the recorded numbers, before anything changes them."""
         if "stock" not in self._facts:
             left = {kind: _recorded(tree, self._card, kind) for kind in self._stated}
-            self._facts["stock"] = json.dumps(self._reckoned(left), sort_keys=True)
+            self._facts["stock"] = json.dumps(self._computed_stock(left), sort_keys=True)
         found: dict[str, int] = json.loads(self._facts["stock"])
         return found
 
-    def _reckoned(self, left: Mapping[str, int]) -> dict[str, int]:
+    def _computed_stock(self, left: Mapping[str, int]) -> dict[str, int]:
         there = self._all
         if not any(self._stated.values()):
-            if len(left) > 1 and len(set(left.values())) == 1:  # mdev_device_create counts by itself, over all types
+            if len(left) > 1 and len(set(left.values())) == 1:  # mdev_device_create counts all types
                 return {_SHARED: max(left.values()) + len(there)}
             return {f"of {kind}": number + there.count(kind) for kind, number in left.items()}
         stock: dict[str, int] = {}
@@ -154,7 +155,7 @@ def _recorded(tree: Tree, card: str, kind: str) -> int:
 
 
 def _descriptions(tree: Tree, parents: Iterable[str]) -> dict[str, str]:
-    """By type; all places of a card have the same."""
+    """The description of each type; all places of a card have the same types."""
     found: dict[str, str] = {}
     for parent in parents:
         for kind in tree.directories.get(f"{parent}/{TYPES}", set()) - found.keys():
@@ -163,23 +164,23 @@ def _descriptions(tree: Tree, parents: Iterable[str]) -> dict[str, str]:
 
 
 def _stated_size(text: str) -> Size | None:
-    """NVIDIA's: `framebuffer=4096M, ..., max_instance=4`."""
+    """The size in a description of NVIDIA's: `framebuffer=4096M, ..., max_instance=4`."""
     memory, most = re.search(r"framebuffer=([1-9][0-9]*)M", text), re.search(r"max_instance=([0-9]+)", text)
     return Size(int(memory[1]), int(most[1])) if memory and most else None
 
 
 def _stated_amounts(text: str) -> dict[str, int]:
-    """`16 MB video memory` (samples/vfio-mdev/mbochs.c), or the lines of GVT-g."""
+    """The amounts in a description: `16 MB video memory` (samples/vfio-mdev/mbochs.c), or the lines of GVT-g."""
     if video := re.search(r"\b([1-9][0-9]*) MB video memory\b", text):
         return {"video memory": int(video[1])}
     return {name: int(n) for name, n in re.findall(r"^(low_gm_size|high_gm_size|fence): ([1-9][0-9]*)", text, re.M)}
 
 
-# -- types of the vendor's folders, known by name only -------------------------------------------------
+# -- types in `nvidia/`, known by name only ------------------------------------------------------------
 
 
 def known_types(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, str]:
-    """The names by number of all types that were ever seen on the card."""
+    """The names of all types that the card has ever listed, by number."""
     known: dict[str, str] = json.loads(facts_of(tree, card).get("types", "{}"))
     texts = {tree.files.get(f"{parent}/{VENDOR}/creatable_vgpu_types", "") for parent in parents}
     pairs = (pair for text in texts for pair in re.findall(r"^([0-9]+) *: *(\S.*)$", text, re.M))
@@ -191,7 +192,7 @@ def known_types(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, str]
 
 def _sizes_by_name(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, Size]:
     memory = {kind: _megabytes(name) for kind, name in known_types(tree, card, parents).items()}
-    total = max(_printed_on_the_box(tree, card), *memory.values(), 1)
+    total = max(_nominal_memory(tree, card), *memory.values(), 1)
     return {kind: Size(each, total // each) for kind, each in memory.items()}
 
 
@@ -201,17 +202,17 @@ def _megabytes(name: str) -> int:
     return (int(found[1]) * _MIB_OF_GIB if found else 0) or _MIB_OF_GIB // 2
 
 
-def _printed_on_the_box(tree: Tree, card: str) -> int:
-    """The memory in MiB: NVML tells what error correction and the driver leave of it."""
-    told = tree.properties.get(f"nvml:{posixpath.basename(card)}", {}).get("memory_bytes", "")
-    return (int(told) >> 20) * 16 // 15 + _MIB_OF_GIB if told.isdecimal() else 0
+def _nominal_memory(tree: Tree, card: str) -> int:
+    """The card's memory in MiB. NVML reports less: without what error correction and the driver use."""
+    text = tree.properties.get(f"nvml:{posixpath.basename(card)}", {}).get("memory_bytes", "")
+    return (int(text) >> 20) * 16 // 15 + _MIB_OF_GIB if text.isdecimal() else 0
 
 
-# -- said again --------------------------------------------------------------------------------------
+# -- updating ----------------------------------------------------------------------------------------
 
 
 def recount(tree: Tree, card: str) -> None:
-    """Every place of the card says anew what can be made there."""
+    """Updates the numbers that every place of the card shows."""
     account = Account(tree, card)
     types = known_types(tree, card, account.parents)
     for parent in account.parents:

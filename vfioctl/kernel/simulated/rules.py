@@ -1,7 +1,7 @@
 """What Linux does on a write, as changes of a tree. Each rule is named after the kernel function it mirrors.
 
-Here is which rule a file has, and what no file is written for: modules, and whether a group could be a guest's.
-Sources: drivers/vfio/group.c, drivers/iommu/iommu.c of Linux 6.1, and what the contract suite saw of a real one.
+This module selects the rule for a file, loads modules, and tells whether a group is viable.
+Sources: drivers/vfio/group.c, drivers/iommu/iommu.c of Linux 6.1, and what the contract suite observed on a real one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO
-from vfioctl.kernel.protocol import PCI_DRIVERS
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated import drivers, groups, mediated, surroundings, virtual
 from vfioctl.kernel.simulated import vendor as vgpu_request
@@ -32,19 +32,21 @@ __all__ = [
 ]
 
 _MANAGED_DMA = ("pcieport", "pci-stub")
-# Where a driver is not called as its module is: struct pci_driver.name in the sources.
+# Drivers whose name differs from their module's: struct pci_driver.name in the sources.
 _DRIVER_OF_MODULE = {"vfio_pci": "vfio-pci", "xhci_pci": "xhci_hcd", "bochs": "bochs-drm", "pci_stub": "pci-stub"}
 
 
 def write(tree: Tree, path: str, value: str) -> None:
-    """One write to one file. Raises KernelRefused, or WouldBlock when it waits for whoever has a device open."""
+    """One write to one file. Raises KernelRefused, or WouldBlock when it would wait for a holder of a device."""
     there = tree.resolve(path)
     parent, _, name = there.rpartition("/")
     try:
         if not value:
-            return  # kernfs_fop_write_iter: no bytes, no call of the attribute's store function
+            return  # kernfs_fop_write_iter does not call the store function for an empty write
         if name == "driver_override" and there in tree.files:
             drivers.driver_override_store(tree, parent, value)
+        elif name == "rom" and PCI_ADDRESS.fullmatch(posixpath.basename(parent)):
+            pci_write_rom(tree, parent, value)
         elif store := _store_of(tree, there):
             store(tree, there, value)
         elif parent == "/sys/bus/pci" and name == "drivers_probe":
@@ -69,22 +71,30 @@ def _store_of(tree: Tree, there: str) -> Callable[[Tree, str, str], None] | None
 
 def _unbind(tree: Tree, driver: str, value: str) -> None:
     device = drivers.unbind_store(tree, driver, value)
-    virtual.left_by(tree, device, driver)
+    virtual.remove_vfs_of(tree, device, driver)
 
 
 def resume(tree: Tree, path: str, value: str) -> None:
-    """What is left of a write that waited, once it was let go. Raises KernelRefused, WouldBlock."""
+    """Finishes a write that waited, after the device was released. Raises KernelRefused, WouldBlock."""
     driver, _, verb = path.removeprefix(f"{PCI_DRIVERS}/").partition("/")
     if verb != "unbind":
         write(tree, path, value)
         return
     device = drivers.device_called(tree, value)
     drivers.device_remove(tree, device, driver)
-    virtual.left_by(tree, device, driver)
+    virtual.remove_vfs_of(tree, device, driver)
+
+
+def pci_write_rom(tree: Tree, device: str, value: str) -> None:
+    """Switches the ROM off for two bytes of which the first is `0`, and on for anything else."""
+    facts = tree.properties.get(f"sim:{posixpath.basename(device)}", {})
+    if "rom" not in facts:
+        raise Refusal(errnos.ENOENT)
+    facts["rom_enabled"] = str(int(not (value.startswith("0") and len(value) == 2)))
 
 
 def vfio_group_ioctl_get_status(tree: Tree, group: int) -> bool:
-    """iommu_group_dma_owner_claimed's question: is every member unbound, or on a driver that leaves DMA alone?"""
+    """Whether every member is unbound, or on a driver without DMA of its own (iommu_group_dma_owner_claimed)."""
     if f"/dev/vfio/{group}" not in tree.nodes:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.ENOENT)
     if surroundings.open_by(tree, f"/dev/vfio/{group}"):
@@ -94,12 +104,12 @@ def vfio_group_ioctl_get_status(tree: Tree, group: int) -> bool:
 
 
 def load_module(tree: Tree, module: str) -> None:
-    """request_module, and driver_attach for the devices that wait. Raises HostError."""
+    """request_module, then driver_attach for unbound devices. Raises HostError."""
     module = module.replace("-", "_")
     if f"/sys/module/{module}" in tree.directories:
         return
     if module not in _known_modules(tree):
-        error = HostError(f"module {module} could not be loaded", hint="install the package that has it")
+        error = HostError(f"module {module} could not be loaded", hint="install the package that provides it")
         error.kernel_said = f"modprobe: FATAL: Module {module} not found"
         raise error
     driver = _DRIVER_OF_MODULE.get(module, module)
@@ -121,7 +131,7 @@ def _known_modules(tree: Tree) -> set[str]:
 
 
 def remember_natives(tree: Tree) -> None:
-    """Notes which driver each device was recorded with, for drivers whose ids no file tells (built in)."""
+    """Records the driver of each device, for drivers whose ids are in no file (built in)."""
     for device in tuple(drivers.devices(tree)):
         driver, subject = driver_of(tree, device), f"sim:{posixpath.basename(device)}"
         if not driver or is_vfio(driver) or subject in tree.properties:

@@ -1,7 +1,7 @@
-"""What Linux does around a driver: power, consoles, framebuffers, class devices, NVIDIA's lock, resets; on a tree.
+"""What Linux does beside binding: power, consoles, framebuffers, class devices, NVIDIA's lock, resets; on a tree.
 
 Sources: drivers/base/power/sysfs.c, drivers/tty/vt/vt.c, drivers/video/fbdev/core/fbcon.c, drivers/pci/pci.c,
-drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, NVIDIA's nv-procfs.c, and what a real kernel was seen to do.
+drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, NVIDIA's nv-procfs.c, and observations of a real kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLASS_DEVICES = ("accel", "drm", "graphics", "net", "nvme", "sound")
 
 
 def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
-    """The store function of a file, where it is one of these."""
+    """The store function of a file that this module handles."""
     return next((store for pattern, store in _STORES.items() if re.fullmatch(pattern, path)), None)
 
 
@@ -43,7 +43,7 @@ def d3cold_allowed_store(tree: Tree, path: str, value: str) -> None:
 
 
 def vfio_pci_core_runtime_pm(tree: Tree, device: str, *, registered: bool) -> None:
-    """vfio-pci allows runtime power management as it binds, and forbids it as it leaves."""
+    """vfio-pci allows runtime power management when it is bound, and forbids it when it is unbound."""
     if f"{device}/power/control" in tree.files:
         tree.put(f"{device}/power/control", "auto" if registered else "on")
 
@@ -52,7 +52,7 @@ def vfio_pci_core_runtime_pm(tree: Tree, device: str, *, registered: bool) -> No
 
 
 def store_bind(tree: Tree, path: str, value: str) -> None:
-    """A vtconsole taken off, or put back; the system's own one takes turns with it. No number is 0 (simple_strtoul)."""
+    """Unbinds or binds a vtconsole; the system console is bound in its place. Text without a number is 0."""
     number = re.match(r"[0-9]+", value, re.ASCII)
     bound = number is not None and int(number[0]) != 0
     if value:
@@ -75,14 +75,14 @@ def _framebuffer_console(tree: Tree) -> str | None:
 
 
 def fbcon_fb_unregistered(tree: Tree, *, first: bool) -> None:
-    """Without the framebuffer that it stands on, the console falls back; it does not move to another one."""
+    """The framebuffer console is unbound with its framebuffer; it does not move to another one."""
     console = _framebuffer_console(tree)
     if console and first:
         _draw(tree, console, bound=False)
 
 
 def fbcon_fb_registered(tree: Tree) -> None:
-    """It takes over again by itself, unless it was taken off by hand."""
+    """The framebuffer console is bound again, unless it was unbound through sysfs."""
     console = _framebuffer_console(tree)
     if console and tree.properties.get("sim:fbcon", {}).get("released") != "1":
         _draw(tree, console, bound=True)
@@ -100,11 +100,11 @@ def platform_driver_store(tree: Tree, path: str, value: str) -> None:
         tree.put_link(f"{home}/{name}", f"../../../../devices/platform/{name}")
 
 
-# -- class devices: they come and go with the driver -------------------------------------------------
+# -- class devices ---------------------------------------------------------------------------------
 
 
 def class_devices_gone(tree: Tree, device: str) -> None:
-    """Takes away what the driver had registered, and keeps it for when it comes back."""
+    """Removes the class devices of a driver and saves them for `class_devices_back`."""
     address = posixpath.basename(device)
     first = _is_first_framebuffer(tree, device)
     kept: dict[str, dict[str, object]] = {}
@@ -117,7 +117,7 @@ def class_devices_gone(tree: Tree, device: str) -> None:
 
 
 def class_devices_back(tree: Tree, device: str) -> None:
-    """The same again, under the same names; NVIDIA's lock is open again."""
+    """Restores the class devices under the same names; NVIDIA's unbindLock is 0 again."""
     subject = f"sim:{posixpath.basename(device)}"
     kept: Mapping[str, Mapping[str, object]] = json.loads(tree.properties.get(subject, {}).pop("registered", "{}"))
     for path, fact in kept.items():
@@ -145,7 +145,7 @@ def _is_first_framebuffer(tree: Tree, device: str) -> bool:
 
 
 def taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
-    """Takes a path and all below it away; what was there, by path, as `put_back` takes it."""
+    """Removes a path and everything below it. Returns the removed facts by path, for `put_back`."""
     found: dict[str, dict[str, object]] = {}
     for path in (home, *below(tree, home)):
         if path in tree.files:
@@ -163,14 +163,14 @@ def taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
 
 
 def below(tree: Tree, home: str) -> Iterator[str]:
-    """All paths below one, each before those that lie in it."""
+    """All paths below one, parents before children."""
     for name in sorted(tree.directories.get(home, ())):
         yield f"{home}/{name}"
         yield from below(tree, f"{home}/{name}")
 
 
 def put_back(tree: Tree, path: str, fact: Mapping[str, object]) -> None:
-    """One fact that was `taken`, again."""
+    """Restores one fact that `taken` has removed."""
     match fact:
         case {"text": str(text)}:
             tree.put(path, text)
@@ -188,7 +188,7 @@ def put_back(tree: Tree, path: str, fact: Mapping[str, object]) -> None:
 
 
 def nv_procfs_close_unbind_lock(tree: Tree, path: str, value: str) -> None:
-    """The write is taken in any case, and grants the lock only while nobody uses the GPU."""
+    """Accepts every write, but grants the lock only while nobody uses the GPU."""
     address = path.rsplit("/", 2)[-2]
     wanted = value.strip()
     if wanted == "0" or (wanted == "1" and not _used(tree, address)):
@@ -210,7 +210,7 @@ def _nvidia_node(tree: Tree, address: str) -> str:
 
 
 def set_persistence(tree: Tree, address: str, *, on: bool) -> None:
-    """The daemon opens the GPU for as long as its persistence mode is on."""
+    """Sets persistence mode. Turning it off makes the daemon close the GPU."""
     tree.properties[f"nvml:{address}"]["persistence_mode"] = str(int(on))
     for link in () if on else open_by(tree, _nvidia_node(tree, address)):
         if "nvidia-persistenced.service" in tree.files.get(f"{link.rpartition('/fd/')[0]}/cgroup", ""):
@@ -221,18 +221,18 @@ def set_persistence(tree: Tree, address: str, *, on: bool) -> None:
 
 
 def open_by(tree: Tree, node: str) -> tuple[str, ...]:
-    """The descriptors, as links in /proc, that lead to a node."""
+    """The links in /proc/PID/fd to a node."""
     return tuple(link for link, target in tree.links.items() if node and target == node and _DESCRIPTOR.match(link))
 
 
 def nodes_below(tree: Tree, home: str) -> Iterator[str]:
-    """The nodes in /dev of the class devices there, by their numbers."""
+    """The nodes in /dev of the class devices below a directory, by their numbers."""
     numbers = {tree.files[path] for path in below(tree, home) if path.endswith("/dev") and path in tree.files}
     return (path for path, node in tree.nodes.items() if f"{node.major}:{node.minor}" in numbers)
 
 
 def set_unit(tree: Tree, name: str, *, active: bool) -> None:
-    """Its processes end with it, and come back with it."""
+    """Starts or stops a unit, and its processes with it."""
     facts = tree.properties[f"unit:{name}"]
     facts["state"] = "active" if active else "inactive"
     if active:
@@ -263,7 +263,7 @@ def reset_store(tree: Tree, path: str, value: str) -> None:
 
 
 def reset_method_store(tree: Tree, path: str, value: str) -> None:
-    """Only what the device has; `default` puts all of them back."""
+    """Accepts only methods that the device has; `default` restores all of them."""
     subject = f"sim:{posixpath.basename(path.rpartition('/')[0])}"
     facts = tree.properties.setdefault(subject, {})
     all_of_them = facts.setdefault("reset_methods", tree.files[path])

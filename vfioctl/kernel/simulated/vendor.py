@@ -1,7 +1,7 @@
-"""Writes to the vGPUs of a simulated card that are no mediated devices: NVIDIA's vendor folder, the profiles of xe.
+"""Writes to vGPUs that are no mediated devices: NVIDIA's directory `nvidia/`, the profiles of xe.
 
-And what a driver's folders become as it comes and goes. The rules are those of tests/lab/modules/standin_vendor.c and
-of Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. Changes nothing but the tree.
+Also adds and removes the directories of a driver as it is bound and unbound. The rules are those of
+tests/lab/modules/standin_vendor.c and Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. Changes only the tree.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 
+from vfioctl.kernel.places import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups, room, surroundings
 from vfioctl.kernel.simulated.refusal import Refusal, kstrtoul
 
-MDEV_PARENTS = "/sys/class/mdev_bus"
 PARAMS_MAX = 256
 _FOLDERS = (room.VENDOR, room.TYPES)
 _YES, _NO = re.compile(r"[yYtT1].*|[oO][nN].*", re.DOTALL), re.compile(r"[nNfF0].*|[oO][fF].*", re.DOTALL)
 
 
 def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
-    """The store function of a file, where it is one of these."""
+    """The store function of a file that this module handles."""
     return next((store for pattern, store in _STORES.items() if re.fullmatch(pattern, path)), None)
 
 
@@ -31,7 +31,7 @@ def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
 
 
 def current_vgpu_type_store(tree: Tree, path: str, value: str) -> None:
-    """A number creates, 0 deletes; another type only by way of 0."""
+    """A number creates a vGPU, 0 deletes it. Changing the type needs 0 first."""
     function = _device(path)
     kind, now = str(kstrtoul(value, bits=32, base=10)), tree.files[path]
     if groups.opened(tree, function) or room.NO_TYPE not in (kind, now):
@@ -48,7 +48,7 @@ def current_vgpu_type_store(tree: Tree, path: str, value: str) -> None:
 
 
 def vgpu_params_store(tree: Tree, path: str, value: str) -> None:
-    """Of a mediated device, or of a VF while it has a type. A single space clears them."""
+    """Sets the parameters of a mediated device, or of a VF with a type. A single space clears them."""
     text = value.split("\n", 1)[0]
     if len(text) >= PARAMS_MAX:
         raise Refusal(errnos.EINVAL)
@@ -85,7 +85,7 @@ def _clear(tree: Tree, function: str) -> None:
 
 
 def _device(path: str) -> str:
-    """Whose folder a file is in."""
+    """The device whose directory `nvidia/` a file is in."""
     return path.rsplit("/", 2)[0]
 
 
@@ -97,7 +97,7 @@ def profile_number_store(tree: Tree, path: str, value: str) -> None:
 
 
 def sched_priority_store(tree: Tree, path: str, value: str) -> None:
-    """One of the words that the file shows; only the PF's can be changed."""
+    """Accepts one of the words that the file shows. Only the PF's value can be changed."""
     words = tree.files[path].replace("[", "").replace("]", "").split()
     chosen = value.strip()
     if chosen not in words:
@@ -111,17 +111,17 @@ def sched_priority_store(tree: Tree, path: str, value: str) -> None:
 
 
 def sriov_drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
-    """kstrtobool: the first character decides, of `on` and `off` the second."""
+    """kstrtobool: the first character decides; for `on` and `off` the second."""
     if not _YES.fullmatch(value) and not _NO.fullmatch(value):
         raise Refusal(errnos.EINVAL)
     tree.put(path, "1" if _YES.fullmatch(value) else "0")
 
 
-# -- a driver's folders come and go with it ----------------------------------------------------------
+# -- a driver's directories ----------------------------------------------------------------------------
 
 
 def folders_gone(tree: Tree, device: str, driver: str) -> None:
-    """Takes away what the driver showed of vGPUs, and keeps it, without instances, for when it comes back."""
+    """Removes the driver's vGPU directories and saves them, without vGPUs, for `folders_back`."""
     if f"{device}/{room.VENDOR}/current_vgpu_type" in tree.files:
         room.known_types(tree, room.card_of(tree, device), [device])
         _clear(tree, device)
@@ -139,7 +139,7 @@ def folders_gone(tree: Tree, device: str, driver: str) -> None:
 
 
 def folders_back(tree: Tree, device: str, driver: str) -> None:
-    """The same again, where it is the same driver."""
+    """Restores the saved directories if it is the same driver."""
     facts = tree.properties.get(f"sim:{posixpath.basename(device)}", {})
     whose, kept = json.loads(facts.get("folders", '["", {}]'))
     if whose != driver:

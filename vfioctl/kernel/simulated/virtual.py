@@ -1,7 +1,7 @@
-"""Virtual functions of a simulated host: turned on and off. Each rule is named after the kernel function it mirrors.
+"""Turns virtual functions of a simulated host on and off. Each rule is named after the kernel function it mirrors.
 
-Sources: drivers/pci/iov.c, drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, and what a real kernel was seen to do with an
-nvme. What a VF looked like is kept while it is off, so that the next ones under its address look the same.
+Sources: drivers/pci/iov.c, drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, and observations of a real kernel with an
+nvme. The attributes of a VF are kept while it is off, so that the next VF with its address has the same ones.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 
 NUMVFS = re.compile(r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/sriov_numvfs")
 NVIDIA = "nvidia"
-# No sriov_configure: vfio-pci has one only when told to; gim makes its VFs as it is loaded, and no others.
+# Drivers without sriov_configure. vfio-pci has one only with enable_sriov; gim creates its VFs when it is loaded.
 _WITHOUT_CONFIGURE = ("gim",)
 _VF_BARS, _BARS = 7, 6
-_ALIKE = (
+_SAME_AS_PF = (
     "class",
     "local_cpulist",
     "numa_node",
@@ -39,7 +39,7 @@ def sriov_numvfs_store(tree: Tree, path: str, value: str) -> None:
     try:
         count = kstrtoul(value, bits=16)
     except Refusal:
-        raise Refusal(errnos.EINVAL) from None  # whatever kstrtou16 says of it
+        raise Refusal(errnos.EINVAL) from None  # sriov_numvfs_store returns EINVAL for every failure of kstrtou16
     if count > _number(tree, f"{physical}/sriov_totalvfs"):
         raise Refusal(errnos.ERANGE)
     now = _number(tree, path)
@@ -49,7 +49,7 @@ def sriov_numvfs_store(tree: Tree, path: str, value: str) -> None:
     if driver is None or not _has_configure(tree, driver):
         raise Refusal(errnos.ENOENT)
     if driver == NVIDIA:
-        # Reports differ: some saw this write work. The stricter answer keeps a plan from relying on it.
+        # Reports differ on whether this write works. Refusing it keeps plans from relying on it.
         raise Refusal(errnos.EPERM)
     if count and now:
         raise Refusal(errnos.EBUSY)
@@ -66,7 +66,7 @@ def _has_configure(tree: Tree, driver: str) -> bool:
 
 
 def sriov_enable(tree: Tree, physical: str, count: int) -> list[str]:
-    """Their drivers take them where `sriov_drivers_autoprobe` lets them; under vfio-pci they are vfio-pci's."""
+    """Creates VFs. Drivers bind them if `sriov_drivers_autoprobe` allows it; VFs of a PF on vfio-pci get vfio-pci."""
     functions = [pci_iov_add_virtfn(tree, physical, number) for number in range(count)]
     tree.put(f"{physical}/sriov_numvfs", str(count))
     owner = groups.driver_of(tree, physical) or ""
@@ -79,7 +79,7 @@ def sriov_enable(tree: Tree, physical: str, count: int) -> list[str]:
 
 
 def sriov_disable(tree: Tree, physical: str) -> None:
-    """From the first to the last, and of each its links go first. Raises WouldBlock at one that is held."""
+    """Removes the VFs from the first to the last, the links of each first. Raises WouldBlock at a VF that is held."""
     facts = room.facts_of(tree, physical)
     begun = [facts["going"]] if "going" in facts else []
     for each in (*begun, *room.virtual_functions(tree, physical)):
@@ -98,14 +98,14 @@ def sriov_disable(tree: Tree, physical: str) -> None:
     tree.put(f"{physical}/sriov_numvfs", "0")
 
 
-def left_by(tree: Tree, device: str, driver: str) -> None:
-    """NVIDIA's driver takes the VFs with it as it leaves their PF; under others they stay ("left SR-IOV enabled")."""
+def remove_vfs_of(tree: Tree, device: str, driver: str) -> None:
+    """NVIDIA's driver removes the VFs when it is unbound from the PF; others leave them ("left SR-IOV enabled")."""
     if driver == NVIDIA and f"{device}/sriov_numvfs" in tree.files:
         sriov_disable(tree, device)
 
 
 def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
-    """NVIDIA's tool: all VFs, and each on the driver nvidia; what it says. It refuses nothing, and may do nothing."""
+    """NVIDIA's tool: turns all VFs on or off, each on the driver nvidia. Returns its output; it may do nothing."""
     physical = tree.resolve(f"{PCI_DEVICES}/{address}")
     if groups.driver_of(tree, physical) != NVIDIA or not _number(tree, f"{physical}/sriov_totalvfs"):
         return f"Error: GPU {address} is not on the driver nvidia, or has no VFs"
@@ -123,18 +123,18 @@ def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
     return f"Enabling VFs on {address}"
 
 
-# -- one of them -------------------------------------------------------------------------------------
+# -- one VF ------------------------------------------------------------------------------------------
 
 
 def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
-    """The device of VF `number`, with a group of its own where there is an IOMMU; it has no driver yet."""
+    """Creates VF `number`, with a group of its own if there is an IOMMU, and without a driver."""
     address = _address(tree, physical, number)
     function = f"{posixpath.dirname(physical)}/{address}"
     kept = json.loads(room.facts_of(tree, function).pop("function", "{}"))
     for path, fact in kept.items():
         surroundings.put_back(tree, f"{function}/{path}", fact)
     if not kept:
-        _plain(tree, physical, function)
+        _put_attributes(tree, physical, function)
     tree.put(f"{function}/driver_override", drivers.NO_OVERRIDE)
     tree.put(f"{function}/enable", "0")
     groups.link(tree, f"{PCI_DEVICES}/{address}", function)
@@ -150,9 +150,9 @@ def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     return function
 
 
-def _plain(tree: Tree, physical: str, function: str) -> None:
-    """What any VF has, after its physical function."""
-    texts = {name: tree.files[f"{physical}/{name}"] for name in _ALIKE if f"{physical}/{name}" in tree.files}
+def _put_attributes(tree: Tree, physical: str, function: str) -> None:
+    """Gives a VF the attributes that every VF has, most of them those of its PF."""
+    texts = {name: tree.files[f"{physical}/{name}"] for name in _SAME_AS_PF if f"{physical}/{name}" in tree.files}
     vendor, device = (tree.files.get(f"{physical}/{name}", "0x0000") for name in ("vendor", "device"))
     device = f"0x{own}" if (own := tree.files.get(f"{physical}/sriov_vf_device")) else device
     modalias = tree.files.get(f"{physical}/modalias", "")
@@ -161,7 +161,7 @@ def _plain(tree: Tree, physical: str, function: str) -> None:
     texts |= {"resource": _resource(tree, physical, function), "reset_method": "flr"}
     for name, text in texts.items():
         tree.put(f"{function}/{name}", text)
-    tree.put_refused(f"{function}/reset", errnos.EACCES)  # only ever written
+    tree.put_refused(f"{function}/reset", errnos.EACCES)  # write-only
     groups.link(tree, f"{function}/subsystem", "/sys/bus/pci")
     if f"{physical}/iommu" in tree.links:
         groups.link(tree, f"{function}/iommu", tree.resolve(f"{physical}/iommu"))
@@ -172,7 +172,7 @@ def _plain(tree: Tree, physical: str, function: str) -> None:
 
 
 def _resource(tree: Tree, physical: str, function: str) -> str:
-    """Its share of the space that the physical function has for all of them (pci_iov_resource_size)."""
+    """The VF's share of the space that the PF has for all VFs (pci_iov_resource_size)."""
     lines = tree.files.get(f"{physical}/resource", "").split("\n")
     number = _routing_id(function) - _routing_id(physical) - _placing(tree, physical)[0]
     number //= _placing(tree, physical)[1]
@@ -206,11 +206,11 @@ def _remove(tree: Tree, function: str) -> None:
     room.facts_of(tree, function)["function"] = json.dumps(short)
 
 
-# -- where they are ----------------------------------------------------------------------------------
+# -- addresses ---------------------------------------------------------------------------------------
 
 
 def _address(tree: Tree, physical: str, number: int) -> str:
-    """pci_iov_virtfn_bus and pci_iov_virtfn_devfn."""
+    """The address of VF `number` (pci_iov_virtfn_bus, pci_iov_virtfn_devfn)."""
     offset, stride = _placing(tree, physical)
     routing = _routing_id(physical) + offset + number * stride
     domain = posixpath.basename(physical).split(":")[0]
@@ -218,7 +218,7 @@ def _address(tree: Tree, physical: str, number: int) -> str:
 
 
 def _placing(tree: Tree, physical: str) -> tuple[int, int]:
-    """Offset and stride; one and one where they were not recorded, as most devices have."""
+    """Offset and stride; 1 and 1, the most common values, if they were not recorded."""
     return _number(tree, f"{physical}/sriov_offset") or 1, _number(tree, f"{physical}/sriov_stride") or 1
 
 

@@ -1,7 +1,7 @@
-"""The caller's side of its fork server: starts it when it is first needed, and asks it for workers.
+"""The client of the fork server: starts the server on first use, and requests workers from it.
 
-A process with one thread forks it, which is quickest. One with several executes a new interpreter instead: in a
-forked one, a lock that another thread held would be held for ever. May be used by any number of threads.
+A process with one thread forks the server, which is fastest. A process with several threads executes a new interpreter,
+because in a fork, a lock that another thread held would never be released. Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _FD = 3
 _START = f"import sys; sys.path[:] = sys.argv[1:]; from vfioctl.kernel.worker.server import main; main({_FD})"
 _LONGEST_SEND = 10.0
 _PAUSES = (0.0, *(0.0005 * 1.5**n for n in range(18)))
-"""Seconds between looks whether a server has ended; it ends at once, and within about a second on a busy machine."""
+"""Seconds between checks whether a server has ended. It ends at once, or within about a second on a busy machine."""
 
 handles: WeakSet[_Handle] = WeakSet()
-"""What a fork of this process must not use: it is closed there, or the server would not see this process end."""
+"""Handles to close in forks of this process: with copies open, the server would not see this process end."""
 _uncollected: list[int] = []
 
 
 class _Handle(Protocol):
     def forget(self) -> None:
-        """In a fork of the process: lets go of what is its parent's."""
+        """Called in a fork of the process: closes what belongs to the parent."""
 
 
 class ForkServer:
-    """The fork server of one session. It ends with the process that has it, however that ends."""
+    """The fork server of one session. The server ends when its client process ends for any reason."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,9 +50,10 @@ class ForkServer:
         handles.add(self)
 
     def run(self, function: str, modules: Sequence[str], fds: Sequence[int]) -> tuple[int, _socket.socket]:
-        """Has a worker forked; its number among the jobs, and the connection to the server that has it.
+        """Starts a worker; returns its job number and the connection to the server that forked it.
 
-        A server that has died is replaced. Raises HostError.
+        `function`: its name as `module:name`; `modules`: to import first; `fds`: descriptors that the worker gets. A
+        server that has died is restarted. Raises HostError when no server can be started.
         """
         with deferred(), self._lock:
             job = next(self._jobs)
@@ -69,7 +70,7 @@ class ForkServer:
         raise HostError(f"no child process could be started: {refused.strerror}")
 
     def close(self) -> None:
-        """Lets it end."""
+        """Closes the connection, so that the server ends."""
         with deferred(), self._lock:
             self._leave()
 
@@ -80,7 +81,7 @@ class ForkServer:
             pass
 
     def forget(self) -> None:
-        """In a fork of the process: the server is its parent's, and must see that one end."""
+        """Called in a fork of the process: the server belongs to the parent, and must notice when that ends."""
         self._lock = threading.Lock()
         if self._sock:
             self._sock.close()
@@ -112,7 +113,7 @@ class ForkServer:
 
 
 def kill(job: int, sock: _socket.socket) -> bool:
-    """Has the server kill a worker; False where that server is gone."""
+    """Tells the server to kill a worker. Returns False if the server is gone."""
     try:
         send_message(sock, marshal.dumps(("kill", job)))
     except OSError:
@@ -121,7 +122,7 @@ def kill(job: int, sock: _socket.socket) -> bool:
 
 
 def _has_one_thread() -> bool:
-    """By the kernel's count: threads of libraries are none of Python's."""
+    """Whether the process has one thread. Counted by the kernel, because Python does not know threads of libraries."""
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
@@ -145,7 +146,7 @@ def _executed(fd: int) -> int:
 
 
 def _collect(pid: int) -> None:
-    """Waits for a server whose socket is closed, so that it is no zombie; not when this process ends itself."""
+    """Waits for a server to end, so that it does not stay a zombie; not while this process is exiting."""
     for pause in _PAUSES:
         time.sleep(pause)
         if _has_ended(pid):
@@ -156,7 +157,7 @@ def _collect(pid: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    with suppress(ChildProcessError):  # somebody else has collected it
+    with suppress(ChildProcessError):  # already collected
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     return True
 

@@ -1,4 +1,4 @@
-"""One worker at one job, as its caller sees it: what it answers, how long it may take, giving it up."""
+"""One job of a worker, seen from the caller: its answers, its timeout, and abandoning it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, pair,
 from vfioctl.signals import deferred
 
 _ATTEMPTS = 3
+_START_POLL = 0.1
+START_TIMEOUT = 60.0
+"""Seconds that a process may take to start. The timeout of its work begins once it has started."""
 
 
 class NotStarted(ChildProcessError):
-    """The worker never began, for its fork server died before: what it was asked was not done."""
+    """The worker never started, because its fork server had died: nothing was done."""
 
 
 class Unreturned(Exception):
-    """The worker did not come back in time; `state` is what the kernel shows of it, `pid` its number."""
+    """The worker did not answer within the timeout. `state`: state, wchan and stack of its process; `pid`: its pid."""
 
     def __init__(self, pid: int, seconds: float) -> None:
         self.pid, self.seconds, self.state = pid, seconds, processes.state_of(pid)
@@ -36,10 +39,10 @@ class Unreturned(Exception):
 
 
 class Job:
-    """A worker that runs `function(answers, *question)`, and the pipe that its answers come through.
+    """A worker that runs `function(answers, *question)`, and the pipe for its answers.
 
-    `modules`: what it will import, for the server to import before; `keep`: descriptors that it has until it ends, as
-    the host's lock; `reading`: whether it may be killed; `two_way`: it can be asked more (`ask`).
+    `modules`: imported by the server before it forks; `fds`: descriptors that stay open until the worker ends, such as
+    the host's lock; `reading`: whether it may be killed; `two_way`: whether it takes more requests (`ask`).
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class Job:
         question: Sequence[object],
         *,
         modules: Sequence[str] = (),
-        keep: Sequence[int] = (),
+        fds: Sequence[int] = (),
         reading: bool,
         two_way: bool = False,
     ) -> None:
@@ -63,7 +66,7 @@ class Job:
                 self._page.writing = not reading and not two_way
                 sending = self._open_stream() if two_way else self._open_pipe()
                 theirs.insert(0, sending)
-                self._number, self._via = server.run(function, (module_of(function), *modules), (*theirs, *keep))
+                self._number, self._via = server.run(function, (module_of(function), *modules), (*theirs, *fds))
             except OSError as error:
                 self.close()
                 raise HostError(f"no child process could be started: {error.strerror}") from None
@@ -80,7 +83,7 @@ class Job:
 
     def _open_pipe(self) -> int:
         self.answers, sending = os.pipe()
-        with suppress(PermissionError):  # a user with many pipes gets small ones: slower, and fine
+        with suppress(PermissionError):  # pipe-user-pages-soft is exceeded: a small pipe works too
             fcntl.fcntl(self.answers, fcntl.F_SETPIPE_SZ, 1 << 20)
         return sending
 
@@ -91,17 +94,17 @@ class Job:
 
     @property
     def page(self) -> Page:
-        """What the worker shows of itself, until this is closed."""
+        """The shared page with the worker's state. Not available after `close`."""
         assert self._page
         return self._page
 
     @property
     def pid(self) -> int:
-        """0 until it runs."""
+        """The pid of the worker; 0 until it runs."""
         return int(self._page.pid) if self._page else self._pid
 
     def ask(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Sends more to a two-way one. Raises ChildProcessError."""
+        """Sends a request to a two-way worker. Raises ChildProcessError when it has died."""
         assert self._stream
         try:
             send_message(self._stream, data, fds)
@@ -109,9 +112,9 @@ class Job:
             raise self._died() from None
 
     def receive(self, timeout: float) -> list[Any] | None:
-        """What has come: possibly nothing yet, after `timeout` seconds; None when the worker has ended.
+        """The results that have arrived; empty after `timeout` seconds, None when the worker has ended.
 
-        Raises RuntimeError where its work failed, HostError where it could not be forked.
+        Raises RuntimeError when its work failed, HostError when it could not be forked.
         """
         poll = select.poll()
         poll.register(self.answers, select.POLLIN)
@@ -119,37 +122,41 @@ class Job:
             return []
         try:
             chunk = os.read(self.answers, 1 << 20)
-        except ConnectionResetError:  # it left requests unread
+        except ConnectionResetError:  # the worker ended with unread requests
             return None
         return list(map(_result, self._frames.add(chunk))) if chunk else None
 
     def answer(self, until: float, timeout: float) -> Any:
-        """The next result. Raises Unreturned at the moment `until`, `timeout` seconds after it was asked for.
+        """The next result. Raises Unreturned at `until` (monotonic), or `timeout` seconds after the worker has started.
 
         ChildProcessError when the worker has died, RuntimeError when its work failed.
         """
-        left = timeout
-        while left > 0:
+        started_by, runs = time.monotonic() + START_TIMEOUT, self.pid != 0
+        while True:
             left = until - time.monotonic()
-            results = self.receive(left)  # asked for late, an answer may have come in time
+            results = self.receive(left if runs else _START_POLL)  # even late, an answer may have come in time
             if results:
                 return results[0]
             if results is None:
                 raise self._died()
-        raise Unreturned(self.pid, timeout)
+            now = time.monotonic()
+            if not runs and self.pid:  # starting does not count towards the timeout
+                runs, until = True, max(until, now + timeout)
+            if now >= (until if runs else max(until, started_by)):
+                raise Unreturned(self.pid, timeout)
 
     def _died(self) -> ChildProcessError:
         return ChildProcessError("the process that did the work died") if self.pid else NotStarted("it never began")
 
     @property
     def has_ended(self) -> bool:
-        """Of one that was asked nothing: whether it can be asked no more."""
+        """Whether an idle worker has ended."""
         poll = select.poll()
         poll.register(self.answers, select.POLLIN)
         return bool(poll.poll(0))
 
     def close(self) -> None:
-        """Lets one that has done its work end; a two-way one ends when what it does has returned."""
+        """Closes the connection. A worker that has answered ends; a two-way worker ends after its current request."""
         if self._stream:
             self._stream.close()
         elif self.answers >= 0:
@@ -160,18 +167,18 @@ class Job:
         self.answers, self._stream, self._page = -1, None, None
 
     def abandon(self) -> None:
-        """Gives up one that only reads: it is killed, and ends as soon as the kernel lets it go."""
+        """Kills a worker that only reads, without waiting. If it blocks in the kernel, it ends later."""
         began = int(self.page.began) if self._page else 0
         self.close()
         if not client.kill(self._number, self._via):
             processes.kill(self.pid, began)
 
     def forget(self) -> None:
-        """In a fork of the process: the worker is its parent's."""
+        """Called in a fork of the process: the worker belongs to the parent."""
         self.close()
 
     def __del__(self) -> None:
-        if self._page and self._page.reading and self.answers >= 0:  # begun, and never waited for
+        if self._page and self._page.reading and self.answers >= 0:  # started, but its result was not awaited
             self.abandon()
         else:
             self.close()
@@ -190,14 +197,14 @@ def _result(frame: tuple[int, Any]) -> Any:
 
 
 def call(
-    server: ForkServer, function: Callable[..., object], *args: object, timeout: float, keep: Sequence[int] = ()
+    server: ForkServer, function: Callable[..., object], *args: object, timeout: float, fds: Sequence[int] = ()
 ) -> Any:
-    """`function(*args)`, for a change: it is finished though the caller ends, and an interrupt waits for it.
+    """Runs `function(*args)` for a change. It finishes even if the caller ends, and SIGINT is deferred meanwhile.
 
     Raises Unreturned, ChildProcessError if the worker died, RuntimeError with the traceback of a bug, HostError.
     """
-    with deferred():  # whoever undoes it then starts from rest
-        return begin(server, function, *args, timeout=timeout, keep=keep, reading=False)()
+    with deferred():  # a rollback must not start while this runs
+        return begin(server, function, *args, timeout=timeout, fds=fds, reading=False)()
 
 
 def begin(
@@ -205,13 +212,13 @@ def begin(
     function: Callable[..., object],
     *args: object,
     timeout: float,
-    keep: Sequence[int] = (),
+    fds: Sequence[int] = (),
     reading: bool = True,
 ) -> Callable[[], Any]:
-    """The same for a read, at work from now on: what is returned waits for the result, and may be interrupted."""
+    """Starts `function(*args)` for a read. The returned function waits for the result; it can be interrupted."""
     name = name_of(function)
     start = partial(
-        Job, server, "vfioctl.kernel.worker.job:do", (name, args), modules=[module_of(name)], keep=keep, reading=reading
+        Job, server, "vfioctl.kernel.worker.job:do", (name, args), modules=[module_of(name)], fds=fds, reading=reading
     )
     return partial(_wait, start, start(), time.monotonic() + timeout, timeout)
 
@@ -223,7 +230,7 @@ def _wait(start: Callable[[], Job], job: Job, until: float, timeout: float) -> A
         except NotStarted:
             job.close()
             if attempt + 1 == _ATTEMPTS:
-                raise HostError("no child process could be started: the fork server dies") from None
+                raise HostError("no child process could be started: the fork server keeps dying") from None
             job = start()
         except (ChildProcessError, RuntimeError, HostError):
             job.close()
@@ -238,5 +245,5 @@ def _wait(start: Callable[[], Job], job: Job, until: float, timeout: float) -> A
 
 
 def do(answers: Answers, name: str, args: tuple[object, ...]) -> None:
-    """In the worker: one call, one result."""
+    """Runs in the worker: calls the function, and sends its result."""
     answers.send(named(name)(*args))

@@ -1,4 +1,4 @@
-"""Functions by name, for a worker cannot be sent a function. Imports what it is asked for, and nothing else."""
+"""Names of functions, because a function cannot be sent to a worker. Imports only the requested module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """`module:name`, by which a worker imports it. Raises TypeError for one that cannot be imported."""
+    """The name of a function as `module:name`. Raises TypeError for one that cannot be imported by name."""
     module, name = function.__module__, function.__qualname__
     if "<" in name or named(f"{module}:{name}") is not function:
         raise TypeError(f"{module}.{name} is no function or class of a module: a worker could not import it")
@@ -16,7 +16,7 @@ def name_of(function: Callable[..., object]) -> str:
 
 
 def named(name: str) -> Callable[..., Any]:
-    """The function that `name_of` gave the name of."""
+    """The function for a name from `name_of`."""
     module, _, path = name.partition(":")
     found: Any = import_module(module)
     for part in path.split("."):
@@ -25,5 +25,5 @@ def named(name: str) -> Callable[..., Any]:
 
 
 def module_of(name: str) -> str:
-    """The module that a function's name begins with."""
+    """The module part of a name from `name_of`."""
     return name.partition(":")[0]

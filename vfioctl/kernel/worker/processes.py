@@ -1,4 +1,4 @@
-"""What /proc shows of one process, and killing exactly that one. Numbers are used again: the moment it began tells."""
+"""Reads a process in /proc, and kills it. Pids are reused, so a process is identified by pid and start time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def process_text(pid: int, name: str) -> str:
-    """The beginning of a file below /proc/PID; empty when it cannot be read."""
+    """The first part of the file `name` in /proc/PID; empty when it cannot be read."""
     try:
         with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
             return file.read(4096).strip()
@@ -17,26 +17,26 @@ def process_text(pid: int, name: str) -> str:
 
 
 def began_at(pid: int) -> int:
-    """When it began, in clock ticks after the boot; 0 for one that is not there, or has ended and is a zombie."""
+    """The start time in clock ticks after boot; 0 if the process does not exist or is a zombie."""
     fields = process_text(pid, "stat").rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0
 
 
 def ticket_of(pid: int) -> str:
-    """A process by its number and the moment it began. One that has ended began never."""
+    """The identity of a process as `PID:START`. START is 0 for a process that has ended."""
     return f"{pid}:{began_at(pid) or ''}"
 
 
 def state_of(pid: int) -> dict[str, str]:
-    """What the kernel shows of one that does not come back: state, wchan and stack where readable."""
+    """The state, wchan and stack of a blocked process, as far as they are readable."""
     found = {"wchan": process_text(pid, "wchan"), "stack": process_text(pid, "stack")}
     found["stat"] = process_text(pid, "stat").rpartition(")")[2][1:2]
     return {name: text for name, text in found.items() if text}
 
 
 def kill(pid: int, began: int) -> None:
-    """Kills the process that has the number and began then; no other that has got its number since."""
-    with suppress(OSError, AttributeError):  # gone already; or Linux before 5.3, where it is left alone
+    """Kills the process with this pid and start time; not another one that has reused the pid."""
+    with suppress(OSError, AttributeError):  # already gone; or no pidfd_open (Linux before 5.3): not killed
         fd = os.pidfd_open(pid)
         try:
             if began and began_at(pid) == began:

@@ -1,11 +1,11 @@
-"""The fork server: a process with one thread that forks workers when it is asked to, so that its caller never forks.
+"""The fork server: a process with one thread that forks workers on request, so that its client never forks.
 
-It does nothing else that could block: it imports, forks, collects what has ended, and kills the readers that it is
-told to kill. When its socket closes, for its caller has ended or needs it no more, it kills those that only read, and
-ends; one that is in a write is left to end by itself.
+It never blocks: it imports, forks, collects ended workers, and kills readers on request. When its socket is closed,
+because the client has ended or has closed it, it kills the workers that only read, and ends. A worker in a write is
+never killed.
 
-Each request is one message: `("run", job, function, modules)` with descriptors (where answers go, the page, and any
-others that the worker is to keep), or `("kill", job)`.
+Each request is one message: `("run", job, function, modules)` with descriptors (for the answers, the page, and any
+others that the worker keeps), or `("kill", job)`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from vfioctl.signals import unblock
 
 _MOST_REQUEST = 1 << 16
 _LAST_SECONDS = 0.5
-"""For workers to end when their caller has: only a read that blocks takes longer, and for a write nobody waits."""
+"""Seconds for workers to end after the client has. Only a blocked read takes longer; writes are not waited for."""
 
 
 class Answers:
-    """A worker's way to its caller."""
+    """Sends a worker's results to its caller."""
 
     def __init__(self, fd: int, page: Page) -> None:
         self.fd, self._page = fd, page
 
     def send(self, value: object) -> None:
-        """One result, which must be plain data. Raises OSError when nobody waits for it any more."""
+        """Sends one result, which must be plain data. Raises OSError when the caller has closed the pipe."""
         send(self.fd, (VALUE, value))
 
     def is_at(self, number: int) -> None:
-        """Tells which subject is read from now on."""
+        """Publishes the index of the subject that is being read."""
         self._page.at = number
 
 
@@ -51,19 +51,19 @@ class _Worker(NamedTuple):
 
 
 def main(fd: int) -> NoReturn:
-    """Serves at that socket. Closes whatever else this process has open, and never returns."""
+    """Serves requests from the socket `fd`. Closes all other descriptors, and never returns."""
     code = 1
     try:
         _leave_the_caller(fd)
         _Server(_socket.socket(fileno=fd)).serve()
         code = 0
     finally:
-        # os._exit: the caller's exit handlers, buffers and database connections are not for this process to end
+        # os._exit: the client's exit handlers, buffers and database connections must not run here
         os._exit(code)
 
 
 def _leave_the_caller(fd: int) -> None:
-    os.setsid()  # a Ctrl-C at the terminal is for the caller; a write once begun is better finished
+    os.setsid()  # Ctrl-C at the terminal must not interrupt a write
     signal.set_wakeup_fd(-1)
     for ignored in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
@@ -113,7 +113,7 @@ class _Server:
 
     def _run(self, fds: list[int], job: int, function: str, modules: tuple[str, ...]) -> None:
         for module in modules:
-            with suppress(Exception):  # the worker meets it again, and tells why
+            with suppress(Exception):  # the worker fails in the same way, and reports it
                 import_module(module)  # once for all workers
         try:
             page = Page(fds[1])
@@ -141,7 +141,7 @@ class _Server:
             os._exit(code)
 
     def _collect(self) -> None:
-        """Whatever has ended; their numbers are free from here on, so nothing is killed by them any more."""
+        """Collects ended workers. Their pids may be reused from now on, so they are not killed any more."""
         with suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 if worker := self._workers.pop(pid, None):
@@ -156,7 +156,7 @@ class _Server:
         for pid, worker in self._workers.items():
             if worker.page.reading:
                 os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + _LAST_SECONDS  # so that no init has to collect them; some are slow about it
+        until = time.monotonic() + _LAST_SECONDS  # collected here, because some init processes are slow to do so
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         self._collect()
@@ -169,14 +169,14 @@ class _Server:
 
 
 def work(answers: int, question: int, function: str, page: Page) -> None:
-    """Does in a worker what was asked: `function(answers, *question)`. A bug is the caller's to raise."""
+    """Runs `function(answers, *question)` in a worker. An exception is sent to the caller, which raises it."""
     page.began = began_at(os.getpid())
     page.pid = os.getpid()
     try:
         asked = Page.question(question)
         os.close(question)
         named(function)(Answers(answers, page), *asked)
-    except Exception:  # noqa: BLE001 - whatever it is, it goes to the caller
+    except Exception:  # noqa: BLE001 - any exception is sent to the caller
         import traceback
 
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reads many subjects, each of which may block for ever, in workers that can be left behind with it."""
+"""Reads many subjects in workers. A worker whose read blocks is abandoned, so a read costs at most its timeout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.job import Job, Unreturned
+from vfioctl.kernel.worker.job import START_TIMEOUT, Job, Unreturned
 from vfioctl.kernel.worker.names import module_of, name_of, named
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.signals import deferred
@@ -18,9 +18,9 @@ BATCH = 64
 _ATTEMPTS = 3
 
 Maker = tuple[str, tuple[Any, ...]]
-"""A function by name and its arguments, which give the worker what it reads with: its kernel."""
+"""The name and the arguments of a function that creates the kernel object in a worker."""
 Reader = Callable[..., Callable[[str], Any]]
-"""A function or class of a module: called with the kernel and the survey's `args` it gives what reads one subject."""
+"""A module-level function or class. `reader(kernel, *args)` returns the function that reads one subject."""
 
 
 def each(
@@ -33,16 +33,16 @@ def each(
     timeout: float,
     workers: int = 1,
 ) -> Iterator[tuple[str, Any]]:
-    """`(subject, result)` for each, in order; an exception in place of a result that never came.
+    """Yields `(subject, result)` in order; the result is an exception if the subject could not be read.
 
-    The workers read from now on. One that makes no progress for `timeout` seconds is left behind with its subject
-    (Unreturned), and another goes on after it.
+    The workers start at once. One that makes no progress for `timeout` seconds is abandoned; the result of its subject
+    is Unreturned, and another worker continues with the next subject.
     """
     size = -(-len(subjects) // workers) or 1
     question = (maker, name_of(reader), tuple(args))
     shards: list[_Shard] = []
     collected = _collected(shards, timeout)
-    next(collected)  # begun, it cleans up however it ends
+    next(collected)  # started, so that its cleanup always runs
     try:
         with deferred():
             shards.extend(_Shard(server, question, subjects[at : at + size]) for at in range(0, len(subjects), size))
@@ -61,7 +61,7 @@ def _collected(shards: Sequence[_Shard], timeout: float) -> Generator[tuple[str,
                 poll.register(shard.answers, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(timeout * 1000 / 4)}
             for shard in unfinished:
-                with deferred():  # it may start a worker, which must not be lost
+                with deferred():  # may start a worker, which must not leak
                     shard.advance(timeout, can_read=shard.answers in ready)
     except BaseException:
         _abandon(shards)
@@ -96,7 +96,7 @@ class _Shard:
         return len(self.results) == len(self.subjects)
 
     def _start(self) -> None:
-        self._first, self._seen = len(self.results), 0
+        self._first, self._seen, self._runs = len(self.results), 0, False
         self._moved = time.monotonic()
         maker, reader, _ = self._question
         question = (*self._question, list(self.subjects[self._first :]), list(self._lost))
@@ -104,14 +104,16 @@ class _Shard:
         self._job = Job(self._server, "vfioctl.kernel.worker.survey:read_all", question, modules=modules, reading=True)
 
     def advance(self, timeout: float, *, can_read: bool) -> None:
-        """Takes what has come; leaves a worker behind that has ended or makes no progress."""
+        """Reads available results; replaces a worker that has ended or makes no progress."""
         batches = self._job.receive(0) if can_read else []
         if batches is None:
             self._ended()
         elif batches or self._job.page.at != self._seen:
             self._seen, self._moved = self._job.page.at, time.monotonic()
             self._take(result for batch in batches for result in batch)
-        elif time.monotonic() - self._moved > timeout:
+        elif not self._runs and self._job.pid:
+            self._runs, self._moved = True, time.monotonic()
+        elif time.monotonic() - self._moved > (timeout if self._runs else START_TIMEOUT):
             self._lose(Unreturned(self._job.pid, timeout))
             self._job.abandon()
             self._start()
@@ -120,14 +122,14 @@ class _Shard:
         if self._job.pid:
             self._lose(ChildProcessError("the process that read it died"))
         elif (attempts := self._attempts) == _ATTEMPTS:
-            raise HostError("no child process could be started: the fork server dies")
+            raise HostError("no child process could be started: the fork server keeps dying")
         else:  # the server died before it forked
             self._attempts = attempts + 1
         self._job.close()
         self._start()
 
     def abandon(self) -> None:
-        """Leaves the worker to its fate, unless it has ended."""
+        """Kills the worker without waiting for it, unless it has finished."""
         if not self.finished:
             self._job.abandon()
 
@@ -135,13 +137,13 @@ class _Shard:
         for result in results:
             self.results.append(self._lost.get(self.subjects[len(self.results)], result))
         if self.finished:
-            self._job.abandon()  # all it had to say is here; how long it takes to end is its own affair
+            self._job.abandon()  # all results are here; its end is not waited for
 
     def _lose(self, why: Exception) -> None:
         rest = self.subjects[self._first + self._job.page.at :]
         if rest[0] in self._lost and isinstance(why, ChildProcessError):
-            raise RuntimeError(f"workers die without work: {why}")
-        # One that was lost before is passed over at once: a worker still there was kept from its work, by swapping say.
+            raise RuntimeError(f"workers die before they read anything: {why}")
+        # A subject that was lost before is skipped at once: the worker was delayed by something else, such as swapping.
         self._lost[next((subject for subject in rest if subject not in self._lost), rest[0])] = why
 
 
@@ -153,7 +155,7 @@ def read_all(
     subjects: Sequence[str],
     lost: Sequence[str],
 ) -> None:
-    """In the worker: what each subject reads, in batches; nothing for those that were lost before."""
+    """Runs in the worker: sends the results of the subjects in batches; None for those in `lost`."""
     read_one = named(reader)(made(maker), *args)
     batch: list[object] = []
     for number, subject in enumerate(subjects):
@@ -166,6 +168,6 @@ def read_all(
 
 
 def made(maker: Maker) -> object:
-    """What a worker reads with."""
+    """The kernel object that `maker` creates."""
     name, args = maker
     return named(name)(*args)

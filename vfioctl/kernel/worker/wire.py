@@ -1,6 +1,6 @@
-"""What goes between the caller, its fork server and their workers: plain values (marshal) and descriptors.
+"""The wire format between the client, the fork server and the workers: plain values (marshal) and descriptors.
 
-Waits for nothing but the descriptor that it is given. Uses `_socket`, for `socket` takes a listing's time to import.
+Blocks only on the descriptor that it is given. Uses `_socket`, because importing `socket` slows listings.
 """
 
 from __future__ import annotations
@@ -18,33 +18,51 @@ _DESCRIPTORS = 16
 _INT_BYTES = 4
 
 VALUE, FAILURE, NOT_STARTED = 0, 1, 2
-"""What an answer is: a result, the traceback of a bug, or why no process could be started."""
+"""The kinds of answers: a result, the traceback of an exception, or the reason why no process was started."""
 
 
 # -- values over a stream ------------------------------------------------------------------------------
 
 
+def packed(value: object) -> bytes:
+    """The value as bytes. Subclasses of str, such as addresses, become str. Raises ValueError for other objects."""
+    try:
+        return marshal.dumps(cast(Any, value))
+    except ValueError:
+        return marshal.dumps(cast(Any, _plain(value)))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_plain, value)) if type(value) in (tuple, list) else tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    return value
+
+
 def framed(value: object) -> bytes:
-    """The value with its size before it. Raises ValueError for what is no plain data."""
-    body = marshal.dumps(cast(Any, value))
+    """The packed value, preceded by its size. Raises ValueError for objects that are no plain data."""
+    body = packed(value)
     return len(body).to_bytes(SIZE_BYTES, "little") + body
 
 
 def send(fd: int, value: object) -> None:
-    """Writes one value. Raises OSError."""
+    """Writes one framed value. Raises OSError, ValueError."""
     data = framed(value)
     while data:
         data = data[os.write(fd, data) :]
 
 
 class Frames:
-    """Puts together what comes in pieces."""
+    """Assembles framed values from chunks."""
 
     def __init__(self) -> None:
         self._received = b""
 
     def add(self, chunk: bytes) -> Iterator[Any]:
-        """The values that are complete with it."""
+        """Yields the values that the chunk completes."""
         self._received += chunk
         start = 0
         while len(self._received) - start >= SIZE_BYTES:
@@ -62,21 +80,21 @@ class Frames:
 
 
 def pair(kind: int) -> tuple[_socket.socket, _socket.socket]:
-    """Two connected sockets, which no program that is executed inherits."""
+    """Two connected sockets with close-on-exec. Raises OSError."""
     return _socket.socketpair(_socket.AF_UNIX, kind)
 
 
 def send_message(sock: _socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Sends it, with copies of the descriptors. Raises OSError."""
+    """Sends `data` with copies of the descriptors. Raises OSError."""
     numbers = b"".join(fd.to_bytes(_INT_BYTES, sys.byteorder) for fd in fds)
     beside = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if fds else []
     sent = sock.sendmsg([data], beside, _socket.MSG_NOSIGNAL)
-    while sent < len(data):  # of a stream only
+    while sent < len(data):  # only on a stream
         sent += sock.send(data[sent:], _socket.MSG_NOSIGNAL)
 
 
 def receive_message(sock: _socket.socket, most: int) -> tuple[bytes, list[int]]:
-    """The next message, or piece of a stream, with its descriptors; nothing at the end. Raises OSError."""
+    """The next message (or chunk of a stream) with its descriptors; empty at the end. Raises OSError."""
     space = _socket.CMSG_SPACE(_DESCRIPTORS * _INT_BYTES)
     data, beside, _, _ = sock.recvmsg(most, space, _socket.MSG_CMSG_CLOEXEC)
     fds = [
@@ -92,11 +110,11 @@ def receive_message(sock: _socket.socket, most: int) -> tuple[bytes, list[int]]:
 
 
 class Page:
-    """What a worker that blocks can no longer say itself; behind it, once and for all, what it was asked.
+    """Shared memory with the state of a worker, readable while the worker is blocked. The question follows it.
 
-    `at`: the number of the subject that it reads. `pid` and `began` (clock ticks after boot): its process, 0 until it
-    runs. `reading`: set by the caller while nothing but a read is under way, so that the worker may be killed.
-    `writing`: the same for a change, so that nobody waits for it.
+    `at`: the index of the subject that is read. `pid` and `began` (clock ticks after boot): the worker process, 0 until
+    it runs. `reading`: set by the caller while only a read is in progress, so that the worker may be killed. `writing`:
+    set while a write is in progress, so that the server does not wait for the worker.
     """
 
     _AT, _PID, _BEGAN, _READING, _WRITING = (slice(n * SIZE_BYTES, (n + 1) * SIZE_BYTES) for n in range(5))
@@ -107,10 +125,10 @@ class Page:
 
     @classmethod
     def create(cls, question: object, *, reading: bool) -> tuple[int, Page]:
-        """The descriptor of a new one, and the page. Raises OSError."""
+        """Creates a page with this question; returns its descriptor and the page. Raises OSError."""
         fd = os.memfd_create("vfioctl-worker", os.MFD_CLOEXEC)
         try:
-            data = bytes(cls.BYTES) + marshal.dumps(cast(Any, question))
+            data = bytes(cls.BYTES) + packed(question)
             while data:
                 data = data[os.write(fd, data) :]
             page = cls(fd)
@@ -122,7 +140,7 @@ class Page:
 
     @classmethod
     def question(cls, fd: int) -> Any:
-        """What was asked."""
+        """The question in the page with this descriptor."""
         with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as memory:
             return marshal.loads(memory[cls.BYTES :])
 

@@ -1,7 +1,7 @@
-"""The workers of one session: a fork server, the readers that it forks, and write workers that are used again.
+"""The workers of one session: a fork server, the readers that it forks, and write workers, which are reused.
 
-May be used by any number of threads: each write or lone read has a worker of its own for as long as it takes, so one
-that hangs holds up nobody else. What only a change needs is imported when it is asked for: a listing is to be quick.
+Thread-safe: each write or single read has a worker to itself, so one that blocks does not delay other threads. Modules
+that only a change needs are imported on use, so that listings start quickly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ATTEMPTS = 3
 
 
 class Workers:
-    """`maker`: what gives a worker its kernel."""
+    """Starts workers for calls, reads and writes. `maker`: creates the kernel object in a worker."""
 
     def __init__(self, maker: Maker) -> None:
         self._maker = maker
@@ -40,9 +40,9 @@ class Workers:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def call(self, function: Callable[..., object], *args: object, timeout: float, keep: Sequence[int] = ()) -> Any:
+    def call(self, function: Callable[..., object], *args: object, timeout: float, fds: Sequence[int] = ()) -> Any:
         """See `job.call`."""
-        return job.call(self._server, function, *args, timeout=timeout, keep=keep)
+        return job.call(self._server, function, *args, timeout=timeout, fds=fds)
 
     def begin(self, function: Callable[..., object], *args: object, timeout: float) -> Callable[[], Any]:
         """See `job.begin`."""
@@ -51,12 +51,12 @@ class Workers:
     def survey(
         self, reader: Reader, subjects: Sequence[str], args: Sequence[object], *, timeout: float, workers: int = 1
     ) -> Iterator[tuple[str, Any]]:
-        """See `survey.each`. A lone subject is read by a write worker that is idle, or stays for the next."""
+        """See `survey.each`. A single subject is read by a write worker, which is then reused."""
         if len(subjects) != 1:
             server, maker = self._server, self._maker
             return survey.each(server, maker, reader, subjects, args=args, timeout=timeout, workers=workers)
         answers = self._lone(name_of(reader), subjects[0], tuple(args), timeout)
-        next(answers)  # it is read from now on
+        next(answers)  # starts the read
         return answers
 
     def _lone(
@@ -79,7 +79,7 @@ class Workers:
                     answer = error
                     break
             else:
-                raise HostError("no child process could be started: the fork server dies")
+                raise HostError("no child process could be started: the fork server keeps dying")
         except BaseException:
             worker.close()
             raise
@@ -93,7 +93,7 @@ class Workers:
             try:
                 worker.begin_reading("read", reader, subject, args)
             except ChildProcessError:
-                pass  # the answer tells as much
+                pass  # reading the answer fails in the same way
             except BaseException:
                 worker.close()
                 raise
@@ -112,11 +112,11 @@ class Workers:
         return self._with_worker(lambda worker: worker.group_flags(path, timeout=timeout))
 
     def warm(self) -> None:
-        """A change is to come: has a write worker started, if none is idle."""
+        """Starts a write worker for a coming change, if none is idle."""
         self._put_back(self._taken())
 
     def close(self) -> None:
-        """Lets all end: at once, or when their writes return."""
+        """Closes all workers. They end at once, or when their writes return."""
         with self._lock:
             idle, self._idle = self._idle, []
         for worker in idle:
@@ -130,11 +130,11 @@ class Workers:
             pass
 
     def forget(self) -> None:
-        """In a fork of the process: these are its parent's."""
+        """Called in a fork of the process: the workers belong to the parent."""
         self._lock, self._idle = threading.Lock(), []
 
     def _with_worker(self, ask: Callable[[WriteWorker], T]) -> T:
-        """Its answer; one that did not answer is given up, and the next question gets another worker."""
+        """The answer of a worker. One that does not answer is abandoned, and not reused."""
         with deferred():
             for _ in range(_ATTEMPTS):
                 worker = self._taken()
@@ -148,7 +148,7 @@ class Workers:
                     raise
                 self._put_back(worker)
                 return answer
-        raise HostError("no child process could be started: the fork server dies")
+        raise HostError("no child process could be started: the fork server keeps dying")
 
     def _taken(self, *modules: str) -> WriteWorker:
         with self._lock:

@@ -1,10 +1,11 @@
-"""Writes files of the kernel one after the other, in a worker that is never killed while it writes.
+"""Writes files of the kernel in a worker that is never killed while it writes.
 
-Each write may sleep in the kernel for ever. The worker is then given up: when the write returns after all, it leaves
-its verdict in a file and ends. One worker does all of a session's changes: forking costs more than writing. It reads
-lone subjects as well.
+A write may block in the kernel without a timeout. The worker is then abandoned: when the write returns after all, the
+worker appends the result to a file (the verdict) and ends. One worker does all changes of a session, because forking
+takes longer than writing. It also reads single subjects.
 
-A request comes with copies of the locks that are to be held while it is under way, however its caller ends.
+A request comes with copies of the lock descriptors, so that the locks are held until the write ends, even if the
+caller has ended.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _MOST_VERDICTS = 1 << 20
 
 
 class WriteWorker:
-    """The worker, as its caller has it; one thread at a time uses it (`Workers` sees to that).
+    """A write worker, as its caller uses it. Not thread-safe: `Workers` gives it to one thread at a time.
 
-    Every question raises Unreturned when it was not answered in time, and ChildProcessError when the worker died.
+    Every request raises Unreturned after its timeout, and ChildProcessError when the worker has died.
     """
 
     def __init__(self, server: ForkServer, maker: Maker, *, modules: Sequence[str] = ()) -> None:
@@ -53,7 +54,7 @@ class WriteWorker:
     def write(
         self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
     ) -> int:
-        """0 or the errno. An interrupt waits until the write has ended: whoever undoes it then starts from rest."""
+        """Writes `value` to `path`; returns 0 or the errno. SIGINT is deferred until then."""
         with deferred():
             self._job.page.writing = True
             self._ask(("write", path, value, str(verdicts or "")), locks)
@@ -69,12 +70,12 @@ class WriteWorker:
         return errno, flags
 
     def begin_reading(self, *request: object) -> None:
-        """Asks for a read (`read`, the reader's name, the subject, the reader's arguments): it may be killed now."""
+        """Requests a read (`read`, reader name, subject, reader arguments). The worker may be killed from now on."""
         self._job.page.reading = True
         self._ask(request)
 
     def answer_reading(self, timeout: float) -> Any:
-        """What was read."""
+        """The result of the read."""
         answer = self._answer(timeout)
         self._job.page.reading = False
         return answer
@@ -86,7 +87,7 @@ class WriteWorker:
         return self._job.answer(time.monotonic() + timeout, timeout)
 
     def close(self) -> None:
-        """Lets it end, at once or when its write returns; it is killed where it only reads."""
+        """Ends the worker: at once, or when its write returns. A worker that only reads is killed."""
         if self._job.answers >= 0 and self._job.page.reading:
             self._job.abandon()
         else:
@@ -97,7 +98,7 @@ class WriteWorker:
 
 
 def serve(answers: Answers, maker: Maker) -> None:
-    """Does what it is asked until its caller has closed the stream."""
+    """Runs in the worker: handles requests until the caller closes the stream."""
     _Server(answers, maker).serve()
 
 
@@ -106,14 +107,14 @@ class _Server:
         self._answers, self._maker = answers, maker
         self._kernel: object = None
         self._unread: tuple[str, int] | None = None
-        """Of the last write, where its verdict belongs and the errno: nobody may read the answer."""
+        """The verdict file and the errno of the last write, in case the caller does not read the answer."""
 
     def serve(self) -> None:
         stream, frames, locks = _socket.socket(fileno=self._answers.fd), Frames(), list[int]()
         while True:
             try:
                 chunk, fds = receive_message(stream, 1 << 16)
-            except ConnectionResetError:  # given up when the answer had been sent, and was not read
+            except ConnectionResetError:  # abandoned with an unread answer
                 return self._leave_verdict()
             if not chunk:
                 return None
@@ -137,7 +138,7 @@ class _Server:
             answer = (named(reader)(self._kernel, *args)(subject),)
         try:
             self._answers.send(answer)
-        except OSError:  # it was given up: nobody waits for the answer any more
+        except OSError:  # abandoned: the answer is not read
             self._leave_verdict()
 
     def _leave_verdict(self) -> None:
@@ -147,7 +148,7 @@ class _Server:
 
 
 def leave_verdict(verdicts: str, errno: int) -> None:
-    """The last word of this process, on a write that was given up."""
+    """Appends the result of an abandoned write to the verdict file."""
     import json  # few sessions need it
 
     line = json.dumps({"ticket": ticket_of(os.getpid()), "said": files.symbol(errno) if errno else RETURNED})
@@ -161,7 +162,7 @@ def leave_verdict(verdicts: str, errno: int) -> None:
 
 
 def write_ended(ticket: str, verdicts: Path | None) -> str | None:
-    """What a given-up write came to, as `Kernel.write_ended` tells it."""
+    """The result of an abandoned write; see `FileWriter.write_ended`."""
     if said := _verdict(ticket, verdicts):
         return said
     pid, _, began = ticket.partition(":")

@@ -1,1 +1,1 @@
-"""cli"""
+"""The commands vgpu and sriov."""

@@ -1,24 +1,22 @@
-"""`vfioctl vgpu restore`: what was made with --persistent, made again. Run at boot by systemd."""
+"""`vfioctl vgpu restore`: creates what is persistent. systemd runs it at boot."""
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.console.changes import preview, progress, tell
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand
+from vfioctl.console.changes import preview, progress_lines, tell_all
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun
-from vfioctl.console.output import emit, say
+from vfioctl.console.output import emit, emit_json, say
 from vfioctl.console.waiting import seconds_in
-from vfioctl.errors import BadDocument, Stuck, VfioctlError
+from vfioctl.console.words import plain
+from vfioctl.errors import VfioctlError
+from vfioctl.vgpu.api import VgpuApi
 
 if TYPE_CHECKING:
-    from vfioctl.core.change import Outcome, Plan
-    from vfioctl.host import Host
-
-_PAUSE = 1.0
+    from vfioctl.vgpu.restoring import Restored
 
 _EPILOG = """[bold]Examples[/]
   vfioctl vgpu restore --dry-run --simulate a2
@@ -27,7 +25,7 @@ _EPILOG = """[bold]Examples[/]
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command to `vfioctl vgpu`."""
-    app.command(cls=HelpfulCommand, epilog=_EPILOG)(restore)
+    app.command(cls=Command, epilog=_EPILOG)(restore)
 
 
 def restore(
@@ -35,93 +33,54 @@ def restore(
     *,
     wait: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Try again for so long, as 60s: at boot a driver may not be there yet."),
+        typer.Option(
+            metavar="DURATION", help="Retry failures for this long, such as 60s: at boot, drivers may be missing."
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make VFs and vGPUs again that were made with --persistent, as after a boot.
+    """Create the VFs and vGPUs that were created with --persistent, usually at boot.
 
-    VFs first, then vGPUs; what is there already is left as it is. One that cannot be made keeps no other from being
-    made, and is told at the end.
+    VFs are created first, then vGPUs. What exists already is left unchanged. A failure does not prevent the others from
+    being created; all failures are listed at the end.
     """
-    host = chosen(ctx).open()
-    failures: dict[str, VfioctlError] = {}
-    outcomes: list[Outcome] = []
-    plans: list[Plan] = []
-    if not dry_run:
-        _recovered(host, failures)
-    until = time.monotonic() + seconds_in(wait)
-    kept = host.kept()
-    waiting = list(kept)
-    while waiting:
-        instead = plans if dry_run else None
-        waiting = [name for name in waiting if _is_to_try_again(host, name, instead, outcomes, failures)]
-        if time.monotonic() >= until:
-            break
-        if waiting:
-            time.sleep(_PAUSE)
+    session = opened(ctx)
+    seconds = seconds_in(wait)
+    restored = VgpuApi(session).restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
     if as_json:
-        _emit_document(plans, outcomes, failures)
-    elif not dry_run:
-        tell(outcomes)
-        if not (outcomes or failures):
-            emit("Everything that is kept is there." if kept else "Nothing is kept.")
-    else:
-        for plan in plans:
-            preview(plan, as_json=False)
-    if failures and as_json:
-        raise typer.Exit(next(iter(failures.values())).exit_code)
-    _tell_failures(failures)
+        _emit_document(restored)
+        if restored.failures:
+            raise typer.Exit(next(iter(restored.failures.values())).exit_code)
+        return
+    for plan in restored.plans:
+        preview(session, plan, as_json=False)
+    tell_all(session, restored.outcomes)
+    if not (dry_run or restored.outcomes or restored.failures):
+        emit("All persistent VFs and vGPUs exist." if restored.files else "Nothing is persistent.")
+    _tell_failures(restored.failures)
 
 
-def _emit_document(plans: "list[Plan]", outcomes: "list[Outcome]", failures: Mapping[str, VfioctlError]) -> None:
-    """One object: what would be done, what was done, and by file what could not be."""
-    import json
-
-    told = {name: {"message": error.message, "hint": error.hint} for name, error in failures.items()}
-    planned = [plan.model_dump(mode="json") for plan in plans]
-    done = [outcome.model_dump(mode="json") for outcome in outcomes]
-    emit(json.dumps({"plans": planned, "outcomes": done, "failures": told}, indent=2))
-
-
-def _recovered(host: "Host", failures: dict[str, VfioctlError]) -> None:
-    """What a reboot cut short is over; what cannot be finished keeps nothing else from being made."""
-    try:
-        host.recover(of_this_boot=False)
-    except VfioctlError as error:
-        failures["recover"] = error
+def _emit_document(restored: "Restored") -> None:
+    """Prints one JSON object: the plans of a dry run, the outcomes, and the failures by file."""
+    emit_json(
+        {
+            "plans": [plan.model_dump(mode="json") for plan in restored.plans],
+            "outcomes": [outcome.model_dump(mode="json") for outcome in restored.outcomes],
+            "failures": {
+                name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()
+            },
+        }
+    )
 
 
-def _is_to_try_again(
-    host: "Host",
-    name: str,
-    plans: "list[Plan] | None",
-    outcomes: "list[Outcome]",
-    failures: dict[str, VfioctlError],
-) -> bool:
-    """`plans`: where they are to be gathered, and not carried out."""
-    try:
-        plan = host.plan_kept(name)
-        if plan is not None and not plan.nothing_to_do:
-            if plans is not None:
-                plans.append(plan)
-            else:
-                outcomes.append(host.apply(plan, progress=progress))
-        failures.pop(name, None)
-    except VfioctlError as error:
-        failures[name] = error
-        return not isinstance(error, (Stuck, BadDocument))  # no waiting helps these
-    return False
-
-
-def _tell_failures(failures: dict[str, VfioctlError]) -> None:
-    """Raises the first, with what all of them say."""
+def _tell_failures(failures: Mapping[str, VfioctlError]) -> None:
+    """Prints all failures, then raises the first one with the messages of all."""
     if not failures:
         return
     first = next(iter(failures.values()))
     for name, error in failures.items():
-        say(f"vfioctl: {name}: {error.message}")
+        say(f"vfioctl: {plain(f'{name}: {error.message}')}")
     told = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
-    first.message = f"{len(failures)} could not be made again: {told}"
+    first.message = f"{len(failures)} could not be created again: {told}"
     raise first

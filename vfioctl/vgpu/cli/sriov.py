@@ -1,27 +1,23 @@
-"""`vfioctl sriov`: how many VFs a PF has, and what each of an xe card may take."""
+"""`vfioctl sriov`: the number of VFs of a PF, and the profiles of xe cards."""
 
 from typing import Annotated
 
 import typer
 
-from vfioctl.console.changes import carry_out, preview
-from vfioctl.console.choice import chosen
-from vfioctl.console.lazy import HelpfulCommand, HelpfulGroup
-from vfioctl.console.options import AsJson, DryRun, Foreign, Persistent, Wait, Yes
-from vfioctl.console.waiting import planned
+from vfioctl.console.changes import carry_out
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.options import AsJson, DryRun, Foreign, Persistent, Wait, Yes, device_argument
+from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.completion import complete_device
+from vfioctl.inventory.api import suggest_devices
+from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli.change import pairs
 
-app = typer.Typer(
-    name="sriov", cls=HelpfulGroup, invoke_without_command=True, add_completion=False, rich_markup_mode="rich"
-)
+app = group_app("sriov")
 
 Physical = Annotated[
-    str,
-    typer.Argument(
-        metavar="PF", help="The physical function: 0000:41:00.0, 41:00.0 or gpu0.", autocompletion=complete_device
-    ),
+    str, device_argument(suggest_devices, metavar="PF", meaning="The physical function: 0000:41:00.0, 41:00.0 or gpu0.")
 ]
 
 
@@ -31,16 +27,13 @@ Physical = Annotated[
   vfioctl sriov off 00:02.0 --simulate laptop
   vfioctl sriov profile 03:00.0 vf2/exec_quantum_ms=10 --simulate xe"""
 )
-def sriov(ctx: typer.Context) -> None:
-    """Turn the VFs of a PF on and off, and set what each may take."""
-    if ctx.invoked_subcommand is None:
-        ctx.get_help()
-        raise typer.Exit(2)
+def sriov() -> None:
+    """Turn the VFs of a PF on and off, and set profiles of xe cards."""
 
 
 @app.command(
     "set",
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl sriov set 00:02.0 4 --simulate laptop
   vfioctl sriov set gpu0 all --persistent --dry-run --simulate l40s""",
@@ -57,11 +50,11 @@ def set_count(  # noqa: PLR0913 - one parameter for each option
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Give a PF so many VFs, which find no drivers by themselves.
+    """Set the number of VFs of a PF. The kernel binds no drivers to the new VFs.
 
-    Their number becomes another by way of none, so VFs that are there must be free: no vGPUs on them, nobody who holds
-    them, none on VFIO. The VFs of NVIDIA's GPUs are turned on by its sriov-manage, all at once. Afterwards the links to
-    the VFs are counted; with fewer than asked for, everything is put back.
+    Changing the count sets it to 0 first, so the existing VFs must be free: without vGPUs, not in use, and not bound
+    to vfio-pci. For NVIDIA GPUs, vfioctl runs NVIDIA's sriov-manage, which turns on all VFs. Afterwards the VFs are
+    counted; if there are fewer than requested, everything is rolled back.
     """
     _change(
         ctx,
@@ -72,12 +65,12 @@ def set_count(  # noqa: PLR0913 - one parameter for each option
         wait=wait,
         dry_run=dry_run,
         as_json=as_json,
-        ask=not yes,
+        yes=yes,
     )
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl sriov set 00:02.0 4 --simulate laptop
   vfioctl sriov off 00:02.0 --wait 60s --simulate laptop""",
@@ -94,13 +87,13 @@ def off(
 ) -> None:
     """Turn all VFs of a PF off.
 
-    They must be free: no vGPUs on them, nobody who holds them, none on VFIO.
+    They must be free: without vGPUs, not in use, and not bound to vfio-pci.
     """
-    _change(ctx, device, 0, foreign=foreign, persistent=False, wait=wait, dry_run=dry_run, as_json=as_json, ask=not yes)
+    _change(ctx, device, 0, foreign=foreign, persistent=False, wait=wait, dry_run=dry_run, as_json=as_json, yes=yes)
 
 
 @app.command(
-    cls=HelpfulCommand,
+    cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl sriov profile 03:00.0 vf1/exec_quantum_ms=20 vf1/preempt_timeout_us=40000 --simulate xe
   vfioctl sriov profile 03:00.0 pf/sched_priority=high --dry-run --simulate xe""",
@@ -116,13 +109,10 @@ def profile(
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Set what the PF, or a VF, of an xe card may take of it."""
-    host = chosen(ctx).open()
-    plan = host.plan_profile(device, pairs(values))
-    if dry_run:
-        preview(plan, as_json=as_json)
-    else:
-        carry_out(host, plan, ask=not yes, as_json=as_json)
+    """Set scheduling and memory limits of the PF or a VF of an xe card."""
+    session = opened(ctx)
+    plan = VgpuApi(session).plan_profile(device, pairs(values))
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _change(  # noqa: PLR0913 - one parameter for each option
@@ -135,14 +125,14 @@ def _change(  # noqa: PLR0913 - one parameter for each option
     wait: str | None,
     dry_run: bool,
     as_json: bool,
-    ask: bool,
+    yes: bool,
 ) -> None:
-    host = chosen(ctx).open()
-    plan = planned(lambda: host.plan_vfs(device, count, foreign=foreign, persistent=persistent), wait=wait)
-    if dry_run:
-        preview(plan, as_json=as_json)
-    else:
-        carry_out(host, plan, ask=ask, as_json=as_json)
+    session = opened(ctx)
+    with Board() as board:
+        plan = VgpuApi(session).plan_vfs(
+            device, count, foreign=foreign, persistent=persistent, wait=seconds_in(wait), waiting=board.show
+        )
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _number(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""vGPUs: what each card can be cut into and has room for, those that are there, and one of them on a page."""
+"""Renders vGPU types and free capacity by card, the list of vGPUs, and the page of one vGPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vfioctl.console import words
-from vfioctl.console.columns import Cell, Column, Layout, table
-from vfioctl.console.notes import note_lines
+from vfioctl.console.columns import Cell, Column, Layout, note_lines, table
 from vfioctl.vgpu.model.vgpu import (
     Count,
     Dialect,
@@ -34,8 +33,8 @@ _INTERFACES = {
 }
 _PROFILE_COLUMNS = ("exec_quantum_ms", "preempt_timeout_us", "sched_priority", "vram_quota")
 _BAD = (VgpuState.ZOMBIE, VgpuState.ORPHAN, VgpuState.WEDGED)
-_INSTANCE_COLUMNS = (
-    Column("INSTANCE"),
+_VGPU_COLUMNS = (
+    Column("VGPU"),
     Column("PROFILE"),
     Column("ON"),
     Column("GROUP", right=True, optional=True),
@@ -54,24 +53,24 @@ def vgpu_types_page(
     *,
     width: int,
 ) -> RenderableType:
-    """The types by card, made for `width` columns; `titles` are what the cards are, by their address."""
+    """The types by card. `titles`: product names of the cards, by address. `width`: of the terminal, in columns."""
     by_card = {forecast.card: forecast for forecast in forecasts}
     parts: list[RenderableType] = []
     for card in cards:
         parts += [Text()] if parts else []
         parts += _card(card, titles.get(card.id, ""), by_card.get(card.id), width)
-    return Stack(*(parts or [Text("Nothing here can be sliced.")]), *note_lines(_warnings(warnings)))
+    return Stack(*(parts or [Text("No card here offers vGPUs.")]), *note_lines(_warnings(warnings)))
 
 
-def vgpu_table(instances: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, width: int) -> RenderableType:
-    """The vGPUs, made for `width` columns."""
-    rows = [_instance_row(vgpu) for vgpu in instances]
-    lines = table(_INSTANCE_COLUMNS, rows, width) if rows else [Text("There are no vGPUs.")]
-    return Stack(*lines, *note_lines([*_states(instances), *_warnings(warnings)]))
+def vgpu_table(vgpus: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, width: int) -> RenderableType:
+    """The list of vGPUs. `width`: of the terminal, in columns."""
+    rows = [_vgpu_row(vgpu) for vgpu in vgpus]
+    lines = table(_VGPU_COLUMNS, rows, width) if rows else [Text("There are no vGPUs.")]
+    return Stack(*lines, *note_lines([*_states(vgpus), *_warnings(warnings)]))
 
 
 def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
-    """One vGPU, with all that is known of it."""
+    """The page of one vGPU, with all its facts. `card_title`: the product name of its card."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=18)
     grid.add_column(overflow="fold")
@@ -88,7 +87,7 @@ def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
 def _card(card: VgpuCard, title: str, forecast: Forecast | None, width: int) -> Iterator[RenderableType]:
     node = "" if card.numa_node is None else f"NUMA node {card.numa_node}"
     yield Text("  ".join(filter(None, (card.id, words.plain(title), node))), style="bold")
-    yield Text(", ".join(filter(None, (_INTERFACES[card.dialect], _places(card), _made(card), _mode(card)))))
+    yield Text(", ".join(filter(None, (_INTERFACES[card.dialect], _places(card), _created(card), _mode(card)))))
     columns = (
         Column("PROFILE"),
         Column("MEMORY", right=True, optional=True),
@@ -117,9 +116,9 @@ def _places(card: VgpuCard) -> str:
     return f"on {words.counted(len(card.parents), 'VF')}, {free or 'none'} of them open to more"
 
 
-def _made(card: VgpuCard) -> str:
+def _created(card: VgpuCard) -> str:
     there = sum(parent.instances for parent in card.parents)
-    return f"{words.counted(there, 'vgpu')} there" if there else "no vGPUs yet"
+    return f"{words.counted(there, 'vGPU')} there" if there else "no vGPUs yet"
 
 
 def _mode(card: VgpuCard) -> str:
@@ -143,7 +142,7 @@ def _type_row(kind: VgpuType, forecast: Forecast | None) -> tuple[Cell, ...]:
 
 
 def count_words(count: Count) -> str:
-    """`4`; `1-4` for one at least and four at most; `1 or more`, `?` where nothing is known."""
+    """`4` if exact; `1-4` for at least one and at most four; `1 or more` without an upper bound; `?` if unknown."""
     if count.is_exact:
         return str(count.at_least)
     if count.at_most is None:
@@ -171,18 +170,20 @@ def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
     if card.sharing is Sharing.POOL and len(card.types) > 1:
         yield f"All types share one stock of {words.listed(card.types[0].takes)}."
     if card.sharing is Sharing.UNKNOWN and len(card.types) > 1:
-        yield "How its types share the device is not told: to make one may leave less of the others, or none."
+        yield "How its types share the device is not known: creating one may leave less room for the others, or none."
     if card.sharing is Sharing.VFS and any(parent.instances for parent in card.parents):
-        yield "VFs are made all at once: more of them only after these are gone."
+        yield "VFs are created all at once: more of them only after these are gone."
     elif card.sharing is Sharing.VFS:
-        yield "VFs are made all at once, and the driver may make fewer than it is asked for."
+        yield "VFs are created all at once, and the driver may create fewer than it is asked for."
     if any(parent.unknown for parent in card.parents):
         unread = [f"{parent.name}: {name}: {why}" for parent in card.parents for name, why in parent.unknown.items()]
         yield words.plain(f"unknown: {'; '.join(unread[:3])}{f', and {len(unread) - 3} more' if unread[3:] else ''}")
     if forecast:
-        made = words.listed(f"{number} {_called(card, kind)}" for kind, number in forecast.made.items())
+        created = words.listed(f"{number} {_called(card, kind)}" for kind, number in forecast.made.items())
         certain = "" if forecast.certain else ", if all of that fits: nothing says that it does not"
-        yield words.plain(f"AFTER is what remains once {made} {'is' if _single(forecast) else 'are'} made{certain}.")
+        yield words.plain(
+            f"AFTER is what remains once {created} {'is' if _single(forecast) else 'are'} created{certain}."
+        )
 
 
 def _single(forecast: Forecast) -> bool:
@@ -193,10 +194,10 @@ def _called(card: VgpuCard, name: str) -> str:
     return next((kind.profile or kind.id for kind in card.types if kind.id == name), name)
 
 
-# -- instances ---------------------------------------------------------------------------------------------
+# -- vGPUs -------------------------------------------------------------------------------------------------
 
 
-def _instance_row(vgpu: Vgpu) -> tuple[Cell, ...]:
+def _vgpu_row(vgpu: Vgpu) -> tuple[Cell, ...]:
     return (
         words.plain(vgpu.id),
         words.plain(vgpu.profile or vgpu.type or "-"),
@@ -209,15 +210,15 @@ def _instance_row(vgpu: Vgpu) -> tuple[Cell, ...]:
     )
 
 
-def _states(instances: Iterable[Vgpu]) -> Iterator[str]:
-    """What a state means, for those that are no good."""
-    for vgpu in instances:
+def _states(vgpus: Iterable[Vgpu]) -> Iterator[str]:
+    """Explains the state of vGPUs that are unusable."""
+    for vgpu in vgpus:
         if vgpu.state is VgpuState.ZOMBIE:
-            yield f"{vgpu.id} was removed while somebody had it open: it takes its share until that one lets go of it."
+            yield f"{vgpu.id} was removed while it was open: it uses its share of the card until it is closed."
         if vgpu.state is VgpuState.WEDGED:
-            yield f"{vgpu.id} is being made, and that never returned: vfioctl recover says what became of it."
+            yield f"{vgpu.id} is being created, and the write never returned: vfioctl recover says what became of it."
         if vgpu.state is VgpuState.ORPHAN:
-            yield f"{vgpu.id} has lost its driver: nobody can use it, and it can only be removed."
+            yield f"{vgpu.id} has lost its driver: it is unusable, and can only be removed."
 
 
 def _facts(vgpu: Vgpu, title: str) -> Iterator[tuple[str, str | None]]:
@@ -226,18 +227,18 @@ def _facts(vgpu: Vgpu, title: str) -> Iterator[tuple[str, str | None]]:
     yield "owner", vgpu.owner
     yield "interface", _INTERFACES[vgpu.dialect]
     yield "card", f"{vgpu.card} {title}"
-    yield "made on", vgpu.parent
+    yield "created on", vgpu.parent
     yield "driver", vgpu.driver
     yield "IOMMU group", None if vgpu.iommu_group is None else str(vgpu.iommu_group)
     yield "VFIO group node", vgpu.vfio_group
     yield "VFIO device node", vgpu.vfio_cdev
     yield "NUMA node", words.UNKNOWN if vgpu.numa_node is None else str(vgpu.numa_node)
     yield from vgpu.attributes.items()
-    if kept := vgpu.definition:
-        yield "mdevctl", f"{kept.path}, starts {'by itself' if kept.start == 'auto' else 'when it is told to'}"
-        if vgpu.type and kept.type != vgpu.type:
-            yield "defined as", kept.type
-        yield from ((f"mdevctl {name}", value) for name, value in kept.attributes)
+    if defined := vgpu.definition:
+        yield "mdevctl", f"{defined.path}, started {'at boot' if defined.start == 'auto' else 'by hand'}"
+        if vgpu.type and defined.type != vgpu.type:
+            yield "defined as", defined.type
+        yield from ((f"mdevctl {name}", value) for name, value in defined.attributes)
     yield from ((f"{name} (unread)", why) for name, why in vgpu.unknown.items())
 
 

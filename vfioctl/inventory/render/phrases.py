@@ -1,0 +1,97 @@
+"""Formats single facts of functions (links, drivers, groups) for all renderers. May not read the host."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from vfioctl.console.words import NONE, UNKNOWN, listed, plain, size
+from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.inventory.model.functions import Function, Group, Inventory, Link, NumaNode
+from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+
+
+def link_pair(speed: float | None, width: int | None) -> str:
+    """Format a link as `32 GT/s x16`."""
+    parts = (f"{speed:g} GT/s" if speed is not None else "", f"x{width}" if width is not None else "")
+    return " ".join(filter(None, parts)) or UNKNOWN
+
+
+def link_now(link: Link | None) -> str:
+    return link_pair(link.speed, link.width) if link else ""
+
+
+def driver_text(name: str | None, *, on_vfio: bool = False) -> Text:
+    """Return the driver's name; green if the device is on VFIO."""
+    return Text(plain(name), style="green" if on_vfio else "") if name else Text(NONE, style="dim")
+
+
+def function_driver(function: Function) -> Text:
+    return driver_text(function.driver, on_vfio=function.on_vfio)
+
+
+def driver_or_mark(function: Function) -> Text:
+    """Return the device's mark if it has one, otherwise its driver."""
+    return Text(function.mark.kind, style="bold red") if function.mark else function_driver(function)
+
+
+def group_name(number: int | None) -> str:
+    return NONE if number is None else str(number)
+
+
+def node_name(number: int | None) -> str:
+    """Return the node's name; `unknown` if the firmware reports none (-1)."""
+    return UNKNOWN if number is None else str(number)
+
+
+def node_heading(number: int | None, node: NumaNode | None) -> str:
+    """`NUMA node 0   CPUs 0-55   503 GiB`."""
+    if number is None:
+        return "NUMA node unknown   the firmware does not say"
+    cpus = f"CPUs {format_cpu_list(node.cpus)}" if node and node.cpus else ""
+    memory = size(node.memory_bytes) if node and node.memory_bytes is not None else ""
+    return "   ".join(filter(None, (f"NUMA node {number}", cpus, memory)))
+
+
+def guest_state(function: Function, group: Group | None) -> Text:
+    """Return `ready` if a guest can have it now, `blocked` if it is on VFIO but its group is not viable.
+
+    Marked devices are `wedged` or `dead`.
+    """
+    if function.mark:
+        return Text(function.mark.kind, style="bold red")
+    if not function.on_vfio or group is None:
+        return Text("no")
+    return Text("ready", style="green") if group.viable else Text("blocked", style="red")
+
+
+def mark_line(mark: Mark) -> str:
+    """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`."""
+    then = "run vfioctl recover" if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
+    return f"{mark.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
+
+
+def gpu_names(inventory: Inventory) -> dict[PciAddress, str]:
+    """Return the short names of the GPUs (gpu0, ...) by address."""
+    return {address: name for name, address in inventory.numbered_gpus.items()}
+
+
+def name_of(function: Function) -> str:
+    """Return the device's name, or its class and ids if no database has a name."""
+    known = function.title
+    if known == f"{function.vendor_id}:{function.device_id}" and function.class_name:
+        known = f"{function.class_name} {known}"
+    return plain(known)
+
+
+def blockers(group: Group) -> str:
+    """`0000:03:00.0 (ahci) and 0000:03:00.1 (xhci_hcd)`."""
+    return listed(f"{blocker.address} ({plain(blocker.driver)})" for blocker in group.blockers)
+
+
+def iommu_line(inventory: Inventory) -> str:
+    """Return `IOMMU: amd-vi, on`, or why the IOMMU is off."""
+    iommu = inventory.iommu
+    state = "on" if iommu.translating else "off, so no device can go to a guest"
+    kind = f"{plain(iommu.kind)}, " if iommu.kind else ""
+    reason = f": {plain(iommu.reason)}" if iommu.reason else ""
+    return f"IOMMU: {kind}{state}{reason}"
