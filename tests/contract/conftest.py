@@ -1,6 +1,6 @@
-"""The machine that the contract is asked of: a simulated one here, the real kernel inside the lab.
+"""Fixtures of the contract tests: a simulated machine here, the real kernel inside the lab.
 
-The suite talks to the seam alone. What it asserts was first seen on the real kernel.
+The suite uses only the kernel protocol. Everything that it asserts was first observed on the real kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IN_LAB = "VFIOCTL_LAB_RESULTS" in os.environ
 
 @dataclass(frozen=True)
 class HostWithPair:
-    """A kernel, real or simulated, and a pair there: a GPU and one companion in its group, on their native drivers."""
+    """A kernel, real or simulated, with a GPU and one companion in its group, both on their native drivers."""
 
     kernel: Kernel
     gpu: str
@@ -65,7 +65,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[HostWithPair]:
 
 @pytest.fixture
 def lab_machine() -> Iterator[HostWithPair]:
-    """The lab's own, real or simulated, for what only its devices have."""
+    """The lab's machine, real or simulated, for tests that need its devices."""
     yield from _put_back_after(_in_lab() if IN_LAB else _simulated("lab"))
 
 

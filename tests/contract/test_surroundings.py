@@ -1,6 +1,6 @@
-"""What goes with a driver: power, consoles, resets, class devices; the same from the simulated and the real kernel.
+"""Power, consoles, resets and class devices: the simulated kernel behaves like the real one.
 
-Asked of the lab's devices: recorded and simulated here, real inside the lab.
+Uses the lab's devices: recorded and simulated here, real inside the lab.
 """
 
 from __future__ import annotations

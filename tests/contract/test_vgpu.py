@@ -1,4 +1,4 @@
-"""What Linux answers where vGPUs are made: mediated devices from one pool, and VFs. The simulated kernel and the real.
+"""Creating vGPUs: mediated devices of one pool, and VFs. The simulated kernel behaves like the real one.
 
 The pool is samples/vfio-mdev/mbochs.c with 100 MB, the VFs are those of the lab's nvme.
 """
@@ -130,14 +130,14 @@ def _hold(started: list[subprocess.Popen[str]], name: str) -> LetGo:
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
 
-    def let_go(ticket: str) -> None:
+    def release(ticket: str) -> None:
         process.kill()
         deadline = time.monotonic() + ENDS_SECONDS
         while Live().write_ended(ticket) is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    return let_go
+    return release
 
 
 def _simulated() -> Host:
@@ -150,11 +150,11 @@ def _simulated() -> Host:
         group = kernel.link(f"{home}/iommu_group").rpartition("/")[2]
         add_process(tree, 777, "holder", "0::/", f"/dev/vfio/{group}")
 
-        def let_go(ticket: str) -> None:
+        def release(ticket: str) -> None:
             tree.remove("/proc/777")
-            kernel.let_go(ticket.removeprefix("sim:"))
+            kernel.release(ticket.removeprefix("sim:"))
 
-        return let_go
+        return release
 
     return Host(kernel, hold)
 
@@ -230,7 +230,7 @@ class TestMediatedDevices:
     def test_removal_of_a_held_one_hides_it_and_its_share_stays_taken(self, host: Host) -> None:
         name = host.create(LARGE)
         group, home = host.target(f"{BUS}/{name}/iommu_group"), f"/sys/class/mdev_bus/{PARENT}/{name}"
-        let_go = host.hold(name)
+        release = host.hold(name)
         ticket = host.blocks(f"{BUS}/{name}/remove", "1")
         assert host.kernel.children(BUS) == host.kernel.children(f"{TYPES}/{LARGE}/devices") == []
         assert host.kernel.has(home)
@@ -238,7 +238,7 @@ class TestMediatedDevices:
         assert host.target(f"{home}/iommu_group") == group
         assert host.kernel.has(f"/dev/vfio/{group}")
         assert host.available() == (9, 2, 0)
-        let_go(ticket)
+        release(ticket)
         assert host.kernel.write_ended(ticket) is not None
         assert not host.kernel.has(home)
         assert host.available() == (25, 6, 1)
@@ -321,7 +321,7 @@ class TestVirtualFunctions:
     def test_turning_them_off_waits_for_a_held_one(self, host: Host) -> None:
         first, second, third = host.set_vfs(3)
         host.to_vfio(second)
-        let_go = host.hold(second)
+        release = host.hold(second)
         ticket = host.blocks(host.at(host.physical, "sriov_numvfs"), "0")
         assert not host.kernel.has(f"{PCI_DEVICES}/{first}")
         assert host.vfs() == [third]
@@ -329,6 +329,6 @@ class TestVirtualFunctions:
         assert host.target(host.at(second, "driver")) is None
         asked = host.kernel.survey(read_text, [host.at(host.physical, "sriov_numvfs")])
         assert [isinstance(answer, Unanswered) for _, answer in asked] == [True]
-        let_go(ticket)
+        release(ticket)
         assert host.vfs() == []
         assert host.kernel.read(host.at(host.physical, "sriov_numvfs")) == "0"

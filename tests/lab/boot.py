@@ -55,7 +55,7 @@ def _end(*_: object) -> None:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=CACHE / "results", help="folder for the results; emptied")
-    parser.add_argument("--deadline", type=float, default=1150, metavar="SECONDS", help="of the whole run (1150)")
+    parser.add_argument("--deadline", type=float, default=1800, metavar="SECONDS", help="of the whole run (1800)")
     parser.add_argument(
         "pytest", nargs="*", metavar="PYTEST ARG", help=f"after --; without a path, {' and '.join(TESTS)}"
     )

@@ -12,21 +12,52 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "vfioctl"
 
+
+def _shared(name: str) -> tuple[str, ...]:
+    """What a subsystem may import of those before it."""
+    before = SUBSYSTEMS[: SUBSYSTEMS.index(name)]
+    return tuple(f"{other}.{part}" for other in before for part in SHARED)
+
+
+SUBSYSTEMS = ("inventory", "binding", "vgpu")
+"""In the order in which each may import those before it."""
+BELOW = ("errors", "signals", "kernel", "core", "session")
+SHARED = ("model", "api")
+"""What one subsystem may import of another."""
+
 # Each part, and what of vfioctl it may import besides itself.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     "signals": (),
+    "subsystems": (),
     "kernel": ("errors", "signals"),
     "config": ("errors", "kernel.timeouts"),
-    "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", "inventory", "binding", "vgpu"),
-    "inventory": ("errors", "kernel", "core", "console", "vgpu"),
-    "binding": ("errors", "kernel", "core", "console", "inventory", "vgpu", "host"),
-    "vgpu": ("errors", "kernel", "core", "console", "inventory", "binding", "host"),
-    "host": ("errors", "config", "kernel", "core", "inventory", "binding", "vgpu"),
-    "console": ("errors", "core", "inventory", "binding", "vgpu", "host", "kernel.recorded.bundled"),
-    "commands": ("errors", "core", "console", "host", "kernel.recorded.bundled"),
-    "app": ("errors", "console"),
+    "journald": (),
+    "core": ("errors", "signals", "kernel.protocol", "kernel.lenient"),
+    "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
+    "session": ("errors", "config", "kernel", "core", "subsystems"),
+    **{name: (*BELOW, "console", *_shared(name)) for name in SUBSYSTEMS},
+    "upgrade": ("errors", "core", "subsystems", "binding.model"),
+    "host": ("errors", "kernel", "core", "session", *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED)),
+    "commands": (*BELOW, "console", "host", "inventory.api", "inventory.render"),
+    "opening": ("core", "kernel", "console", "session", "journald"),
+    "app": ("errors", "console", "session", "subsystems", "opening"),
 }
+# Inside a subsystem: each room, and what of its own subsystem and of the rest of vfioctl it may import.
+VALUES = ("errors", "core.change", "core.value", "core.marks", "kernel.places", "kernel.protocol")
+ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "model": (("model",), VALUES),
+    "placement": (("model", "placement", "capacity"), VALUES),
+    "capacity": (("model",), VALUES),
+    "dialects": (("dialects", "probe.describe"), ("errors", "kernel.protocol", "kernel.lenient", "kernel.places")),
+    "probe": (
+        ("model", "probe", "dialects", "capacity", "resources", "placement"),
+        (*VALUES, "core.reading", "kernel.lenient", "kernel.modalias"),
+    ),
+    "plan": (("model", "plan", "placement", "capacity", "resources", "checks", "intents"), VALUES),
+}
+
+
 # A plan is made of values only: the same question gives the same plan.
 IMPURE = {"os", "subprocess", "time", "random", "uuid", "datetime", "pathlib", "io", "socket", "secrets", "tempfile"}
 # At home in one module each, and imported only when needed: they are slow, or absent on many hosts.
@@ -42,8 +73,13 @@ FOR_PRINTING = {
 class Import:
     """One import of one module: by whom, from where, and whether it runs when the importer is loaded."""
 
-    def __init__(self, importer: Path, target: str, line: int, *, at_once: bool) -> None:
-        self.importer, self.target, self.line, self.at_once = importer, target, line, at_once
+    def __init__(self, importer: Path, target: str, line: int, *, at_once: bool, at_run: bool) -> None:
+        self.importer, self.target, self.line = importer, target, line
+        self.at_once, self.at_run = at_once, at_run
+
+    @property
+    def rooms(self) -> tuple[str, ...]:
+        return tuple(part.removesuffix(".py") for part in self.importer.relative_to(PACKAGE).parts)
 
     @property
     def part(self) -> str:
@@ -61,14 +97,19 @@ def _imports() -> Iterator[Import]:
     for source in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(source.read_text())
         lazy = {id(node) for block in ast.walk(tree) if _is_lazy(block) for node in ast.walk(block)}
+        typing = {id(node) for block in ast.walk(tree) if _is_for_types(block) for node in ast.walk(block)}
         for node in ast.walk(tree):
             for target in _targets(node, source):
-                yield Import(source, target, getattr(node, "lineno", 0), at_once=id(node) not in lazy)
+                number = getattr(node, "lineno", 0)
+                yield Import(source, target, number, at_once=id(node) not in lazy, at_run=id(node) not in typing)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
 def _is_lazy(node: ast.AST) -> bool:
-    for_types = isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-    return for_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    return _is_for_types(node) or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
 def _targets(node: ast.AST, source: Path) -> list[str]:
@@ -80,7 +121,7 @@ def _targets(node: ast.AST, source: Path) -> list[str]:
     if node.level:
         folder = source.parents[node.level - 1].relative_to(PACKAGE.parent)
         start = ".".join([*folder.parts, *filter(None, [node.module])])
-    # `from vfioctl.kernel import seam` names a module as well as `import vfioctl.kernel.protocol` does
+    # `from vfioctl.kernel import protocol` names a module as well as `import vfioctl.kernel.protocol` does
     modules = [f"{start}.{alias.name}" for alias in node.names if _is_module(f"{start}.{alias.name}")]
     return modules if len(modules) == len(node.names) else [start, *modules]
 
@@ -91,6 +132,7 @@ def _is_module(name: str) -> bool:
 
 
 IMPORTS = list(_imports())
+_NAMES = [[name] for name in SUBSYSTEMS]
 
 
 def test_every_part_is_known() -> None:
@@ -111,6 +153,28 @@ def test_a_part_imports_only_what_lies_below_it(part: str) -> None:
 
 def _may(part: str, target: str) -> bool:
     return any(target == allowed or target.startswith(f"{allowed}.") for allowed in (part, *ALLOWED[part]))
+
+
+@pytest.mark.parametrize("name", SUBSYSTEMS)
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_it_may(name: str, room: str) -> None:
+    """`model` and `plan` do no input or output; `probe` reads through the protocols only."""
+    inside, outside = ROOMS[room]
+    allowed = (*(f"{name}.{each}" for each in inside), *outside, *(f"{other}.model" for other in SUBSYSTEMS))
+    own = [found for found in IMPORTS if found.rooms[:2] == (name, room) and found.target.startswith("vfioctl.")]
+    wrong = [str(found) for found in own if found.at_run and not _within(found.target, (*allowed, name))]
+    assert not wrong
+
+
+def _within(target: str, allowed: tuple[str, ...]) -> bool:
+    name = target.removeprefix("vfioctl.")
+    return any(name == each or (name.startswith(f"{each}.") and each not in SUBSYSTEMS) for each in allowed)
+
+
+def test_no_subsystem_is_named_where_none_may_be_known() -> None:
+    """The engine and the console reach subsystems only through what these have registered."""
+    known = [f for f in IMPORTS if f.part in ("core", "console", "kernel") and f.target.split(".")[1:2] in _NAMES]
+    assert not [str(found) for found in known]
 
 
 def test_plan_is_pure() -> None:

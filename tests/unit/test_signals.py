@@ -4,19 +4,19 @@ import signal
 
 import pytest
 
-from vfioctl.signals import held_back, listen
+from vfioctl.signals import check_interrupt, deferred
 
 
 def test_it_is_heard_where_one_listens() -> None:
-    with held_back():
+    with deferred():
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            listen()
-        listen()
+            check_interrupt()
+        check_interrupt()
 
 
 def test_it_is_heard_when_the_block_has_ended() -> None:
-    with pytest.raises(KeyboardInterrupt), held_back(), held_back():
+    with pytest.raises(KeyboardInterrupt), deferred(), deferred():
         signal.raise_signal(signal.SIGINT)
 
 
@@ -25,12 +25,12 @@ def test_a_failure_comes_before_it() -> None:
         signal.raise_signal(signal.SIGINT)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), held_back():
+    with pytest.raises(ZeroDivisionError), deferred():
         fail()
 
 
 def test_nothing_waits_for_one_that_another_thread_took(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [{signal.SIGINT}, set()]
     monkeypatch.setattr(signal, "sigpending", lambda: answers.pop(0))
-    listen()
+    check_interrupt()
     assert not answers

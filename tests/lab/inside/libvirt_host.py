@@ -97,7 +97,7 @@ def virsh(*commands: str) -> str:
 def running_domain(*instances: str, name: str = "lab") -> Iterator[Domain]:
     """A domain with these mediated devices, by UUID, that has booted and stays until the block ends.
 
-    It needs `daemon`. When the block has ended, the instances are let go and the definition is gone.
+    It needs `daemon`. When the block has ended, the vGPUs are released and the definition is removed.
     """
     # not in the results: QEMU's appending came out of that shared folder with bytes missing
     definition, console = RUN / f"{name}.xml", LOGS / f"{name}.log"

@@ -1,4 +1,4 @@
-"""Raw sysfs of vGPU instances for the tests in the lab: mediated devices, VFs and the vendor's folder.
+"""Raw sysfs access to vGPUs for the tests in the lab: mediated devices, VFs and NVIDIA's vendor-specific VFIO.
 
 Reads and plain writes, with nothing of vfioctl in between. A write raises OSError as the kernel refuses, and blocks
 where the kernel does; `pci.within` and `Writer` outlive that.
@@ -24,7 +24,7 @@ def load(module: str, **parameters: object) -> None:
 
 
 def unload(module: str) -> None:
-    """Removes a module, and with it every idle instance of its parents; raises CalledProcessError when one is held."""
+    """Removes a module, and with it every idle vGPU of its parents; raises CalledProcessError when one is held."""
     subprocess.run(["rmmod", module], check=True, timeout=60, capture_output=True)
 
 
@@ -69,30 +69,30 @@ def new_uuid() -> str:
 
 
 def create(parent: str, kind: str, name: str | None = None) -> str:
-    """Makes an instance; its UUID."""
+    """Creates a mediated device; returns its UUID."""
     name = name or new_uuid()
     pci.write(supported(parent)[kind] / "create", name)
     return name
 
 
 def fill(parent: str, kind: str, count: int) -> list[str]:
-    """So many instances of one type."""
+    """Creates this many mediated devices of one type."""
     return [create(parent, kind) for _ in range(count)]
 
 
 def remove(name: str) -> None:
-    """Removes an instance; blocks while it is held open."""
+    """Removes a mediated device; blocks while it is held open."""
     pci.write(BUS / "devices" / name / "remove", "1")
 
 
 def remove_all() -> None:
-    """Every instance that the bus lists."""
+    """Removes every mediated device that the bus lists."""
     for name in instances():
         remove(name)
 
 
 def creatable(function: str) -> dict[str, str]:
-    """The names of the types that can be made on a VF of the vendor's framework, by id."""
+    """The names of the types that can be created on a VF of the vendor's framework, by id."""
     lines = (pci.DEVICES / function / "nvidia/creatable_vgpu_types").read_text().splitlines()
     pairs = [(left.strip(), name.strip()) for left, _, name in (line.partition(":") for line in lines)]
     return {left: name for left, name in pairs if left.isdecimal()}
@@ -104,7 +104,7 @@ def current(function: str) -> str:
 
 
 def set_current(function: str, kind: str) -> None:
-    """Makes an instance of a type by id, or with `NONE` deletes it."""
+    """Creates a vGPU of a type by id, or with `NONE` removes it."""
     pci.write(pci.DEVICES / function / "nvidia/current_vgpu_type", kind)
 
 

@@ -1,4 +1,4 @@
-"""What a bind costs inside the process, against the whole `driverctl --nosave set-override` of the same device.
+"""Measures a bind inside the process, against the whole `driverctl --nosave set-override` of the same device.
 
 Runs in the lab, where starting Python would hide the work, as a part of `make bench`. Judges nothing.
 """
@@ -43,6 +43,6 @@ def test_bind_against_driverctl(lab: Topology, tmp_path: Path, results: Path) ->
 def _seconds(host: Host, address: str, *, bind: bool) -> float:
     """From the plan to the last word in the journal."""
     began = time.perf_counter()
-    plan = host.plan_bind([address]) if bind else host.plan_unbind([address])
+    plan = host.binding.plan_bind([address]) if bind else host.binding.plan_unbind([address])
     assert host.apply(plan).result == Result.DONE
     return time.perf_counter() - began

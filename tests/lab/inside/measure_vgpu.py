@@ -1,10 +1,10 @@
-"""What making and removing one mediated device costs inside the process, against the whole `mdevctl start` and `stop`.
+"""Measures creating and removing one mediated device inside the process, against the whole `mdevctl start` and `stop`.
 
 Runs in the lab, where starting Python would hide the work, as a part of `make bench`. Judges nothing.
 
-vfioctl works in a process of its own that has nothing else in it, as the command has: it forks, and to fork a process
-as large as pytest costs more than all the rest. What it starts once, at its first change, is not measured: its imports,
-and its deputy, which the command starts before them.
+vfioctl works in a process of its own that has nothing else in it, as the command has: its fork server is forked from
+it, and to fork a process as large as pytest costs more than all the rest. What it starts once, at its first change, is
+not measured: its imports, and its workers, which the command starts before them.
 """
 
 import json
@@ -28,15 +28,16 @@ from pathlib import Path
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 gc.disable()
 from vfioctl.host import Host
+from vfioctl.vgpu.model.report import vgpus_in
 
 host, kind = Host.live(Path(sys.argv[1])), sys.argv[2]
 for line in sys.stdin:
     began = time.perf_counter()
-    (vgpu,) = host.apply(host.plan_create(kind)).vgpus
+    (vgpu,) = vgpus_in(host.apply(host.vgpu.plan_create(kind)).report)
     made = time.perf_counter()
     assert Path("/sys/bus/mdev/devices", vgpu.id).exists()
     removing = time.perf_counter()
-    host.apply(host.plan_remove([vgpu.id]))
+    host.apply(host.vgpu.plan_remove([vgpu.id]))
     removed = time.perf_counter()
     assert not Path("/sys/bus/mdev/devices", vgpu.id).exists()
     print(json.dumps([made - began, removed - removing]), flush=True)

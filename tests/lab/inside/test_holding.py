@@ -1,4 +1,4 @@
-"""Devices that somebody uses, on a real kernel: refused by name, forced into the kernel's worst, and recovered."""
+"""Devices in use on a real kernel: a change is refused and names the users; when forced, it blocks and is recovered."""
 
 import json
 import re
@@ -17,13 +17,14 @@ from tests.lab.inside.conftest import Hold
 from tests.lab.inside.test_vfioctl import whole_vfioctl
 from tests.lab.inside.topology import Topology
 from vfioctl.core.change import JournalState, Result, Step
+from vfioctl.core.marks import MarkKind
 from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import MarkKind
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.session import Session
 
 DEADLINE = 3.0
 AFTER_THE_DEADLINE = 1.0
@@ -39,7 +40,7 @@ def ledger(tmp_path: Path) -> Path:
 @pytest.fixture
 def host(ledger: Path) -> Host:
     """It does not wait long for the kernel."""
-    return Host(Live(timeouts=Timeouts(default=DEADLINE)), ledger)
+    return Host(Session(Live(timeouts=Timeouts(default=DEADLINE)), ledger))
 
 
 def refused(ask: Callable[[], object]) -> DeviceInUse:
@@ -74,7 +75,7 @@ def _ready(*lines: str) -> "Iterator[subprocess.Popen[str]]":
 def test_a_process_with_a_vfio_device_open_is_named_and_nothing_is_touched(
     host: Host, ledger: Path, lab: Topology, hold: Hold
 ) -> None:
-    host.apply(host.plan_bind([lab.far_display]))
+    host.apply(host.binding.plan_bind([lab.far_display]))
     process = hold(lab.far_display)
     (found,) = holders_of(host, lab.far_display)
     assert (found.kind, found.pid, found.user) == (HolderKind.PROCESS, process.pid, "root")
@@ -93,13 +94,13 @@ def test_vfio_without_an_open_group_is_found_by_asking_the_kernel(
     host: Host, lab: Topology, kept: str, drivers_put_back: None
 ) -> None:
     """No file of the process leads to the device then: the kernel says that the group is taken."""
-    host.apply(host.plan_bind([lab.far_display]))
+    host.apply(host.binding.plan_bind([lab.far_display]))
     with _keeping(lab.far_display, kept):
         found = holders_of(host, lab.far_display)
         assert found, "nobody was found"
-        assert refused(lambda: host.plan_unbind([lab.far_display])).facts["holders"]
+        assert refused(lambda: host.binding.plan_unbind([lab.far_display])).facts["holders"]
     assert holders_of(host, lab.far_display) == []
-    host.apply(host.plan_unbind([lab.far_display]))
+    host.apply(host.binding.plan_unbind([lab.far_display]))
 
 
 def _keeping(address: str, kept: str) -> "AbstractContextManager[subprocess.Popen[str]]":
@@ -116,22 +117,22 @@ def _keeping(address: str, kept: str) -> "AbstractContextManager[subprocess.Pope
 
 
 def test_a_guest_is_known_by_its_command_line(host: Host, ledger: Path, lab: Topology) -> None:
-    host.apply(host.plan_bind([lab.display]))
+    host.apply(host.binding.plan_bind([lab.display]))
     with l2.running(list(lab.card)) as (guest, seen):
         assert seen
         (found,) = holders_of(host, lab.display)
         assert (found.kind, found.pid) == (HolderKind.GUEST, guest.pid)
-        error = refused(lambda: host.plan_unbind([lab.display]))
+        error = refused(lambda: host.binding.plan_unbind([lab.display]))
         assert str(guest.pid) in error.message
         command_line = Path(f"/proc/{guest.pid}/cmdline").read_text()
         assert f"host={lab.display}" in command_line
         assert vfioctl(ledger, "unbind", lab.display, "--yes").returncode == 4
-    assert host.apply(host.plan_unbind([lab.display])).result == Result.DONE
+    assert host.apply(host.binding.plan_unbind([lab.display])).result == Result.DONE
 
 
 def test_a_sound_card_that_somebody_listens_to_is_refused(host: Host, lab: Topology) -> None:
     with _opened(f"/sys/bus/pci/devices/{lab.audio}/sound/card*/controlC*", "/dev/snd") as process:
-        error = refused(lambda: host.plan_bind([lab.display]))
+        error = refused(lambda: host.binding.plan_bind([lab.display]))
         assert f"process {process.pid}" in error.message
         assert error.facts["holders"][0]["address"] == lab.audio  # type: ignore[index] # a list of objects
 
@@ -149,24 +150,24 @@ def test_a_mounted_disk_and_the_default_route_are_never_taken_along(
     place.mkdir()
     with in_use.mounted(lab.busy_disk, place) as node:
         for force in (False, True):
-            error = refused(lambda force=force: host.plan_bind([lab.busy_display], force_holders=force))  # type: ignore[misc]
+            error = refused(lambda force=force: host.binding.plan_bind([lab.busy_display], force_holders=force))  # type: ignore[misc]
             assert str(place) in error.message
             assert node.name in error.message
     with in_use.with_address(lab.busy_nic, "192.0.2.1/24") as name:
         subprocess.run(["ip", "route", "add", "default", "via", "192.0.2.2", "dev", name], check=True)
         for force in (False, True):
-            error = refused(lambda force=force: host.plan_bind([lab.busy_display], force_holders=force))  # type: ignore[misc]
+            error = refused(lambda force=force: host.binding.plan_bind([lab.busy_display], force_holders=force))  # type: ignore[misc]
             assert name in error.message
             assert "default route" in error.message
     assert pci.drivers() == original_drivers
-    assert host.apply(host.plan_bind([lab.busy_display])).result == Result.DONE
+    assert host.apply(host.binding.plan_bind([lab.busy_display])).result == Result.DONE
     assert {pci.driver_of(address) for address in lab.busy_card} == {"vfio-pci"}
-    assert host.apply(host.plan_unbind([lab.busy_display])).result == Result.DONE
+    assert host.apply(host.binding.plan_unbind([lab.busy_display])).result == Result.DONE
     assert pci.drivers() == original_drivers
 
 
 def test_waiting_ends_when_the_holder_does(ledger: Path, host: Host, lab: Topology, hold: Hold) -> None:
-    host.apply(host.plan_bind([lab.far_display]))
+    host.apply(host.binding.plan_bind([lab.far_display]))
     process = hold(lab.far_display)
     ending = subprocess.Popen(["sh", "-c", f"sleep 8; kill -9 {process.pid}"])
     waited = vfioctl(ledger, "unbind", lab.far_display, "--yes", "--wait", "60s")
@@ -183,7 +184,7 @@ def test_a_forced_unbind_blocks_in_the_kernel_and_wedges_nothing_but_its_device(
     host: Host, ledger: Path, lab: Topology, hold: Hold
 ) -> None:
     far = PciAddress(lab.far_display)
-    host.apply(host.plan_bind([far]))
+    host.apply(host.binding.plan_bind([far]))
     usual = _seconds(lambda: vfioctl(ledger, "inventory", "--json"))
     process = hold(far)
     error, late = _forced(host, far)
@@ -216,7 +217,7 @@ def test_a_forced_unbind_blocks_in_the_kernel_and_wedges_nothing_but_its_device(
     assert vfioctl(ledger, "recover").returncode == 0
     assert host.inventory().by_address[far].mark is None
     assert host.history()[0].state in (JournalState.BACK, JournalState.DONE)
-    host.apply(host.plan_unbind([far]))
+    host.apply(host.binding.plan_unbind([far]))
     assert pci.driver_of(far) == "bochs-drm"
 
 
@@ -226,7 +227,7 @@ def test_the_whole_command_ends_in_time_with_its_exit_code(
     config = tmp_path / "config.toml"
     config.write_text(f"[timeouts]\nunbind = {DEADLINE}\n")
     monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
-    host.apply(host.plan_bind([lab.far_display]))
+    host.apply(host.binding.plan_bind([lab.far_display]))
     process = hold(lab.far_display)
     answer = whole_vfioctl(ledger, "unbind", lab.far_display, "--yes", "--force-holders", "--json")
     assert answer.returncode == 7, answer.stderr
@@ -241,7 +242,7 @@ def test_a_native_driver_can_hang_as_well(host: Host, lab: Topology) -> None:
     """ALSA waits for whoever has the sound card open (snd_card_free): the audio function is wedged."""
     with _opened(f"/sys/bus/pci/devices/{lab.audio}/sound/card*/controlC*", "/dev/snd") as process:
         with pytest.raises(Stuck) as caught:
-            host.apply(host.plan_bind([lab.display], force_holders=True))
+            host.apply(host.binding.plan_bind([lab.display], force_holders=True))
         assert caught.value.facts["address"] == lab.audio
         assert "snd" in str(caught.value.facts["wchan"])
         assert f"process {process.pid}" in caught.value.hint
@@ -259,7 +260,7 @@ def _forced(host: Host, address: PciAddress) -> tuple[Stuck, float]:
         if step.target.endswith("/unbind"):
             began.append(time.monotonic())
 
-    plan = host.plan_unbind([address], force_holders=True)
+    plan = host.binding.plan_unbind([address], force_holders=True)
     assert any("--force-holders" in note for note in plan.notes)
     with pytest.raises(Stuck) as caught:
         host.apply(plan, progress=progress)
@@ -280,7 +281,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-# -- letting go ------------------------------------------------------------------------------------------
+# -- releasing ------------------------------------------------------------------------------------------
 
 CONSOLE = Path("/sys/class/vtconsole/vtcon1/bind")
 
@@ -290,12 +291,12 @@ def test_the_text_console_is_released_and_put_back(host: Host, lab: Topology) ->
     assert Path("/sys/class/vtconsole/vtcon1/name").read_text().strip() == "(M) frame buffer device"
     assert CONSOLE.read_text().strip() == "1"
     shown = _with_console(host, lab)
-    plan = host.plan_bind([shown], allow_boot_vga=True)
+    plan = host.binding.plan_bind([shown], allow_boot_vga=True)
     assert any(step.target == str(CONSOLE) and step.value == "0" for step in plan.steps)
     assert any("goes dark" in note for note in plan.notes)
     host.apply(plan)
     assert CONSOLE.read_text().strip() == "0"
-    host.apply(host.plan_unbind([shown]))
+    host.apply(host.binding.plan_unbind([shown]))
     assert CONSOLE.read_text().strip() == "1"
 
 
@@ -313,14 +314,14 @@ def _with_console(host: Host, lab: Topology) -> str:
 
 def test_a_device_on_vfio_is_kept_awake_and_goes_back_to_its_own_settings(host: Host, lab: Topology) -> None:
     before = _power(lab.nvme)
-    host.apply(host.plan_bind([lab.nvme]))
+    host.apply(host.binding.plan_bind([lab.nvme]))
     assert _power(lab.nvme) == ("on", "0")
     assert pci.attribute(lab.nvme, "power/runtime_status") == "active"
-    host.apply(host.plan_unbind([lab.nvme]))
+    host.apply(host.binding.plan_unbind([lab.nvme]))
     assert _power(lab.nvme) == before == ("on", "1")
     (pci.DEVICES / lab.nvme / "power/control").write_text("auto")
-    host.apply(host.plan_bind([lab.nvme]))
-    host.apply(host.plan_unbind([lab.nvme]))
+    host.apply(host.binding.plan_bind([lab.nvme]))
+    host.apply(host.binding.plan_unbind([lab.nvme]))
     assert _power(lab.nvme) == ("auto", "1")
     (pci.DEVICES / lab.nvme / "power/control").write_text("on")
 
@@ -331,14 +332,14 @@ def _power(address: str) -> tuple[str, str]:
 
 def test_resets(ledger: Path, host: Host, lab: Topology, hold: Hold) -> None:
     assert vfioctl(ledger, "reset", lab.far_display, "--yes").returncode == 0
-    assert host.apply(host.plan_reset(lab.nvme, method="flr")).result == Result.DONE
-    assert host.apply(host.plan_reset(lab.nvme, method="bus")).result == Result.DONE
+    assert host.apply(host.binding.plan_reset(lab.nvme, method="flr")).result == Result.DONE
+    assert host.apply(host.binding.plan_reset(lab.nvme, method="bus")).result == Result.DONE
     assert pci.attribute(lab.nvme, "reset_method") == "flr bus"
-    error = refused(lambda: host.plan_reset(lab.display))
+    error = refused(lambda: host.binding.plan_reset(lab.display))
     assert lab.audio in error.message
-    host.apply(host.plan_bind([lab.far_display]))
+    host.apply(host.binding.plan_bind([lab.far_display]))
     process = hold(lab.far_display)
-    assert f"process {process.pid}" in refused(lambda: host.plan_reset(lab.far_display)).message
+    assert f"process {process.pid}" in refused(lambda: host.binding.plan_reset(lab.far_display)).message
     process.kill()
     process.wait()
-    host.apply(host.plan_unbind([lab.far_display]))
+    host.apply(host.binding.plan_unbind([lab.far_display]))

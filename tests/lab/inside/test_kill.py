@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.lab.inside import pci
 from tests.lab.inside.topology import Topology
+from vfioctl.binding.model.binding import Binding
 from vfioctl.core.change import JournalState, Plan, Result
 from vfioctl.host import Host
 
@@ -31,14 +32,15 @@ def test_killed_fifty_times(tmp_path: Path, lab: Topology) -> None:
         outcomes = host.recover()
         recovered += len(outcomes)
         assert all(outcome.result in (Result.DONE, Result.BACK) for outcome in outcomes)
-        goal = tuple((change.after.driver, change.after.driver_override or pci.NO_OVERRIDE) for change in plan.changes)
+        wanted = [Binding.parse(change.after) for change in plan.changes_of("binding")]
+        goal = tuple((each.driver, each.driver_override or pci.NO_OVERRIDE) for each in wanted)
         assert _state(lab) in (before, goal), f"round {number} of seed {seed}: {_state(lab)}"
         finished += _state(lab) == goal
         assert not [e for e in host.history(most=1) if e.state in (JournalState.OPEN, JournalState.STUCK)]
     print(f"seed {seed}: {recovered} of {ROUNDS} rounds were cut short and recovered, {finished} reached their goal")
     assert not [e for e in host.history() if e.state in (JournalState.OPEN, JournalState.STUCK)]
     assert recovered >= 5, "the kills missed the changes"
-    host.apply(host.plan_unbind([lab.display]))
+    host.apply(host.binding.plan_unbind([lab.display]))
     assert _state(lab) == native
 
 
@@ -48,8 +50,8 @@ def _state(lab: Topology) -> State:
 
 def _next(host: Host, lab: Topology) -> Plan:
     if pci.driver_of(lab.display) == "vfio-pci":
-        return host.plan_unbind([lab.display])
-    return host.plan_bind([lab.display])
+        return host.binding.plan_unbind([lab.display])
+    return host.binding.plan_bind([lab.display])
 
 
 def seconds_of_two(host: Host, plan_next: Callable[[], Plan]) -> float:

@@ -1,4 +1,4 @@
-"""The lab is what it claims to be: each fact other tests lean on, seen on the real kernel."""
+"""Verifies on the real kernel each fact about the lab that other tests rely on."""
 
 import subprocess
 import time

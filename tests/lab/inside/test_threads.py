@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from vfioctl.session import Session
 
 from tests.lab.inside import in_use, pci
 from tests.lab.inside.conftest import Hold
@@ -17,8 +16,9 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.session import Session
 
-THREADS, ROUNDS = 8, 4
+THREADS, ROUNDS = 8, 2
 TIMEOUT, SETTLE = 8.0, 30.0
 
 

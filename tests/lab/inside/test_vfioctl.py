@@ -1,4 +1,4 @@
-"""vfioctl's main job on a real kernel: seen as others see it, handed over, used by a guest, and given back."""
+"""Inventory, bind, use by a guest, and unbind on a real kernel."""
 
 import json
 import subprocess
@@ -120,9 +120,9 @@ def test_previous_means_previous(host: Host, lab: Topology) -> None:
     pci.unbind(lab.far_display)
     (pci.DEVICES / lab.far_display / "driver_override").write_text("none")
     device = (PciAddress(lab.far_display),)
-    assert host.apply(host.plan_bind(device)).result == Result.DONE
+    assert host.apply(host.binding.plan_bind(device)).result == Result.DONE
     assert pci.driver_of(lab.far_display) == "vfio-pci"
-    assert host.apply(host.plan_unbind(device)).result == Result.DONE
+    assert host.apply(host.binding.plan_unbind(device)).result == Result.DONE
     assert pci.driver_of(lab.far_display) is None
     assert pci.attribute(lab.far_display, "driver_override") == "none"
 
@@ -132,23 +132,23 @@ def test_every_function_but_bridges_goes_and_comes_back(
 ) -> None:
     for address in (lab.display, lab.far_display, lab.nvme):
         device = (PciAddress(address),)
-        assert host.apply(host.plan_bind(device)).result == Result.DONE
+        assert host.apply(host.binding.plan_bind(device)).result == Result.DONE
         assert pci.driver_of(address) == "vfio-pci"
-        assert host.apply(host.plan_unbind(device)).result == Result.DONE
+        assert host.apply(host.binding.plan_unbind(device)).result == Result.DONE
         assert pci.drivers() == original_drivers
 
 
 def test_a_pf_with_live_vfs_is_refused(host: Host, lab: Topology) -> None:
     (pci.DEVICES / lab.nvme / "sriov_numvfs").write_text("2")
     with pytest.raises(DeviceInUse, match="live VFs"):
-        host.plan_bind((PciAddress(lab.nvme),))
+        host.binding.plan_bind((PciAddress(lab.nvme),))
     inventory = host.inventory()
     vfs = inventory.by_address[PciAddress(lab.nvme)].virtfns
     assert len(vfs) == 2
     assert all(inventory.by_address[vf].physfn == lab.nvme for vf in vfs)
     assert all(inventory.card_of(vf) == (vf,) for vf in vfs)
-    assert host.apply(host.plan_bind(vfs[:1])).result == Result.DONE
-    assert host.apply(host.plan_unbind(vfs[:1])).result == Result.DONE
+    assert host.apply(host.binding.plan_bind(vfs[:1])).result == Result.DONE
+    assert host.apply(host.binding.plan_unbind(vfs[:1])).result == Result.DONE
 
 
 def test_strangers_in_a_group_are_named(host: Host, original_drivers: dict[str, str | None]) -> None:
@@ -162,5 +162,5 @@ def test_strangers_in_a_group_are_named(host: Host, original_drivers: dict[str, 
     ]
     for group in shared:
         with pytest.raises(GroupNotViable, match="also holds"):
-            host.plan_bind((group.blockers[0].address,))
+            host.binding.plan_bind((group.blockers[0].address,))
     assert pci.drivers() == original_drivers

@@ -1,4 +1,4 @@
-"""vGPUs that somebody has open: refused by name, and when it is forced, what cannot end costs nothing but itself."""
+"""vGPUs in use: removal is refused and names the users; when forced, a blocked removal affects no other vGPU."""
 
 import json
 import subprocess
@@ -120,6 +120,6 @@ def test_what_others_made_is_a_zombie_too(load: Load, ledger: Path, hold: Hold) 
 
 
 def _available(ledger: Path) -> dict[str, int]:
-    (card,) = Host.live(ledger).vgpus().cards
+    (card,) = Host.live(ledger).vgpu.vgpus().cards
     assert all(kind.available.is_exact for kind in card.types)
     return {kind.id: kind.available.at_least for kind in card.types}

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments while vGPUs are made and removed, each followed by recovery: all of them or none."""
+"""SIGKILL at random moments while vGPUs are created and removed, each followed by recovery: all of them or none."""
 
 import random
 import time
@@ -33,12 +33,12 @@ def test_all_or_none_whenever_it_is_killed(load: Load, tmp_path: Path) -> None:
         recovered += len(outcomes)
         assert all(outcome.result in (Result.DONE, Result.BACK) for outcome in outcomes)
         there = mdev.instances()
-        named = {str(setting.address) for setting in plan.settings}
+        named = set(plan.subjects)
         assert there - {theirs} in (set(), named), f"round {number} of seed {seed}: {there}"
         assert theirs in there
         finished += ("remove" in plan.intent.verb) == (there == {theirs})
         assert not [e for e in host.history(most=1) if e.state in (JournalState.OPEN, JournalState.STUCK)]
-        owners = {vgpu.id: vgpu.owner for vgpu in host.vgpus().instances}
+        owners = {vgpu.id: vgpu.owner for vgpu in host.vgpu.vgpus().instances}
         assert owners == {theirs: "foreign"} | dict.fromkeys(there - {theirs}, "vfioctl")
     print(f"seed {seed}: {recovered} of {number} rounds were cut short and recovered, {finished} reached their goal")
     assert recovered >= CUT_SHORT_AT_LEAST, "the kills missed the changes"
@@ -46,4 +46,4 @@ def test_all_or_none_whenever_it_is_killed(load: Load, tmp_path: Path) -> None:
 
 def _next(host: Host, theirs: str) -> Plan:
     ours = mdev.instances() - {theirs}
-    return host.plan_remove(sorted(ours)) if ours else host.plan_create("mtty-1", count=VGPUS)
+    return host.vgpu.plan_remove(sorted(ours)) if ours else host.vgpu.plan_create("mtty-1", count=VGPUS)

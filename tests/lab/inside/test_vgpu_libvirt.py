@@ -1,4 +1,4 @@
-"""vGPUs in the hands of libvirt 9: a guest gets one of vfioctl's; which parents and instances libvirt lists."""
+"""vGPUs and libvirt 9: a guest uses one that vfioctl created; which parents and vGPUs libvirt lists."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_the_guest_of_a_domain_lists_its_instance_and_holds_it_until_the_domain_
     ledger = tmp_path / "ledger.db"
     answer = vfioctl(ledger, "vgpu", "create", "mbochs-small", "--json")
     assert answer.returncode == 0, answer.stderr
-    (name,) = (vgpu["id"] for vgpu in json.loads(answer.stdout)["vgpus"])
+    (name,) = (vgpu["id"] for vgpu in json.loads(answer.stdout)["report"]["vgpus"])
     group = (mdev.BUS / "devices" / name / "iommu_group").readlink().name
     with running_domain(name) as domain:
         assert [(one.ids, one.kind) for one in domain.seen].count(("1234:1111", "038000")) == 1

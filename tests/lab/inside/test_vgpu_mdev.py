@@ -1,4 +1,4 @@
-"""vfioctl makes and removes mediated devices of the kernel's own sample drivers, and counts what that leaves."""
+"""vfioctl creates and removes mediated devices of the kernel's own sample drivers, and counts what that leaves."""
 
 import json
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from vfioctl.host import Host
 from vfioctl.vgpu.capacity import after
+from vfioctl.vgpu.model.report import left_in, vgpus_in
 from vfioctl.vgpu.model.vgpu import FOREIGN, OURS, Count, Vgpu, VgpuState
 
 SMALL, MEDIUM, LARGE = "mbochs-small", "mbochs-medium", "mbochs-large"
@@ -34,7 +35,7 @@ def bochs(small: int, medium: int, large: int) -> dict[str, int]:
 
 def said_available(host: Host) -> dict[str, int]:
     """What vfioctl says that there is room for, where it says so exactly."""
-    (card,) = host.vgpus().cards
+    (card,) = host.vgpu.vgpus().cards
     assert all(kind.available.is_exact for kind in card.types)
     return {kind.id: kind.available.at_least for kind in card.types}
 
@@ -46,13 +47,13 @@ def exact(available: Mapping[str, Count]) -> dict[str, int]:
 
 def listed(ledger: Path) -> dict[str, Vgpu]:
     """All vGPUs by id, as `vgpu list` has them."""
-    return {vgpu.id: vgpu for vgpu in Host.live(ledger).vgpus().instances}
+    return {vgpu.id: vgpu for vgpu in Host.live(ledger).vgpu.vgpus().instances}
 
 
 def made(ledger: Path, kind: str, *, count: int = 1, **wishes: Any) -> list[Vgpu]:
-    """vGPUs that vfioctl has made, as it tells of them."""
+    """The vGPUs that vfioctl created, as it reports them."""
     host = Host.live(ledger)
-    return list(host.apply(host.plan_create(kind, count=count, **wishes)).vgpus)
+    return list(vgpus_in(host.apply(host.vgpu.plan_create(kind, count=count, **wishes)).report))
 
 
 class TestAPool:
@@ -67,7 +68,7 @@ class TestAPool:
             {MEDIUM: 6, SMALL: 1},
         )
         for request in requests:
-            (card,) = host.vgpus().cards
+            (card,) = host.vgpu.vgpus().cards
             forecast = after(card, request)
             assert forecast.certain
             for kind, count in request.items():
@@ -82,13 +83,16 @@ class TestAPool:
 
     def test_a_change_says_what_it_leaves(self, load: Load, host: Host) -> None:
         load("mbochs", count=100)
-        (card,) = host.vgpus().cards
+        (card,) = host.vgpu.vgpus().cards
         forecast = after(card, {MEDIUM: 2})
-        outcome = host.apply(host.plan_create(MEDIUM, count=2))
-        assert [vgpu.type for vgpu in outcome.vgpus] == [MEDIUM] * 2
-        assert [(left.type, left.available) for left in outcome.left] == [(MEDIUM, forecast.available[MEDIUM])]
+        outcome = host.apply(host.vgpu.plan_create(MEDIUM, count=2))
+        vgpus = vgpus_in(outcome.report)
+        assert [vgpu.type for vgpu in vgpus] == [MEDIUM] * 2
+        assert [(left.type, left.available) for left in left_in(outcome.report)] == [
+            (MEDIUM, forecast.available[MEDIUM])
+        ]
         assert exact(forecast.available) == mdev.available("mbochs") == bochs(17, 4, 1)
-        assert host.apply(host.plan_remove([vgpu.id for vgpu in outcome.vgpus])).left == ()
+        assert left_in(host.apply(host.vgpu.plan_remove([vgpu.id for vgpu in vgpus])).report) == ()
         assert mdev.available("mbochs") == bochs(25, 6, 1)
 
     def test_all_or_none(self, load: Load, ledger: Path) -> None:
@@ -99,7 +103,7 @@ class TestAPool:
         assert mdev.instances() == set()
         six = vfioctl(ledger, "vgpu", "create", MEDIUM, "--count", "6", "--json")
         assert six.returncode == 0, six.stderr
-        assert {vgpu["id"] for vgpu in json.loads(six.stdout)["vgpus"]} == mdev.instances()
+        assert {vgpu["id"] for vgpu in json.loads(six.stdout)["report"]["vgpus"]} == mdev.instances()
         assert mdev.available("mbochs") == bochs(1, 0, 0)
         before = mdev.instances()
         for kind, count in ((MEDIUM, 1), (SMALL, 2), (LARGE, 1)):
@@ -130,7 +134,7 @@ class TestOne:
         load("mtty")
         answer = test_vfioctl.whole_vfioctl(ledger, "vgpu", "create", "mtty-2", "--json")
         assert answer.returncode == 0, answer.stderr
-        (one,) = json.loads(answer.stdout)["vgpus"]
+        (one,) = json.loads(answer.stdout)["report"]["vgpus"]
         assert mdev.instances() == {one["id"]}
         device = mdev.BUS / "devices" / one["id"]
         group = (device / "iommu_group").readlink().name

@@ -1,4 +1,4 @@
-"""What mdevctl 1.2.0 does with the same instances, for the tests that meet it: its answers and the files it keeps."""
+"""mdevctl 1.2.0 and the vGPUs of vfioctl: its output and its definitions."""
 
 import json
 import subprocess

@@ -14,6 +14,7 @@ from tests.lab.inside.test_vgpu_vfs import refusal
 from tests.lab.inside.topology import Topology
 from vfioctl.errors import NoCapacity
 from vfioctl.host import Host
+from vfioctl.session import Session
 from vfioctl.vgpu.model.vgpu import FOREIGN, OURS
 
 A2_4C, A2_8Q = "nvidia-754", "nvidia-747"
@@ -53,12 +54,12 @@ class TestAnOlderCard:
         assert len(made(ledger, A2_8Q, count=2)) == 2
 
     def test_its_drivers_way_of_saying_that_it_is_full(self, older: str, ledger: Path) -> None:
-        host = Host(Overtaken(3, lambda _: mdev.create(older, A2_4C)), ledger)
+        host = Host(Session(Overtaken(3, lambda _: mdev.create(older, A2_4C)), ledger))
         with pytest.raises(NoCapacity, match="room for 3 more") as caught:
-            host.apply(host.plan_create("A2-4C", count=4))
+            host.apply(host.vgpu.plan_create("A2-4C", count=4))
         assert caught.value.kernel_said.startswith("EINVAL")
         assert len(mdev.instances()) == 1
-        assert [vgpu.owner for vgpu in host.vgpus().instances] == [FOREIGN]
+        assert [vgpu.owner for vgpu in host.vgpu.vgpus().instances] == [FOREIGN]
 
     @pytest.mark.usefixtures("older")
     def test_a_parameter_that_the_driver_does_not_take_undoes_all(self, ledger: Path) -> None:
@@ -154,18 +155,18 @@ class TestTheVendorsFolder:
         taken: list[str] = []
 
         def take(_: str) -> None:
-            chosen = [str(setting.address) for setting in plan.settings]
+            chosen = list(plan.subjects)
             spare = next(one for one in functions if one not in chosen)
             taken.append(chosen[1] if on == "the very VF" else spare)
             mdev.set_current(taken[0], L40S_24Q if on == "another VF" else L40S_16Q)
 
-        host = Host(Overtaken(1 if on == "another VF" else 2, take), ledger)
-        plan = host.plan_create("L40S-16Q", count=2)
+        host = Host(Session(Overtaken(1 if on == "another VF" else 2, take), ledger))
+        plan = host.vgpu.plan_create("L40S-16Q", count=2)
         with pytest.raises(NoCapacity) as caught:
             host.apply(plan)
         assert caught.value.kernel_said.startswith(said)
         assert {one for one in functions if mdev.current(one) != mdev.NONE} == set(taken)
-        assert [vgpu.owner for vgpu in host.vgpus().instances if vgpu.id in taken] == [FOREIGN]
+        assert [vgpu.owner for vgpu in host.vgpu.vgpus().instances if vgpu.id in taken] == [FOREIGN]
 
     def test_a_driver_that_does_nothing_is_found_out(self, ledger: Path, bind_vfs: BindVfs) -> None:
         (function,) = bind_vfs("standin_vendor", 1, deaf=1)

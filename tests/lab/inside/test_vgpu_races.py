@@ -1,4 +1,4 @@
-"""Others take the same places: before a plan is carried out, in the midst of it, and at the very same moment."""
+"""Other processes take the same places: before a plan is carried out, during it, and at the same moment."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from vfioctl.core.change import JournalState
 from vfioctl.errors import DeviceInUse, NoCapacity
 from vfioctl.host import Host
 from vfioctl.kernel.live.host import Live
+from vfioctl.session import Session
 
 ROUNDS = 3
 BEFORE_ALL_BEGIN = 0.5
@@ -24,7 +25,7 @@ FULL = [("mtty", PORT, "ENOSPC"), ("mdpy", "mdpy-vga", "EUSERS")]
 
 
 class Overtaken(Live):
-    """This machine, on which somebody else is faster just before the k-th vGPU is made."""
+    """This machine, on which somebody else is faster just before the k-th vGPU is created."""
 
     def __init__(self, k: int, somebody: Callable[[str], object]) -> None:
         super().__init__()
@@ -102,8 +103,8 @@ class TestOvertaken:
         def take(_: str) -> None:
             theirs.update(mdev.fill(module, kind, 4 - k))
 
-        host = Host(Overtaken(k, take), ledger)
-        plan = host.plan_create(kind, count=3)
+        host = Host(Session(Overtaken(k, take), ledger))
+        plan = host.vgpu.plan_create(kind, count=3)
         with pytest.raises(NoCapacity) as caught:
             host.apply(plan)
         assert caught.value.exit_code == 4
@@ -114,20 +115,20 @@ class TestOvertaken:
         assert caught.value.kernel_said.startswith(reason)
         assert "put back" in caught.value.restored
         assert [entry.state for entry in host.history()] == [JournalState.BACK]
-        assert all(vgpu.owner == "foreign" for vgpu in host.vgpus().instances)
+        assert all(vgpu.owner == "foreign" for vgpu in host.vgpu.vgpus().instances)
 
     def test_by_who_makes_another_type_of_the_same_pool(self, load: Load, ledger: Path) -> None:
         load("mbochs", count=100)
         theirs: set[str] = set()
-        host = Host(Overtaken(2, lambda _: theirs.add(mdev.create("mbochs", "mbochs-large"))), ledger)
+        host = Host(Session(Overtaken(2, lambda _: theirs.add(mdev.create("mbochs", "mbochs-large"))), ledger))
         with pytest.raises(NoCapacity, match="mbochs has room for 2 more"):
-            host.apply(host.plan_create("mbochs-medium", count=4))
+            host.apply(host.vgpu.plan_create("mbochs-medium", count=4))
         assert mdev.instances() == theirs
 
     def test_by_who_takes_the_very_name_theirs_stays(self, load: Load, ledger: Path) -> None:
         load("mtty")
-        host = Host(Overtaken(2, lambda name: mdev.create("mtty", TWO_PORTS, name)), ledger)
-        plan = host.plan_create(PORT, count=3)
+        host = Host(Session(Overtaken(2, lambda name: mdev.create("mtty", TWO_PORTS, name)), ledger))
+        plan = host.vgpu.plan_create(PORT, count=3)
         with pytest.raises(DeviceInUse) as caught:
             host.apply(plan)
         assert caught.value.facts["errno"] == "EEXIST"
@@ -150,9 +151,9 @@ class TestAtOnce:
             answers = [each.answer() for each in racing]
             assert sorted(answer.returncode for answer in answers) == [0, 4], answers
             (won,), (lost,) = ([json.loads(a.stdout) for a in answers if a.returncode == code] for code in (0, 4))
-            assert mdev.instances() == {vgpu["id"] for vgpu in won["vgpus"]}
+            assert mdev.instances() == {vgpu["id"] for vgpu in won["report"]["vgpus"]}
             assert lost["error"]["kind"] in ("NoCapacity", "StalePlan")
-            mdev.remove(won["vgpus"][0]["id"])
+            mdev.remove(won["report"]["vgpus"][0]["id"])
 
     def test_of_two_for_more_than_half_at_most_one_gets_all(self, load: Load, tmp_path: Path) -> None:
         """Both may lose, each to what the other had for a moment."""
@@ -194,7 +195,7 @@ def _seconds_of_three(ledger: Path) -> float:
 
 
 def _written(name: str, moment: float) -> bool:
-    """Whether a plain write at that moment made an instance."""
+    """Whether a plain write at that moment created a vGPU."""
     child = os.fork()
     if child == 0:
         try:

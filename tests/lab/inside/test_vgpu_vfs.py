@@ -1,4 +1,4 @@
-"""vfioctl turns the VFs of a real device on and off, and turns nothing off that somebody may need."""
+"""vfioctl turns the VFs of a real device on and off, and refuses to turn off VFs in use."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,7 @@ from tests.lab.inside.topology import Topology
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.kernel.live.host import Live
+from vfioctl.session import Session
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ class TestTheirNumber:
         two = vfioctl(ledger, "sriov", "set", lab.nvme, "2", "--json")
         assert two.returncode == 0, two.stderr
         functions = mdev.vfs(lab.nvme)
-        assert [vgpu["id"] for vgpu in json.loads(two.stdout)["vgpus"]] == functions
+        assert [vgpu["id"] for vgpu in json.loads(two.stdout)["report"]["vgpus"]] == functions
         assert len(functions) == 2
         assert [pci.driver_of(one) for one in functions] == [None, None]
         assert autoprobe(lab.nvme) == "1"
@@ -71,8 +72,8 @@ class TestTheirNumber:
         assert mdev.vfs(lab.nvme) == []
 
     def test_when_somebody_is_faster_autoprobe_goes_back_and_theirs_stay(self, lab: Topology, ledger: Path) -> None:
-        host = Host(_Overtaken(lab.nvme), ledger)
-        plan = host.plan_vfs(lab.nvme, 2)
+        host = Host(Session(_Overtaken(lab.nvme), ledger))
+        plan = host.vgpu.plan_vfs(lab.nvme, 2)
         with pytest.raises(KernelRefused) as caught:
             host.apply(plan)
         assert caught.value.symbol == "EBUSY"
