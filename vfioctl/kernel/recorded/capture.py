@@ -25,36 +25,6 @@ from vfioctl.kernel.protocol import (
 from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 
-DEVICE_FILES = frozenset(
-    {
-        "boot_vga",
-        "class",
-        "current_link_speed",
-        "current_link_width",
-        "d3cold_allowed",
-        "device",
-        "driver_override",
-        "enable",
-        "local_cpulist",
-        "max_link_speed",
-        "max_link_width",
-        "modalias",
-        "numa_node",
-        "power_state",
-        "reset_method",
-        "resource",
-        "revision",
-        "sriov_drivers_autoprobe",
-        "sriov_numvfs",
-        "sriov_offset",
-        "sriov_stride",
-        "sriov_totalvfs",
-        "sriov_vf_device",
-        "subsystem_device",
-        "subsystem_vendor",
-        "vendor",
-    }
-)
 _UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
 _UUID_PSEUDONYM, _MAC_PSEUDONYM = "00000000-0000-0000-0000-", "00:00:00:00:00:"
