@@ -10,6 +10,7 @@ import errno as errnos
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -102,24 +103,12 @@ class Live(LiveUse, LiveChange):
         return not self._read_only and os.access(path, os.W_OK)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        try:
-            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise refused(path, error) from None
-        try:
+        with self._opened(path) as fd:
             return files.read_directory(fd, wanted, links)
-        finally:
-            os.close(fd)
 
     def texts_below(self, path: str, name: str) -> Directory:
-        try:
-            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise refused(path, error) from None
-        try:
+        with self._opened(path) as fd:
             return files.read_texts_below(fd, name, strictly=bool(self._root))
-        finally:
-            os.close(fd)
 
     def survey(
         self,
@@ -133,6 +122,17 @@ class Live(LiveUse, LiveChange):
         workers = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
         answers = self._workers.survey(reader, todo, args, timeout=timeout or self._timeout, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise refused(path, error) from None
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def _at(self, path: str, *, follow_last: bool = True) -> str:
         if "\0" in path:
