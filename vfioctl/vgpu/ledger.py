@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.core.store import Store
@@ -25,38 +24,19 @@ _WEDGED = "SELECT subject, why FROM mark WHERE kind = 'wedged' AND boot_id = ?"
 _NAMES = "SELECT card, id, name FROM type_name WHERE boot_id = ?"
 
 
-class VgpuLedger:
-    """The records of one ledger in one boot. Every method raises StoreDamaged."""
+def read_records(store: Store, *, boot_id: str) -> Recorded:
+    """The ledger's records of vGPUs, from one transaction: those of this boot, and persistent vGPUs of any boot."""
 
-    def __init__(self, store: Store, *, boot_id: str) -> None:
-        self._store, self._boot = store, (boot_id,)
+    def ask(db: sqlite3.Connection) -> Recorded:
+        created, wedged, names = (db.execute(query, (boot_id,)).fetchall() for query in (CREATED, _WEDGED, _NAMES))
+        return Recorded(dict(wedged), _created(created), _names(names))
 
-    def created(self) -> Mapping[str, Created]:
-        """The vGPUs that vfioctl created in this boot, by id, and the persistent ones of any boot."""
-        return self.everything.created
-
-    def wedged(self) -> Mapping[str, str]:
-        """Functions and mediated devices with a write that never returned, and that write."""
-        return self.everything.wedged
-
-    def type_names(self) -> TypeNames:
-        """The names that types had when they were last listed, by card and id."""
-        return self.everything.names
-
-    @cached_property
-    def everything(self) -> Recorded:
-        """All records, from one transaction."""
-
-        def ask(db: sqlite3.Connection) -> Recorded:
-            created, wedged, names = (db.execute(query, self._boot).fetchall() for query in (CREATED, _WEDGED, _NAMES))
-            return Recorded(dict(wedged), _created(created), _names(names))
-
-        return self._store.read(ask, NOTHING)
+    return store.read(ask, NOTHING)
 
 
 def recorded(session: Session) -> Recorded:
     """The ledger's records of vGPUs on this host. Raises StoreDamaged."""
-    return VgpuLedger(session.store, boot_id=session.boot_id).everything if session.ledger.exists() else NOTHING
+    return read_records(session.store, boot_id=session.boot_id) if session.ledger.exists() else NOTHING
 
 
 def recorded_if_possible(session: Session) -> Recorded:

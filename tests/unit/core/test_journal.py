@@ -22,7 +22,7 @@ from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
-from vfioctl.vgpu.ledger import VgpuLedger
+from vfioctl.vgpu.ledger import read_records
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, MDEV, TYPE_NAMES, VF_COUNT, VGPU_TYPE
 
@@ -312,13 +312,13 @@ class TestVgpus:
     def made(self, journal: Journal, boot: str = BOOT) -> dict[str, tuple[str, bool]]:
         return {
             name: (each.place, each.persistent)
-            for name, each in VgpuLedger(journal.store, boot_id=boot).created().items()
+            for name, each in read_records(journal.store, boot_id=boot).created.items()
         }
 
     def test_is_known_before_it_is_made(self, journal: Journal) -> None:
         journal.begin(create(), boot_id=BOOT, now=NOW)
         assert self.made(journal) == {ONE: (f"{VF}/nvidia-754", False)}
-        (each,) = VgpuLedger(journal.store, boot_id=BOOT).created().values()
+        (each,) = read_records(journal.store, boot_id=BOOT).created.values()
         assert (each.id, each.card, each.since) == (ONE, PF, NOW)
 
     def test_of_a_vf_the_type_is_told_with_its_place(self, journal: Journal) -> None:
@@ -410,7 +410,7 @@ class TestVgpus:
         mark = Mark(address=ONE, kind=MarkKind.WEDGED, since=NOW, why="w", ticket="1:2")
         journal.mark([mark], boot_id=BOOT)
         assert journal.marks(boot_id=BOOT) == {ONE: mark}
-        assert [*VgpuLedger(journal.store, boot_id=BOOT).wedged()] == [ONE]
+        assert [*read_records(journal.store, boot_id=BOOT).wedged] == [ONE]
         journal.unmark([ONE], boot_id=BOOT)
         assert journal.marks(boot_id=BOOT) == {}
 
@@ -418,8 +418,8 @@ class TestVgpus:
         names = {PF: {"1155": "NVIDIA L40S-4Q", "1156": "x"}}
         named = Fact(kind=TYPE_NAMES, subject=PF, values=dict(names[PF]))
         journal.begin(create_on_vfs(VF, names=named), boot_id=BOOT, now=NOW)
-        assert VgpuLedger(journal.store, boot_id=BOOT).type_names() == names
-        assert VgpuLedger(journal.store, boot_id="boot-2").type_names() == {}, "another driver may count anew"
+        assert read_records(journal.store, boot_id=BOOT).names == names
+        assert read_records(journal.store, boot_id="boot-2").names == {}, "another driver may count anew"
 
     def test_that_is_not_vfioctls_any_more_is_not_removed(self, journal: Journal) -> None:
         with pytest.raises(Foreign, match=f"vfioctl did not create {ONE}"):

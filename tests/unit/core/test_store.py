@@ -21,7 +21,7 @@ from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.store import Migration, Store, placed
 from vfioctl.errors import StoreDamaged
 from vfioctl.subsystems import SUBSYSTEMS
-from vfioctl.vgpu.ledger import VgpuLedger
+from vfioctl.vgpu.ledger import read_records
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))
@@ -230,8 +230,8 @@ class TestOlderVersions:
         journal = Journal(older, REGISTRY)
         assert journal.marks(boot_id="b") == {}
         assert [entry.plan.intent.verb for entry in journal.entries()] == ["bind"]
-        assert not VgpuLedger(older, boot_id="b").created()
-        assert not VgpuLedger(older, boot_id="b").type_names()
+        assert not read_records(older, boot_id="b").created
+        assert not read_records(older, boot_id="b").names
         assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "vgpu", "type_name"}
         assert older.file.read_bytes() == before
         assert version(older) == was

@@ -21,7 +21,7 @@ from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.upgrade import upgraded
-from vfioctl.vgpu.ledger import VgpuLedger
+from vfioctl.vgpu.ledger import read_records
 from vfioctl.vgpu.model.vgpu import OURS, Vgpu
 
 RELEASE = HOSTS.parent / "data" / "first-release"
@@ -238,8 +238,8 @@ class TestWhatWasDone:
         self.are_removed(first, 1)
 
     def are_removed(self, first: First, number: int) -> None:
-        ledger = VgpuLedger(first.host.session.store, boot_id=first.host.session.boot_id)
-        assert [created.persistent for created in ledger.created().values()] == [True] * number
+        ledger = read_records(first.host.session.store, boot_id=first.host.session.boot_id)
+        assert [created.persistent for created in ledger.created.values()] == [True] * number
         assert len(first.own) == number
         outcome = first.host.apply(first.host.vgpu.plan_remove([vgpu.id for vgpu in first.own]))
         assert outcome.result == Result.DONE
