@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import DeviceInUse, StoreDamaged
+from vfioctl.inventory.probe.drivers import drivers_of
 from vfioctl.inventory.probe.processes import Processes
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.values import PciAddress, Uuid
-    from vfioctl.kernel.protocol import Kernel
     from vfioctl.session import Session
 
 __all__ = ["InventoryApi", "Processes", "Waiting", "drivers_of", "until_released"]
@@ -153,12 +153,3 @@ def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | Non
             if waiting:
                 waiting([Holder.model_validate(each) for each in holders], left)
             time.sleep(min(_PAUSE, left))
-
-
-def drivers_of(kernel: Kernel, address: str) -> tuple[str, ...]:
-    """Return the drivers that match a function, from modules.alias; none if the function is gone."""
-    from vfioctl.inventory.model.values import PciAddress
-    from vfioctl.inventory.probe.inventory import read_some
-
-    found = read_some(kernel, [PciAddress(address)]).by_address.get(PciAddress(address))
-    return found.available_drivers if found else ()

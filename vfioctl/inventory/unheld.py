@@ -33,14 +33,14 @@ class Unheld:
     def run(self, context: Context, step: Step) -> None:
         """Wait until a stopped service has closed the device. Raises DeviceInUse if it is still held at the timeout."""
         subjects = [subject(word) for word in step.target.split()]
-        inventory = _inventory(context, subjects, context.wedged)
+        inventory = _inventory(context, subjects, names=False)
         subjects = self._concerned(inventory, subjects)
         # a write releases a device before it returns; a stopped unit or a driver mode may take a moment
         released = any(other.phase == Phase.RELEASE and other.action != Write.name for other in context.steps)
         until = time.monotonic() + (context.settle if released else 0.0)
         while against := holding(_held(context, subjects, inventory), subjects, context.intent):
             if time.monotonic() >= until:
-                refuse(against, _functions(inventory, subjects))
+                refuse(against, _functions(_inventory(context, subjects, names=True), subjects))
             time.sleep(_PAUSE)
 
     def _concerned(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
@@ -83,7 +83,7 @@ def explain_stuck(context: Context, error: Stuck, address: str) -> None:
         # block; so read them again only if none were seen.
         with suppress(VfioctlError):
             concerned = [subject(address)]
-            inventory = _inventory(context, concerned, (*context.wedged, address))
+            inventory = _inventory(context, concerned, names=False, suspects=(address,))
             _held(context, concerned, inventory, timeout=_SHORT)
         found = _seen(context, address)
     error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
@@ -112,9 +112,12 @@ def _seen(context: Context, address: str) -> list[Holder]:
     return [holder for holder in found if holder.refuses and holder.address == address]
 
 
-def _inventory(context: Context, subjects: Sequence[Subject], wedged: Collection[str]) -> Inventory:
+def _inventory(
+    context: Context, subjects: Sequence[Subject], *, names: bool, suspects: Collection[str] = ()
+) -> Inventory:
     """Return the functions among the subjects, with their VFs."""
-    return read_some(context.kernel, [each for each in subjects if isinstance(each, PciAddress)], wedged)
+    addresses = [each for each in subjects if isinstance(each, PciAddress)]
+    return read_some(context.kernel, addresses, (*context.wedged, *suspects), names=names)
 
 
 def _functions(inventory: Inventory, subjects: Sequence[Subject]) -> list[Function]:

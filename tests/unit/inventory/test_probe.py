@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import NAMES, copy, function, inventory_of, original, unhurried
 from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, InventoryDocument, Link, Nvml
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
-from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.inventory.probe.inventory import read_inventory, read_some
 from vfioctl.kernel.protocol import EVERY_LINK, IOMMU_GROUPS, PCI_DEVICES, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Node, Tree
+from vfioctl.session import Session
 
 T = TypeVar("T")
 ATTRIBUTES = st.sampled_from(
@@ -322,6 +325,41 @@ def test_a_bundled_host_is_read_without_a_complaint(name: str) -> None:
         for other in each.companions:
             assert each.address in found.by_address[other].companions
             assert not found.by_address[other].is_bridge
+
+
+class Consulted(Recorded):
+    """Counts look-ups in the hardware database."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree, "")
+        self.looked_up = 0
+
+    def properties(self, modalias: str) -> Mapping[str, str]:
+        self.looked_up += 1
+        return super().properties(modalias)
+
+
+class TestNamesAreLookedUp:
+    def test_once_until_another_kernel_or_module_is_installed(self, tmp_path: Path) -> None:
+        tree = spoilt()
+        kernel = Consulted(tree)
+        host = Host(Session(kernel, tmp_path / "ledger.db"))
+        first, looked_up = host.inventory(), kernel.looked_up
+        assert looked_up > 0
+        assert host.inventory() == first
+        assert kernel.looked_up == looked_up
+        path = next(path for path in tree.files if path.endswith("modules.alias"))
+        tree.put(path, f"{tree.files[path]}\nalias pci:v000010DEd*sv*sd*bc03sc*i* newest")
+        assert "newest" in host.inventory().by_address[GPU].available_drivers
+        assert kernel.looked_up == 2 * looked_up
+
+    def test_not_at_all_where_only_functions_are_asked_for(self) -> None:
+        kernel = Consulted(spoilt())
+        (found,) = read_some(kernel, [GPU], names=False).functions
+        assert kernel.looked_up == 0
+        whole = read_inventory(kernel).by_address[GPU]
+        assert (found.vendor_name, found.available_drivers) == (None, ())
+        assert (found.driver, found.iommu_group, found.bars) == (whole.driver, whole.iommu_group, whole.bars)
 
 
 def test_functions_are_in_address_order_with_long_domains_last() -> None:

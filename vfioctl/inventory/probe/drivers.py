@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases
-from vfioctl.kernel.protocol import Reader
+from vfioctl.kernel.protocol import PCI_DEVICES, Reader
 
 
 def read_aliases(kernel: Reader) -> Aliases:
@@ -26,6 +27,12 @@ def aliases_text(kernel: Reader) -> str:
 def modules_for(aliases: Aliases, modalias: str) -> tuple[str, ...]:
     """Return the modules that match a device: exact matches first, VFIO modules last."""
     return tuple(module for bus in (NATIVE, VFIO) for module in aliases.modules(modalias, bus))
+
+
+def drivers_of(kernel: Reader, address: str) -> tuple[str, ...]:
+    """Return the drivers that match a function; none if the function is gone."""
+    modalias = text_of(kernel, f"{PCI_DEVICES}/{address}/modalias")
+    return Registered(kernel).drivers(modules_for(read_aliases(kernel), modalias))
 
 
 class Registered:

@@ -32,10 +32,15 @@ def read_inventory(kernel: Reader, marks: Marks = NO_MARKS) -> Inventory:
     return assemble(kernel, Scan(kernel, suspects=wedged(marks)), marks)
 
 
-def read_some(kernel: Reader, addresses: Sequence[PciAddress], suspects: Collection[str] = ()) -> Inventory:
-    """Return an inventory of only these functions and their VFs, without groups and NUMA nodes."""
+def read_some(
+    kernel: Reader, addresses: Sequence[PciAddress], suspects: Collection[str] = (), *, names: bool = True
+) -> Inventory:
+    """Return an inventory of only these functions and their VFs, without groups and NUMA nodes.
+
+    `names`: whether to look up names and drivers.
+    """
     wanted = [*addresses, *(vf for address in addresses for vf in _virtual_functions(kernel, address))]
-    scan = Scan(kernel, suspects=suspects, only=wanted)
+    scan = Scan(kernel, suspects=suspects, only=wanted, names=names)
     facts = scan.results()
     for each in facts:
         each["mark"] = None
@@ -94,7 +99,7 @@ def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:
     drivers: dict[tuple[str, ...], tuple[str, ...]] = {}
     for each in facts:
         del each["modalias"]
-        modules = tuple(each.pop("modules"))
+        modules = tuple(each.pop("modules", ()))
         if modules not in drivers:
             drivers[modules] = registered.drivers(modules)
         each["available_drivers"] = drivers[modules]

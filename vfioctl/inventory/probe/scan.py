@@ -29,12 +29,15 @@ class Scan:
         *,
         suspects: Collection[str] = (),
         only: Sequence[str] | None = None,
+        names: bool = True,
     ) -> None:
         """Start the scan. `suspects`: functions whose attributes may block; only safe attributes are read.
 
-        `only`: the functions to read instead of all; NVML is then not used.
+        `only`: the functions to read instead of all; NVML is then not used. `names`: whether names and modules are
+        looked up, which takes longer than reading a few functions.
         """
-        self._kernel, self._catalogue = kernel, catalogue or Catalogue(kernel)
+        self._kernel = kernel
+        self._catalogue = (catalogue or Catalogue(kernel)) if names else None
         self.problems: list[tuple[str, str]] = []
         """Subject and text of each problem."""
         addresses = self._addresses() if only is None else list(only)
@@ -54,8 +57,9 @@ class Scan:
         recovered, _ = self._sorted_out(self._survey(silent, wanted=SAFE))
         for facts in recovered:
             facts["unknown"]["driver_override"] = silent[facts["address"]]
-        for facts in found:
-            self._catalogue.learn(facts)
+        if self._catalogue:
+            for facts in found:
+                self._catalogue.learn(facts)
         return sorted(found + recovered, key=lambda facts: (len(facts["address"]), facts["address"]))
 
     def _addresses(self) -> list[str]:
@@ -68,7 +72,8 @@ class Scan:
     def _survey(
         self, addresses: Iterable[str], wanted: frozenset[str] | None
     ) -> Iterator[tuple[str, Facts | str | Unanswered]]:
-        return self._kernel.survey(FunctionReader, addresses, args=(self._catalogue.known, wanted))
+        known = self._catalogue.known if self._catalogue else None
+        return self._kernel.survey(FunctionReader, addresses, args=(known, wanted))
 
     def _sorted_out(
         self, answers: Iterable[tuple[str, Facts | str | Unanswered]]
@@ -107,10 +112,9 @@ class Catalogue:
 
     def refresh(self) -> None:
         """Forget everything if modules.alias is not the file that the modules were looked up in."""
-        if self.known:
-            stamp = hash(aliases_text(self._kernel))
-            if stamp != self._stamp:
-                self.known, self._stamp = {}, stamp
+        stamp = hash(aliases_text(self._kernel))
+        if stamp != self._stamp:
+            self.known, self._stamp = {}, stamp
 
     @cached_property
     def _aliases(self) -> Aliases:
@@ -133,17 +137,17 @@ def _named(properties: Mapping[str, str]) -> Facts:
 
 
 class FunctionReader:
-    """Reads functions in a worker. `wanted`: the files to read; None for all."""
+    """Reads functions in a worker. `known`: see Catalogue; None for no names. `wanted`: the files; None for all."""
 
-    def __init__(self, kernel: Reader, known: dict[str, Facts], wanted: frozenset[str] | None) -> None:
+    def __init__(self, kernel: Reader, known: dict[str, Facts] | None, wanted: frozenset[str] | None) -> None:
         self._kernel, self._wanted = kernel, wanted
-        self._catalogue = Catalogue(kernel, known)
+        self._catalogue = None if known is None else Catalogue(kernel, known)
 
     def __call__(self, address: str) -> Facts | str:
         """Return the function's facts, or the reason why they could not be read."""
         try:
             facts = self._facts(address)
-            return facts | self._catalogue.of(facts["modalias"])
+            return facts | self._catalogue.of(facts["modalias"]) if self._catalogue else facts
         except KernelRefused as error:
             return f"it could not be read: {error.symbol}"
         except ValueError as error:
