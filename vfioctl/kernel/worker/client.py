@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import marshal
 import os
+import select
 import sys
 import threading
 import time
@@ -26,8 +27,9 @@ from vfioctl.signals import deferred
 _FD = 3
 _START = f"import sys; sys.path[:] = sys.argv[1:]; from vfioctl.kernel.worker.server import main; main({_FD})"
 _LONGEST_SEND = 10.0
-_PAUSES = (0.0, *(0.0005 * 1.5**n for n in range(18)))
-"""Seconds between checks whether a server has ended. It ends at once, or within about a second on a busy machine."""
+_LONGEST_END = 10.0
+_PAUSE = 0.0005
+"""Seconds between checks whether a server has ended that has closed its socket."""
 
 handles: WeakSet[_Handle] = WeakSet()
 """Handles to close in forks of this process: with copies open, the server would not see this process end."""
@@ -90,6 +92,8 @@ class ForkServer:
     def _leave(self) -> None:
         sock, pid, self._sock, self._pid = self._sock, self._pid, None, 0
         if sock:
+            if not sys.is_finalizing():
+                _wait_for_end(sock)
             sock.close()
         if pid:
             _collect(pid)
@@ -145,15 +149,25 @@ def _executed(fd: int) -> int:
     return os.posix_spawn(sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, fd, _FD)])
 
 
+def _wait_for_end(sock: _socket.socket) -> None:
+    """Asks the server to end, and waits until it has closed its end of the socket: soon, or late on a busy machine."""
+    with suppress(OSError):  # the server has died
+        sock.shutdown(_socket.SHUT_WR)
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.poll(_LONGEST_END * 1000)
+
+
 def _collect(pid: int) -> None:
     """Waits for a server to end, so that it does not stay a zombie; not while this process is exiting."""
-    for pause in _PAUSES:
-        time.sleep(pause)
-        if _has_ended(pid):
-            return
+    until = time.monotonic() + 1.0
+    while not _has_ended(pid):
         if sys.is_finalizing():
             return
-    _uncollected.append(pid)
+        if time.monotonic() > until:
+            _uncollected.append(pid)
+            return
+        time.sleep(_PAUSE)
 
 
 def _has_ended(pid: int) -> bool:
