@@ -21,10 +21,11 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.worker import client, processes, survey
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Job, Unreturned, begin, call
+from vfioctl.kernel.worker.pool import Pool
 from vfioctl.kernel.worker.processes import began_at, process_text, ticket_of
 from vfioctl.kernel.worker.server import Answers
-from vfioctl.kernel.worker.survey import Maker
 from vfioctl.kernel.worker.wire import Frames, Page, send
+from vfioctl.kernel.worker.worker import Maker, Reader, send_results
 
 pytestmark = pytest.mark.alone
 
@@ -251,8 +252,8 @@ class Counted:
         return self._count
 
 
-def each(server: ForkServer, reader: survey.Reader, subjects: Sequence[str], **rest: Any) -> Iterator[tuple[str, Any]]:
-    return survey.each(server, NOTHING, reader, subjects, **rest)
+def each(server: ForkServer, reader: Reader, subjects: Sequence[str], **rest: Any) -> Iterator[tuple[str, Any]]:
+    return survey.each(Pool(server, NOTHING), reader, subjects, **rest)
 
 
 class TestCall:
@@ -598,7 +599,7 @@ class TestInThisProcess:
     def test_results_are_sent_in_batches(self) -> None:
         receiving, sending = os.pipe()
         fd, page = Page.create((), reading=True)
-        survey.read_all(Answers(sending, page), NOTHING, f"{__name__}:lengths", (), SUBJECTS, [SUBJECTS[3]])
+        send_results(Answers(sending, page), len, SUBJECTS, [SUBJECTS[3]])
         sent = [value for _, value in Frames().add(os.read(receiving, 1 << 16))]
         expected: list[object] = [len(subject) for subject in SUBJECTS]
         expected[3] = None
@@ -609,7 +610,8 @@ class TestInThisProcess:
             os.close(each_fd)
 
     def test_a_worker_that_was_kept_from_its_work_is_no_bug(self, server: ForkServer) -> None:
-        shard, late = survey._Shard(server, (NOTHING, f"{__name__}:lengths", ()), SUBJECTS[:3]), Unreturned(0, 1)
+        shard = survey._Shard(Pool(server, NOTHING), f"{__name__}:lengths", (), SUBJECTS[:3])
+        late = Unreturned(0, 1)
         for lost in (SUBJECTS[:1], SUBJECTS[:2], SUBJECTS[:3], SUBJECTS[:3]):
             shard._job.page.at = 0
             shard._lose(late)

@@ -272,7 +272,7 @@ def test_beside_a_thread_a_new_interpreter_is_executed(no_fork_beside_threads: l
     "module",
     [
         "vfioctl.kernel.worker.server",
-        "vfioctl.kernel.worker.writer",
+        "vfioctl.kernel.worker.worker",
         "vfioctl.kernel.live.host",
         "vfioctl.kernel.lenient",
         "vfioctl.kernel.recorded.readers",

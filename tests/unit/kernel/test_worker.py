@@ -28,7 +28,8 @@ from vfioctl.kernel.worker import job, wire
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.processes import process_text, ticket_of
-from vfioctl.kernel.worker.writer import RETURNED, WriteWorker, write_ended
+from vfioctl.kernel.worker.verdicts import RETURNED, write_ended
+from vfioctl.kernel.worker.worker import Worker
 
 pytestmark = pytest.mark.alone
 
@@ -82,17 +83,17 @@ def has_ended(pid: int) -> bool:
     return ticket_of(pid) == f"{pid}:"
 
 
-def started(worker: WriteWorker) -> None:
-    assert eventually(lambda: worker.pid)
+def started(worker: Worker) -> None:
+    assert eventually(lambda: worker.job.pid)
 
 
-class TestWriteWorker:
+class TestWorker:
     def test_one_process_does_all_writes(self, server: ForkServer, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         for text in ("one", "two", "\n", "é"):
             assert worker.write(str(tmp_path / "a"), text, timeout=LATE) == 0
-        pid = worker.pid
+        pid = worker.job.pid
         assert (tmp_path / "a").read_bytes() == b"\xc3\xa9o", "each is written over the one before, as to sysfs"
         worker.close()
         assert eventually(lambda: has_ended(pid))
@@ -102,7 +103,7 @@ class TestWriteWorker:
         [("/no/such/file", errno.ENOENT), ("/proc", errno.EISDIR), ("/proc/sys/kernel/ostype", errno.EACCES)],
     )
     def test_an_errno_is_told_and_it_goes_on(self, server: ForkServer, tmp_path: Path, path: str, number: int) -> None:
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         told = worker.write(path, "x", timeout=LATE)
         assert told in (number, errno.EROFS, errno.EPERM)
         (tmp_path / "a").touch()
@@ -110,15 +111,15 @@ class TestWriteWorker:
         worker.close()
 
     def test_it_is_the_fork_servers_child(self, server: ForkServer) -> None:
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         started(worker)
-        parent = int(process_text(worker.pid, "stat").rpartition(")")[2].split()[1])
+        parent = int(process_text(worker.job.pid, "stat").rpartition(")")[2].split()[1])
         assert parent == server._pid
         worker.close()
         assert eventually(lambda: of_session(server._pid) == [server._pid]), "which collects it"
 
     def test_it_outlives_the_fork_server_while_it_writes(self, server: ForkServer, fifo: Path, tmp_path: Path) -> None:
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
             worker.write(str(fifo), "text", timeout=SOON, verdicts=tmp_path / "verdicts")
         ticket = ticket_of(caught.value.pid)
@@ -131,7 +132,7 @@ class TestWriteWorker:
 
     def test_it_outlives_a_fork_server_that_was_killed(self, server: ForkServer, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         assert worker.write(str(tmp_path / "a"), "x", timeout=LATE) == 0
         os.kill(server._pid, signal.SIGKILL)
         assert worker.write(str(tmp_path / "a"), "y", timeout=LATE) == 0
@@ -139,12 +140,12 @@ class TestWriteWorker:
 
     def test_an_answer_that_nobody_took_is_its_verdict(self, server: ForkServer, fifo: Path, tmp_path: Path) -> None:
         """It returned between the timeout and the moment that it was given up."""
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
             worker.write(str(fifo), "text", timeout=SOON, verdicts=tmp_path / "verdicts")
         ticket = ticket_of(caught.value.pid)
         assert drained(fifo) == b"text"
-        assert eventually(lambda: worker.has_ended), "it has answered"
+        assert eventually(lambda: worker.job.has_ended), "it has answered"
         worker.close()
         assert eventually(lambda: write_ended(ticket, tmp_path / "verdicts") == RETURNED)
 
@@ -152,7 +153,7 @@ class TestWriteWorker:
         self, server: ForkServer, fifo: Path, tmp_path: Path
     ) -> None:
         verdicts = tmp_path / "verdicts"
-        worker, began = WriteWorker(server, NOTHING), time.monotonic()
+        worker, began = Worker(server, NOTHING), time.monotonic()
         with pytest.raises(Unreturned) as caught:
             worker.write(str(fifo), "text", timeout=SOON, verdicts=verdicts)
         assert SOON <= time.monotonic() - began < SOON + 10
@@ -172,7 +173,7 @@ class TestWriteWorker:
         with suppress(BlockingIOError):
             while os.write(full, b"x" * 4096):
                 pass
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
             worker.write(str(fifo), "text", timeout=SOON, verdicts=verdicts)
         ticket = ticket_of(caught.value.pid)
@@ -187,7 +188,7 @@ class TestWriteWorker:
         (tmp_path / "target").touch()
         (tmp_path / "link").symlink_to(tmp_path / "target")
         place = None if verdicts == "none" else tmp_path / verdicts
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         with pytest.raises(Unreturned) as caught:
             worker.write(str(fifo), "text", timeout=SOON, verdicts=place)
         ticket = ticket_of(caught.value.pid)
@@ -199,10 +200,10 @@ class TestWriteWorker:
 
     def test_a_child_that_was_killed_is_told(self, server: ForkServer, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        worker = WriteWorker(server, NOTHING)
+        worker = Worker(server, NOTHING)
         started(worker)
-        os.kill(worker.pid, signal.SIGKILL)
-        assert eventually(lambda: has_ended(worker.pid))
+        os.kill(worker.job.pid, signal.SIGKILL)
+        assert eventually(lambda: has_ended(worker.job.pid))
         with pytest.raises(ChildProcessError, match="died"):
             worker.write(str(tmp_path / "a"), "x", timeout=LATE)
         worker.close()
@@ -215,7 +216,7 @@ class TestWriteWorker:
             text.append(drained(fifo))
 
         text: list[bytes] = []
-        worker, thread = WriteWorker(server, NOTHING), threading.Thread(target=later)
+        worker, thread = Worker(server, NOTHING), threading.Thread(target=later)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             worker.write(str(fifo), "text", timeout=LATE)
@@ -230,21 +231,22 @@ class TestWriteWorker:
         monkeypatch.setattr(wire, "pair", none_left)
         monkeypatch.setattr(job, "pair", none_left)
         with pytest.raises(HostError, match="no child process could be started"):
-            WriteWorker(server, NOTHING)
+            Worker(server, NOTHING)
 
     def test_a_read_that_does_not_return_is_killed(self, server: ForkServer, fifo: Path) -> None:
-        worker = WriteWorker(server, NOTHING)
-        worker.begin_reading("read", f"{__name__}:block", str(fifo), ())
-        with pytest.raises(Unreturned) as caught:
-            worker.answer_reading(SOON)
+        worker = Worker(server, NOTHING)
+        worker.begin_reading(f"{__name__}:block", (), [str(fifo)])
+        started(worker)
+        pid = worker.job.pid
+        assert worker.job.receive(SOON) == []
         worker.close()
-        assert eventually(lambda: has_ended(caught.value.pid))
+        assert eventually(lambda: has_ended(pid))
 
     def test_a_lock_is_held_as_long_as_a_write_and_no_longer(
         self, server: ForkServer, fifo: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "a").touch()
-        worker, lock = WriteWorker(server, NOTHING), os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+        worker, lock = Worker(server, NOTHING), os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
         assert worker.write(str(tmp_path / "a"), "x", timeout=LATE, locks=[lock]) == 0
         assert eventually(lambda: holders_of(tmp_path / "lock") == [])
         with pytest.raises(Unreturned) as caught:
@@ -411,7 +413,7 @@ class TestLive:
 
     def test_a_worker_that_dies_while_it_reads_costs_its_subject(self, tmp_path: Path) -> None:
         ((_, found),) = live().survey(dying, [str(tmp_path)])
-        assert found == Unanswered("the process that did the work died")
+        assert found == Unanswered("the process that read it died")
 
     def test_a_bug_of_a_reader_is_raised_and_the_next_read_goes_on(self, tmp_path: Path) -> None:
         kernel = live()

@@ -92,7 +92,7 @@ class LiveChange:
         return manage_vfs(self._workers, address, on=on, timeout=timeout, fds=self._locks.fds)
 
     def write_ended(self, ticket: str) -> str | None:
-        from vfioctl.kernel.worker.writer import write_ended
+        from vfioctl.kernel.worker.verdicts import write_ended
 
         verdicts = [write_ended(ticket, file) for file in [*self._verdicts][::-1]] or [write_ended(ticket, None)]
         return next((verdict for verdict in verdicts if verdict != "unknown"), "unknown")

@@ -65,11 +65,11 @@ class ForkServer:
                 try:
                     send_message(sock, request, fds)
                 except OSError as error:
-                    refused = error
+                    refused = error.strerror  # not the error, whose traceback would keep this frame and its callers
                     self._leave()
                 else:
                     return job, sock
-        raise HostError(f"no child process could be started: {refused.strerror}")
+        raise HostError(f"no child process could be started: {refused}")
 
     def close(self) -> None:
         """Closes the connection, so that the server ends."""

@@ -20,7 +20,9 @@ from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, pair, send_message
 from vfioctl.signals import deferred
 
-_ATTEMPTS = 3
+ATTEMPTS = 3
+"""How often work is requested that was not started."""
+KEEPS_DYING = "no child process could be started: the fork server keeps dying"
 _START_POLL = 0.1
 START_TIMEOUT = 60.0
 """Seconds that a process may take to start. The timeout of its work begins once it has started."""
@@ -224,13 +226,13 @@ def begin(
 
 
 def _wait(start: Callable[[], Job], job: Job, until: float, timeout: float) -> Any:
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         try:
             result = job.answer(until, timeout)
         except NotStarted:
             job.close()
-            if attempt + 1 == _ATTEMPTS:
-                raise HostError("no child process could be started: the fork server keeps dying") from None
+            if attempt + 1 == ATTEMPTS:
+                raise HostError(KEEPS_DYING) from None
             job = start()
         except (ChildProcessError, RuntimeError, HostError):
             job.close()

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.job import START_TIMEOUT, Job, Unreturned
-from vfioctl.kernel.worker.names import module_of, name_of, named
-from vfioctl.kernel.worker.server import Answers
+from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, START_TIMEOUT, Job, Unreturned
+from vfioctl.kernel.worker.names import module_of, name_of
+from vfioctl.kernel.worker.pool import Pool
+from vfioctl.kernel.worker.worker import Reader
 from vfioctl.signals import deferred
-
-BATCH = 64
-_ATTEMPTS = 3
-
-Maker = tuple[str, tuple[Any, ...]]
-"""The name and the arguments of a function that creates the kernel object in a worker."""
-Reader = Callable[..., Callable[[str], Any]]
-"""A module-level function or class. `reader(kernel, *args)` returns the function that reads one subject."""
 
 
 def each(
-    server: ForkServer,
-    maker: Maker,
+    pool: Pool,
     reader: Reader,
     subjects: Sequence[str],
     *,
@@ -39,13 +30,13 @@ def each(
     is Unreturned, and another worker continues with the next subject.
     """
     size = -(-len(subjects) // workers) or 1
-    question = (maker, name_of(reader), tuple(args))
+    name = name_of(reader)
     shards: list[_Shard] = []
     collected = _collected(shards, timeout)
     next(collected)  # started, so that its cleanup always runs
     try:
         with deferred():
-            shards.extend(_Shard(server, question, subjects[at : at + size]) for at in range(0, len(subjects), size))
+            shards.extend(_Shard(pool, name, args, subjects[at : at + size]) for at in range(0, len(subjects), size))
     except BaseException:
         collected.close()
         raise
@@ -78,10 +69,8 @@ def _abandon(shards: Iterable[_Shard]) -> None:
 class _Shard:
     """Some of the subjects, and the worker that reads them."""
 
-    def __init__(
-        self, server: ForkServer, question: tuple[Maker, str, tuple[object, ...]], subjects: Sequence[str]
-    ) -> None:
-        self.subjects, self._server, self._question = subjects, server, question
+    def __init__(self, pool: Pool, reader: str, args: Sequence[object], subjects: Sequence[str]) -> None:
+        self.subjects, self._pool, self._reader, self._args = subjects, pool, reader, args
         self.results: list[object] = []
         self._lost: dict[str, Exception] = {}
         self._attempts = 0
@@ -89,19 +78,35 @@ class _Shard:
 
     @property
     def answers(self) -> int:
-        return self._job.answers
+        return self._worker.job.answers
 
     @property
     def finished(self) -> bool:
         return len(self.results) == len(self.subjects)
 
+    @property
+    def _job(self) -> Job:
+        return self._worker.job
+
     def _start(self) -> None:
-        self._first, self._seen, self._runs = len(self.results), 0, False
-        self._moved = time.monotonic()
-        maker, reader, _ = self._question
-        question = (*self._question, list(self.subjects[self._first :]), list(self._lost))
-        modules = (module_of(maker[0]), module_of(reader))
-        self._job = Job(self._server, "vfioctl.kernel.worker.survey:read_all", question, modules=modules, reading=True)
+        self._first, self._seen = len(self.results), 0
+        rest = self.subjects[self._first :]
+        if all(subject in self._lost for subject in rest):
+            self.results += [self._lost[subject] for subject in rest]
+            return
+        for _ in range(ATTEMPTS):
+            self._worker = self._pool.take(module_of(self._reader))
+            try:
+                self._worker.begin_reading(self._reader, self._args, rest, list(self._lost))
+            except ChildProcessError:  # it died while it was idle, or never began
+                self._worker.close()
+            except BaseException:
+                self._worker.close()
+                raise
+            else:
+                self._moved, self._runs = time.monotonic(), self._job.pid != 0
+                return
+        raise HostError(KEEPS_DYING)
 
     def advance(self, timeout: float, *, can_read: bool) -> None:
         """Reads available results; replaces a worker that has ended or makes no progress."""
@@ -115,29 +120,30 @@ class _Shard:
             self._runs, self._moved = True, time.monotonic()
         elif time.monotonic() - self._moved > (timeout if self._runs else START_TIMEOUT):
             self._lose(Unreturned(self._job.pid, timeout))
-            self._job.abandon()
+            self._worker.close()
             self._start()
 
     def _ended(self) -> None:
         if self._job.pid:
             self._lose(ChildProcessError("the process that read it died"))
-        elif (attempts := self._attempts) == _ATTEMPTS:
-            raise HostError("no child process could be started: the fork server keeps dying")
+        elif (attempts := self._attempts) == ATTEMPTS:
+            raise HostError(KEEPS_DYING)
         else:  # the server died before it forked
             self._attempts = attempts + 1
-        self._job.close()
+        self._worker.close()
         self._start()
 
     def abandon(self) -> None:
         """Kills the worker without waiting for it, unless it has finished."""
         if not self.finished:
-            self._job.abandon()
+            self._worker.close()
 
     def _take(self, results: Iterator[object]) -> None:
         for result in results:
             self.results.append(self._lost.get(self.subjects[len(self.results)], result))
         if self.finished:
-            self._job.abandon()  # all results are here; its end is not waited for
+            self._worker.end_reading()
+            self._pool.put_back(self._worker)
 
     def _lose(self, why: Exception) -> None:
         rest = self.subjects[self._first + self._job.page.at :]
@@ -145,29 +151,3 @@ class _Shard:
             raise RuntimeError(f"workers die before they read anything: {why}")
         # A subject that was lost before is skipped at once: the worker was delayed by something else, such as swapping.
         self._lost[next((subject for subject in rest if subject not in self._lost), rest[0])] = why
-
-
-def read_all(
-    answers: Answers,
-    maker: Maker,
-    reader: str,
-    args: tuple[object, ...],
-    subjects: Sequence[str],
-    lost: Sequence[str],
-) -> None:
-    """Runs in the worker: sends the results of the subjects in batches; None for those in `lost`."""
-    read_one = named(reader)(made(maker), *args)
-    batch: list[object] = []
-    for number, subject in enumerate(subjects):
-        answers.is_at(number)
-        batch.append(None if subject in lost else read_one(subject))
-        if len(batch) == BATCH:
-            answers.send(batch)
-            batch = []
-    answers.send(batch)
-
-
-def made(maker: Maker) -> object:
-    """The kernel object that `maker` creates."""
-    name, args = maker
-    return named(name)(*args)

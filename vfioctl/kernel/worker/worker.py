@@ -1,0 +1,173 @@
+"""Reads and writes files of the kernel in a worker, which serves one request after another.
+
+A worker is never killed while it writes. A write may block in the kernel without a timeout. The worker is then
+abandoned: when the write returns after all, the worker records the result (see `verdicts`) and ends. A worker that
+reads is killed instead.
+
+A request to write comes with copies of the lock descriptors, so that the locks are held until the write ends, even if
+the caller has ended.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vfioctl.kernel import files
+from vfioctl.kernel.worker.client import ForkServer
+from vfioctl.kernel.worker.job import Job
+from vfioctl.kernel.worker.names import named
+from vfioctl.kernel.worker.server import Answers
+from vfioctl.kernel.worker.wire import Frames, framed, receive_message
+from vfioctl.signals import deferred
+
+BATCH = 64
+
+Maker = tuple[str, tuple[Any, ...]]
+"""The name and the arguments of a function that creates the kernel object in a worker."""
+Reader = Callable[..., Callable[[str], Any]]
+"""A module-level function or class. `reader(kernel, *args)` returns the function that reads one subject."""
+
+
+class Worker:
+    """A worker, as its caller uses it. Not thread-safe: `Pool` gives it to one thread at a time.
+
+    Every request raises ChildProcessError when the worker has died; `write` and `group_flags` raise Unreturned after
+    their timeout.
+    """
+
+    def __init__(self, server: ForkServer, maker: Maker, *, modules: Sequence[str] = ()) -> None:
+        function = "vfioctl.kernel.worker.worker:serve"
+        self.job = Job(server, function, (maker,), modules=modules, reading=False, two_way=True)
+
+    def write(
+        self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
+    ) -> int:
+        """Writes `value` to `path`; returns 0 or the errno. SIGINT is deferred until then."""
+        with deferred():
+            self.job.page.writing = True
+            self._ask(("write", path, value, str(verdicts or "")), locks)
+            errno = int(self._answer(timeout))
+            self.job.page.writing = False
+        return errno
+
+    def group_flags(self, path: str, *, timeout: float) -> tuple[int, int]:
+        """As `files.group_flags`."""
+        with deferred():
+            self._begin_reading("group", path)
+            errno, flags = self._answer(timeout)
+            self.end_reading()
+        return errno, flags
+
+    def begin_reading(
+        self, reader: str, args: Sequence[object], subjects: Sequence[str], lost: Sequence[str] = ()
+    ) -> None:
+        """Requests the results of the subjects, which arrive in batches of `job`; None for the subjects in `lost`.
+
+        `job.page.at` is the index of the subject that is being read. The worker may be killed until `end_reading`.
+        """
+        self._begin_reading("read", reader, tuple(args), list(subjects), list(lost))
+
+    def end_reading(self) -> None:
+        """Call it when all results have arrived."""
+        self.job.page.reading = False
+
+    def _begin_reading(self, *request: object) -> None:
+        self.job.page.at = 0
+        self.job.page.reading = True
+        self._ask(request)
+
+    def _ask(self, request: Sequence[object], locks: Sequence[int] = ()) -> None:
+        self.job.ask(framed(tuple(request)), locks)
+
+    def _answer(self, timeout: float) -> Any:
+        return self.job.answer(time.monotonic() + timeout, timeout)
+
+    def close(self) -> None:
+        """Ends the worker: at once, or when its write returns. A worker that reads is killed."""
+        if self.job.answers >= 0 and self.job.page.reading:
+            self.job.abandon()
+        else:
+            self.job.close()
+
+
+# -- in the worker -------------------------------------------------------------------------------------
+
+
+def serve(answers: Answers, maker: Maker) -> None:
+    """Runs in the worker: handles requests until the caller closes the stream."""
+    _Server(answers, maker).serve()
+
+
+class _Server:
+    def __init__(self, answers: Answers, maker: Maker) -> None:
+        self._answers, self._maker = answers, maker
+        self._kernel: object = None
+        self._unread: tuple[str, int] | None = None
+        """The verdict file and the errno of the last write, in case the caller does not read the answer."""
+
+    def serve(self) -> None:
+        stream, frames, locks = _socket.socket(fileno=self._answers.fd), Frames(), list[int]()
+        while True:
+            try:
+                chunk, fds = receive_message(stream, 1 << 16)
+            except ConnectionResetError:  # abandoned with an unread answer
+                return self._leave_verdict()
+            if not chunk:
+                return None
+            locks += fds
+            for request in frames.add(chunk):
+                self._do(*request)
+                while locks:
+                    os.close(locks.pop())
+
+    def _do(self, verb: str, *details: Any) -> None:
+        self._unread = None
+        if verb == "write":
+            self._write(*details)
+        elif verb == "group":
+            self._answers.send(files.group_flags(*details))
+        else:
+            self._read(*details)
+
+    def _write(self, path: str, value: str, verdicts: str) -> None:
+        errno = files.write_once(path, value)
+        self._unread = verdicts, errno
+        try:
+            self._answers.send(errno)
+        except OSError:  # abandoned: the answer is not read
+            self._leave_verdict()
+
+    def _read(self, reader: str, args: Sequence[object], subjects: Sequence[str], lost: Sequence[str]) -> None:
+        self._kernel = self._kernel or made(self._maker)
+        send_results(self._answers, named(reader)(self._kernel, *args), subjects, lost)
+
+    def _leave_verdict(self) -> None:
+        if self._unread and self._unread[0]:
+            from vfioctl.kernel.worker.verdicts import leave_verdict  # few sessions need it
+
+            leave_verdict(*self._unread)
+            self._unread = None
+
+
+def send_results(
+    answers: Answers, read_one: Callable[[str], object], subjects: Sequence[str], lost: Sequence[str]
+) -> None:
+    """Sends the results of the subjects in batches; None for those in `lost`."""
+    batch: list[object] = []
+    for number, subject in enumerate(subjects):
+        answers.is_at(number)
+        batch.append(None if subject in lost else read_one(subject))
+        if len(batch) == BATCH or number == len(subjects) - 1:
+            answers.send(batch)
+            batch = []
+
+
+def made(maker: Maker) -> object:
+    """The kernel object that `maker` creates."""
+    name, args = maker
+    return named(name)(*args)
