@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import DeviceInUse, StoreDamaged
 from vfioctl.inventory.probe.drivers import drivers_of
-from vfioctl.inventory.probe.processes import Processes
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.values import PciAddress, Uuid
+    from vfioctl.inventory.probe.processes import Processes
     from vfioctl.session import Session
 
 __all__ = ["InventoryApi", "Processes", "Waiting", "drivers_of", "until_released"]
@@ -89,6 +89,8 @@ class InventoryApi:
 
     def processes(self) -> Processes:
         """Start scanning all processes in workers, and return at once."""
+        from vfioctl.inventory.probe.processes import Processes
+
         return Processes(self._kernel)
 
     def holders(self, selectors: Sequence[str], *, every: bool = False, processes: Processes | None = None) -> Holders:
