@@ -121,7 +121,7 @@ def test_eight_threads_list_and_write_while_one_write_hangs(
     assert eventually(lambda: kernel.write_ended(str(first)) == "returned")
     session = kernel._workers._server._pid
     kernel.close()
-    assert not of_session(session)
+    assert eventually(lambda: not of_session(session)), "a worker that wrote is not waited for"
     assert no_fork_beside_threads == ([1] if begun == "with one thread" else [])
 
 

@@ -63,11 +63,16 @@ class Job:
         handles.add(self)
         with deferred():
             try:
+                self.answers, sending = os.pipe()
+                theirs.append(sending)
+                with suppress(PermissionError):  # pipe-user-pages-soft is exceeded: a small pipe works too
+                    fcntl.fcntl(self.answers, fcntl.F_SETPIPE_SZ, 1 << 20)
                 page_fd, self._page = Page.create(tuple(question), reading=reading)
                 theirs.append(page_fd)
                 self._page.writing = not reading and not two_way
-                sending = self._open_stream() if two_way else self._open_pipe()
-                theirs.insert(0, sending)
+                if two_way:
+                    self._requests, requests = pair(_socket.SOCK_STREAM)
+                    theirs.append(requests.detach())
                 self._number, self._via = server.run(function, (module_of(function), *modules), (*theirs, *fds))
             except OSError as error:
                 self.close()
@@ -81,18 +86,7 @@ class Job:
 
     answers, _pid = -1, 0
     _page: Page | None = None
-    _stream: _socket.socket | None = None
-
-    def _open_pipe(self) -> int:
-        self.answers, sending = os.pipe()
-        with suppress(PermissionError):  # pipe-user-pages-soft is exceeded: a small pipe works too
-            fcntl.fcntl(self.answers, fcntl.F_SETPIPE_SZ, 1 << 20)
-        return sending
-
-    def _open_stream(self) -> int:
-        self._stream, theirs = pair(_socket.SOCK_STREAM)
-        self.answers = self._stream.fileno()
-        return theirs.detach()
+    _requests: _socket.socket | None = None
 
     @property
     def page(self) -> Page:
@@ -107,9 +101,9 @@ class Job:
 
     def ask(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Sends a request to a two-way worker. Raises ChildProcessError when it has died."""
-        assert self._stream
+        assert self._requests
         try:
-            send_message(self._stream, data, fds)
+            send_message(self._requests, data, fds)
         except OSError:
             raise self._died() from None
 
@@ -122,10 +116,7 @@ class Job:
         poll.register(self.answers, select.POLLIN)
         if not poll.poll(max(timeout, 0) * 1000):
             return []
-        try:
-            chunk = os.read(self.answers, 1 << 20)
-        except ConnectionResetError:  # the worker ended with unread requests
-            return None
+        chunk = os.read(self.answers, 1 << 20)
         return list(map(_result, self._frames.add(chunk))) if chunk else None
 
     def answer(self, until: float, timeout: float) -> Any:
@@ -159,14 +150,14 @@ class Job:
 
     def close(self) -> None:
         """Closes the connection. A worker that has answered ends; a two-way worker ends after its current request."""
-        if self._stream:
-            self._stream.close()
-        elif self.answers >= 0:
+        if self._requests:
+            self._requests.close()
+        if self.answers >= 0:
             os.close(self.answers)
         if self._page:
             self._pid = int(self._page.pid)
             self._page.close()
-        self.answers, self._stream, self._page = -1, None, None
+        self.answers, self._requests, self._page = -1, None, None
 
     def abandon(self) -> None:
         """Kills a worker that only reads, without waiting. If it blocks in the kernel, it ends later."""

@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
@@ -31,18 +32,19 @@ _LAST_SECONDS = 0.5
 
 
 class Answers:
-    """Sends a worker's results to its caller."""
+    """Sends the results of a worker. `page`: shared with the caller; `fds`: further descriptors that the worker got."""
 
-    def __init__(self, fd: int, page: Page) -> None:
-        self.fd, self._page = fd, page
+    def __init__(self, fd: int, page: Page, fds: Sequence[int] = ()) -> None:
+        self.page, self.fds = page, fds
+        self._fd = fd
 
     def send(self, value: object) -> None:
         """Sends one result, which must be plain data. Raises OSError when the caller has closed the pipe."""
-        send(self.fd, (VALUE, value))
+        send(self._fd, (VALUE, value))
 
     def is_at(self, number: int) -> None:
         """Publishes the index of the subject that is being read."""
-        self._page.at = number
+        self.page.at = number
 
 
 class _Worker(NamedTuple):
@@ -135,7 +137,7 @@ class _Server:
                 os.close(fd)
             for other in self._workers.values():
                 other.page.close()
-            work(fds[0], fds[1], function, page)
+            work(fds, function, page)
             code = 0
         finally:
             os._exit(code)
@@ -168,14 +170,15 @@ class _Server:
             self._collect()
 
 
-def work(answers: int, question: int, function: str, page: Page) -> None:
+def work(fds: Sequence[int], function: str, page: Page) -> None:
     """Runs `function(answers, *question)` in a worker. An exception is sent to the caller, which raises it."""
     page.began = began_at(os.getpid())
     page.pid = os.getpid()
+    answers, question, *others = fds
     try:
         asked = Page.question(question)
         os.close(question)
-        named(function)(Answers(answers, page), *asked)
+        named(function)(Answers(answers, page, others), *asked)
     except Exception:  # noqa: BLE001 - any exception is sent to the caller
         import traceback
 

@@ -107,18 +107,15 @@ class _Server:
     def __init__(self, answers: Answers, maker: Maker) -> None:
         self._answers, self._maker = answers, maker
         self._kernel: object = None
-        self._unread: tuple[str, int] | None = None
+        self._last: tuple[str, int] | None = None
         """The verdict file and the errno of the last write, in case the caller does not read the answer."""
 
     def serve(self) -> None:
-        stream, frames, locks = _socket.socket(fileno=self._answers.fd), Frames(), list[int]()
+        requests, frames, locks = _socket.socket(fileno=self._answers.fds[0]), Frames(), list[int]()
         while True:
-            try:
-                chunk, fds = receive_message(stream, 1 << 16)
-            except ConnectionResetError:  # abandoned with an unread answer
-                return self._leave_verdict()
+            chunk, fds = receive_message(requests, 1 << 16)
             if not chunk:
-                return None
+                return self._leave_verdict() if self._answers.page.writing else None  # the answer was not read
             locks += fds
             for request in frames.add(chunk):
                 self._do(*request)
@@ -126,7 +123,7 @@ class _Server:
                     os.close(locks.pop())
 
     def _do(self, verb: str, *details: Any) -> None:
-        self._unread = None
+        self._last = None
         if verb == "write":
             self._write(*details)
         elif verb == "group":
@@ -136,7 +133,7 @@ class _Server:
 
     def _write(self, path: str, value: str, verdicts: str) -> None:
         errno = files.write_once(path, value)
-        self._unread = verdicts, errno
+        self._last = verdicts, errno
         try:
             self._answers.send(errno)
         except OSError:  # abandoned: the answer is not read
@@ -147,11 +144,11 @@ class _Server:
         send_results(self._answers, named(reader)(self._kernel, *args), subjects, lost)
 
     def _leave_verdict(self) -> None:
-        if self._unread and self._unread[0]:
+        if self._last and self._last[0]:
             from vfioctl.kernel.worker.verdicts import leave_verdict  # few sessions need it
 
-            leave_verdict(*self._unread)
-            self._unread = None
+            leave_verdict(*self._last)
+            self._last = None
 
 
 def send_results(
