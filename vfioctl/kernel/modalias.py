@@ -6,14 +6,19 @@ Pure, and imports nothing of vfioctl, so that the probe and the simulated kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 NATIVE, VFIO = "pci", "vfio_pci"
 # Digits and wildcards only: with \S+, a hostile line of many `sv` and `sd` would backtrack for very long.
 _LINE = re.compile(r"alias (pci|vfio_pci):v{0}d{0}sv{0}sd{0}bc{0}sc{0}i{0} (\S+)".format("([0-9A-F*?]+)"))
-_IDS = re.compile(r"pci:v{0}d{0}sv{0}sd{0}bc{1}sc{1}i{1}".format("([0-9A-F]{8})", "([0-9A-F]{2})"))
+# Kernels before 4.3 print the interface in lower case (format_modalias, drivers/pci/pci-sysfs.c).
+_IDS = re.compile(r"pci:v{0}d{0}sv{0}sd{0}bc{1}sc{1}i{2}".format("([0-9A-F]{8})", "([0-9A-F]{2})", "([0-9A-Fa-f]{2})"))
+_HEX = re.compile(r"0x([0-9A-Fa-f]{1,6})")
+
+ID_FILES = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class")
+"""The files of a function that have its ids one by one."""
 
 
 class Alias(NamedTuple):
@@ -89,4 +94,24 @@ class Aliases:
 def ids_of(modalias: str) -> tuple[str, ...] | None:
     """Vendor, device, both of the subsystem, class, subclass, interface; None if it is not a PCI modalias."""
     match = _IDS.fullmatch(modalias)
-    return match.groups() if match else None
+    return tuple(group.upper() for group in match.groups()) if match else None
+
+
+def ids_in(texts: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The ids of a function with these files: of its modalias, or of ID_FILES if the modalias does not parse.
+
+    Ids whose file is missing are 0; None if the class is missing too.
+    """
+    if ids := ids_of(texts.get("modalias", "")):
+        return ids
+    files = (_HEX.fullmatch(texts.get(name, "")) for name in ID_FILES)
+    vendor, device, subvendor, subdevice, kind = ((found[1].upper() if found else "") for found in files)
+    if not kind:
+        return None
+    kind = kind.zfill(6)
+    return (*(number.zfill(8) for number in (vendor, device, subvendor, subdevice)), kind[:2], kind[2:4], kind[4:])
+
+
+def modalias_of(ids: tuple[str, ...]) -> str:
+    """The modalias with these ids."""
+    return "pci:v{}d{}sv{}sd{}bc{}sc{}i{}".format(*ids)

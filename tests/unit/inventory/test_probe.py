@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import NAMES, copy, function, inventory_of, original, unhurried
-from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.binding.model.intents import BindIntent
+from vfioctl.binding.plan.bind import plan_bind
+from vfioctl.errors import GroupNotViable, KernelRefused, Stuck
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, InventoryDocument, Link, Nvml
 from vfioctl.inventory.model.values import PciAddress
@@ -391,14 +393,63 @@ def test_a_vanished_device_costs_itself() -> None:
     assert read_facts(Vanishing(spoilt(), ""), [GPU, AUDIO]).keys() == {AUDIO}
 
 
-@pytest.mark.parametrize("text", ["", "pci:", "usb:v1", "garbage\n"])
-def test_a_device_that_does_not_say_what_it_is_costs_itself(text: str) -> None:
+class TestAModaliasThatDoesNotParse:
+    @pytest.mark.parametrize("text", ["", "pci:", "usb:v1", "garbage\n", None])
+    def test_is_made_up_for_by_the_files_with_the_ids(self, text: str | None) -> None:
+        tree = spoilt()
+        if text is None:
+            tree.remove(f"{device(tree)}/modalias")
+        else:
+            tree.put(f"{device(tree)}/modalias", text)
+        assert read(tree) == read(spoilt())
+
+    def test_in_lower_case_is_that_of_an_older_kernel(self) -> None:
+        tree, newer = spoilt(), spoilt()
+        modalias = tree.files[f"{device(tree)}/modalias"].rpartition("i")[0]
+        newer.put(f"{device(tree)}/modalias", f"{modalias}i8F")
+        tree.put(f"{device(tree)}/modalias", f"{modalias}i8f")
+        for name in ("vendor", "device", "class"):
+            tree.remove(f"{device(tree)}/{name}")
+        assert read(tree).by_address[GPU] == read(newer).by_address[GPU]
+        assert read(tree).by_address[GPU].class_code == "03008f"
+
+    def test_and_a_class_alone_are_enough_to_be_listed(self) -> None:
+        tree = spoilt()
+        for name in ("modalias", "vendor", "device", "subsystem_vendor", "subsystem_device"):
+            tree.remove(f"{device(tree)}/{name}")
+        gpu = read(tree).by_address[GPU]
+        assert (gpu.is_gpu, gpu.vendor_id, gpu.device_id) == (True, "0000", "0000")
+        assert gpu.unknown.keys() >= {"vendor", "device", "subsystem_vendor", "subsystem_device"}
+        assert GPU in read(tree).group_by_id[gpu.iommu_group or -1].members
+
+    @pytest.mark.parametrize("directory", [True, False])
+    def test_nor_do_the_files_leaves_the_viability_of_its_group_unknown(self, *, directory: bool) -> None:
+        tree = spoilt()
+        group = read(tree).by_address[AUDIO].iommu_group
+        assert group is not None
+        for name in ("modalias", "class"):
+            tree.remove(f"{device(tree, AUDIO)}/{name}")
+        if not directory:
+            tree.remove(f"{IOMMU_GROUPS}/{group}/devices")
+        for address in read(tree).group_by_id[group].members:
+            tree.put_link(f"{device(tree, address)}/driver", "/sys/bus/pci/drivers/vfio-pci")
+        found = read(tree)
+        assert AUDIO not in found.by_address
+        assert [w.subject for w in found.warnings] == [AUDIO]
+        assert found.unread == found.group_by_id[group].unread == (AUDIO,)
+        assert found.group_by_id[group].viable is None
+        assert read_facts(Recorded(tree, ""), [AUDIO]) == {}
+        with pytest.raises(GroupNotViable, match=f"{AUDIO} could not be read"):
+            plan_bind(found, BindIntent(devices=(GPU,), allow_boot_vga=True))
+        gpu_tree = copy(tree)
+        gpu_tree.put_link(f"{device(tree)}/driver", "/sys/bus/pci/drivers/nouveau")
+        assert read(gpu_tree).group_by_id[group].viable is False
+
+
+def test_a_group_whose_members_have_no_link_is_known_from_its_directory() -> None:
     tree = spoilt()
-    tree.put(f"{device(tree)}/modalias", text)
-    found = read(tree)
-    assert GPU not in found.by_address
-    assert [(w.subject, w.text) for w in found.warnings] == [(GPU, "its modalias does not say what it is")]
-    assert read_facts(Recorded(tree, ""), [GPU]) == {}
+    tree.remove(f"{device(tree)}/iommu_group")
+    assert read(tree) == read(spoilt())
 
 
 def test_an_entry_that_is_no_address_costs_itself() -> None:

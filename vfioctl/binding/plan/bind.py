@@ -111,7 +111,21 @@ def _refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving:
                 hint="log in over the network first, then say --allow-boot-vga",
             )
         _refuse_live_vfs(function)
+    _refuse_unread(inventory, scope)
     _refuse_strangers(inventory, intent, scope)
+
+
+def _refuse_unread(inventory: Inventory, scope: Scope) -> None:
+    """Refuse while a member of the groups or of the cards could not be read: it may be in use by the host."""
+    slots = {address.slot for address in scope.own}
+    members = {a for group in scope.groups for a in inventory.group_by_id[group].unread}
+    unread = in_order((*members, *(a for a in inventory.unread if a.slot in slots)))
+    if unread:
+        raise GroupNotViable(
+            f"{', '.join(unread)} could not be read, so it is unknown whether a guest could own the group",
+            hint="vfioctl inventory says why it could not be read",
+            facts={"unread": list(unread)},
+        )
 
 
 def _refuse_bridges(inventory: Inventory, intent: BindIntent | UnbindIntent) -> None:

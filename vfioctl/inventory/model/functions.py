@@ -134,7 +134,8 @@ class Group(Value):
     id: int
     type: str | None = Field(None, description="DMA, DMA-FQ, identity, ... as the kernel says")
     members: tuple[PciAddress, ...]
-    viable: bool
+    unread: tuple[PciAddress, ...] = Field(default=(), description="members that could not be read")
+    viable: bool | None = Field(description="None when a member could not be read")
     blockers: tuple[Blocker, ...] = Field((), description="members on a driver that does its own DMA")
     node: str | None = Field(None, description="/dev/vfio/N while it exists")
 
@@ -180,6 +181,7 @@ class Inventory(Value):
     iommu: Iommu
     drivers: tuple[str, ...] = Field((), description="PCI drivers that are registered now")
     warnings: tuple[ProbeWarning, ...] = ()
+    unread: tuple[PciAddress, ...] = Field(default=(), description="functions that could not be read")
 
     @cached_property
     def by_address(self) -> Mapping[PciAddress, Function]:

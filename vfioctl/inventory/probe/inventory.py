@@ -12,7 +12,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory, Iommu, ProbeWarning, card_members
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.drivers import Registered
-from vfioctl.inventory.probe.iommu import read_groups, read_iommu
+from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, read_members
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
@@ -79,6 +79,7 @@ def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     _share_with_vfs(facts)
+    unread = _unread(kernel, scan, facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
     if scan.nvml:
         _add_nvml(facts, scan.nvml(), warnings)
@@ -86,12 +87,25 @@ def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     nodes, more = read_nodes(kernel)
     return Inventory(
         functions=_with_companions(functions),
-        groups=read_groups(kernel, functions, types),
+        groups=read_groups(kernel, functions, types, unread),
         numa_nodes=tuple(nodes),
         iommu=read_iommu(kernel),
         drivers=tuple(names_in(kernel, PCI_DRIVERS)),
         warnings=(*warnings, *more),
+        unread=tuple(unread),
     )
+
+
+def _unread(kernel: Reader, scan: Scan, facts: list[Facts]) -> dict[PciAddress, int | None]:
+    """Return the functions that could not be read, with their groups; add groups that functions do not name."""
+    known = {each["address"] for each in facts}
+    missing = [PciAddress(a) for a in scan.addresses if a not in known and PCI_ADDRESS.fullmatch(a)]
+    groupless = [each for each in facts if each.get("iommu_group") is None]
+    groups = read_members(kernel) if missing or groupless else {}
+    for each in groupless:
+        if each["address"] in groups:
+            each["iommu_group"] = groups[each["address"]]
+    return {address: groups.get(address) or group_of(kernel, address) for address in missing}
 
 
 def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping
 from pydantic import TypeAdapter
 
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Group, Iommu, is_vfio_driver
-from vfioctl.kernel.lenient import names_in, text_of
-from vfioctl.kernel.protocol import IOMMU_GROUPS, Reader
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.lenient import link_name, names_in, text_of
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, Reader
 
 CLASS_IOMMU = "/sys/class/iommu"
 ACPI_TABLES = "/sys/firmware/acpi/tables"
 _KINDS = {"dmar": "intel-vt-d", "ivhd": "amd-vi", "smmu3": "arm-smmu-v3", "smmu": "arm-smmu"}
 _TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU"}
 
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _GROUPS = TypeAdapter(tuple[Group, ...])
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
@@ -45,10 +47,29 @@ def _why_not(kernel: Reader) -> str:
     return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
 
 
+def read_members(kernel: Reader) -> dict[str, int]:
+    """Return the group of each device that the kernel lists in one."""
+    return {
+        address: int(group)
+        for group in names_in(kernel, IOMMU_GROUPS)
+        if _NUMBER.fullmatch(group)
+        for address in names_in(kernel, f"{IOMMU_GROUPS}/{group}/devices")
+    }
+
+
+def group_of(kernel: Reader, address: str) -> int | None:
+    """Return the group that a function's link names."""
+    group = link_name(kernel, f"{PCI_DEVICES}/{address}/iommu_group")
+    return int(group) if _NUMBER.fullmatch(group) else None
+
+
 def read_groups(
-    kernel: Reader, functions: Iterable[Function], types: Mapping[int | None, str | None]
+    kernel: Reader,
+    functions: Iterable[Function],
+    types: Mapping[int | None, str | None],
+    unread: Mapping[PciAddress, int | None],
 ) -> tuple[Group, ...]:
-    """Return every IOMMU group of the functions, with all its members."""
+    """Return every IOMMU group of the functions, with all its members. `unread`: the groups of unread functions."""
     members: dict[int, list[Function]] = {}
     for function in functions:
         if function.iommu_group is not None:
@@ -56,11 +77,16 @@ def read_groups(
     nodes = frozenset(names_in(kernel, "/dev/vfio"))
     # validated together: ten thousand single validations take twice as long
     return _GROUPS.validate_python(
-        [_group(number, types.get(number), members[number], nodes) for number in sorted(members)]
+        [
+            _group(number, types.get(number), members[number], [a for a in unread if unread[a] == number], nodes)
+            for number in sorted(members)
+        ]
     )
 
 
-def _group(number: int, kind: str | None, members: list[Function], nodes: frozenset[str]) -> dict[str, object]:
+def _group(
+    number: int, kind: str | None, members: list[Function], unread: list[PciAddress], nodes: frozenset[str]
+) -> dict[str, object]:
     blockers = [
         {"address": member.address, "driver": member.driver}
         for member in members
@@ -70,7 +96,8 @@ def _group(number: int, kind: str | None, members: list[Function], nodes: frozen
         "id": number,
         "type": kind,
         "members": [member.address for member in members],
-        "viable": not blockers,
+        "unread": unread,
+        "viable": None if unread and not blockers else not blockers,
         "blockers": blockers,
         "node": f"/dev/vfio/{number}" if str(number) in nodes else None,
     }

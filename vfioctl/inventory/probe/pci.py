@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.modalias import ids_of
+from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Reader
 
 Facts = dict[str, Any]
@@ -43,11 +43,11 @@ def read_everything(kernel: Reader, address: str) -> Facts:
 def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts:
     """Return facts of one function as fields of model.Function; `unknown` names those that failed.
 
-    Raises KernelRefused if the function is gone, ValueError if its modalias is invalid.
+    Raises KernelRefused if the function is gone, ValueError if neither its modalias nor its files tell what it is.
     """
     found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted, LINKS)
-    facts: Facts = {"address": address, "unknown": dict(found.refused), "modalias": found.texts.get("modalias", "")}
-    facts |= _identity(found.texts.get("modalias", ""))
+    facts: Facts = {"address": address, "unknown": dict(found.refused)}
+    facts |= _identity(found.texts.get("modalias", "")) or _identity_in_files(kernel, address, facts["unknown"])
     facts |= _links(found, facts["unknown"])
     facts |= _attributes(found.texts, facts["unknown"])
     if "vfio-dev" in found.names:
@@ -72,10 +72,23 @@ def _cdev(kernel: Reader, address: str) -> str | None:
 @lru_cache(maxsize=4096)  # identical devices share it
 def _identity(modalias: str) -> Facts:
     ids = ids_of(modalias)
+    return _identity_of(ids) if ids else {}
+
+
+def _identity_in_files(kernel: Reader, address: str, unknown: dict[str, str]) -> Facts:
+    """Return the identity of a function whose modalias does not parse, as in some captures."""
+    found = kernel.directory(f"{PCI_DEVICES}/{address}", ID_FILES, ())
+    ids = ids_in(found.texts)
     if ids is None:
-        raise ValueError("its modalias does not say what it is")
+        raise ValueError("neither its modalias nor its file class says what it is")
+    unknown |= {name: found.refused.get(name, "it has no such file") for name in ID_FILES if name not in found.texts}
+    return _identity_of(ids)
+
+
+def _identity_of(ids: tuple[str, ...]) -> Facts:
     vendor, device, subvendor, subdevice, base, sub, interface = (part.lower() for part in ids)
     return {
+        "modalias": modalias_of(ids),
         "vendor_id": vendor[-4:],
         "device_id": device[-4:],
         "subsystem_vendor_id": subvendor[-4:],

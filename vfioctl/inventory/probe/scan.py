@@ -40,7 +40,7 @@ class Scan:
         self._catalogue = (catalogue or Catalogue(kernel)) if names else None
         self.problems: list[tuple[str, str]] = []
         """Subject and text of each problem."""
-        addresses = self._addresses() if only is None else list(only)
+        self.addresses = addresses = self._addresses() if only is None else list(only)
         self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
         self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
         # Initialising NVML takes longer than reading a small host, so it starts first if the nvidia driver has a GPU.

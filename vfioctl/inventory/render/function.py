@@ -81,6 +81,8 @@ def _group_words(group: Group) -> str:
     kind = f" ({group.type})" if group.type else ""
     if group.viable:
         return f"{group.id}{kind}, viable for a guest"
+    if group.viable is None:
+        return f"{group.id}{kind}, {phrases.viability_unknown(group)}"
     return f"{group.id}{kind}, not viable for a guest while the host has {phrases.blockers(group)}"
 
 

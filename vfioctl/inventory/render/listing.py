@@ -154,4 +154,4 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
 
 def _ready(inventory: Inventory, function: Function) -> bool:
     group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-    return function.on_vfio and function.mark is None and group is not None and group.viable
+    return function.on_vfio and function.mark is None and group is not None and group.viable is True

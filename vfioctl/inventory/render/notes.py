@@ -26,7 +26,9 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
         if foreign:
             named = words.listed(_named(inventory, address) for address in foreign)
             yield f"Group {group.id} is shared with {named}: to bind it takes --with-group."
-        if not group.viable and any(inventory.by_address[a].on_vfio for a in group.members):
+        if group.unread:
+            yield f"Group {group.id}: {phrases.viability_unknown(group)}."
+        if group.viable is False and any(inventory.by_address[a].on_vfio for a in group.members):
             yield f"Group {group.id} is kept from a guest by {phrases.blockers(group)}."
 
 

@@ -53,7 +53,7 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
 
 
 def guest_state(function: Function, group: Group | None) -> Text:
-    """Return `ready` if a guest can have it now, `blocked` if it is on VFIO but its group is not viable.
+    """Return `ready` if a guest can have it now, `blocked` if it is on VFIO but its group is not viable (or `unknown`).
 
     Marked devices are `wedged` or `dead`.
     """
@@ -61,6 +61,8 @@ def guest_state(function: Function, group: Group | None) -> Text:
         return Text(function.mark.kind, style="bold red")
     if not function.on_vfio or group is None:
         return Text("no")
+    if group.viable is None:
+        return Text("unknown", style="yellow")
     return Text("ready", style="green") if group.viable else Text("blocked", style="red")
 
 
@@ -81,6 +83,11 @@ def name_of(function: Function) -> str:
     if known == f"{function.vendor_id}:{function.device_id}" and function.class_name:
         known = f"{function.class_name} {known}"
     return plain(known)
+
+
+def viability_unknown(group: Group) -> str:
+    """`viability unknown: 0000:03:00.0 could not be read`."""
+    return f"viability unknown: {listed(group.unread)} could not be read"
 
 
 def blockers(group: Group) -> str:

@@ -68,6 +68,8 @@ def _group_line(group: Group | None) -> Text:
     kind = f" ({words.plain(group.type)})" if group.type else ""
     if group.viable:
         return _line(f"group {group.id}{kind}: viable for a guest")
+    if group.viable is None:
+        return _line(f"group {group.id}{kind}: {phrases.viability_unknown(group)}")
     return _line(f"group {group.id}{kind}: not viable, {len(group.blockers)} of {len(group.members)} on host drivers")
 
 

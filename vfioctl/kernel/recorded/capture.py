@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_of
+from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.places import SILENT, UUID_FORM, places
 from vfioctl.kernel.protocol import (
     FIRMWARE_FRAMEBUFFERS,
@@ -68,8 +68,8 @@ class _Capture:
             target, directory = found
             self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
             self._put_directory(self.tree.resolve(f"{PCI_DEVICES}/{address}"), Directory(*directory))
-            if ids_of(modalias := directory[1].get("modalias", "")):
-                self._modaliases.add(modalias)
+            if ids := ids_in(directory[1]):
+                self._modaliases.add(modalias_of(ids))
 
     def take_drivers(self) -> None:
         self._take_text("/sys/bus/pci/drivers_autoprobe")
@@ -153,7 +153,7 @@ class _Capture:
             self.unread += [f"{path}/{name}"] if name not in SILENT or found.refused[name] != "ENXIO" else []
         for name in found.names & {"reset", "reset_subordinate"}:
             self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # write-only: only its presence is recorded
-        if "power" in found.names and ids_of(found.texts.get("modalias", "")):
+        if "power" in found.names and ids_in(found.texts):
             self._take_text(f"{path}/power/control")
         if "vfio-dev" in found.names:
             for name in self._children(f"{path}/vfio-dev"):
