@@ -21,7 +21,7 @@ from vfioctl.session import Session
 if TYPE_CHECKING:
     from vfioctl.binding.api import BindingApi
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import JournalEntry, Outcome, Plan
+    from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
     from vfioctl.inventory.api import InventoryApi
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
@@ -151,6 +151,10 @@ class Host:
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
         """Apply the plan, or roll back and raise; see `Engine.apply` for the errors."""
         return self.session.apply(plan, progress=progress)
+
+    def plan_recovery(self, *, forward: bool = False) -> tuple[Repair, ...]:
+        """Return what `recover` would do now."""
+        return self.session.engine.plan_recovery(forward=forward)
 
     def recover(
         self, *, forward: bool = False, progress: Progress | None = None, of_this_boot: bool = True

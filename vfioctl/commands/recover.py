@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.console.changes import progress_lines, tell_all
+from vfioctl.console.changes import confirm_all, progress_lines, reporting, tell_all
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
-from vfioctl.console.options import AsJson
-from vfioctl.console.output import emit, emit_json
+from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.output import draw, emit, emit_json, say
 from vfioctl.host import Host
 
 app = typer.Typer(add_completion=False)
@@ -17,6 +17,7 @@ app = typer.Typer(add_completion=False)
 @app.command(
     cls=Command,
     epilog="""[bold]Examples[/]
+  vfioctl recover --dry-run --simulate hgx8
   vfioctl recover --simulate hgx8
   vfioctl recover --forward --simulate hgx8""",
 )
@@ -24,17 +25,36 @@ def recover(
     ctx: typer.Context,
     *,
     forward: Annotated[bool, typer.Option("--forward", help="Complete the change instead of rolling it back.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Finish what a crash or a power cut left half done.
 
-    Rolls every unfinished change back to the state recorded before it, or with --forward completes it.
+    Rolls every unfinished change back to the state recorded before it, or with --forward completes it. A change that
+    was complete, so that only its last journal entry is missing, is closed as done either way.
     """
     session = opened(ctx)
-    outcomes = Host(session).recover(forward=forward, progress=progress_lines(session))
+    host = Host(session)
+    repairs = host.plan_recovery(forward=forward)
+    if dry_run and as_json:
+        emit_json({"repairs": [repair.model_dump(mode="json") for repair in repairs]})
+        return
+    if not repairs and not as_json:
+        emit("Nothing to recover: no change was cut short.")
+        return
+    if dry_run:
+        from vfioctl.console.plan_page import repair_page
+
+        for repair in repairs:
+            draw(repair_page(repair, session.registry))
+        say("Nothing was changed: this is a dry run.")
+        return
+    if not yes:
+        confirm_all(session, lambda: repairs)
+    with reporting():
+        outcomes = host.recover(forward=forward, progress=progress_lines(session))
     if as_json:
         emit_json({"outcomes": [outcome.model_dump(mode="json") for outcome in outcomes]})
-    elif outcomes:
-        tell_all(session, outcomes)
     else:
-        emit("Nothing to recover: no change was cut short.")
+        tell_all(session, outcomes)

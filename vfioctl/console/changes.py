@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import JournalEntry, Outcome, Plan, Step
+    from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair, Step
     from vfioctl.core.registry import Registry
 
 
@@ -62,22 +62,29 @@ def preview(session: Session, plan: Plan, *, as_json: bool) -> None:
     if as_json:
         emit(plan.model_dump_json(indent=2))
         return
-    from vfioctl.console.plan_page import plan_page
+    from vfioctl.console.plan_page import planned_page
 
-    draw(plan_page(plan, session.registry))
+    draw(planned_page(plan, session.registry))
     if not plan.nothing_to_do:
         say("Nothing was changed: this is a dry run.")
 
 
 def confirm(session: Session, plan: Plan) -> None:
-    """Ask for confirmation if stdin is a terminal. Raises Declined."""
-    if plan.nothing_to_do or not _is_terminal():
+    """Show the plan and ask for confirmation if stdin is a terminal. Raises Declined."""
+    confirm_all(session, lambda: [] if plan.nothing_to_do else [plan])
+
+
+def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]]) -> None:
+    """Show what is planned, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
+    shown = planned() if _is_terminal() else ()
+    if not shown:
         return
     import typer
 
-    from vfioctl.console.plan_page import plan_page
+    from vfioctl.console.plan_page import planned_page
 
-    sketch(plan_page(plan, session.registry))
+    for each in shown:
+        sketch(planned_page(each, session.registry))
     say("")
     try:
         with redirect_stdout(sys.stderr):  # typer lets input() write the end of the question to stdout

@@ -18,13 +18,20 @@ from rich.text import Text
 
 from vfioctl.console.columns import Column, Heading, Layout, Whole, note_lines, table
 from vfioctl.console.words import plain
-from vfioctl.core.change import Change, Fact, JournalEntry, Outcome, Plan, Result, Step
+from vfioctl.core.change import Change, Fact, JournalEntry, Outcome, Plan, Repair, Result, Step
 from vfioctl.core.registry import Registry
 
 _INDENT = 2
 _LEAST_ROOM = 12
 _WIDE = 1000
 """Width in columns of a page whose rows are never truncated, so that addresses and paths can be copied."""
+_WAYS = {
+    Result.DONE: "it is completed",
+    Result.COMPLETE: "it is already complete",
+    Result.BACK: "it goes back to the state before it",
+    Result.REBOOTED: "a reboot has undone it; what survives a reboot goes back",
+}
+"""What `recover` does, by its result."""
 _HISTORY = (
     Column("ID", right=True),
     Column("BEGAN (UTC)"),
@@ -33,6 +40,11 @@ _HISTORY = (
     Column("ENDED (UTC)", optional=True),
     Column("WHAT"),
 )
+
+
+def planned_page(planned: Plan | Repair, registry: Registry) -> RenderableType:
+    """Render what a command would do."""
+    return plan_page(planned, registry) if isinstance(planned, Plan) else repair_page(planned, registry)
 
 
 def plan_page(plan: Plan, registry: Registry) -> RenderableType:
@@ -64,6 +76,24 @@ def outcome_page(outcome: Outcome, registry: Registry) -> RenderableType:
         ),
         *_indented(_found(outcome, registry)),
         *_concluded(outcome, registry),
+    )
+
+
+def repair_page(repair: Repair, registry: Registry) -> RenderableType:
+    """Render what `recover` would do with an interrupted change."""
+    entry = repair.entry
+    what = f"{plain(entry.plan.intent.title())}"
+    heading = Heading(f"Cut short: {what}", f"(plan {entry.plan.id}, began {_time(entry.began)} UTC)")
+    if repair.refused:
+        return Stack(heading, *_indented([Text(f"cannot be finished now: {plain(repair.refused)}")]))
+    if not repair.steps:
+        return Stack(heading, *_indented([Text(f"{_WAYS[repair.result]}; nothing is written, the journal is closed")]))
+    rows = _rows(repair.changes, registry)
+    return Stack(
+        heading,
+        *_indented([Text(_WAYS[repair.result])]),
+        *_part("Steps", _steps(repair.steps, registry)),
+        *_part("What changes", [_Rows(rows)] if rows else []),
     )
 
 

@@ -211,6 +211,7 @@ class Plan(Value):
 class Result(StrEnum):
     DONE = "done"
     NOTHING = "nothing to do"
+    COMPLETE = "already complete, closed"
     BACK = "put back"
     REBOOTED = "undone by a reboot"
 
@@ -246,3 +247,13 @@ class JournalEntry(Value):
     ended: str | None = None
     why: str = Field("", description="what went wrong, for a change that was not done")
     reached: int | None = Field(None, description="the last step that was begun, where it is recorded")
+
+
+class Repair(Value):
+    """What `recover` would do with one interrupted change, on the host as it is now."""
+
+    entry: JournalEntry
+    result: Result
+    changes: tuple[Change, ...] = ()
+    steps: tuple[Step, ...] = ()
+    refused: str = Field(default="", description="why it cannot be recovered now; empty if it can")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from vfioctl.core.action import Context, Progress
-from vfioctl.core.change import Change, JournalState, Outcome, Plan, Result, Step
+from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result, Step
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
@@ -87,6 +87,14 @@ class Engine:
         refuse_unfinished(self._registry, plan, self._journal, self._kernel)
         refuse_stale(self._registry, plan, self._kernel)
 
+    @property
+    def _recovery(self) -> Recovery:
+        return Recovery(self._kernel, self._journal, self._registry, self._rollback)
+
+    def plan_recovery(self, *, forward: bool, of_this_boot: bool = True) -> tuple[Repair, ...]:
+        """Return what `recover` would do now. Raises StoreDamaged."""
+        return self._recovery.plan_all(forward=forward, of_this_boot=of_this_boot)
+
     def recover(
         self, *, forward: bool, progress: Progress | None = None, of_this_boot: bool = True
     ) -> tuple[Outcome, ...]:
@@ -100,9 +108,8 @@ class Engine:
             return ()
         if self._kernel.read_only:
             raise NotPermitted(self._kernel.read_only)
-        recovery = Recovery(self._kernel, self._journal, self._registry, self._rollback)
         with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), deferred():
-            return recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
+            return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
 
     # -- one plan ----------------------------------------------------------------------------------
 

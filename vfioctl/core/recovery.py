@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from vfioctl.core.action import Progress
-from vfioctl.core.change import JournalEntry, JournalState, Outcome, Plan, Result
+from vfioctl.core.change import Change, JournalEntry, JournalState, Outcome, Plan, Repair, Result
 from vfioctl.core.executor import untouched
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
@@ -18,6 +19,13 @@ from vfioctl.core.verify import is_done, verify_checks
 from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.kernel.protocol import Kernel
 
+_STATES = {
+    Result.DONE: JournalState.DONE,
+    Result.COMPLETE: JournalState.DONE,
+    Result.BACK: JournalState.BACK,
+    Result.REBOOTED: JournalState.REBOOTED,
+}
+
 
 class Recovery:
     """Recovery of the interrupted changes of one host."""
@@ -28,9 +36,7 @@ class Recovery:
     def finish_all(self, *, forward: bool, progress: Progress | None, of_this_boot: bool = True) -> tuple[Outcome, ...]:
         """Finish all unfinished changes and return their outcomes. Raises the first Stuck after trying all of them."""
         outcomes, stuck_ones = [], []
-        for entry in self._journal.unfinished():
-            if entry.boot_id == self._rollback.boot_id and not of_this_boot:
-                continue
+        for entry in tuple(self._entries(of_this_boot=of_this_boot)):
             try:
                 outcome = self._finish(entry, forward=forward, progress=progress)
             except Stuck as error:
@@ -46,43 +52,72 @@ class Recovery:
         first.facts["others"] = [error.message for error in stuck_ones[1:]]
         raise first
 
+    def plan_all(self, *, forward: bool, of_this_boot: bool = True) -> tuple[Repair, ...]:
+        """Return what `finish_all` would do on the host as it is now."""
+        return tuple(self._planned(entry, forward=forward) for entry in self._entries(of_this_boot=of_this_boot))
+
+    def _entries(self, *, of_this_boot: bool) -> Iterator[JournalEntry]:
+        for entry in self._journal.unfinished():
+            if of_this_boot or self._rebooted(entry):
+                yield entry
+
+    def _planned(self, entry: JournalEntry, *, forward: bool) -> Repair:
+        try:
+            self._refuse_wedged(entry)
+            result = self._result(entry, forward=forward)
+            changes = self._changes(entry, result)
+        except VfioctlError as error:
+            return Repair(entry=entry, result=Result.DONE if forward else Result.BACK, refused=error.message)
+        return Repair(
+            entry=entry,
+            result=result,
+            changes=changes,
+            steps=tuple(owned.step for owned in self._registry.steps(changes)),
+        )
+
+    def _rebooted(self, entry: JournalEntry) -> bool:
+        return entry.boot_id != self._rollback.boot_id
+
+    def _result(self, entry: JournalEntry, *, forward: bool) -> Result:
+        """Return how the change would end."""
+        if self._rebooted(entry):
+            return Result.REBOOTED
+        if is_done(self._registry, self._rollback.context(entry.plan), entry.plan):
+            return Result.COMPLETE
+        return Result.DONE if forward else Result.BACK
+
+    def _changes(self, entry: JournalEntry, result: Result) -> tuple[Change, ...]:
+        """Return the changes that lead to this end."""
+        if result == Result.COMPLETE:
+            return ()
+        if result == Result.DONE:
+            return self._rollback.finishing(entry.plan)
+        spare = untouched(self._registry, entry.plan, entry.reached) if entry.reached is not None else frozenset()
+        return self._rollback.restoring(entry.plan, rebooted=result == Result.REBOOTED, spare=spare)
+
     def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress | None) -> Outcome:
         began, plan = time.monotonic(), entry.plan
-        rebooted = entry.boot_id != self._rollback.boot_id
-        if not rebooted:
-            self._refuse_wedged(plan)
+        self._refuse_wedged(entry)
         try:
-            state, result, left = self._go(entry, rebooted=rebooted, forward=forward, progress=progress)
+            result = self._result(entry, forward=forward)
+            left = self._rollback.carry_out(self._changes(entry, result), plan, progress)
+            if result == Result.DONE:
+                verify_checks(self._registry, self._rollback.context(plan), plan)
         except VfioctlError as error:
             why = "; then, in recovery: ".join(filter(None, (entry.why, error.message)))
             self._rollback.note(entry.id, JournalState.STUCK, why)
             self._rollback.mark_wedged(error)
             raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
-        self._journal.end(entry, state, now=now(), why="; ".join(filter(None, (entry.why, *left))), plan=plan)
-        if not rebooted:
+        self._journal.end(entry, _STATES[result], now=now(), why="; ".join(filter(None, (entry.why, *left))), plan=plan)
+        if result != Result.REBOOTED:
             self._rollback.mark_dead(plan)
         self._journal.unmark(plan.subjects, boot_id=self._rollback.boot_id)
         return outcome_of(self._kernel, self._registry, plan, result, began)
 
-    def _go(
-        self, entry: JournalEntry, *, rebooted: bool, forward: bool, progress: Progress | None
-    ) -> tuple[JournalState, Result, list[str]]:
-        plan = entry.plan
-        spare = untouched(self._registry, plan, entry.reached) if entry.reached is not None else frozenset()
-        if rebooted:
-            left = self._rollback.go_back(plan, progress, rebooted=True, spare=spare)
-            return JournalState.REBOOTED, Result.REBOOTED, left
-        context = self._rollback.context(plan)
-        if forward or is_done(self._registry, context, plan):
-            left = self._rollback.go_forward(plan, progress)
-            verify_checks(self._registry, context, plan)
-            return JournalState.DONE, Result.DONE, left
-        return JournalState.BACK, Result.BACK, self._rollback.go_back(plan, progress, spare=spare)
-
-    def _refuse_wedged(self, plan: Plan) -> None:
+    def _refuse_wedged(self, entry: JournalEntry) -> None:
         """Raise Stuck while an abandoned write is still in the kernel: reading the device would block too."""
-        for mark in self._rollback.marks().values():
-            concerned = mark.kind == MarkKind.WEDGED and mark.address in plan.subjects
+        for mark in () if self._rebooted(entry) else self._rollback.marks().values():
+            concerned = mark.kind == MarkKind.WEDGED and mark.address in entry.plan.subjects
             if concerned and self._kernel.write_ended(mark.ticket) is None:
                 raise Stuck(
                     f"{mark.address} is still wedged: {mark.why}",

@@ -6,7 +6,7 @@ process. Writes to the host only through the executor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -123,12 +123,12 @@ class Rollback:
 
         `rebooted`: the host has booted since, so only resources that survive a reboot are restored.
         """
-        return self._go(self.restoring(plan, rebooted=rebooted, spare=spare, written=written), plan, progress)
+        return self.carry_out(self.restoring(plan, rebooted=rebooted, spare=spare, written=written), plan, progress)
 
-    def go_forward(self, plan: Plan, progress: Progress | None) -> list[str]:
-        """Complete the plan; return messages about optional changes (`may_fail`) that failed."""
+    def finishing(self, plan: Plan) -> tuple[Change, ...]:
+        """Return the changes that complete the plan."""
         found = self._found(plan.changes)
-        return self._go(_each(self._registry.resource(c).finish(c, found) for c in plan.changes), plan, progress)
+        return self._with_needs(_each(self._registry.resource(c).finish(c, found) for c in plan.changes))
 
     def restoring(
         self,
@@ -145,21 +145,24 @@ class Rollback:
             if change.key not in spare and (not rebooted or self._registry.resource(change).survives_reboot)
         ]
         found = self._found(mine, written)
-        return tuple(_each(self._registry.resource(change).restore(change, found) for change in mine))
+        return self._with_needs(_each(self._registry.resource(change).restore(change, found) for change in mine))
 
     def _found(self, changes: Iterable[Change], written: frozenset[Key] = NONE) -> Found:
         by_key = {change.key: change for change in changes}
         return Found(read_changes(self._kernel, self._registry, by_key.values()), written, by_key)
 
-    def _go(self, changes: Iterable[Change], plan: Plan, progress: Progress | None) -> list[str]:
+    def _with_needs(self, changes: Iterable[Change]) -> tuple[Change, ...]:
         goals = tuple(changes)
         needed = (need for change in goals for need in self._registry.resource(change).needs(self._kernel, change))
         first = {need.key: need for need in needed}  # a change that several goals need is made once
-        wanted = (*first.values(), *(change for change in goals if change.key not in first))
+        return (*first.values(), *(change for change in goals if change.key not in first))
+
+    def carry_out(self, changes: Sequence[Change], plan: Plan, progress: Progress | None) -> list[str]:
+        """Make and verify these changes of the plan; return messages about optional ones (`may_fail`) that failed."""
         context = self.context(plan)
-        steps = self._registry.steps(wanted)
+        steps = self._registry.steps(changes)
         left = Executor(self._registry, context).run(steps, progress, check_interrupt=_never)
-        return left + verify_changes(self._registry, context, wanted).left
+        return left + verify_changes(self._registry, context, changes).left
 
 
 def dead_words(gone: Mapping[str, str]) -> str:

@@ -47,11 +47,10 @@ def verify_checks(registry: Registry, context: Context, plan: Plan) -> Mapping[s
 
 
 def is_done(registry: Registry, context: Context, plan: Plan) -> bool:
-    """Return whether the plan was completed and only its last journal entry is missing."""
+    """Return whether the plan was completed, optional changes included, and only its last journal entry is missing."""
     found = read_changes(context.kernel, registry, plan.changes)
-    for change in plan.changes:
-        if not change.may_fail and not registry.resource(change).shows_done(change, found[change.key]):
-            return False
+    if not all(registry.resource(change).shows_done(change, found[change.key]) for change in plan.changes):
+        return False
     try:
         verify_checks(registry, context, plan)
     except (VerifyError, KernelRefused):

@@ -50,6 +50,54 @@ def at_a_terminal(answer: str, *words: str) -> tuple[int, str, str]:
     return child.returncode, out, shown.decode()
 
 
+class TestRecover:
+    """A bind that died at its fifth write: all is bound but for power/control."""
+
+    @pytest.fixture(autouse=True)
+    def cut_short(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", "5:die")
+        subprocess.run([*PROGRAM, *BIND, "--yes"], cwd=ROOT, capture_output=True, check=False)
+        monkeypatch.delenv("VFIOCTL_FAULTS")
+        assert json.loads(run("history --json --simulate laptop").out)["entries"][0]["state"] == "open"
+
+    def test_a_dry_run_says_what_it_would_do_and_does_not(self, run: Run) -> None:
+        answer = run("recover --dry-run --simulate laptop")
+        assert answer.code == 0
+        assert answer.out.startswith("Cut short: bind 0000:01:00.0")
+        assert "goes back to the state before it" in answer.out
+        assert "Steps" in answer.out
+        assert "Nothing was changed" in answer.err
+        (planned,) = json.loads(run("recover --dry-run --json --simulate laptop").out)["repairs"]
+        assert (planned["result"], planned["entry"]["state"], planned["refused"]) == ("put back", "open", "")
+        assert planned["steps"]
+        (other,) = json.loads(run("recover --forward --dry-run --json --simulate laptop").out)["repairs"]
+        assert other["result"] == "done"
+        assert len(other["steps"]) < len(planned["steps"])
+        assert json.loads(run("history --json --simulate laptop").out)["entries"][0]["state"] == "open"
+
+    def test_goes_back_though_most_was_done(self, run: Run) -> None:
+        assert run("recover --yes --simulate laptop").out.startswith("Put back: bind 0000:01:00.0")
+
+    def test_asks_on_a_terminal(self, run: Run) -> None:
+        code, out, shown = at_a_terminal("n\n", "recover", "--simulate", "laptop")
+        assert (code, out) == (1, "")
+        assert "Cut short: bind 0000:01:00.0" in shown
+        assert json.loads(run("history --json --simulate laptop").out)["entries"][0]["state"] == "open"
+        code, out, _ = at_a_terminal("y\n", "recover", "--simulate", "laptop")
+        assert (code, out.startswith("Put back")) == (0, True)
+
+    def test_of_what_was_complete_closes_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        run("recover --yes --simulate laptop")
+        plan = json.loads(run("bind gpu0 --dry-run --json --simulate laptop").out)
+        last = sum(step["action"] in ("write", "override", "persistence") for step in plan["steps"])
+        monkeypatch.setenv("VFIOCTL_FAULTS", f"{last}:die")
+        subprocess.run([*PROGRAM, *BIND, "--yes"], cwd=ROOT, capture_output=True, check=False)
+        monkeypatch.delenv("VFIOCTL_FAULTS")
+        assert "it is already complete" in run("recover --dry-run --simulate laptop").out
+        assert run("recover --simulate laptop").out.startswith("Already complete, closed: bind 0000:01:00.0")
+        assert json.loads(run("history --json --simulate laptop").out)["entries"][0]["state"] == "done"
+
+
 class TestAsking:
     def test_yes(self) -> None:
         code, out, shown = at_a_terminal("y\n", *BIND)

@@ -650,7 +650,7 @@ class TestRollback:
                 host.apply(host.binding.plan_unbind([GPU]))
             heir = machine(tree, fast_folder / f"{at}.db")
             (outcome,) = heir.recover()
-            expected, twin = (after, done) if outcome.result == Result.DONE else (before, start)
+            expected, twin = (after, done) if outcome.result == Result.COMPLETE else (before, start)
             assert {**state(tree), "settings": ()} == {**expected, "settings": ()}, at
             asleep = {f"{card}{number}/power/control" for number in range(4)}  # vfio-pci's doing, and not planned for
             assert settings_that_differ(tree, twin) <= (set() if twin is done else asleep)
@@ -666,7 +666,7 @@ class TestRollback:
         assert work.host.history()[0].state == JournalState.OPEN
         monkeypatch.undo()
         (outcome,) = work.host.recover()
-        assert outcome.result == Result.DONE
+        assert outcome.result == Result.COMPLETE
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
 
     def test_a_full_disk_does_not_hide_that_everything_is_back(
@@ -769,8 +769,11 @@ class TestRecovery:
 
     def test_of_what_was_done_already_only_says_so(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", ScriptedHost(fast_folder / "y.db").writes) as work:
+            (planned,) = work.host.plan_recovery()
             (outcome,) = work.host.recover()
-        assert outcome.result == Result.DONE
+        assert (planned.result, planned.steps) == (Result.COMPLETE, ())
+        assert outcome.result == Result.COMPLETE
+        assert work.host.history()[0].state == JournalState.DONE
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
 
     def test_forward_to_a_group_that_is_not_viable_is_stuck(

@@ -210,7 +210,7 @@ class TestCrashes:
 
     def test_of_what_was_done_already_only_say_so(self, nursery: Nursery) -> None:
         nursery.dies(3)
-        assert nursery.host.recover()[0].result == Result.DONE
+        assert nursery.host.recover()[0].result == Result.COMPLETE
         assert nursery.labels == ["new"] * 3
 
     def test_keep_no_other_subsystem_from_its_work(self, nursery: Nursery) -> None:

@@ -108,7 +108,7 @@ class TestReading:
 
 
 class TestOpenChanges:
-    @pytest.mark.parametrize("name", ["create-cut", "profile-cut", "sriov-cut", "unbind-cut"])
+    @pytest.mark.parametrize("name", ["bind-cut", "create-cut", "profile-cut", "sriov-cut", "unbind-cut"])
     def test_are_taken_back(self, name: str, fast_folder: Path) -> None:
         first = First(name, fast_folder)
         (outcome,) = first.host.recover()
@@ -119,10 +119,10 @@ class TestOpenChanges:
             first.host.apply(first.host.binding.plan_unbind([CARD]))
         first.as_before()
 
-    def test_of_a_bind_whose_group_is_ready_are_done(self, fast_folder: Path) -> None:
+    def test_of_a_bind_whose_group_is_ready_are_finished_if_asked_to(self, fast_folder: Path) -> None:
         """Only the last entry was missing, and power/control."""
         first = First("bind-cut", fast_folder)
-        (outcome,) = first.host.recover()
+        (outcome,) = first.host.recover(forward=True)
         assert outcome.result == Result.DONE
         gpu = first.host.inventory().by_address[HGX]
         assert (gpu.driver, gpu.driver_override) == ("vfio-pci", "vfio-pci")
@@ -140,7 +140,7 @@ class TestOpenChanges:
 
     def test_of_a_removal_that_took_place_are_done(self, fast_folder: Path) -> None:
         first = First("remove-cut", fast_folder)
-        assert first.host.recover()[0].result == Result.DONE
+        assert first.host.recover()[0].result == Result.COMPLETE
         first.as_before()
         assert not first.own
 
@@ -157,7 +157,10 @@ class TestOpenChanges:
         first = First(name, fast_folder)
         (entry,) = first.host.unfinished()
         (outcome,) = first.host.recover(forward=True)
-        assert (outcome.result, outcome.plan) == (Result.DONE, entry.plan)
+        assert (outcome.result, outcome.plan) == (
+            Result.COMPLETE if name == "remove-cut" else Result.DONE,
+            entry.plan,
+        )
         assert first.host.history()[0].state == JournalState.DONE
         self.as_meant(first, name)
         first.as_before()

@@ -138,7 +138,8 @@ def test_death_after_each_effect_is_recovered(scene: Sequence[Case], forward: bo
             (outcome,) = heir.recover(forward=forward)
             done = forward or case.is_done(at)
             (case.as_after if done else case.as_before)(tree, f"death at {at}")
-            assert outcome.result == (Result.DONE if done else Result.BACK)
+            whole = case.is_done(at)
+            assert outcome.result == (Result.COMPLETE if whole else Result.DONE if forward else Result.BACK)
             assert ours(heir) == (case.ours_after if done else case.ours_before)
             found = everything(tree)
             assert machine(tree, case.ledger).recover(forward=forward) == ()
@@ -273,7 +274,7 @@ def test_a_hang_at_each_effect_is_told_marked_and_recovered(scene: Sequence[Case
             # what was given up may never have done anything; a write to the kernel that returned has
             done = case.is_done(at if step.action == "write" else at - 1)
             (case.as_after if done else case.as_before)(tree, f"hang at {at}")
-            assert outcome.result == (Result.DONE if done else Result.BACK)
+            assert outcome.result == (Result.COMPLETE if done else Result.BACK)
             assert ours(host) == (case.ours_after if done else case.ours_before)
             assert not host.session.engine.marks()
             assert host.recover() == ()
@@ -344,7 +345,7 @@ def test_beside_one_whose_removal_hangs_others_can_be_made_and_removed(
     other.apply(other.vgpu.plan_remove([made.id]))
     Simulated(tree, "").release(ticket.removeprefix("sim:"))
     (finished,) = machine(tree, case.ledger).recover()
-    assert finished.result == Result.DONE
+    assert finished.result == Result.COMPLETE
     left = machine(tree, case.ledger)
     assert len(ours(left)) == 1, "the second that was made meanwhile"
     assert ours(left) == set(rows(left))

@@ -26,6 +26,7 @@ from tests.hosts.vgpu_machines import (
     rows,
     vfs,
 )
+from tests.unit.binding.test_cli import at_a_terminal
 from tests.unit.conftest import Answer, Run
 from vfioctl.core.change import Plan
 from vfioctl.errors import BadDocument, DeviceInUse, Stuck
@@ -175,6 +176,18 @@ class TestAll:
         assert answer.code == 0
         assert all(uuid in answer.out for uuid in UUIDS[:2])
         assert form(mediated.tree) == before
+
+    def test_on_a_terminal_it_asks(self, mediated: BootableHost) -> None:
+        mediated.boots()
+        line = ("vgpu", "restore", "--simulate", str(mediated.file))
+        code, out, shown = at_a_terminal("n\n", *line)
+        assert (code, out) == (1, "")
+        assert all(uuid in shown for uuid in UUIDS[:2])
+        code, out, _ = at_a_terminal("y\n", *line)
+        assert code == 0
+        assert all(uuid in out for uuid in UUIDS[:2])
+        code, out, shown = at_a_terminal("", *line)
+        assert (code, "Continue?" in shown) == (0, False), "nothing is missing"
 
     def test_what_was_removed_stays_away(self, cut: BootableHost, run: Run) -> None:
         cut.does(remove_all)

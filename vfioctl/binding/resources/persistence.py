@@ -49,6 +49,11 @@ class Persistence(ReleasedFile):
         del change, found
         return True
 
+    def shows_done(self, change: Change, found: str | None) -> bool:
+        """Return whether it is switched off: before the function is unbound. That it is on again no fact tells."""
+        del found
+        return change.after == self.released
+
     def restore(self, change: Change, found: Found) -> Change | None:
         if change.before == UNKNOWN or (change.before == self.released and _is_moved(change, found)):
             return None

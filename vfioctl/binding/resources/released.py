@@ -38,11 +38,6 @@ class ReleasedFile(FileResource):
         else:
             yield self.write(change, change.after, phase=Phase.SETTLE, why=self.again)
 
-    def shows_done(self, change: Change, found: str | None) -> bool:
-        """Always true: the binding shows whether a change was completed, and completing it writes the rest."""
-        del change, found
-        return True
-
     def restore(self, change: Change, found: Found) -> Change | None:
         back = super().restore(change, found)
         return back and back.model_copy(update={"may_fail": True})

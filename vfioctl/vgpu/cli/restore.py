@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.console.changes import preview, progress_lines, tell_all
+from vfioctl.console.changes import confirm_all, preview, progress_lines, reporting, tell_all
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
-from vfioctl.console.options import AsJson, DryRun
+from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import emit, emit_json, say
 from vfioctl.console.waiting import seconds_in
 from vfioctl.console.words import plain
@@ -38,6 +38,7 @@ def restore(
         ),
     ] = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Create the VFs and vGPUs that were created with --persistent, usually at boot.
@@ -47,7 +48,11 @@ def restore(
     """
     session = opened(ctx)
     seconds = seconds_in(wait)
-    restored = VgpuApi(session).restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
+    api = VgpuApi(session)
+    if not (dry_run or yes):
+        confirm_all(session, lambda: api.restore(dry_run=True).plans)
+    with reporting():
+        restored = api.restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
     if as_json:
         _emit_document(restored)
         if restored.failures:
