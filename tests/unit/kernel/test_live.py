@@ -454,7 +454,7 @@ def test_a_survey_of_many_is_shared_among_children_and_keeps_its_order(root: Pat
 
 def test_a_survey_says_why_there_is_no_answer(root: Path) -> None:
     ((_, found),) = Live(str(root)).survey(end, ["x"])
-    assert found == Unanswered("the process that did the work died")
+    assert found == Unanswered("the process that read it died")
     several = [answer for _, answer in Live(str(root)).survey(end, ["x", "y"])]
     assert several == [Unanswered("the process that read it died")] * 2
 

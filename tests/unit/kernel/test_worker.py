@@ -41,6 +41,7 @@ SOON, LATE = 0.4, 20.0
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """No descriptor stays open, and no child is ours, zombies included."""
+    gc.collect()  # what earlier tests have left is not this one's
     before = open_files()
     yield
     gc.collect()  # a traceback may have kept a kernel
