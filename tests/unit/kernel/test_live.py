@@ -31,7 +31,7 @@ from vfioctl.kernel.live import host as live
 from vfioctl.kernel.live import hwdb, services
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.protocol import PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered, per_subject
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered, per_subject
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.timeouts import Timeouts
@@ -309,20 +309,28 @@ class TestHostileHost:
         one = self.inventory(tmp_path).by_address[self.ONE]
         assert set(one.unknown) == {"numa_node", "resource", "driver_override", "reset_method"}
 
+    @pytest.mark.parametrize("name", ["modalias", "class"])
     @pytest.mark.parametrize("ruin", ["empty", "fifo", "folder", "gone", "megabyte", "binary", "garbage"])
-    def test_a_device_that_does_not_say_what_it_is_costs_itself(self, device: Path, tmp_path: Path, ruin: str) -> None:
+    def test_a_device_that_does_not_say_what_it_is_costs_itself(
+        self, device: Path, tmp_path: Path, ruin: str, name: str
+    ) -> None:
+        """Where its modalias does not say it, its class does."""
         (device / "modalias").unlink()
+        if name == "class":
+            (device / "class").unlink()
         if ruin == "fifo":
-            os.mkfifo(device / "modalias")
+            os.mkfifo(device / name)
         elif ruin == "folder":
-            (device / "modalias").mkdir()
+            (device / name).mkdir()
         elif ruin != "gone":
             garbage = "pci:v((((((((d[[[[[[[[sv********sd++++++++bc??sc..i||"
             text = {"megabyte": "pci:v" * 200_000, "binary": "\0\x01", "garbage": garbage, "empty": ""}
-            (device / "modalias").write_text(text[ruin])
+            (device / name).write_text(text[ruin])
         found = self.inventory(tmp_path)
-        assert self.ONE not in found.by_address
-        assert ["modalias" in warning.text for warning in found.warnings if warning.subject == self.ONE] == [True]
+        assert (self.ONE in found.by_address) == (name == "modalias")
+        assert [self.ONE in group.unread for group in found.groups if group.id == 10] == [name == "class"]
+        warned = [warning.text for warning in found.warnings if warning.subject == self.ONE]
+        assert ["modalias" in text for text in warned] == ([True] if name == "class" else [])
 
     @pytest.mark.parametrize("link", ["dangling", "loop", "file", "outside"])
     def test_a_vanished_device_costs_itself(self, tmp_path: Path, link: str) -> None:
@@ -389,8 +397,11 @@ class TestHostileHost:
         (device / "iommu_group").unlink()
         (device / "iommu_group").symlink_to(target)
         one = self.inventory(tmp_path).by_address[self.ONE]
-        assert one.iommu_group is None
+        assert one.iommu_group == 10, "which the directory of the group says"
         assert one.unknown["iommu_group"].startswith("unexpected target")
+        (tmp_path / IOMMU_GROUPS.lstrip("/") / "10/devices" / self.ONE).unlink()
+        one = self.inventory(tmp_path).by_address[self.ONE]
+        assert one.iommu_group is None
 
     def test_a_read_that_blocks_costs_one_fact(
         self, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
