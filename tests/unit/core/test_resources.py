@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import REGISTRY, copy, original, unhurried
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.core.change import Change, Draft, Phase
 from vfioctl.core.resource import Found
@@ -454,11 +455,25 @@ class TestForward:
         made = setting("module", after="loaded")
         assert (finished(made, None), finished(made, "loaded")) == (made, None)
 
-    @pytest.mark.parametrize("kind", ["power", "d3cold", "console", "framebuffer", "service", "persistence"])
-    def test_may_be_left_to_do_what_the_binding_is_shown_without(self, kind: str) -> None:
-        """Where the devices are where they were to be, the change is done, and the rest is set by going on."""
+    @pytest.mark.parametrize("kind", ["power", "d3cold", "console", "framebuffer", "service"])
+    def test_is_not_done_while_a_setting_is_as_before(self, kind: str) -> None:
         made = Change(kind=kind, name=NAMES[kind], subject=GPU, before="1", after="0")
-        assert REGISTRY.resource(made).shows_done(made, "1")
+        assert not REGISTRY.resource(made).shows_done(made, "1")
+        assert REGISTRY.resource(made).shows_done(made, "0")
+
+    @pytest.mark.parametrize("after", ["0", "1"])
+    def test_of_a_persistence_mode_only_the_order_tells(self, after: str) -> None:
+        """It is off before the function is unbound; that it is on again is the last step, which no fact tells."""
+        made = Change(kind="persistence", name=NAMES["persistence"], subject=GPU, before="", after=after)
+        assert REGISTRY.resource(made).shows_done(made, None) == (after == "0")
+
+    def test_is_not_done_while_the_driver_is_still_to_be_chosen(self) -> None:
+        goal = Binding(KERNEL_CHOICE, None).text
+        made = Change(kind="binding", name=GPU, subject=GPU, before="vfio-pci", after=goal)
+        resource = REGISTRY.resource(made)
+        free, taken = Binding(None, None).text, Binding("nvidia", None).text
+        assert (resource.matches(made, free), resource.shows_done(made, free)) == (True, False)
+        assert resource.shows_done(made, taken)
 
     @pytest.mark.parametrize("kind", ["reset", "rom"])
     def test_no_fact_tells_whether_it_was_done(self, kind: str) -> None:

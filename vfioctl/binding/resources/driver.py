@@ -77,6 +77,10 @@ class DriverBinding(FileResource):
     def matches(self, change: Change, found: str | None) -> bool:
         return found is not None and Binding.parse(found).meets(Binding.parse(change.after))
 
+    def shows_done(self, change: Change, found: str | None) -> bool:
+        """Return false also while the kernel has not chosen a driver: it may not have been asked yet."""
+        return found is not None and Binding.parse(found).settled(Binding.parse(change.after))
+
     def restore(self, change: Change, found: Found) -> Change | None:
         return change.to(change.before, found=_there(change, found))
 
