@@ -52,11 +52,16 @@ class Config(NamedTuple):
     """The settings of one host."""
 
     timeouts: Timeouts = Timeouts()
+    problem: BadSpec | None = None
+    """Why the file cannot be used. Listings then use the defaults; a change raises it."""
 
 
 def read_config(file: Path | None = None) -> Config:
-    """All settings in the file; the defaults where there is no file. Raises BadSpec."""
-    return Config(timeouts=read_timeouts(file))
+    """All settings in the file; the defaults where there is no file, or with a problem if it cannot be used."""
+    try:
+        return Config(timeouts=read_timeouts(file))
+    except BadSpec as error:
+        return Config(problem=error)
 
 
 def read_timeouts(file: Path | None = None) -> Timeouts:

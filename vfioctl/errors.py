@@ -105,6 +105,10 @@ class StoreDamaged(HostError):
     pass
 
 
+class StoreNewer(StoreDamaged):
+    """A newer vfioctl wrote the ledger. It is sound, and this release cannot read it."""
+
+
 class ConflictError(VfioctlError):
     exit_code = 4
 

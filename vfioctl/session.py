@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from vfioctl.config import Config, read_config
-from vfioctl.errors import BadDocument
+from vfioctl.errors import BadDocument, KernelRefused, StoreDamaged
 from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.kernel.protocol import Kernel
     from vfioctl.kernel.simulated.faults import Fault
 
+T = TypeVar("T")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
 
@@ -64,7 +65,11 @@ class Session:
 
     @cached_property
     def engine(self) -> Engine:
+        """The engine. Raises BadSpec if the configuration cannot be used: no change uses other timeouts."""
         from vfioctl.core.engine import Engine
+
+        if self.config.problem:
+            raise self.config.problem
 
         return Engine(self.kernel, self.journal, self.registry, settle=self._settle, lock_wait=self._lock_wait)
 
@@ -72,6 +77,23 @@ class Session:
     def boot_id(self) -> str:
         """The boot id of the running kernel."""
         return self.kernel.read(BOOT_ID)
+
+    @property
+    def problem(self) -> str:
+        """Why the configuration cannot be used, for listings, which use the defaults; empty if it can."""
+        return f"{self.config.problem.message}: the default timeouts are used" if self.config.problem else ""
+
+    def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
+        """Return what `ask` reads from the ledger, and no problem; or `empty`, and why the ledger cannot be read.
+
+        For listings, which a damaged ledger or an unreadable boot id must not prevent.
+        """
+        try:
+            return (ask() if self.ledger.exists() else empty), ""
+        except (StoreDamaged, KernelRefused) as error:
+            return empty, f"{error.message}: marks, owners and unfinished changes are not shown"
+        except OSError as error:
+            return empty, f"the ledger {self.ledger} cannot be read: {error.strerror}"
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the interrupted changes, the newest first. Raises StoreDamaged."""

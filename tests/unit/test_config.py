@@ -14,10 +14,12 @@ from tests.hosts.machines import unhurried
 from tests.unit.conftest import Run
 from vfioctl import config
 from vfioctl.config import read_timeouts
+from vfioctl.console.changes import tell_unfinished
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.session import Session
 
 DEFAULT = Timeouts()
 
@@ -127,6 +129,17 @@ class TestTheFile:
         with pytest.raises(BadSpec, match="cannot be read"):
             read_timeouts()
 
+    def test_costs_a_listing_nothing_and_a_change_everything(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file.write_text("timeouts = 5\n")
+        monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
+        session = Session.live(file.with_name("ledger.db"))
+        tell_unfinished(session)
+        assert "must be a table: [timeouts]: the default timeouts are used" in capsys.readouterr().err
+        with pytest.raises(BadSpec, match="must be a table"):
+            session.engine.marks()
+
     def test_in_etc_need_not_be_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "CONFIG", file)
         monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
@@ -148,9 +161,12 @@ def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_mistake_in_it_is_told_by_every_command_of_this_machine_and_of_no_other(
     run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It costs no listing, and every change."""
     file.write_text("[timeouts]\ndefault = 0\n")
     monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
-    answer = run("inventory")
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"vfioctl: {file}: timeouts.default must be a number of seconds")
-    assert run("inventory --host laptop").code == 0
+    listing, change = run("inventory"), run("recover")
+    assert (listing.code, change.code, change.out) == (0, 2, "")
+    assert listing.out
+    for answer in (listing, change):
+        assert answer.err.startswith(f"vfioctl: {file}: timeouts.default must be a number of seconds")
+    assert run("inventory --host laptop").err == ""

@@ -37,7 +37,7 @@ def holders(
     """
     session = opened(ctx)
     found = Host(session).holders(devices, every=every)
-    tell_unfinished(session)
+    tell_unfinished(session, damage=True)
     if as_json:
         emit(found.model_dump_json(indent=2))
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vfioctl.console.output import OutputLost, draw, emit, say, sketch
 from vfioctl.console.words import plain
@@ -17,13 +17,24 @@ if TYPE_CHECKING:
     from vfioctl.core.registry import Registry
 
 
+T = TypeVar("T")
+
+
 class Session(Protocol):
     """The methods of `vfioctl.session.Session` that this module uses."""
 
     @property
     def registry(self) -> Registry: ...
 
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def boot_id(self) -> str: ...
+
     def unfinished(self) -> tuple[JournalEntry, ...]: ...
+
+    def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]: ...
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome: ...
 
@@ -117,9 +128,21 @@ def tell_all(session: Session, outcomes: Sequence[Outcome]) -> None:
         draw(outcome_page(outcome, session.registry))
 
 
-def tell_unfinished(session: Session) -> None:
-    """Warn on stderr about each interrupted change: a listing may then show a half-done state."""
-    for entry in session.unfinished():
+def tell_unfinished(session: Session, *, damage: bool = False) -> None:
+    """Warn on stderr about each interrupted change: a listing may then show a half-done state.
+
+    Also about a configuration that cannot be used. `damage`: also about a ledger that cannot be read; pages that list
+    warnings say it themselves.
+    """
+    if session.problem:
+        say(f"vfioctl: {plain(session.problem)}")
+    none: tuple[JournalEntry, ...] = ()
+    entries, problem = session.from_ledger(session.unfinished, none)
+    if damage:
+        problem = problem or session.from_ledger(lambda: session.boot_id, "")[1]  # without it, no mark is known
+    if problem and damage:
+        say(f"vfioctl: {plain(problem)}")
+    for entry in entries:
         devices = plain(", ".join(entry.plan.subjects))
         say(f"vfioctl: a change of {devices} was cut short; to finish it: vfioctl recover")
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vfioctl.errors import StoreDamaged
+from vfioctl.errors import StoreDamaged, StoreNewer
 
 T = TypeVar("T")
 
@@ -180,7 +180,10 @@ class Store:
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
             raise sqlite3.DatabaseError("it is another program's database")
         if version > self.version:
-            raise sqlite3.DatabaseError(f"it is of version {version}, written by a newer vfioctl")
+            raise StoreNewer(
+                f"a newer vfioctl wrote the ledger {self.file}: version {version}, not {self.version}",
+                hint="upgrade vfioctl; the ledger is sound, and has what devices were before",
+            )
         return version
 
     def _open_for_reading(self) -> sqlite3.Connection:
@@ -197,7 +200,7 @@ class Store:
         connection = sqlite3.connect(f"{self.file.absolute().as_uri()}?{mode}", uri=True, timeout=10)
         try:
             version = self._check_version(connection)
-        except sqlite3.Error:
+        except BaseException:
             connection.close()
             raise
         if version == self.version:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from vfioctl.errors import DeviceInUse, StoreDamaged
+from vfioctl.errors import DeviceInUse
 from vfioctl.inventory.probe.drivers import drivers_of
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
@@ -27,6 +26,9 @@ Waiting = Callable[["Sequence[Holder]", float], None]
 """Callback (holders, seconds until the timeout), called while a use case waits for holders."""
 _PAUSE = 0.5
 _WEDGED = "wedged"
+LEDGER = "ledger"
+"""The subject of the warning that the ledger cannot be read."""
+NO_MARKS: Mapping[str, Mark] = {}
 NO_GROUPS: Mapping[str, int | None] = {}
 
 
@@ -43,10 +45,12 @@ class InventoryApi:
     def inventory(self) -> Inventory:
         """Return the host's devices as they are now, with their wedged and dead marks."""
         # read the marks first: reads of a wedged device may block
-        marks = self.marks()
+        marks, problem = self._session.from_ledger(self._marks, NO_MARKS)
         wedged = [address for address, mark in marks.items() if mark.kind == _WEDGED]
         self._catalogue.refresh()
         scan = Scan(self._kernel, self._catalogue, suspects=wedged)  # its workers read during the import of models
+        if problem:
+            scan.problems.append((LEDGER, problem))
         from vfioctl.inventory.probe.inventory import assemble
 
         return assemble(self._kernel, scan, marks)
@@ -59,11 +63,10 @@ class InventoryApi:
 
     def marks(self) -> Mapping[str, Mark]:
         """Return the ledger's marks; none if the ledger is unusable, because a listing must still work."""
-        if not self._session.ledger.exists():
-            return {}
-        with suppress(StoreDamaged):
-            return self._session.journal.marks(boot_id=self._session.boot_id)
-        return {}
+        return self._session.from_ledger(self._marks, NO_MARKS)[0]
+
+    def _marks(self) -> Mapping[str, Mark]:
+        return self._session.journal.marks(boot_id=self._session.boot_id)
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
         """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`.

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, VfioctlError
-from vfioctl.inventory.api import InventoryApi, Waiting, until_released
+from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
 from vfioctl.vgpu.ledger import recorded, recorded_if_possible
 from vfioctl.vgpu.model.strategy import Strategy
 
@@ -39,8 +39,10 @@ class VgpuApi:
         from vfioctl.vgpu.probe.scan import VgpuScan
 
         # its workers read while the models are imported; wedged devices are not read
-        wedged, created, names = recorded_if_possible(self._session)
+        (wedged, created, names), problem = recorded_if_possible(self._session)
         scan = VgpuScan(self._kernel, suspects=wedged)
+        if problem:
+            scan.problems.append((LEDGER, problem))
         from vfioctl.vgpu.model.lookup import with_owners
         from vfioctl.vgpu.probe.inventory import assemble
 
@@ -48,7 +50,7 @@ class VgpuApi:
 
     def created(self) -> Mapping[str, Created]:
         """The ledger's records of what vfioctl created and may still exist, by id."""
-        return recorded_if_possible(self._session).created
+        return recorded_if_possible(self._session)[0].created
 
     def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
         """Product names of the cards, by address; unknown cards are left out."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vfioctl.core.store import Store
-from vfioctl.errors import StoreDamaged
 from vfioctl.vgpu.model.recorded import NOTHING, Recorded, TypeNames
 from vfioctl.vgpu.model.vgpu import Created
 
@@ -39,11 +37,9 @@ def recorded(session: Session) -> Recorded:
     return read_records(session.store, boot_id=session.boot_id) if session.ledger.exists() else NOTHING
 
 
-def recorded_if_possible(session: Session) -> Recorded:
-    """The same, or no records when the ledger cannot be read: a damaged ledger never costs the listing."""
-    with suppress(StoreDamaged):
-        return recorded(session)
-    return NOTHING
+def recorded_if_possible(session: Session) -> tuple[Recorded, str]:
+    """The same; or no records, and why the ledger cannot be read."""
+    return session.from_ledger(lambda: recorded(session), NOTHING)
 
 
 def _created(rows: Iterable[tuple[str, str, str, str, int]]) -> Mapping[str, Created]:

@@ -7,16 +7,20 @@ import io
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from vfioctl.app import main, places
 from vfioctl.console.lazy import LazyGroup, built
 from vfioctl.errors import KernelRefused, VfioctlError
+from vfioctl.kernel.recorded.tree import form
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = places()
@@ -385,3 +389,52 @@ def test_streams_of_odd_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stdout", Full())
     assert main(["--version"]) == 3
+
+
+LISTINGS = ("inventory", "inventory --tree", "show gpu0", "holders gpu0", "vgpu list", "vgpu types")
+
+
+class TestWithoutItsLedger:
+    """A listing is never lost with the ledger; a change of a host whose ledger is unusable is refused."""
+
+    @pytest.fixture
+    def ledger(self, run: Run, tmp_path: Path) -> Path:
+        file = tmp_path / "ledger.db"
+        assert run(f"bind gpu1 --simulate hgx8 --ledger {file}").code == 0
+        return file
+
+    def spoil(self, ledger: Path, how: str) -> str:
+        """What is then said of it."""
+        if how == "newer":
+            with closing(sqlite3.connect(ledger)) as db:
+                db.execute("PRAGMA user_version = 99")
+            return "a newer vfioctl wrote the ledger"
+        ledger.write_bytes(b"x" * 5000)
+        return "is damaged"
+
+    @pytest.mark.parametrize("how", ["newer", "damaged"])
+    @pytest.mark.parametrize("line", LISTINGS)
+    def test_a_listing_says_so_and_goes_on(self, run: Run, ledger: Path, line: str, how: str) -> None:
+        whole, said = run(f"{line} --simulate hgx8 --ledger {ledger}"), self.spoil(ledger, how)
+        answer = run(f"{line} --simulate hgx8 --ledger {ledger}")
+        assert answer.code == whole.code == 0
+        assert said in " ".join((answer.out + answer.err).split())
+        assert answer.out.startswith(whole.out.rstrip("\n"))
+
+    def test_a_boot_id_that_cannot_be_read_costs_no_listing(self, run: Run, ledger: Path, tmp_path: Path) -> None:
+        tree = copy(original("hgx8"))
+        tree.remove("/proc/sys/kernel/random/boot_id")
+        (tmp_path / "odd.host").write_text(form(tree))
+        for line in LISTINGS:
+            answer = run(f"{line} --host {tmp_path / 'odd.host'} --ledger {ledger}")
+            assert answer.code == 0, line
+            assert "boot_id" in answer.out + answer.err, line
+
+    def test_a_newer_one_is_not_to_be_set_aside(self, run: Run, ledger: Path) -> None:
+        self.spoil(ledger, "newer")
+        for line in ("unbind gpu1", "bind gpu2", "history", "recover"):
+            answer = run(f"{line} --simulate hgx8 --ledger {ledger}")
+            assert answer.code == 3, line
+            assert "upgrade vfioctl" in answer.err
+            assert "set it aside" not in answer.err
+        assert run(f"history --json --simulate hgx8 --ledger {ledger}").document["error"]["kind"] == "StoreNewer"

@@ -32,7 +32,7 @@ def show(
     session = opened(ctx)
     api = InventoryApi(session)
     found = api.inventory()
-    tell_unfinished(session)
+    tell_unfinished(session, damage=True)
     (address,) = api.chosen(found, [device])
     if as_json:
         emit(found.by_address[address].model_dump_json(indent=2))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson
@@ -68,8 +69,10 @@ def types(
     FREE is the number that the whole card has room for if only that type is created. If the kernel does not report an
     exact number, it is a range: 1-4 means at least one, and at most four.
     """
-    api = VgpuApi(opened(ctx))
+    session = opened(ctx)
+    api = VgpuApi(session)
     found = api.vgpus()
+    tell_unfinished(session)
     from vfioctl.vgpu.capacity import after as remaining
     from vfioctl.vgpu.model.lookup import cards_called, requested
     from vfioctl.vgpu.model.vgpu import VgpuTypesDocument
@@ -97,8 +100,10 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
 
     vGPUs that vfioctl did not create are foreign: they are listed, but changed only with --foreign.
     """
-    api = VgpuApi(opened(ctx))
+    session = opened(ctx)
+    api = VgpuApi(session)
     found = api.vgpus()
+    tell_unfinished(session)
     from vfioctl.vgpu.model.lookup import cards_called
     from vfioctl.vgpu.model.vgpu import VgpuListDocument
 
