@@ -31,7 +31,7 @@ def test_killed_fifty_times(tmp_path: Path, lab: Topology) -> None:
         kill_after(moments.uniform(0, span), host, plan)
         outcomes = host.recover()
         recovered += len(outcomes)
-        assert all(outcome.result in (Result.DONE, Result.BACK) for outcome in outcomes)
+        assert all(outcome.result in (Result.COMPLETE, Result.BACK) for outcome in outcomes)
         wanted = [Binding.parse(change.after) for change in plan.changes_of("binding")]
         goal = tuple((each.driver, each.driver_override or pci.NO_OVERRIDE) for each in wanted)
         assert _state(lab) in (before, goal), f"round {number} of seed {seed}: {_state(lab)}"

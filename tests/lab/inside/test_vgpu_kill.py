@@ -31,7 +31,7 @@ def test_all_or_none_whenever_it_is_killed(load: Load, tmp_path: Path) -> None:
         kill_after(moments.uniform(0, span), host, plan)
         outcomes = host.recover()
         recovered += len(outcomes)
-        assert all(outcome.result in (Result.DONE, Result.BACK) for outcome in outcomes)
+        assert all(outcome.result in (Result.COMPLETE, Result.BACK) for outcome in outcomes)
         there = mdev.instances()
         named = set(plan.subjects)
         assert there - {theirs} in (set(), named), f"round {number} of seed {seed}: {there}"
