@@ -1,15 +1,21 @@
 """`vfioctl recover`: finishes interrupted changes. May change only what they concern."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.console.changes import confirm_all, progress_lines, reporting, tell_all
+from vfioctl.console.changes import Session, confirm_all, progress_lines, reporting, tell_all
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import draw, emit, emit_json, say
 from vfioctl.host import Host
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Repair
+
+_NOTHING = "Nothing to recover: no change was cut short."
 
 app = typer.Typer(add_completion=False)
 
@@ -36,25 +42,30 @@ def recover(
     """
     session = opened(ctx)
     host = Host(session)
-    repairs = host.plan_recovery(forward=forward)
-    if dry_run and as_json:
-        emit_json({"repairs": [repair.model_dump(mode="json") for repair in repairs]})
-        return
-    if not repairs and not as_json:
-        emit("Nothing to recover: no change was cut short.")
-        return
     if dry_run:
-        from vfioctl.console.plan_page import repair_page
-
-        for repair in repairs:
-            draw(repair_page(repair, session.registry))
-        say("Nothing was changed: this is a dry run.")
+        _preview(session, host.plan_recovery(forward=forward), as_json=as_json)
         return
     if not yes:
-        confirm_all(session, lambda: repairs)
+        confirm_all(session, lambda: host.plan_recovery(forward=forward))
     with reporting():
         outcomes = host.recover(forward=forward, progress=progress_lines(session))
     if as_json:
         emit_json({"outcomes": [outcome.model_dump(mode="json") for outcome in outcomes]})
-    else:
+    elif outcomes:
         tell_all(session, outcomes)
+    else:
+        emit(_NOTHING)
+
+
+def _preview(session: Session, repairs: "Sequence[Repair]", *, as_json: bool) -> None:
+    if as_json:
+        emit_json({"repairs": [repair.model_dump(mode="json") for repair in repairs]})
+        return
+    if not repairs:
+        emit(_NOTHING)
+        return
+    from vfioctl.console.plan_page import repair_page
+
+    for repair in repairs:
+        draw(repair_page(repair, session.registry))
+    say("Nothing was changed: this is a dry run.")
