@@ -649,13 +649,20 @@ class TestTheIommu:
             ({"cpuinfo": "flags : fpu vmx sse"}, "switched off in the firmware"),
             ({"cpuinfo": "flags : fpu svm sse"}, "switched off in the firmware"),
             ({"cpuinfo": "flags : fpu xsvmx sse"}, "not supported"),
-            ({}, "not supported"),
+            ({"cpuinfo": "CPU implementer : 0x41\nFeatures : fp asimd"}, "unknown why"),
+            ({}, "unknown why"),
         ],
     )
     def test_that_is_off_says_why(self, files: dict[str, str], reason: str) -> None:
         iommu = read(without_iommu(**files)).iommu
         assert not iommu.translating
         assert reason in iommu.reason
+
+    def test_is_on_where_a_function_names_its_group(self) -> None:
+        tree = spoilt()
+        tree.remove(IOMMU_GROUPS)
+        found = read(tree)
+        assert (found.iommu.translating, found.by_address[GPU].iommu_group) == (True, 12)
 
     def test_a_group_says_who_keeps_it_from_a_guest(self) -> None:
         tree = spoilt()

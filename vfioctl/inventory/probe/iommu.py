@@ -22,11 +22,11 @@ _GROUPS = TypeAdapter(tuple[Group, ...])
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 
-def read_iommu(kernel: Reader) -> Iommu:
-    """Return the IOMMU's kind and state; it translates if the kernel has created groups."""
+def read_iommu(kernel: Reader, functions: Iterable[Function]) -> Iommu:
+    """Return the IOMMU's kind and state; it translates if the kernel has created groups, which functions name too."""
     units = names_in(kernel, CLASS_IOMMU)
     kind = next((name for unit in units for prefix, name in _KINDS.items() if unit.startswith(prefix)), None)
-    if names_in(kernel, IOMMU_GROUPS):
+    if names_in(kernel, IOMMU_GROUPS) or any(function.iommu_group is not None for function in functions):
         return Iommu(kind=kind or (units[0] if units else None), translating=True)
     return Iommu(kind=kind, translating=False, reason=_why_not(kernel))
 
@@ -44,7 +44,9 @@ def _why_not(kernel: Reader) -> str:
         return f"the firmware offers {_TABLES[table]} and the kernel does not use it: look for AMD-Vi or SMMU in dmesg"
     if re.search(r"\b(vmx|svm)\b", flags):
         return "switched off in the firmware: enable VT-d or AMD-Vi (IOMMU) in the BIOS set-up"
-    return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
+    if re.search(r"^flags\s*:", flags, re.MULTILINE):
+        return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
+    return "unknown why: the kernel has created no IOMMU groups"  # no x86 machine, or a capture without these files
 
 
 def read_members(kernel: Reader) -> dict[str, int]:
