@@ -154,10 +154,13 @@ class BindingApi:
         concerned = self._concerned(inventory, intent.devices)
         holders = self._holders([f for f in concerned if f.driver], inventory, processes)
         identities = {function.address: function.identity for function in inventory.functions}
-        store, boot_id = self._session.store, self._session.boot_id
+        circumstances, store = Circumstances(holders=holders), self._session.store
+        if not self._session.ledger.exists():  # no boot id is needed then
+            return plan_unbind(inventory, intent, {}, circumstances)
+        boot_id = self._session.boot_id
         records = recorded_bindings(store, identities, boot_id=boot_id)
         recorded = recorded_settings(store, self._session.registry, boot_id=boot_id)
-        return plan_unbind(inventory, intent, records, Circumstances(holders=holders), self._restoring(recorded))
+        return plan_unbind(inventory, intent, records, circumstances, self._restoring(recorded))
 
     def _restoring(self, recorded: Sequence[Change]) -> tuple[Change, ...]:
         """Return the changes that restore recorded settings; a value that someone else has set since is left alone."""
