@@ -52,6 +52,8 @@ def apply(
 
 
 def _read(name: str) -> bytes:
+    if not name:
+        raise BadDocument("the name of the plan file is empty", hint="name it, or - to read it from stdin")
     try:
         if name == "-" and sys.stdin is not None:
             return _limited(sys.stdin.buffer, "on stdin")

@@ -52,8 +52,13 @@ class Choice:
 
     @property
     def ledger(self) -> Path | None:
-        """Return the ledger to use instead of the host's own, if one was given."""
+        """Return the ledger to use instead of the host's own, if one was given.
+
+        Raises BadSpec if its directory is missing: only the default one is created on first use.
+        """
         text = self.given.get("ledger") or os.environ.get(variable("ledger"))
+        if text and not Path(text).parent.is_dir():
+            raise BadSpec(f"--ledger {text}: there is no directory {Path(text).parent}", hint="create it first")
         return Path(text) if text else None
 
     def arguments(self) -> str:

@@ -391,6 +391,20 @@ def test_streams_of_odd_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["--version"]) == 3
 
 
+def test_a_ledger_in_a_directory_that_is_not_there_is_refused(run: Run, tmp_path: Path) -> None:
+    for line in ("inventory", "bind gpu0"):
+        answer = run(f"{line} --simulate laptop --ledger {tmp_path}/none/ledger.db")
+        assert answer.code == 2
+        assert f"there is no directory {tmp_path}/none" in answer.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_plan_without_a_name_is_refused(run: Run) -> None:
+    answer = run("apply --simulate laptop", "")
+    assert (answer.code, answer.out) == (2, "")
+    assert "the name of the plan file is empty" in answer.err
+
+
 LISTINGS = ("inventory", "inventory --tree", "show gpu0", "holders gpu0", "vgpu list", "vgpu types")
 
 
@@ -429,6 +443,13 @@ class TestWithoutItsLedger:
             answer = run(f"{line} --host {tmp_path / 'odd.host'} --ledger {ledger}")
             assert answer.code == 0, line
             assert "boot_id" in answer.out + answer.err, line
+
+    def test_no_dry_run_needs_a_boot_id(self, run: Run, tmp_path: Path) -> None:
+        tree = copy(original("hgx8"))
+        tree.remove("/proc/sys/kernel/random/boot_id")
+        (tmp_path / "odd.host").write_text(form(tree))
+        for line in ("bind gpu1", "unbind gpu1", "vgpu restore"):
+            assert run(f"{line} --dry-run --host {tmp_path / 'odd.host'}").code == 0, line
 
     def test_a_newer_one_is_not_to_be_set_aside(self, run: Run, ledger: Path) -> None:
         self.spoil(ledger, "newer")
