@@ -80,6 +80,20 @@ class TestAttributes:
         assert gpu.driver == "nvidia"
 
     @pytest.mark.parametrize(
+        ("attribute", "text"),
+        [
+            ("numa_node", "9" * 20),
+            ("numa_node", "1_0"),
+            ("sriov_totalvfs", "-5"),
+            ("sriov_totalvfs", "65536"),
+            ("resource", "0x00000000f1000000 0x00000000f0ffffff 0x0000000000040200"),
+        ],
+    )
+    def test_a_number_out_of_range_costs_that_fact_and_says_so(self, attribute: str, text: str) -> None:
+        gpu = with_text(attribute, text)
+        assert gpu.unknown == {attribute: f"unexpected text {text[:40]!r}"}
+
+    @pytest.mark.parametrize(
         "attribute", ["numa_node", "resource", "boot_vga", "power_state", "d3cold_allowed", "reset_method"]
     )
     def test_one_unreadable_attribute_costs_that_fact(self, attribute: str) -> None:

@@ -27,6 +27,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _EMPTY_BAR = "0x0000000000000000 0x0000000000000000"
 _IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
 _ROM, _BARS = 6, 7
+_LAST_NODE = (1 << 20) - 1
+"""Far above MAX_NUMNODES of any architecture."""
 
 
 def read_everything(kernel: Reader, address: str) -> Facts:
@@ -126,8 +128,15 @@ def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:
     return facts
 
 
+def _number(text: str, *, least: int, most: int) -> int:
+    """Return a number in this range. Raises ValueError."""
+    if not re.fullmatch(r"-?[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise ValueError
+    return int(text)
+
+
 def _numa_node(text: str) -> Facts:
-    return {"numa_node": node if (node := int(text)) >= 0 else None}
+    return {"numa_node": node if (node := _number(text, least=-_LAST_NODE, most=_LAST_NODE)) >= 0 else None}
 
 
 def _driver_override(text: str) -> Facts:
@@ -143,6 +152,8 @@ def _resource(text: str) -> Facts:
         if not flags & (_IO | _MEM):
             continue
         wide, prefetchable = bool(flags & _MEM_64), bool(flags & _PREFETCH)
+        if end < start:
+            raise ValueError
         size = end - start + 1
         kind = "io" if flags & _IO else "mem64" if wide else "mem32"
         bars.append({"index": index, "size": size, "kind": kind, "prefetchable": prefetchable})
@@ -159,7 +170,7 @@ _READERS: Mapping[str, Callable[[str], Facts]] = {
     "power_state": lambda text: {"power_state": text},
     "d3cold_allowed": lambda text: {"d3cold_allowed": text == "1"},
     "reset_method": lambda text: {"reset_methods": text.split()},
-    "sriov_totalvfs": lambda text: {"sriov_totalvfs": int(text)},
+    "sriov_totalvfs": lambda text: {"sriov_totalvfs": _number(text, least=0, most=0xFFFF)},
 }
 
 
