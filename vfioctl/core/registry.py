@@ -17,6 +17,7 @@ from vfioctl.core.check import Check, FactSource
 from vfioctl.core.records import Records
 from vfioctl.core.resource import Resource
 from vfioctl.core.store import placed
+from vfioctl.core.value import first_problem
 from vfioctl.errors import BadDocument, Stuck
 
 _PHASES = {phase: number for number, phase in enumerate(Phase)}
@@ -169,7 +170,7 @@ class Registry:
                     f"the plan is of version {version}, and this vfioctl reads version {VERSION}",
                     hint="make a new plan with this vfioctl",
                 ) from None
-            raise BadDocument(f"not a plan: {first_reason(error)}") from None
+            raise BadDocument(f"not a plan: {first_problem(error)}") from None
 
     def is_forged(self, plan: Plan) -> bool:
         """Return whether the steps do not follow from the changes, or the verb does not permit the changes."""
@@ -185,13 +186,6 @@ class Registry:
         except (ValueError, LookupError, BadDocument):  # a fact may lack what every fact of its kind has
             return True
         return not permitted or [_effect(step) for step in plan.steps] != [_effect(step) for step in steps]
-
-
-def first_reason(error: ValidationError) -> str:
-    """Return the first reason: a damaged document often causes hundreds of further errors."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _known(table: Mapping[str, T], name: str, what: str) -> T:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Value(BaseModel):
@@ -23,3 +26,27 @@ class Value(BaseModel):
         import hashlib  # imported late: OpenSSL loads slowly, and listings need no digest
 
         return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem of a document in plain words: a damaged one often causes hundreds of further errors."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "it"
+    context: Mapping[str, Any] = first.get("ctx", {})
+    return _PROBLEMS.get(first["type"], _unexpected)(place, context)
+
+
+def _unexpected(place: str, _: Mapping[str, Any]) -> str:
+    return f"{place} has an unexpected value"
+
+
+_PROBLEMS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+    "missing": lambda place, _: f"{place} is missing",
+    "extra_forbidden": lambda place, _: f"{place} is not known",
+    "json_invalid": lambda _, context: f"no JSON ({context['error']})",
+    "model_type": lambda place, _: f"{place} is no object",
+    "value_error": lambda place, context: f"{place}: {context['error']}" if place != "it" else str(context["error"]),
+    "greater_than_equal": lambda place, context: f"{place} must be at least {context['ge']}",
+    "less_than_equal": lambda place, context: f"{place} must be at most {context['le']}",
+}
+"""Words for the types of pydantic's errors; a `value_error` is raised by vfioctl, in its own words."""

@@ -57,9 +57,9 @@ def test_a_wrong_keyword_fails(a2: Host) -> None:
         ({"count": 2, "uuids": UUIDS[:1]}, "1 UUIDs for 2 vGPUs"),
         ({"count": 2, "uuids": (UUIDS[0], UUIDS[0].upper())}, "the same UUID twice"),
         ({"uuids": ("x",)}, "not a UUID"),
-        ({"count": 0}, "count: "),
-        ({"count": 70_000}, "count: "),
-        ({"placement": "best"}, "placement: "),
+        ({"count": 0}, "count must be at "),
+        ({"count": 70_000}, "count must be at "),
+        ({"placement": "best"}, "placement has an unexpected value"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_planning(a2: Host, arguments: Any, said: str) -> None:

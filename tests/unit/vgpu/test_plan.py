@@ -178,7 +178,7 @@ class TestMaking:
             create(MDEV, replace(mdev(state=VgpuState.DEFINED), **other))  # type: ignore[arg-type] # drawn
 
     def test_without_a_type_there_is_nothing_to_plan(self) -> None:
-        with pytest.raises(BadSpec, match="type: Field required"):
+        with pytest.raises(BadSpec, match="type is missing"):
             asked(lambda: CreateVgpuIntent.model_validate({}))
 
     def test_names_of_types_travel_in_the_plan_where_the_kernel_stops_listing_them(self) -> None:

@@ -175,7 +175,7 @@ class TestRefusals:
             plan(inventory_of(function(PF, "030200", **facts)), 1, total=0)
 
     def test_of_a_plan_without_a_count(self) -> None:
-        with pytest.raises(BadSpec, match="vfs: Field required"):
+        with pytest.raises(BadSpec, match="vfs is missing"):
             asked(lambda: SetVfsIntent.model_validate({"devices": (PF,)}))
 
     def test_of_a_wedged_pf(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.value import first_problem
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory, Iommu, ProbeWarning, card_members
 from vfioctl.inventory.model.values import PciAddress
@@ -162,8 +163,8 @@ def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Functi
 def _validated_alone(facts: Facts, warnings: list[ProbeWarning]) -> Function | None:
     try:
         return Function.model_validate(facts)
-    except ValueError as error:
-        warnings.append(ProbeWarning(subject=str(facts.get("address")), text=str(error).split("\n", 1)[0]))
+    except ValidationError as error:
+        warnings.append(ProbeWarning(subject=str(facts.get("address")), text=first_problem(error)))
         return None
 
 

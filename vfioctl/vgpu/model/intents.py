@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from vfioctl.binding.model.intents import begins_at_its_facts
 from vfioctl.core.change import Change, Intent, Plan
+from vfioctl.core.value import first_problem
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.holders import HolderKind, MeetsHolders, TakesDevices
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
@@ -162,8 +163,7 @@ def asked(make: Callable[[], Asked]) -> Asked:
     try:
         return make()
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise BadSpec(f"{first['loc'][-1]}: {first['msg']}") from None
+        raise BadSpec(first_problem(error)) from None
 
 
 def refuse_uuids(uuids: Sequence[Uuid], count: int) -> None:

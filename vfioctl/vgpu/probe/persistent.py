@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
+from vfioctl.core.value import first_problem
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.values import Uuid
 from vfioctl.kernel.lenient import names_in
@@ -65,16 +68,11 @@ def read_own_definitions(kernel: FileReader) -> tuple[list[OwnDefinition], list[
             own = OwnDefinition.model_validate_json(kernel.read(path)[:_LONGEST])
         except KernelRefused as error:
             problems.append((path, error.symbol))
-        except ValueError as error:
-            problems.append((path, f"not a file of vfioctl: {_reason(error)[:80]}"))
+        except ValidationError as error:
+            problems.append((path, f"not a file of vfioctl: {first_problem(error)[:80]}"))
         else:
             if own.device == device and (own.vfs is None) != (own.type is None):
                 found.append(own)
             else:
                 problems.append((path, "it is not about the device that it is named after"))
     return sorted(found, key=lambda own: (own.vfs is None, own.device.order)), problems
-
-
-def _reason(error: ValueError) -> str:
-    """The error without the link to pydantic's documentation."""
-    return str(error).splitlines()[-2:][0].partition(" [type=")[0].strip()
