@@ -460,6 +460,16 @@ class TestAModaliasThatDoesNotParse:
         assert read(gpu_tree).group_by_id[group].viable is False
 
 
+def test_an_unread_member_of_the_first_group_is_known_from_its_directory() -> None:
+    tree = spoilt()
+    first = read(tree).group_by_id[0].members[0]
+    for name in ("modalias", "class", "iommu_group"):
+        tree.remove(f"{device(tree, first)}/{name}")
+    other = next(address for address in read(tree).by_address if address != first)
+    tree.put_link(f"{device(tree, other)}/iommu_group", "../../../kernel/iommu_groups/0")
+    assert read(tree).group_by_id[0].unread == (first,)
+
+
 def test_a_group_whose_members_have_no_link_is_known_from_its_directory() -> None:
     tree = spoilt()
     tree.remove(f"{device(tree)}/iommu_group")

@@ -106,7 +106,7 @@ def _unread(kernel: Reader, scan: Scan, facts: list[Facts]) -> dict[PciAddress, 
     for each in groupless:
         if each["address"] in groups:
             each["iommu_group"] = groups[each["address"]]
-    return {address: groups.get(address) or group_of(kernel, address) for address in missing}
+    return {address: groups[address] if address in groups else group_of(kernel, address) for address in missing}
 
 
 def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:
