@@ -8,7 +8,7 @@ import typer
 from vfioctl.console.changes import Session, confirm_all, progress_lines, reporting, tell_all
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
-from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_json, say
 from vfioctl.host import Host
 
@@ -31,7 +31,7 @@ def recover(
     ctx: typer.Context,
     *,
     forward: Annotated[bool, typer.Option("--forward", help="Complete the change instead of rolling it back.")] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
