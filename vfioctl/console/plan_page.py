@@ -82,8 +82,9 @@ def outcome_page(outcome: Outcome, registry: Registry) -> RenderableType:
 def repair_page(repair: Repair, registry: Registry) -> RenderableType:
     """Render what `recover` would do with an interrupted change."""
     entry = repair.entry
-    what = f"{plain(entry.plan.intent.title())}"
-    heading = Heading(f"Cut short: {what}", f"(plan {entry.plan.id}, began {_time(entry.began)} UTC)")
+    heading = Heading(
+        f"Cut short: {plain(entry.plan.intent.title())}", f"(plan {entry.plan.id}, began {_time(entry.began)} UTC)"
+    )
     if repair.refused:
         return Stack(heading, *_indented([Text(f"cannot be finished now: {plain(repair.refused)}")]))
     if not repair.steps:

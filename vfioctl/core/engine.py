@@ -91,9 +91,9 @@ class Engine:
     def _recovery(self) -> Recovery:
         return Recovery(self._kernel, self._journal, self._registry, self._rollback)
 
-    def plan_recovery(self, *, forward: bool, of_this_boot: bool = True) -> tuple[Repair, ...]:
+    def plan_recovery(self, *, forward: bool) -> tuple[Repair, ...]:
         """Return what `recover` would do now. Raises StoreDamaged."""
-        return self._recovery.plan_all(forward=forward, of_this_boot=of_this_boot)
+        return self._recovery.plan_all(forward=forward)
 
     def recover(
         self, *, forward: bool, progress: Progress | None = None, of_this_boot: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 from vfioctl.core.action import Progress
 from vfioctl.core.change import Change, JournalEntry, JournalState, Outcome, Plan, Repair, Result
@@ -36,7 +35,9 @@ class Recovery:
     def finish_all(self, *, forward: bool, progress: Progress | None, of_this_boot: bool = True) -> tuple[Outcome, ...]:
         """Finish all unfinished changes and return their outcomes. Raises the first Stuck after trying all of them."""
         outcomes, stuck_ones = [], []
-        for entry in tuple(self._entries(of_this_boot=of_this_boot)):
+        for entry in self._journal.unfinished():
+            if not (of_this_boot or self._rebooted(entry)):
+                continue
             try:
                 outcome = self._finish(entry, forward=forward, progress=progress)
             except Stuck as error:
@@ -52,14 +53,9 @@ class Recovery:
         first.facts["others"] = [error.message for error in stuck_ones[1:]]
         raise first
 
-    def plan_all(self, *, forward: bool, of_this_boot: bool = True) -> tuple[Repair, ...]:
+    def plan_all(self, *, forward: bool) -> tuple[Repair, ...]:
         """Return what `finish_all` would do on the host as it is now."""
-        return tuple(self._planned(entry, forward=forward) for entry in self._entries(of_this_boot=of_this_boot))
-
-    def _entries(self, *, of_this_boot: bool) -> Iterator[JournalEntry]:
-        for entry in self._journal.unfinished():
-            if of_this_boot or self._rebooted(entry):
-                yield entry
+        return tuple(self._planned(entry, forward=forward) for entry in self._journal.unfinished())
 
     def _planned(self, entry: JournalEntry, *, forward: bool) -> Repair:
         try:

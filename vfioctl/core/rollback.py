@@ -79,7 +79,7 @@ class Rollback:
             if isinstance(error, VfioctlError):
                 error.message = why
         try:
-            left = self.go_back(plan, progress, spare=spare, written=written)
+            left = self.carry_out(self.restoring(plan, spare=spare, written=written), plan, progress)
         except VfioctlError as second:
             self.note(entry, JournalState.STUCK, f"{why}; then, rolling back: {second.message}")
             self.mark_wedged(second)
@@ -109,21 +109,6 @@ class Rollback:
             self._journal.mark(marks, boot_id=self.boot_id)
 
     # -- planning --------------------------------------------------------------------------------------
-
-    def go_back(
-        self,
-        plan: Plan,
-        progress: Progress | None,
-        *,
-        rebooted: bool = False,
-        spare: Collection[Key] = NONE,
-        written: frozenset[Key] = NONE,
-    ) -> list[str]:
-        """Restore the state before the plan; return messages about what could not be restored.
-
-        `rebooted`: the host has booted since, so only resources that survive a reboot are restored.
-        """
-        return self.carry_out(self.restoring(plan, rebooted=rebooted, spare=spare, written=written), plan, progress)
 
     def finishing(self, plan: Plan) -> tuple[Change, ...]:
         """Return the changes that complete the plan."""
