@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,8 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 0)  # who made a change is the same on every machine
 
 
 @pytest.fixture
@@ -74,6 +77,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 def timeless(text: str) -> str:
-    """With clock times and durations made equal."""
+    """With clock times, durations, users and their processes made equal."""
+    text = re.sub(r'("user"|"command"): ".*"', r'\1: "..."', re.sub(r'"pid": \d+', '"pid": 1', text))
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "2026-01-01 00:00:00", text)
     return re.sub(r"\b\d+\.\d+ s\b", "0.00 s", re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0.0', text))

@@ -33,6 +33,6 @@ def history(
     if as_json:
         emit_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
         return
-    from vfioctl.console.plan_page import history_table
+    from vfioctl.console.history_page import history_table
 
     draw(history_table(entries, width=width()))

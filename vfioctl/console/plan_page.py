@@ -1,4 +1,4 @@
-"""Renders plans, outcomes and the journal.
+"""Renders plans, outcomes and repairs.
 
 May not know a kind of resource, action, check or fact: each describes itself, and the registry finds it.
 """
@@ -16,9 +16,9 @@ from rich.console import Group as Stack
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console.columns import Column, Heading, Layout, Whole, note_lines, table
+from vfioctl.console.columns import Column, Heading, Layout, Whole, note_lines
 from vfioctl.console.words import plain
-from vfioctl.core.change import Change, Fact, JournalEntry, Outcome, Plan, Repair, Result, Step
+from vfioctl.core.change import Change, Fact, Outcome, Plan, Repair, Result, Step
 from vfioctl.core.registry import Registry
 
 _INDENT = 2
@@ -32,14 +32,6 @@ _WAYS = {
     Result.REBOOTED: "a reboot has undone it; what survives a reboot goes back",
 }
 """What `recover` does, by its result."""
-_HISTORY = (
-    Column("ID", right=True),
-    Column("BEGAN (UTC)"),
-    Column("STATE"),
-    Column("PLAN", optional=True),
-    Column("ENDED (UTC)", optional=True),
-    Column("WHAT"),
-)
 
 
 def planned_page(planned: Plan | Repair, registry: Registry) -> RenderableType:
@@ -55,11 +47,11 @@ def plan_page(plan: Plan, registry: Registry) -> RenderableType:
     rows = _rows(plan.changes, registry)
     return Stack(
         Text(f"Plan {plan.id}: {plain(plan.intent.title())}", style="bold"),
-        *_part("It relies on", _facts(plan.facts, registry)),
-        *_part("Steps", _steps(plan.steps, registry)),
-        *_part("What changes", [_Rows(rows)] if rows else []),
-        *_part("Verified afterwards", _verified(plan, registry, changes=bool(rows))),
-        *_part("Undone by", (Whole(plain(line)) for line in plan.intent.undone_by(plan))),
+        *part("It relies on", _facts(plan.facts, registry)),
+        *part("Steps", step_lines(plan.steps, registry)),
+        *part("What changes", [_Rows(rows)] if rows else []),
+        *part("Verified afterwards", _verified(plan, registry, changes=bool(rows))),
+        *part("Undone by", (Whole(plain(line)) for line in plan.intent.undone_by(plan))),
         *note_lines(plan.notes),
     )
 
@@ -83,7 +75,7 @@ def repair_page(repair: Repair, registry: Registry) -> RenderableType:
     """Render what `recover` would do with an interrupted change."""
     entry = repair.entry
     heading = Heading(
-        f"Cut short: {plain(entry.plan.intent.title())}", f"(plan {entry.plan.id}, began {_time(entry.began)} UTC)"
+        f"Cut short: {plain(entry.plan.intent.title())}", f"(plan {entry.plan.id}, began {clock(entry.began)} UTC)"
     )
     if repair.refused:
         return Stack(heading, *_indented([Text(f"cannot be finished now: {plain(repair.refused)}")]))
@@ -93,23 +85,20 @@ def repair_page(repair: Repair, registry: Registry) -> RenderableType:
     return Stack(
         heading,
         *_indented([Text(_WAYS[repair.result])]),
-        *_part("Steps", _steps(repair.steps, registry)),
-        *_part("What changes", [_Rows(rows)] if rows else []),
+        *part("Steps", step_lines(repair.steps, registry)),
+        *part("What changes", [_Rows(rows)] if rows else []),
     )
-
-
-def history_table(entries: Sequence[JournalEntry], *, width: int) -> RenderableType:
-    """Render journal entries in the order given, for `width` columns."""
-    if not entries:
-        return Text("No changes yet.")
-    header, *lines = table(_HISTORY, [_history_row(entry) for entry in entries], width)
-    return Stack(header, *(part for entry, line in zip(entries, lines, strict=True) for part in (line, *_why(entry))))
 
 
 # -- parts of a plan -----------------------------------------------------------------------------
 
 
-def _part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]:
+def clock(time: str) -> str:
+    """Return an ISO 8601 time to the second, with a space instead of the T."""
+    return plain(time[:19].replace("T", " "))
+
+
+def part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]:
     """Yield a heading and its indented body; nothing if the body is empty."""
     lines = list(_indented(body))
     if lines:
@@ -130,7 +119,7 @@ def _facts(facts: Sequence[Fact], registry: Registry) -> Iterator[Text]:
             yield from _aligned(list(same))
 
 
-def _steps(steps: Sequence[Step], registry: Registry) -> Iterator[RenderableType]:
+def step_lines(steps: Sequence[Step], registry: Registry) -> Iterator[RenderableType]:
     """Yield the steps; adjacent steps with the same reason share one line for it."""
     margin = len(str(len(steps)))
     for why, alike in groupby(enumerate(steps, start=1), key=lambda numbered: numbered[1].why):
@@ -243,22 +232,3 @@ def _concluded(outcome: Outcome, registry: Registry) -> Iterator[Text]:
         for request in outcome.plan.checks:
             lines = registry.check(request.kind).conclude(request.subjects, outcome.report)
             yield from (Text(plain(line)) for line in lines)
-
-
-# -- the journal ---------------------------------------------------------------------------------
-
-
-def _history_row(entry: JournalEntry) -> tuple[str, ...]:
-    began, ended = _time(entry.began), _time(entry.ended or "")
-    return str(entry.id), began, entry.state, entry.plan.id, ended, plain(entry.plan.intent.title())
-
-
-def _why(entry: JournalEntry) -> Iterator[RenderableType]:
-    """Yield the reason of a failed change below its row, never truncated."""
-    if entry.why:
-        yield Padding(Text(plain(entry.why)), (0, 0, 0, 2 * _INDENT))
-
-
-def _time(text: str) -> str:
-    """Return an ISO 8601 time to the second, with a space instead of the T."""
-    return plain(text[:19].replace("T", " "))

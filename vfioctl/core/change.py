@@ -236,6 +236,15 @@ class JournalState(StrEnum):
     REBOOTED = "rebooted"
 
 
+class Caller(Value):
+    """Who made a change. Empty texts and no pid: unknown, as in entries of releases that did not record it."""
+
+    user: str = Field(default="", description="the user's name, or the number of a user without a name")
+    sudo_user: str = Field(default="", description="the user who called sudo; empty without sudo")
+    pid: int | None = None
+    command: str = Field(default="", description="the command line, cut at 1000 characters")
+
+
 class JournalEntry(Value):
     """One change in the journal. Times are ISO 8601 in UTC."""
 
@@ -245,8 +254,9 @@ class JournalEntry(Value):
     boot_id: str
     began: str
     ended: str | None = None
-    why: str = Field("", description="what went wrong, for a change that was not done")
+    why: str = Field(default="", description="what went wrong, for a change that was not done")
     reached: int | None = Field(None, description="the last step that was begun, where it is recorded")
+    caller: Caller = Field(default=Caller(), description="who made the change")
 
 
 class Repair(Value):

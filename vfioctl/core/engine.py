@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 from vfioctl.core.action import Context, Progress
+from vfioctl.core.caller import this_process
 from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result, Step
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
@@ -79,7 +80,7 @@ class Engine:
             # under the lock, an open journal entry is unfinished: no other process is working on it
             self._refuse_outdated(plan)
             context = self._rollback.context(plan)
-            entry = self._journal.begin(plan, boot_id=self.boot_id, now=now())
+            entry = self._journal.begin(plan, boot_id=self.boot_id, now=now(), caller=this_process())
             outcome = self._carry_out(entry, plan, context, progress)
             return outcome.model_copy(update={"seconds": time.monotonic() - began})
 

@@ -9,16 +9,21 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vfioctl.core.change import JournalEntry, JournalState, Plan
+from vfioctl.core.change import Caller, JournalEntry, JournalState, Plan
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.registry import Registry
 from vfioctl.core.store import Store
 from vfioctl.errors import BadDocument, Unfinished
 
-_COLUMNS = "id, plan, state, boot_id, began, ended, why, reached"
+_COLUMNS = "id, plan, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command"
+_BEGIN = """
+    INSERT INTO journal (plan, state, boot_id, began, user, sudo_user, pid, command)
+    VALUES (?, 'open', ?, ?, ?, ?, ?, ?)
+"""
 _NEWEST = f"SELECT {_COLUMNS} FROM journal ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
 _UNFINISHED = f"SELECT {_COLUMNS} FROM journal WHERE state IN ('open', 'stuck') ORDER BY id DESC"  # noqa: S608 - constants
 _MARKS = "SELECT subject, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY subject"
+_UNKNOWN = Caller()
 
 
 class Journal:
@@ -27,12 +32,12 @@ class Journal:
     def __init__(self, store: Store, registry: Registry) -> None:
         self.store, self._registry = store, registry
 
-    def begin(self, plan: Plan, *, boot_id: str, now: str) -> int:
+    def begin(self, plan: Plan, *, boot_id: str, now: str, caller: Caller = _UNKNOWN) -> int:
         """Record a change before its first write and return its entry number. Raises Unfinished, StoreDamaged."""
         with self.store.transaction() as db:
             entry = db.execute(
-                "INSERT INTO journal (plan, state, boot_id, began) VALUES (?, 'open', ?, ?)",
-                (plan.model_dump_json(), boot_id, now),
+                _BEGIN,
+                (plan.model_dump_json(), boot_id, now, caller.user, caller.sudo_user, caller.pid, caller.command),
             ).lastrowid
             assert entry is not None
             _take(db, entry, plan.subjects)
@@ -99,7 +104,7 @@ class Journal:
         return plan_in(self._registry, entry, text)
 
     def _entry(self, row: tuple[Any, ...]) -> JournalEntry:
-        number, text, state, boot_id, began, ended, why, reached = row
+        number, text, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command = row
         return JournalEntry(
             id=number,
             plan=plan_in(self._registry, number, text),
@@ -109,6 +114,7 @@ class Journal:
             ended=ended,
             why=why,
             reached=reached,
+            caller=Caller(user=user, sudo_user=sudo_user, pid=pid, command=command),
         )
 
 

@@ -69,6 +69,15 @@ MIGRATIONS = (
         ALTER TABLE mark RENAME COLUMN address TO subject;
         """,
     ),
+    Migration(
+        5,
+        """
+        ALTER TABLE journal ADD COLUMN user TEXT NOT NULL DEFAULT '';
+        ALTER TABLE journal ADD COLUMN sudo_user TEXT NOT NULL DEFAULT '';
+        ALTER TABLE journal ADD COLUMN pid INTEGER;
+        ALTER TABLE journal ADD COLUMN command TEXT NOT NULL DEFAULT '';
+        """,
+    ),
 )
 """The core's migrations. Subsystems contribute theirs with the same version numbers."""
 

@@ -15,7 +15,8 @@ from vfioctl.binding.model.intents import UnbindIntent
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.console import words
 from vfioctl.console.columns import Column, Heading, Whole, table
-from vfioctl.console.plan_page import history_table, outcome_page, plan_page
+from vfioctl.console.history_page import history_table
+from vfioctl.console.plan_page import outcome_page, plan_page
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact, Intent, JournalEntry, Outcome, Phase, Plan, Step
 from vfioctl.core.registry import Parts, Registry

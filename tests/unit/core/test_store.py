@@ -16,6 +16,7 @@ import pytest
 
 from tests.hosts.machines import HOSTS, REGISTRY, copy, machine, original, state
 from vfioctl.core import store
+from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.store import Migration, Store, placed
@@ -27,7 +28,7 @@ INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open',
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))
 OLD_PLAN = (HOSTS.parent / "data" / "first-release" / "bind-hgx8.json").read_text(encoding="utf-8")
 OLD_INSERT = INSERT.replace("'p'", "?")
-VERSION = 4
+VERSION = 5
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -231,6 +232,7 @@ class TestOlderVersions:
         journal = Journal(older, REGISTRY)
         assert journal.marks(boot_id="b") == {}
         assert [entry.plan.intent.verb for entry in journal.entries()] == ["bind"]
+        assert [entry.caller for entry in journal.entries()] == [Caller()]
         assert not read_records(older, boot_id="b").created
         assert not read_records(older, boot_id="b").names
         assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "vgpu", "type_name"}
@@ -252,6 +254,18 @@ class TestOlderVersions:
         assert count(older) == 1, "and nothing is lost"
         assert journal.marks(boot_id="b") == {MARK.address: MARK}
         assert [entry.plan.version for entry in journal.entries()] == [2]
+        assert [entry.caller for entry in journal.entries()] == [Caller()]
+
+    def test_of_the_last_release_has_changes_of_an_unknown_caller(
+        self, ledger: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = machine(copy(original("laptop")), ledger.file).binding.plan_bind(["01:00.0"])
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "MIGRATIONS", until(store.MIGRATIONS, 4))
+            with Store(ledger.file, until(MIGRATIONS, 4)).transaction() as db:
+                db.execute(OLD_INSERT, (plan.model_dump_json(),))
+        (entry,) = Journal(ledger, REGISTRY).entries()
+        assert (entry.plan, entry.caller, version(ledger)) == (plan, Caller(), 4)
 
     def test_are_made_newer_by_one_of_several(self, older: Store) -> None:
         program = f'{PROGRAM}with store.transaction() as db:\n    db.execute("{INSERT}")\n'
@@ -261,7 +275,7 @@ class TestOlderVersions:
         assert (version(older), count(older)) == (VERSION, 5)
 
     @pytest.mark.parametrize(
-        "last", [Migration(5, "CREATE TABLE odd (x); nonsense;"), Migration(5, run="tests.unit.core.test_store:fails")]
+        "last", [Migration(6, "CREATE TABLE odd (x); nonsense;"), Migration(6, run="tests.unit.core.test_store:fails")]
     )
     def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, last: Migration) -> None:
         was = version(older)

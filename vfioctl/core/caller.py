@@ -1,0 +1,38 @@
+"""Tells who runs this process, for the journal. Reads the environment and the user database, and writes nothing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import sys
+
+from vfioctl.core.change import Caller
+
+LONGEST = 1000
+"""Maximum length in characters of what is recorded of a command line, and of a user's name."""
+_CUT = " ..."
+
+
+def this_process() -> Caller:
+    """Return the user, the user who called sudo, the process id and the command line of this process."""
+    return Caller(
+        user=_user(),
+        sudo_user=_recordable(os.environ.get("SUDO_USER", "")),
+        pid=os.getpid(),
+        command=_recordable(shlex.join(getattr(sys, "argv", ()))),  # an embedded interpreter may have none
+    )
+
+
+def _user() -> str:
+    number = os.getuid()
+    try:
+        return _recordable(pwd.getpwuid(number).pw_name)
+    except KeyError:  # as in a container without the host's user database
+        return str(number)
+
+
+def _recordable(text: str) -> str:
+    """Bound the text, and write bytes that are no UTF-8 as escapes: SQLite accepts only valid text."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return whole if len(whole) <= LONGEST else whole[: LONGEST - len(_CUT)] + _CUT
