@@ -23,6 +23,7 @@ FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "
 """Platform drivers of firmware framebuffers."""
 VFIO_DEVICE = "anon_inode:[vfio-device]"
 """The name in /proc of a VFIO device that was opened through its group."""
+NO_PROCESSES = "the capture has no processes"
 
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
@@ -167,6 +168,10 @@ class UnitStates(Protocol):
 
 class Processes(Protocol):
     """Reads which processes use devices, and the devices below a device."""
+
+    @property
+    def processes_unknown(self) -> str:
+        """The reason why it is unknown which processes use devices; empty if processes can be read."""
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         """The device files that a process has open or mapped. Raises KernelRefused (ENOENT when it has ended)."""

@@ -153,7 +153,7 @@ def test_holders(run: Run, golden: Golden) -> None:
 
 
 def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
-    assert "No processes are recorded of this host" in run("holders gpu0 --host hgx8").out
+    assert "the capture has no processes" in run("holders gpu0 --host hgx8").out
 
 
 @pytest.mark.parametrize("host", WITH_VGPUS)

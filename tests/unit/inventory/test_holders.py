@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import HOSTS, GrowingTree, function, inventory_of
+from tests.hosts.machines import HOSTS, GrowingTree, function, inventory_of, original, written
 from tests.unit.conftest import Run
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
@@ -233,6 +233,39 @@ class TestGroupsThatAreOpen:
         found = read_holders(Busy(machine, ""), [ON_VFIO], inventory_of(ON_VFIO))
         assert only(found).kind == HolderKind.PROCESS
         assert not read_holders(Busy(HostOfOneGpu(), ""), [GPU], inventory_of(GPU)).holders
+
+
+# -- captures ---------------------------------------------------------------------------------------------
+
+
+class TestCaptures:
+    """A captured directory and a recording: they have devices, but often no processes."""
+
+    @pytest.fixture(params=["--root", "--host"])
+    def capture(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+        if request.param == "--host":
+            return "--host a2"
+        return f"--root {written(original('a2'), tmp_path)}"
+
+    def test_live_mdevs_count_and_are_not_planned_over(self, run: Run, capture: str) -> None:
+        document = run(f"holders 08:00.4 --json {capture}").document
+        assert [(holder["kind"], holder["name"]) for holder in document["holders"] if holder["kind"] == "mdev"] == [
+            ("mdev", "6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d")
+        ]
+        answer = run(f"bind 08:00.4 --dry-run {capture}")
+        assert answer.code == 4
+        assert "6d3f2c1a" in answer.err
+
+    def test_who_has_a_device_open_is_unknown_not_nobody(self, run: Run, capture: str) -> None:
+        answer = run(f"holders 08:00.6 {capture}")
+        assert "Nobody" not in answer.out
+        assert "unknown: the capture has no processes" in answer.out
+        assert run(f"holders 08:00.6 --json {capture}").document["unknown"] == "the capture has no processes"
+        assert "unknown: the capture has no processes" in run(f"bind 08:00.6 --dry-run {capture}").out
+
+    def test_a_simulated_host_and_a_recording_with_processes_are_known(self, run: Run) -> None:
+        for host in ("--simulate a2", "--host busy"):
+            assert run(f"holders gpu0 --json {host}").document["unknown"] == ""
 
 
 # -- disks ----------------------------------------------------------------------------------------------

@@ -219,6 +219,14 @@ class TestRefusals:
         _, status = os.waitpid(found, 0)
         assert os.waitstatus_to_exitcode(status) == (42 if os.geteuid() == 0 else 1)
 
+    def test_a_captured_device_node_is_not_opened(self, tmp_path: Path) -> None:
+        node = tmp_path / "dev/vfio/7"
+        node.parent.mkdir(parents=True)
+        node.write_text("")
+        with pytest.raises(KernelRefused) as caught:
+            Live(str(tmp_path)).viable(7)
+        assert caught.value.symbol == "EROFS"
+
     def test_a_captured_directory_shows_nothing_of_this_machine(self, tmp_path: Path) -> None:
         captured = Live(str(tmp_path))
         for ask, subject in ((captured.open_nodes, "1"), (captured.below, "/sys/devices"), (captured.claimed, "1:0")):
@@ -252,9 +260,31 @@ class TestDevicesBelow:
             ("net/eth0", "net", ""),
         }
 
-    def test_of_a_function_that_has_gone_are_refused(self) -> None:
-        with pytest.raises(KernelRefused):
-            Live().below("/sys/bus/pci/devices/ffff:ff:1f.7")
+        captured = Live(str(tmp_path)).below("/0000:01:00.0")
+        assert captured == [d._replace(path=d.path.removeprefix(str(tmp_path))) for d in processes.below(str(home))], (
+            "a captured directory shows its own, in the same order"
+        )
+
+    def test_of_a_captured_directory_may_not_lead_out_of_it(self, tmp_path: Path) -> None:
+        for name in ("card0", "card1", "card2"):
+            (tmp_path / "gpu" / name).mkdir(parents=True)
+            (tmp_path / "gpu" / name / "subsystem").symlink_to("/sys/class/drm")
+        (tmp_path / "gpu/card0/dev").symlink_to("/proc/version")
+        os.mkfifo(tmp_path / "gpu/card1/dev")
+        (tmp_path / "gpu/again").symlink_to("/gpu")
+        deep = tmp_path / "gpu/card2"
+        for _ in range(500):
+            deep /= "d"
+        os.makedirs(deep)
+        found = Live(str(tmp_path)).below("/gpu")
+        assert [(d.path, d.subsystem, d.number) for d in found] == [
+            (f"/gpu/{name}", "drm", "") for name in ("card0", "card1", "card2")
+        ]
+
+    def test_of_a_function_that_has_gone_are_refused(self, tmp_path: Path) -> None:
+        for host in (Live(), Live(str(tmp_path))):
+            with pytest.raises(KernelRefused):
+                host.below("/sys/bus/pci/devices/ffff:ff:1f.7")
 
 
 class TestBlockDevices:

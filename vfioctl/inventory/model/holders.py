@@ -70,6 +70,7 @@ class Holders(Value):
     unread: int = Field(default=0, description="processes whose open files could not be read")
     marks: tuple[Mark, ...] = Field(default=(), description="what the ledger says against these devices")
     hidden: str = Field(default="", description="why some processes may be hidden from vfioctl")
+    unknown: str = Field(default="", description="why it is unknown whether processes hold them")
 
     @property
     def refusing(self) -> tuple[Holder, ...]:

@@ -43,6 +43,8 @@ def unread_notes(holders: Holders) -> tuple[str, ...]:
         notes.append(f"{some} could not be read, and may hold the devices too")
     if holders.hidden:
         notes.append(f"processes may be hidden: {holders.hidden}")
+    if holders.unknown:
+        notes.append(f"whether a process holds the devices is unknown: {holders.unknown}")
     return tuple(notes)
 
 

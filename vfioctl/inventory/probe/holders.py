@@ -14,7 +14,7 @@ from vfioctl.inventory.probe.disks import Disks
 from vfioctl.inventory.probe.guests import device_at
 from vfioctl.inventory.probe.network import Network
 from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
-from vfioctl.inventory.probe.processes import Process, Processes, identities
+from vfioctl.inventory.probe.processes import Process, Processes, Running, identities
 from vfioctl.inventory.probe.remedies import remedy
 from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
 from vfioctl.kernel.places import MDEV_DEVICES
@@ -39,9 +39,8 @@ def read_holders(
     free = [f for f, _ in looked_at if f.on_vfio and f.address not in taken and f.iommu_group is not None]
     found += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
     found += _vfs(functions, inventory, found)
-    found.sort(key=lambda holder: (holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path))
     asked = tuple(function.address for function in functions)
-    return Holders(devices=asked, holders=tuple(found), read=running.read, unread=running.unread, hidden=running.hidden)
+    return _sorted_holders(asked, found, running)
 
 
 def read_mdev_holders(
@@ -59,9 +58,20 @@ def read_mdev_holders(
     taken = {holder.address for holder in found}
     free = [(mdev, group) for mdev, group in groups.items() if group is not None and mdev not in taken]
     found += _open_groups(kernel, free, running.processes)
-    found.sort(key=lambda holder: (holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path))
+    return _sorted_holders(mdevs, found, running)
+
+
+def _sorted_holders(asked: Iterable[Subject], found: Iterable[Holder], running: Running) -> Holders:
+    def order(holder: Holder) -> tuple[object, ...]:
+        return holder.address.order, _ORDER.index(holder.kind), holder.pid or 0, holder.path
+
     return Holders(
-        devices=tuple(mdevs), holders=tuple(found), read=running.read, unread=running.unread, hidden=running.hidden
+        devices=tuple(asked),
+        holders=tuple(sorted(found, key=order)),
+        read=running.read,
+        unread=running.unread,
+        hidden=running.hidden,
+        unknown=running.unknown,
     )
 
 

@@ -43,6 +43,8 @@ class Running(NamedTuple):
     unread: int
     hidden: str
     """Why some processes may be hidden; empty if all are visible."""
+    unknown: str
+    """Why nothing is known about processes; empty if they can be read."""
 
 
 class Identity(NamedTuple):
@@ -62,7 +64,7 @@ class Processes:
 
     def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
-        self._hidden = _hidden(kernel, pids)
+        self._hidden, self._unknown = _hidden(kernel, pids), kernel.processes_unknown
         self._answers = kernel.survey(look, pids, timeout=timeout)
 
     def results(self) -> Running:
@@ -79,7 +81,7 @@ class Processes:
                 name, nodes, given, vmm, readable = seen
                 unread += not readable
                 found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, readable))
-        return Running(found, len(found) - unread, unread + silent, self._hidden)
+        return Running(found, len(found) - unread, unread + silent, self._hidden, self._unknown)
 
 
 def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:

@@ -39,7 +39,8 @@ def _parts(found: Holders) -> Iterator[RenderableType]:
     taken = {holder.address for holder in found.refusing}
     if free := [address for address in found.devices if address not in taken]:
         yield from [Text()] if taken else []
-        yield Text(f"Nobody holds {words.listed(free)}.")
+        listed = words.listed(free)
+        yield Text(f"Whether anybody holds {listed} is unknown." if found.unknown else f"Nobody holds {listed}.")
     yield from note_lines(_notes(found))
 
 
@@ -90,5 +91,5 @@ def _notes(found: Holders) -> Iterator[str]:
         yield f"{found.unread} process{'' if one else 'es'} could not be read, and may hold it too; root can read more."
     if found.hidden:
         yield f"Processes may be hidden: {words.plain(found.hidden)}."
-    if not found.unread and not found.read:
-        yield "No processes are recorded of this host."
+    if found.unknown:
+        yield f"unknown: {words.plain(found.unknown)}; some may hold a device."

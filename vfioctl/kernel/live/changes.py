@@ -34,6 +34,7 @@ class _Locks(threading.local):
 class LiveChange:
     """`_read_only`: every change is refused."""
 
+    _root: str
     _read_only: bool
     _timeouts: Timeouts
     _workers: Workers
@@ -121,6 +122,8 @@ class LiveChange:
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
+        if self._root:  # a captured device node is one of this machine
+            raise KernelRefused(path, errnos.EROFS)
         try:
             errno, flags = self._workers.group_flags(self._at(path), timeout=_GROUP_SECONDS)
         except Unreturned:

@@ -20,7 +20,7 @@ from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNo
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
 # Directories of sysfs that contain no devices but many files.
-_WITHOUT_DEVICES = frozenset(
+WITHOUT_DEVICES = frozenset(
     {"holders", "integrity", "mq", "msi_irqs", "power", "queue", "queues", "slaves", "statistics", "trace"}
 )
 
@@ -121,7 +121,7 @@ def _below(path: str, found: list[Descendant]) -> None:
 
 def _directories(path: str) -> list[str]:
     with os.scandir(path) as entries:
-        names = [e.name for e in entries if e.name not in _WITHOUT_DEVICES and e.is_dir(follow_symlinks=False)]
+        names = [e.name for e in entries if e.name not in WITHOUT_DEVICES and e.is_dir(follow_symlinks=False)]
     return [f"{path}/{name}" for name in sorted(names) if not PCI_ADDRESS.fullmatch(name)]
 
 

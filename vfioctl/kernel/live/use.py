@@ -6,11 +6,11 @@ Modules are imported when they are used, so that a listing starts quickly.
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, OpenNode
+from vfioctl.kernel.protocol import NO_PROCESSES, PCI_DEVICES, Descendant, Directory, OpenNode
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.workers import Workers
 
@@ -18,11 +18,19 @@ T = TypeVar("T")
 
 
 class LiveUse:
-    """`_root` is empty for this machine. For a captured directory there is nothing to read here."""
+    """`_root` is empty for this machine. A captured directory has devices, but no processes and no users."""
 
     _root: str
     _timeouts: Timeouts
     _workers: Workers
+
+    if TYPE_CHECKING:
+
+        def directory(self, path: str, wanted: Collection[str]) -> Directory: ...
+
+    @property
+    def processes_unknown(self) -> str:
+        return NO_PROCESSES if self._root else ""
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         from vfioctl.kernel.live.processes import open_nodes
@@ -30,6 +38,10 @@ class LiveUse:
         return self._asked(f"/proc/{pid}", open_nodes, pid)
 
     def below(self, path: str) -> Sequence[Descendant]:
+        if self._root:
+            from vfioctl.kernel.live.captured import below_captured
+
+            return below_captured(self.directory, path)
         from vfioctl.kernel.live.processes import below
 
         return self._asked(path, below, path)

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
-from vfioctl.kernel.protocol import EVERY_LINK, Descendant, Directory, NvmlAnswer, OpenNode, Prefixes, Unanswered
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    NO_PROCESSES,
+    Descendant,
+    Directory,
+    NvmlAnswer,
+    OpenNode,
+    Prefixes,
+    Unanswered,
+)
 from vfioctl.kernel.recorded import processes
 from vfioctl.kernel.recorded.config_space import config_of, rom_of
 from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
@@ -130,6 +139,11 @@ class Recorded:
         return lambda: known or Unanswered("not recorded")
 
     # -- users and devices --------------------------------------------------------------------------
+
+    @property
+    def processes_unknown(self) -> str:
+        recorded = any(name.isdecimal() for name in self.tree.directories.get("/proc", ()))
+        return "" if recorded else NO_PROCESSES
 
     def open_nodes(self, pid: str) -> Sequence[OpenNode]:
         return processes.open_nodes(self.tree, pid)

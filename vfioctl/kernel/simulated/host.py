@@ -74,6 +74,10 @@ class Simulated(Recorded):
     def read_only(self) -> str:
         return ""
 
+    @property
+    def processes_unknown(self) -> str:
+        return ""  # a simulated host is whole: processes that it does not have do not exist
+
     def writable(self, path: str) -> bool:
         return True
 
