@@ -14,6 +14,11 @@ import pytest
 from vfioctl.app import main
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+_EXIT_CODES = Path(__file__).resolve().parents[2] / "docs/reference/exit-codes.md"
+FAILURES = {int(code) for code in re.findall(r"^\| (\d+) \|", _EXIT_CODES.read_text(encoding="utf-8"), re.MULTILINE)}
+"""The documented exit codes of failures."""
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+"""Characters other than a newline that a terminal acts on: C0, DEL, C1."""
 
 
 class Answer(NamedTuple):
