@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vfioctl.errors import BadSpec, KernelRefused
-from vfioctl.inventory.api import InventoryApi, Waiting, until_released
+from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
 if TYPE_CHECKING:
     from vfioctl.binding.model.circumstances import Circumstances
@@ -147,6 +147,7 @@ class BindingApi:
         return plan_bind(inventory, intent, self._circumstances(concerned, holders, intent))
 
     def _unbind(self, inventory: Inventory, intent: UnbindIntent, processes: Processes) -> Draft:
+        from vfioctl.binding.model.binding import same_driver
         from vfioctl.binding.model.circumstances import Circumstances
         from vfioctl.binding.plan.bind import plan_unbind
         from vfioctl.binding.records import recorded_bindings, recorded_settings
@@ -154,7 +155,8 @@ class BindingApi:
         concerned = self._concerned(inventory, intent.devices)
         holders = self._holders([f for f in concerned if f.driver], inventory, processes)
         identities = {function.address: function.identity for function in inventory.functions}
-        circumstances, store = Circumstances(holders=holders), self._session.store
+        selective = any(same_driver(n, intent.driver) and has_aliases(self._kernel, n) for n in inventory.drivers)
+        circumstances, store = Circumstances(holders=holders, selective=selective), self._session.store
         if not self._session.ledger.exists():  # no boot id is needed then
             return plan_unbind(inventory, intent, {}, circumstances)
         boot_id = self._session.boot_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from vfioctl.binding.model.binding import Binding
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, same_driver
 from vfioctl.core.change import Change, JournalState, Plan
 from vfioctl.core.journal import plan_in
 from vfioctl.core.registry import Registry
@@ -46,11 +46,24 @@ class PreviousBindings:
                 db.execute(_REMEMBER, (change.subject, *record))
 
     def end(self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState) -> None:
-        """Delete the records of a bind that was rolled back, and of devices that were returned."""
+        """Delete the records of a bind that was rolled back, and of devices that have their recorded driver again."""
         if plan.intent.verb == "unbind" and state == JournalState.DONE:
-            db.executemany("DELETE FROM previous WHERE address = ?", [(subject,) for subject in plan.subjects])
+            elsewhere = _elsewhere(db, plan)
+            returned = [(subject,) for subject in plan.subjects if subject not in elsewhere]
+            db.executemany("DELETE FROM previous WHERE address = ?", returned)
         if state in (JournalState.BACK, JournalState.REBOOTED):
             db.execute("DELETE FROM previous WHERE journal = ?", (entry,))
+
+
+def _elsewhere(db: sqlite3.Connection, plan: Plan) -> set[str]:
+    """Return the devices that `--to` gave to another driver: a plain `unbind` still restores the recorded one."""
+    recorded = dict(db.execute("SELECT address, driver FROM previous").fetchall())
+    goals = {change.subject: Binding.parse(change.after).driver for change in plan.changes_of("binding")}
+    return {
+        each
+        for each, driver in goals.items()
+        if recorded.get(each) and driver != KERNEL_CHOICE and not same_driver(recorded[each], driver)
+    }
 
 
 def recorded_bindings(

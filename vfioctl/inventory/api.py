@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import DeviceInUse
-from vfioctl.inventory.probe.drivers import drivers_of
+from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.probe.processes import Processes
     from vfioctl.session import Session
 
-__all__ = ["InventoryApi", "Processes", "Waiting", "drivers_of", "until_released"]
+__all__ = ["InventoryApi", "Processes", "Waiting", "drivers_of", "has_aliases", "until_released"]
 T = TypeVar("T")
 Waiting = Callable[["Sequence[Holder]", float], None]
 """Callback (holders, seconds until the timeout), called while a use case waits for holders."""

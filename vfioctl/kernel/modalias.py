@@ -86,6 +86,11 @@ class Aliases:
         found = [alias for alias in near if alias.bus == bus and alias.fits(ids)]
         return tuple(sorted(found, key=lambda alias: alias.wildcards))
 
+    def names(self, module: str) -> bool:
+        """Whether a line names the module: its drivers then take only devices that match such a line."""
+        line = rf"^alias (?:{NATIVE}|{VFIO}):\S+ {re.escape(module)}$"
+        return re.search(line, self._text, re.MULTILINE) is not None
+
     def modules(self, modalias: str, bus: str = NATIVE) -> tuple[str, ...]:
         """The modules for a device, each once, in the order of `matching`."""
         return tuple(dict.fromkeys(alias.module for alias in self.matching(modalias, bus)))

@@ -9,7 +9,8 @@ import pytest
 from tests.hosts.machines import REGISTRY, copy, function, inventory_of, machine, original
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
 from vfioctl.binding.model.intents import UnbindIntent
-from vfioctl.binding.plan.bind import Bindings, plan_unbind
+from vfioctl.binding.plan.asked_driver import Bindings
+from vfioctl.binding.plan.bind import plan_unbind
 from vfioctl.core.change import Change, Plan, Result
 from vfioctl.errors import BadSpec, DeviceInUse, VfioctlError
 from vfioctl.inventory.model.functions import Function
@@ -128,9 +129,10 @@ class TestWithoutARecord:
 
 class TestToADriver:
     def test_the_devices_asked_for_get_it_and_their_companions_their_own(self) -> None:
-        plan = planned(GPU, AUDIO, records={AUDIO.address: was("snd_hda_intel")}, driver="nouveau")
+        gpu = GPU.model_copy(update={"available_drivers": ("nvidia", "nouveau", "vfio-pci")})
+        plan = planned(gpu, AUDIO, records={AUDIO.address: was("snd_hda_intel")}, driver="nouveau")
         assert after(plan) == {"0000:41:00.0": was("nouveau"), "0000:41:00.1": was("snd_hda_intel")}
-        assert plan.steps[0].target == "nvidia", "the modules that could have it, as nouveau is not loaded"
+        assert loaded(plan) == ["nouveau"]
 
     def test_one_native_driver_can_be_changed_for_another(self) -> None:
         gpu = GPU.model_copy(update={"driver": "nouveau", "driver_override": None})
@@ -147,6 +149,7 @@ class TestToADriver:
 
     def test_the_boot_display_in_use_keeps_its_driver(self) -> None:
         shown = GPU.model_copy(update={"driver": "nvidia", "driver_override": None, "boot_vga": True})
+        shown = shown.model_copy(update={"available_drivers": ("nvidia", "nouveau", "vfio-pci")})
         assert "boot display and in use" in refused(DeviceInUse, shown, driver="nouveau").message
         assert planned(shown).nothing_to_do
         dark = GPU.model_copy(update={"boot_vga": True})
@@ -196,7 +199,8 @@ class TestWhatIsWrittenIsWhatThePlanShows:
         assert [step.value for step in plan.steps if step.action == "override"] == ["snd_hda_intel", "\n"]
 
     def test_all_spellings_are_listed_of_one_that_is_not_registered(self) -> None:
-        plan = planned(GPU, driver="i2c_nvidia-gpu")
+        gpu = GPU.model_copy(update={"available_drivers": ("i2c_nvidia_gpu", "vfio-pci")})
+        plan = planned(gpu, driver="i2c_nvidia-gpu")
         aims = [(step.value, step.alternatives) for step in plan.steps if step.action == "override"]
         assert aims == [("i2c_nvidia-gpu", ("i2c-nvidia-gpu", "i2c_nvidia_gpu")), ("\n", ())]
 

@@ -37,7 +37,9 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     """Give devices back to the drivers they had.
 
     Restores the driver and driver_override from before bind, for the whole card and what was bound with it, and also
-    consoles, power settings and services. Without a record, the kernel chooses the driver. A device that a guest has
+    consoles, power settings and services. Without a record, the kernel chooses the driver.
+    --to refuses a driver whose aliases do not match the device; the record is kept, so that a later unbind without --to
+    restores the driver from before bind. A device that a guest has
     open is refused, because the kernel would wait for the guest forever.
     """
     session = opened(ctx)

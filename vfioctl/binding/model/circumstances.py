@@ -33,6 +33,8 @@ class Circumstances:
     readings: tuple[Reading, ...] = ()
     can_be_reset: frozenset[PciAddress] = frozenset()
     """Functions that have a `reset` file."""
+    selective: bool = False
+    """Whether the driver asked for takes only devices that match its aliases in modules.alias."""
     idle_devices_sleep: bool | None = None
     """The inverse of vfio-pci's parameter disable_idle_d3."""
 

@@ -8,11 +8,13 @@ from pydantic import Field
 
 from vfioctl.binding.model.binding import Binding, binding_in, same_driver
 from vfioctl.core.change import Change, Intent, Plan
+from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.holders import TakesDevices
 from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.inventory.model.values import PciAddress
 
 _SETTINGS = frozenset({"service", "persistence", "console", "framebuffer", "d3cold", "power", "lock"})
+_NOT_BY_ONE = "no single command: the functions of these cards are on VFIO in part"
 _MOVING = frozenset({"module", "binding"}) | _SETTINGS
 
 
@@ -48,7 +50,11 @@ class BindIntent(TakesDevices):
         )
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
+        before = _drivers_before(plan)
+        if before and all(map(_on_vfio, before.values())):
+            return _bound_again(before, self.devices)
+        if any(_on_vfio(binding_in(fact).driver) for fact in plan.facts_of(FUNCTION)):
+            return (_NOT_BY_ONE,)
         return f"vfioctl unbind {' '.join(self.devices)}", "which puts back what is recorded before the first step"
 
 
@@ -72,8 +78,14 @@ class UnbindIntent(TakesDevices):
         return _moves_what_it_knows(plan) and not stops
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
-        return (f"vfioctl bind {' '.join(self.devices)}{' --with-group' if self.with_group else ''}",)
+        before = _drivers_before(plan)
+        if all(map(_on_vfio, before.values())) and not _left_native(plan, self.devices):
+            own = {address.slot for address in self.devices}
+            return _bound_again(before, self.devices, with_group=not {PciAddress(each).slot for each in before} <= own)
+        natives = {address: driver for address, driver in before.items() if driver and not _on_vfio(driver)}
+        if natives == before:
+            return tuple(f"vfioctl unbind {address} --to {driver}" for address, driver in natives.items())
+        return (_NOT_BY_ONE,)
 
 
 class ResetIntent(TakesDevices):
@@ -132,6 +144,31 @@ def _title(verb: str, devices: tuple[PciAddress, ...], goal: str, options: tuple
     listed = f"{', '.join(most)} and {last}" if most else str(last)
     given = " ".join(option for option, wanted in options if wanted)
     return " ".join(filter(None, (verb, listed, goal, given)))
+
+
+def _drivers_before(plan: Plan) -> dict[str, str | None]:
+    """Return the driver from which the plan moves each function."""
+    return {change.subject: _before(change).driver for change in plan.changes_of("binding")}
+
+
+def _on_vfio(driver: str | None) -> bool:
+    return driver is not None and is_vfio_driver(driver)
+
+
+def _left_native(plan: Plan, devices: tuple[PciAddress, ...]) -> bool:
+    """Return whether the plan leaves alone a function of these cards that `bind` would take from its driver."""
+    slots, moved = {address.slot for address in devices}, set(plan.subjects)
+    others = [fact for fact in plan.facts_of(FUNCTION) if fact.subject not in moved]
+    return any(PciAddress(fact.subject).slot in slots and not _on_vfio(binding_in(fact).driver) for fact in others)
+
+
+def _bound_again(
+    before: dict[str, str | None], devices: tuple[PciAddress, ...], *, with_group: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that bind the devices to the VFIO drivers that they had."""
+    asked = {driver: [d for d in devices if before.get(d) == driver] for driver in before.values()}
+    more = " --with-group" if with_group else ""
+    return tuple(f"vfioctl bind {' '.join(those)} --driver {driver}{more}" for driver, those in asked.items() if those)
 
 
 def _moves_what_it_knows(plan: Plan) -> bool:

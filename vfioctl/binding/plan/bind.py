@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from vfioctl.binding.checks import ANSWERS, VIABLE
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_of, same_driver
 from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
+from vfioctl.binding.plan.asked_driver import Bindings, check_driver_name, refuse_unable
 from vfioctl.binding.plan.held import refuse_held
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
 from vfioctl.binding.resources.driver import binding_change
@@ -20,15 +20,13 @@ from vfioctl.inventory.model.preconditions import refuse_marked
 from vfioctl.inventory.model.scope import Scope, function_fact, in_order, named, scope_of
 from vfioctl.inventory.model.values import PciAddress
 
-Bindings = Mapping[PciAddress, Binding]
-
 
 def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumstances = NOTHING_KNOWN) -> Draft:
     """Plan binding the devices' cards to vfio-pci or to each function's variant driver.
 
     Raises NoIommu, BadSpec, DeviceInUse, GroupNotViable.
     """
-    _check_driver_name(intent.driver)
+    check_driver_name(intent.driver)
     if intent.driver and not is_vfio_driver(intent.driver):
         raise BadSpec(
             f"{intent.driver} is not a VFIO driver", hint=f"to give a device to it: vfioctl unbind --to {intent.driver}"
@@ -65,14 +63,15 @@ def plan_unbind(
     `settings` are restored too. `intent.driver` (`--to`) names another driver for the devices asked for.
     Raises BadSpec, DeviceInUse.
     """
-    _check_driver_name(intent.driver)
+    check_driver_name(intent.driver)
     if intent.driver and is_vfio_driver(intent.driver):
         raise BadSpec(f"{intent.driver} is a VFIO driver", hint=f"use: vfioctl bind --driver {intent.driver}")
     scope = scope_of(inventory, intent.devices)
     _refuse_bridges(inventory, intent)
     _refuse_unanswering(inventory, scope.own)
-    _refuse_dark_console(inventory, intent)
+    refuse_unable(inventory, intent, records, circumstances)
     returning = _returning(inventory, intent, scope, records)
+    _refuse_dark_console(inventory, returning)
     goals = {a: _return_goal(a, intent, records, inventory.drivers) for a in returning}
     chosen = [address for address, goal in goals.items() if goal.driver == KERNEL_CHOICE]
     notes = [
@@ -90,11 +89,6 @@ def _can_return(setting: Change, goals: Bindings) -> bool:
 
 
 # -- preconditions ---------------------------------------------------------------------------------
-
-
-def _check_driver_name(name: str | None) -> None:
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name, re.ASCII):
-        raise BadSpec(f"not a driver's name: {name[:40]!r}")
 
 
 def _refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving: Iterable[PciAddress]) -> None:
@@ -149,8 +143,8 @@ def _refuse_unanswering(inventory: Inventory, addresses: Iterable[PciAddress]) -
             )
 
 
-def _refuse_dark_console(inventory: Inventory, intent: UnbindIntent) -> None:
-    for function in (inventory.by_address[address] for address in intent.devices if intent.driver):
+def _refuse_dark_console(inventory: Inventory, returning: Iterable[PciAddress]) -> None:
+    for function in (inventory.by_address[address] for address in returning):
         if function.boot_vga and function.driver and not function.on_vfio:
             raise DeviceInUse(f"{named(function)} is the boot display and in use", hint="leave it with its driver")
 
@@ -217,10 +211,16 @@ def _returning(inventory: Inventory, intent: UnbindIntent, scope: Scope, records
         function = inventory.by_address[address]
         ours = address in scope.own or address in records or intent.with_group
         waiting = function.driver is None and (address in records or (address in scope.asked and _has_native(function)))
-        retargeted = address in scope.asked and intent.driver is not None
+        retargeted = address in scope.asked and (intent.driver is not None or _lent(function, records))
         if ours and (function.on_vfio or waiting or retargeted):
             chosen.append(address)
     return in_order(chosen)
+
+
+def _lent(function: Function, records: Bindings) -> bool:
+    """Return whether `unbind --to` gave the function to another native driver than it had before `bind`."""
+    before = records.get(function.address)
+    return before is not None and before.driver is not None and function.driver not in (None, before.driver)
 
 
 def _has_native(function: Function) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases
-from vfioctl.kernel.protocol import PCI_DEVICES, Reader
+from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Reader
 
 
 def read_aliases(kernel: Reader) -> Aliases:
@@ -33,6 +33,15 @@ def drivers_of(kernel: Reader, address: str) -> tuple[str, ...]:
     """Return the drivers that match a function; none if the function is gone."""
     modalias = text_of(kernel, f"{PCI_DEVICES}/{address}/modalias")
     return Registered(kernel).drivers(modules_for(read_aliases(kernel), modalias))
+
+
+def has_aliases(kernel: Reader, driver: str) -> bool:
+    """Return whether modules.alias names the module of a registered driver: it then takes only matching devices."""
+    try:
+        module = kernel.link(f"{PCI_DRIVERS}/{driver}/module").rpartition("/")[2]
+    except KernelRefused:
+        return False  # built in, or not registered
+    return read_aliases(kernel).names(module)
 
 
 class Registered:
