@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import NAMES, copy, function, inventory_of, original, unhurried
+from tests.unit.conftest import Run
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.plan.bind import plan_bind
 from vfioctl.errors import GroupNotViable, KernelRefused, Stuck
@@ -769,3 +771,40 @@ class TestInventory:
     def test_a_group_that_is_not_there_has_no_members(self) -> None:
         host = inventory_of(function("01:00.0"))
         assert (host.members_of(1), host.members_of(2), host.members_of(None)) == (("0000:01:00.0",), (), ())
+
+
+# -- vGPUs -----------------------------------------------------------------------------------------------
+
+
+class TestVgpus:
+    MDEV = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+
+    def test_mdevs_are_those_below_a_function_that_offers_them(self, run: Run) -> None:
+        (there,) = read(original("a2")).by_address[PciAddress("0000:08:00.4")].mdevs
+        assert there == "6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d"
+        assert run(f"vgpu create T4-1B --uuid {self.MDEV} --simulate t4").code == 0
+        gpu = run("show gpu0 --json --simulate t4").document
+        assert (gpu["mdevs"], gpu["vgpu_type"]) == ([self.MDEV], None)
+        assert self.MDEV in run("show gpu0 --simulate t4").out
+        table = run("inventory --simulate t4").out
+        assert "; 1 vGPU\n" in table
+        assert "+ 1 vGPU " in table
+
+    def test_a_vf_has_the_type_that_its_driver_tells(self) -> None:
+        tree = spoilt("l40s")
+        found = read(tree)
+        assert found.by_address[PciAddress("0000:41:00.4")].vgpus == 1
+        assert found.by_address[PciAddress("0000:41:00.6")].vgpus == 0
+        file = f"{device(tree, '0000:41:00.4')}/nvidia/current_vgpu_type"
+        tree.remove(file)
+        assert "current_vgpu_type" not in read(tree).by_address[PciAddress("0000:41:00.4")].unknown
+        tree.put_refused(file, errno.EIO)
+        vf = read(tree).by_address[PciAddress("0000:41:00.4")]
+        assert (vf.vgpus, vf.unknown["current_vgpu_type"]) == (0, "EIO")
+
+    @pytest.mark.parametrize("option", ["", "--tree"])
+    def test_gpus_are_listed_in_the_order_of_their_names(self, run: Run, option: str) -> None:
+        for host in ("laptop", "a2", "workstation"):
+            listed = run(f"inventory --host {host} {option}").out.split()
+            names = [word for word in listed if word.startswith("gpu") and word[3:].isdecimal()]
+            assert names == sorted(names), host

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from vfioctl.core.marks import Mark
 from vfioctl.core.value import Value
-from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.inventory.model.values import CpuSet, PciAddress, Uuid
 
 MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
 """Drivers, besides VFIO variants, that keep a group viable for a guest (`driver_managed_dma`, Linux 5.19)."""
@@ -75,6 +75,10 @@ class Function(Value):
     physfn: PciAddress | None = Field(None, description="the PF, for a VF")
     virtfns: tuple[PciAddress, ...] = Field((), description="the live VFs, for a PF")
     sriov_totalvfs: int | None = None
+    mdevs: tuple[Uuid, ...] = Field((), description="the mediated devices on it")
+    vgpu_type: str | None = Field(
+        None, description="for a VF with NVIDIA's vendor-specific VFIO: its vGPU type, if any"
+    )
     suppliers: tuple[PciAddress, ...] = Field((), description="device links: functions that this one needs")
     consumers: tuple[PciAddress, ...] = Field((), description="device links: functions that need this one")
     upstream: PciAddress | None = Field(None, description="the bridge above")
@@ -97,6 +101,11 @@ class Function(Value):
     @property
     def is_vf(self) -> bool:
         return self.physfn is not None
+
+    @property
+    def vgpus(self) -> int:
+        """The number of vGPUs on it; those of its VFs are theirs."""
+        return len(self.mdevs) + (self.vgpu_type is not None)
 
     @property
     def on_vfio(self) -> bool:
@@ -192,10 +201,15 @@ class Inventory(Value):
         return tuple(function for function in self.functions if function.is_gpu)
 
     @cached_property
+    def ordered_gpus(self) -> tuple[Function, ...]:
+        """The GPUs in the order of their names `gpu0`, `gpu1`, ...; VFs follow."""
+        return tuple(sorted(self.gpus, key=lambda gpu: (gpu.is_vf, gpu.boot_vga)))
+
+    @cached_property
     def numbered_gpus(self) -> Mapping[str, PciAddress]:
         """`gpu0`, `gpu1`, ... in address order, the boot display last; VFs have no number."""
-        physical = sorted((gpu for gpu in self.gpus if not gpu.is_vf), key=lambda gpu: gpu.boot_vga)
-        return {f"gpu{number}": gpu.address for number, gpu in enumerate(physical)}
+        physical = (gpu.address for gpu in self.ordered_gpus if not gpu.is_vf)
+        return {f"gpu{number}": address for number, address in enumerate(physical)}
 
     @cached_property
     def group_by_id(self) -> Mapping[int, Group]:

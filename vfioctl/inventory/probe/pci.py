@@ -13,6 +13,7 @@ from typing import Any
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
+from vfioctl.kernel.places import UUID
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Reader
 
 Facts = dict[str, Any]
@@ -37,6 +38,8 @@ def read_everything(kernel: Reader, address: str) -> Facts:
     if "physfn" not in facts:
         facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK, LINKS).texts)
         facts["upstream"] = _upstream(kernel, address)
+    elif facts.get("driver") == "nvidia":
+        facts["vgpu_type"] = _vgpu_type(kernel, address, facts["unknown"])
     if "iommu_group" in facts:
         facts["iommu_group_type"] = _group_type(kernel, facts["iommu_group"])
     return facts
@@ -52,6 +55,8 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
     facts |= _identity(found.texts.get("modalias", "")) or _identity_in_files(kernel, address, facts["unknown"])
     facts |= _links(found, facts["unknown"])
     facts |= _attributes(found.texts, facts["unknown"])
+    if "mdev_supported_types" in found.names:
+        facts["mdevs"] = sorted(name.lower() for name in found.names if UUID.fullmatch(name))
     if "vfio-dev" in found.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
     return facts
@@ -61,6 +66,17 @@ def _upstream(kernel: Reader, address: str) -> str | None:
     """Return the bridge above: the parent of the function's directory."""
     above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
     return above[0] if above and PCI_ADDRESS.fullmatch(above[0]) else None
+
+
+def _vgpu_type(kernel: Reader, address: str, unknown: dict[str, str]) -> str | None:
+    """Return the id of the vGPU type that a VF has; None for 0, and where the driver has no such file."""
+    try:
+        kind = kernel.read(f"{PCI_DEVICES}/{address}/nvidia/current_vgpu_type").strip()
+    except KernelRefused as error:
+        if error.symbol != "ENOENT":
+            unknown["current_vgpu_type"] = error.symbol
+        return None
+    return kind if kind not in ("", "0") else None
 
 
 def _cdev(kernel: Reader, address: str) -> str | None:

@@ -29,7 +29,8 @@ def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> R
         ("Place", _place(inventory, function)),
         ("Memory", _memory(function)),
         ("Link, power and reset", _link_and_power(function)),
-        ("Virtual functions", _virtual(function)),
+        ("Virtual functions", _virtual(inventory, function)),
+        ("vGPUs", _vgpus(function)),
         ("NVIDIA driver's own facts", _nvml(function)),
         ("Could not be read", function.unknown.items()),
     )
@@ -113,12 +114,18 @@ def _link_and_power(function: Function) -> _Facts:
     yield "reset by", ", ".join(function.reset_methods) or (words.UNKNOWN if function.mark else words.NONE)
 
 
-def _virtual(function: Function) -> _Facts:
+def _virtual(inventory: Inventory, function: Function) -> _Facts:
     yield "virtual function of", function.physfn
     if function.sriov_totalvfs is not None:
         yield "virtual functions", f"{len(function.virtfns)} of {function.sriov_totalvfs}"
     for address in function.virtfns:
-        yield "", address
+        known = inventory.by_address.get(address)
+        yield "", f"{address}{phrases.vgpus_on([known]) if known else ''}"
+
+
+def _vgpus(function: Function) -> _Facts:
+    yield "vGPU type", function.vgpu_type
+    yield from (("mediated device", mdev) for mdev in function.mdevs)
 
 
 def _nvml(function: Function) -> _Facts:

@@ -54,6 +54,8 @@ def _heading(inventory: Inventory) -> Iterator[Text]:
     virtual = [gpu for gpu in inventory.gpus if gpu.is_vf]
     physical = [gpu for gpu in inventory.gpus if not gpu.is_vf]
     tallies = [_tally(inventory, gpus, noun) for gpus, noun in ((physical, "GPU"), (virtual, "VF")) if gpus]
+    if there := phrases.vgpus_on(inventory.functions, before=""):
+        tallies.append(there)
     yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
     yield Text(phrases.iommu_line(inventory))
 
@@ -79,7 +81,7 @@ def _function_row(function: Function) -> _Row:
         phrases.link_now(function.link),
         words.size(function.prefetchable_64) if function.prefetchable_64 else "",
         words.plain(function.driver_override or ""),
-        phrases.name_of(function),
+        phrases.name_of(function) + phrases.vgpus_on([function]),
     )
 
 
@@ -99,7 +101,7 @@ def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
     sections: dict[int | None, list[_Row]] = {}
     names = phrases.gpu_names(inventory)
     seen: set[PciAddress] = set()
-    for gpu in inventory.gpus:
+    for gpu in inventory.ordered_gpus:
         if gpu.address in seen or gpu.physfn in inventory.by_address:
             continue
         rows = sections.setdefault(gpu.numa_node, [])
@@ -109,6 +111,7 @@ def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
             if member is not None and address not in seen:
                 rows.append(_gpu_row(inventory, member, names))
                 rows.extend(_virtual_row(inventory, member))
+                rows.extend(_vgpu_row(inventory, member))
                 seen.add(address)
     return sections
 
@@ -150,6 +153,14 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
         "",
         f"virtual functions of {function.address}",
     )
+
+
+def _vgpu_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
+    """Yield one row that counts the vGPUs on a function and on its VFs."""
+    virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
+    if there := phrases.vgpus_on([function, *virtual], before="+ "):
+        blank = [""] * (len(_GPU_COLUMNS) - 3)
+        yield ("", there, *blank, f"vGPUs of {function.address}")
 
 
 def _ready(inventory: Inventory, function: Function) -> bool:

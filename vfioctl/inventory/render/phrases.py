@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.text import Text
 
-from vfioctl.console.words import NONE, UNKNOWN, listed, plain, size
+from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain, size
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.inventory.model.functions import Function, Group, Inventory, Link, NumaNode
 from vfioctl.inventory.model.values import PciAddress, format_cpu_list
@@ -83,6 +85,12 @@ def name_of(function: Function) -> str:
     if known == f"{function.vendor_id}:{function.device_id}" and function.class_name:
         known = f"{function.class_name} {known}"
     return plain(known)
+
+
+def vgpus_on(functions: Iterable[Function], before: str = ", ") -> str:
+    """`, 2 vGPUs`; empty if there are none."""
+    number = sum(function.vgpus for function in functions)
+    return f"{before}{counted(number, 'vGPU')}" if number else ""
 
 
 def viability_unknown(group: Group) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group as Stack
 from rich.console import RenderableType
@@ -19,7 +19,7 @@ from vfioctl.inventory.render.notes import gpu_notes, warning_notes
 
 def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
     """Render the groups that have a GPU or a companion, with all members; or every group."""
-    wanted = {f.address for f in inventory.functions} if everything else _gpus_and_companions(inventory)
+    wanted = dict.fromkeys(f.address for f in inventory.functions) if everything else _gpus_and_companions(inventory)
     nodes = {node.id: node for node in inventory.numa_nodes}
     trees = []
     for number, blocks in _by_node(inventory, wanted).items():
@@ -37,12 +37,12 @@ def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
 _Block = tuple[Group | None, tuple[PciAddress, ...]]
 
 
-def _by_node(inventory: Inventory, wanted: set[PciAddress]) -> dict[int | None, list[_Block]]:
+def _by_node(inventory: Inventory, wanted: Iterable[PciAddress]) -> dict[int | None, list[_Block]]:
     """Return each group under the node of its first wanted member, and functions without a group one by one."""
     nodes: dict[int | None, list[_Block]] = {}
     seen: set[int] = set()
-    for function in inventory.functions:
-        if function.address not in wanted or function.iommu_group in seen:
+    for function in map(inventory.by_address.__getitem__, wanted):
+        if function.iommu_group in seen:
             continue
         group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
         if group is not None:
@@ -52,14 +52,14 @@ def _by_node(inventory: Inventory, wanted: set[PciAddress]) -> dict[int | None, 
     return dict(sorted(nodes.items(), key=lambda item: (item[0] is None, item[0])))
 
 
-def _gpus_and_companions(inventory: Inventory) -> set[PciAddress]:
-    """Return the GPUs and their companions; VFs are shown with their PF."""
-    return {
+def _gpus_and_companions(inventory: Inventory) -> Iterable[PciAddress]:
+    """Return the GPUs, in the order of their names, with their companions; VFs are shown with their PF."""
+    return dict.fromkeys(
         address
-        for gpu in inventory.gpus
+        for gpu in inventory.ordered_gpus
         if gpu.physfn not in inventory.by_address
         for address in (gpu.address, *gpu.companions)
-    }
+    )
 
 
 def _group_line(group: Group | None) -> Text:
@@ -88,13 +88,14 @@ def _member_line(function: Function, name: str) -> Text:
     line.append("[").append_text(phrases.function_driver(function)).append("] ")
     line.append(f"{function.mark.kind} " if function.mark else "", style="bold red")
     line.append("bridge, stays: " if function.is_bridge else "")
-    return line.append(phrases.name_of(function))
+    return line.append(phrases.name_of(function) + phrases.vgpus_on([function]))
 
 
 def _virtual_line(inventory: Inventory, function: Function) -> Text:
     known = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
     groups = format_cpu_list(vf.iommu_group for vf in known if vf.iommu_group is not None)
-    return _line(f"{words.counted(len(function.virtfns), 'VF')}" + (f" in groups {groups}" if groups else ""))
+    there = phrases.vgpus_on(known)
+    return _line(f"{words.counted(len(function.virtfns), 'VF')}" + (f" in groups {groups}" if groups else "") + there)
 
 
 def _line(text: str) -> Text:
