@@ -95,6 +95,12 @@ class Session:
         except OSError as error:
             return empty, f"the ledger {self.ledger} cannot be read: {error.strerror}"
 
+    def being_changed(self) -> tuple[tuple[str, ...], ...]:
+        """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged."""
+        from vfioctl.core.snapshot import read_unfinished
+
+        return read_unfinished(self.store)
+
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the interrupted changes, the newest first. Raises StoreDamaged."""
         return self.journal.unfinished() if self.ledger.exists() else ()

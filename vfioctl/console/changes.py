@@ -13,7 +13,7 @@ from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair, Step
+    from vfioctl.core.change import Outcome, Plan, Repair, Step
     from vfioctl.core.registry import Registry
 
 
@@ -32,7 +32,7 @@ class Session(Protocol):
     @property
     def boot_id(self) -> str: ...
 
-    def unfinished(self) -> tuple[JournalEntry, ...]: ...
+    def being_changed(self) -> tuple[tuple[str, ...], ...]: ...
 
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]: ...
 
@@ -136,14 +136,14 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
     """
     if session.problem:
         say(f"vfioctl: {plain(session.problem)}")
-    none: tuple[JournalEntry, ...] = ()
-    entries, problem = session.from_ledger(session.unfinished, none)
+    none: tuple[tuple[str, ...], ...] = ()
+    changes, problem = session.from_ledger(session.being_changed, none)
     if damage:
         problem = problem or session.from_ledger(lambda: session.boot_id, "")[1]  # without it, no mark is known
     if problem and damage:
         say(f"vfioctl: {plain(problem)}")
-    for entry in entries:
-        devices = plain(", ".join(entry.plan.subjects))
+    for subjects in changes:
+        devices = plain(", ".join(subjects))
         say(f"vfioctl: a change of {devices} was cut short; to finish it: vfioctl recover")
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vfioctl.core.change import Caller, JournalEntry, JournalState, Plan
-from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.marks import Mark, MarkKind, marks_in
 from vfioctl.core.registry import Registry
+from vfioctl.core.snapshot import read_marks
 from vfioctl.core.store import Store
 from vfioctl.errors import BadDocument, Unfinished
 
@@ -21,8 +22,9 @@ _BEGIN = """
     VALUES (?, 'open', ?, ?, ?, ?, ?, ?)
 """
 _NEWEST = f"SELECT {_COLUMNS} FROM journal ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
-_UNFINISHED = f"SELECT {_COLUMNS} FROM journal WHERE state IN ('open', 'stuck') ORDER BY id DESC"  # noqa: S608 - constants
-_MARKS = "SELECT subject, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY subject"
+_UNFINISHED = f"""
+    SELECT {_COLUMNS} FROM journal WHERE id IN (SELECT journal FROM under_change) ORDER BY id DESC
+"""  # noqa: S608 - constants
 _UNKNOWN = Caller()
 
 
@@ -84,12 +86,7 @@ class Journal:
 
     def marks(self, *, boot_id: str) -> Mapping[str, Mark]:
         """Return the marks of this boot, by subject."""
-        rows: list[tuple[str, ...]] = self.store.read(lambda db: db.execute(_MARKS, (boot_id,)).fetchall(), [])
-        found = (
-            Mark(address=subject, kind=MarkKind(kind), since=since, why=why, ticket=ticket)
-            for subject, kind, since, why, ticket in rows
-        )
-        return {mark.address: mark for mark in found}
+        return marks_in(read_marks(self.store, boot_id=boot_id))
 
     def unmark(self, subjects: Iterable[str], *, boot_id: str) -> None:
         """Remove the wedged marks of these devices, and all marks of earlier boots."""

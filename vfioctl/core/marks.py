@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from vfioctl.core.value import Value
+
+if TYPE_CHECKING:  # listings without a ledger start faster without SQLite
+    from vfioctl.core.snapshot import MarkRow
 
 
 class MarkKind(StrEnum):
@@ -24,3 +29,11 @@ class Mark(Value):
     since: str = Field(description="ISO 8601, UTC")
     why: str
     ticket: str = Field(default="", description="the write that was given up, as the kernel side knows it")
+
+
+def marks_in(rows: Iterable[MarkRow]) -> Mapping[str, Mark]:
+    """Return the marks by subject."""
+    return {
+        row.subject: Mark(address=row.subject, kind=MarkKind(row.kind), since=row.since, why=row.why, ticket=row.ticket)
+        for row in rows
+    }

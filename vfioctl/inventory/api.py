@@ -14,6 +14,7 @@ from vfioctl.inventory.probe.scan import Catalogue, Scan
 if TYPE_CHECKING:
     from vfioctl.core.change import Fact
     from vfioctl.core.marks import Mark
+    from vfioctl.core.snapshot import MarkRow
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -28,7 +29,7 @@ _PAUSE = 0.5
 _WEDGED = "wedged"
 LEDGER = "ledger"
 """The subject of the warning that the ledger cannot be read."""
-NO_MARKS: Mapping[str, Mark] = {}
+NO_MARKS: Sequence[MarkRow] = ()
 NO_GROUPS: Mapping[str, int | None] = {}
 
 
@@ -46,27 +47,33 @@ class InventoryApi:
         """Return the host's devices as they are now, with their wedged and dead marks."""
         # read the marks first: reads of a wedged device may block
         marks, problem = self._session.from_ledger(self._marks, NO_MARKS)
-        wedged = [address for address, mark in marks.items() if mark.kind == _WEDGED]
+        wedged = [mark.subject for mark in marks if mark.kind == _WEDGED]
         self._catalogue.refresh()
         scan = Scan(self._kernel, self._catalogue, suspects=wedged)  # its workers read during the import of models
         if problem:
             scan.problems.append((LEDGER, problem))
+        from vfioctl.core.marks import marks_in
         from vfioctl.inventory.probe.inventory import assemble
 
-        return assemble(self._kernel, scan, marks)
+        return assemble(self._kernel, scan, marks_in(marks))
 
     def some(self, addresses: Sequence[PciAddress]) -> Inventory:
         """Return an inventory of only these functions and their VFs."""
         from vfioctl.inventory.probe.inventory import read_some
 
-        return read_some(self._kernel, addresses, [a for a, mark in self.marks().items() if mark.kind == _WEDGED])
+        marks, _ = self._session.from_ledger(self._marks, NO_MARKS)
+        return read_some(self._kernel, addresses, [mark.subject for mark in marks if mark.kind == _WEDGED])
 
     def marks(self) -> Mapping[str, Mark]:
         """Return the ledger's marks; none if the ledger is unusable, because a listing must still work."""
-        return self._session.from_ledger(self._marks, NO_MARKS)[0]
+        from vfioctl.core.marks import marks_in
 
-    def _marks(self) -> Mapping[str, Mark]:
-        return self._session.journal.marks(boot_id=self._session.boot_id)
+        return marks_in(self._session.from_ledger(self._marks, NO_MARKS)[0])
+
+    def _marks(self) -> Sequence[MarkRow]:
+        from vfioctl.core.snapshot import read_marks
+
+        return read_marks(self._session.store, boot_id=self._session.boot_id)
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
         """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`.

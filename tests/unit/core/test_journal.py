@@ -122,9 +122,9 @@ class TestEntries:
 
     @pytest.mark.parametrize("text", ["", "{}", "not json", '{"version": 2}', '{"version": 1, "steps": []}'])
     def test_that_hold_no_plan_are_damage(self, journal: Journal, text: str) -> None:
-        number = done(journal, bind(GPU))
+        number = journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
         with journal.store.transaction() as db:
-            db.execute("UPDATE journal SET plan = ?, state = 'stuck'", (text,))
+            db.execute("UPDATE journal SET plan = ?", (text,))
         for ask in (journal.entries, journal.unfinished):
             with pytest.raises(StoreDamaged, match=f"entry {number} holds no plan"):
                 ask()
