@@ -21,6 +21,7 @@ from vfioctl.app import main, places
 from vfioctl.console.lazy import LazyGroup, built
 from vfioctl.errors import KernelRefused, VfioctlError
 from vfioctl.kernel.recorded.tree import form
+from vfioctl.session import Session
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = places()
@@ -77,7 +78,12 @@ class TestTable:
             ("vgpu list --host l40s --json", "vfioctl.vgpu.probe.scan:VgpuScan"),
         ],
     )
-    def test_the_host_is_read_before_the_models_and_rich_are_imported(self, line: str, begins: str) -> None:
+    def test_the_host_is_read_before_the_models_and_rich_are_imported(
+        self, tmp_path: Path, line: str, begins: str
+    ) -> None:
+        ledger = tmp_path / "used.db"
+        with Session.recorded("hgx8", ledger).store.transaction():
+            pass
         module, _, name = begins.partition(":")
         program = (
             f"import sys, importlib\n"
@@ -88,7 +94,7 @@ class TestTable:
             f"    begin(*words, **more)\n"
             f"kind.__init__ = noting\n"
             f"from vfioctl.app import main\n"
-            f"main({line.split()!r})\n"
+            f"main({[*line.split(), '--ledger', str(ledger)]!r})\n"
             f"print(seen[0])\n"
         )
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

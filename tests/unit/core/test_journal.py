@@ -15,6 +15,7 @@ from vfioctl.binding.records import recorded_bindings, recorded_settings
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact, JournalState, Plan
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.snapshot import read_unfinished
 from vfioctl.errors import Foreign, StoreDamaged, Unfinished
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -112,6 +113,16 @@ class TestEntries:
             assert caught.value.next_command == "vfioctl recover"
         else:
             journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
+
+    def test_under_way_are_told_without_their_plans(self, journal: Journal) -> None:
+        third, fourth = PciAddress("0000:01:00.0"), PciAddress("0000:02:00.0")
+        done(journal, bind(OTHER))
+        journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
+        stuck = journal.begin(bind(third, fourth), boot_id=BOOT, now=NOW)
+        journal.end(stuck, JournalState.STUCK, now=NOW)
+        with journal.store.transaction() as db:
+            db.execute("UPDATE journal SET plan = 'not json'")
+        assert read_unfinished(journal.store) == ((third, fourth), (GPU,))
 
     def test_that_cannot_have_all_their_devices_have_none(self, journal: Journal) -> None:
         journal.begin(bind(OTHER), boot_id=BOOT, now=NOW)
