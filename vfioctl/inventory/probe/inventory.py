@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.value import first_problem
@@ -22,7 +22,6 @@ from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlA
 
 Marks = Mapping[str, Mark]
 NO_MARKS: Marks = {}
-_ALL_AT_ONCE = TypeAdapter(tuple[Function, ...])
 
 
 def read_inventory(kernel: Reader, marks: Marks = NO_MARKS) -> Inventory:
@@ -154,18 +153,13 @@ def _nvml(said: Mapping[str, str]) -> Facts:
 
 
 def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
-    try:
-        return _ALL_AT_ONCE.validate_python(facts)
-    except ValueError:  # one invalid function must not hide the others
-        return tuple(function for each in facts if (function := _validated_alone(each, warnings)))
-
-
-def _validated_alone(facts: Facts, warnings: list[ProbeWarning]) -> Function | None:
-    try:
-        return Function.model_validate(facts)
-    except ValidationError as error:
-        warnings.append(ProbeWarning(subject=str(facts.get("address")), text=first_problem(error)))
-        return None
+    functions = []
+    for each in facts:
+        try:
+            functions.append(Function.model_validate(each))
+        except ValidationError as error:  # one invalid function must not hide the others
+            warnings.append(ProbeWarning(subject=str(each.get("address")), text=first_problem(error)))
+    return tuple(functions)
 
 
 def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:

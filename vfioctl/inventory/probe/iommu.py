@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from pydantic import TypeAdapter
-
-from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Group, Iommu, is_vfio_driver
+from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Blocker, Function, Group, Iommu, is_vfio_driver
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import link_name, names_in, text_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, Reader
@@ -18,7 +16,6 @@ _KINDS = {"dmar": "intel-vt-d", "ivhd": "amd-vi", "smmu3": "arm-smmu-v3", "smmu"
 _TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU"}
 
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-_GROUPS = TypeAdapter(tuple[Group, ...])
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 
@@ -77,29 +74,28 @@ def read_groups(
         if function.iommu_group is not None:
             members.setdefault(function.iommu_group, []).append(function)
     nodes = frozenset(names_in(kernel, "/dev/vfio"))
-    # validated together: ten thousand single validations take twice as long
-    return _GROUPS.validate_python(
-        [
-            _group(number, types.get(number), members[number], [a for a in unread if unread[a] == number], nodes)
-            for number in sorted(members)
-        ]
+    missing: dict[int | None, list[PciAddress]] = {}
+    for address, group in unread.items():
+        missing.setdefault(group, []).append(address)
+    return tuple(
+        _group(number, types.get(number), members[number], missing.get(number, []), nodes) for number in sorted(members)
     )
 
 
 def _group(
     number: int, kind: str | None, members: list[Function], unread: list[PciAddress], nodes: frozenset[str]
-) -> dict[str, object]:
-    blockers = [
-        {"address": member.address, "driver": member.driver}
+) -> Group:
+    blockers = tuple(
+        Blocker(address=member.address, driver=member.driver)
         for member in members
         if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not is_vfio_driver(member.driver)
-    ]
-    return {
-        "id": number,
-        "type": kind,
-        "members": [member.address for member in members],
-        "unread": unread,
-        "viable": None if unread and not blockers else not blockers,
-        "blockers": blockers,
-        "node": f"/dev/vfio/{number}" if str(number) in nodes else None,
-    }
+    )
+    return Group(
+        id=number,
+        type=kind,
+        members=tuple(member.address for member in members),
+        unread=tuple(unread),
+        viable=None if unread and not blockers else not blockers,
+        blockers=blockers,
+        node=f"/dev/vfio/{number}" if str(number) in nodes else None,
+    )
