@@ -17,8 +17,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bench import measure, stage
+from bench import ledger, measure, stage
 from bench.figures import Figure, keep, show, status
 from bench.measure import Command
 
@@ -27,6 +28,9 @@ DRIVERCTL = ("driverctl", "list-devices")
 DPDK = ("dpdk-devbind.py", "--status")
 SMALL = 256
 """The size at which all peers are asked; driverctl would take minutes for 10,000 functions."""
+LARGE = 10_000
+ENTRIES = 1000
+"""Changes in the ledger of a host in use."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ def main(arguments: Sequence[str]) -> int:
         with stage.host(size) as planned:
             _check_all_agree(options, [function.address for function in planned])
             figures += _at(size, options, samples)
+            if size <= SMALL:
+                figures.append(_in_use(size, options, samples, marked=planned[-1].address))
+            if size >= LARGE:
+                figures.append(_without_modules(size, options, samples))
     figures += _growth(samples)
     _report(figures, samples, options)
     return status(figures)
@@ -91,16 +99,37 @@ def _at(size: int, options: Options, samples: dict[str, dict[str, list[float]]])
         commands |= {"dpdk-devbind": DPDK, "driverctl": DRIVERCTL}
     samples[str(size)] = measure.alternating(commands, options.runs)
     medians = measure.medians(samples[str(size)])
-    limits = {"dpdk-devbind": 0.5, "driverctl": 0.2} if size <= SMALL else {"lspci": 1.5} if size >= 10_000 else {}
+    limits = {"dpdk-devbind": 0.5, "driverctl": 0.2} if size <= SMALL else {"lspci": 1.5} if size >= LARGE else {}
     figures = [
         Figure(f"{size} functions / {peer}", medians["vfioctl"], medians[peer], "s", limit)
         for peer, limit in limits.items()
     ]
-    if size >= 10_000:
+    if size >= LARGE:
         alone, together = measure.peak_mib(options.inventory)
         samples[str(size)]["peak MiB, alone and with children"] = [alone, together]
         figures.append(Figure(f"{size} functions, memory / 200 MB", together, 200e6 / 2**20, "MiB", 1.0))
     return figures
+
+
+def _in_use(size: int, options: Options, samples: dict[str, dict[str, list[float]]], *, marked: str) -> Figure:
+    with TemporaryDirectory(prefix="vfioctl-bench-") as folder:
+        used, fresh = Path(folder, "used.db"), Path(folder, "fresh.db")
+        ledger.write(used, entries=ENTRIES, marked=marked)
+        commands: dict[str, Command] = {
+            "in use": (*options.inventory, "--ledger", str(used)),
+            "without": (*options.inventory, "--ledger", str(fresh)),
+        }
+        times = samples[f"{size} in use"] = measure.alternating(commands, 3 * options.runs)
+    ours, without = measure.medians(times).values()
+    return Figure(f"{size} functions, a ledger with {ENTRIES} entries / without", ours, without, "s", 1.15)
+
+
+def _without_modules(size: int, options: Options, samples: dict[str, dict[str, list[float]]]) -> Figure:
+    with stage.no_modules():
+        commands: dict[str, Command] = {"vfioctl": options.inventory, "lspci": LSPCI}
+        times = samples[f"{size} without modules"] = measure.alternating(commands, options.runs)
+    ours, lspci = measure.medians(times).values()
+    return Figure(f"{size} functions, no module index / lspci", ours, lspci, "s", 1.5)
 
 
 def _growth(samples: dict[str, dict[str, list[float]]]) -> list[Figure]:

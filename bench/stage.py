@@ -36,6 +36,15 @@ def _namespace() -> str:
 
 
 @contextmanager
+def no_modules() -> Iterator[None]:
+    """Inside `host`: a kernel without a module index, as in a container."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="vfioctl-bench-"))
+        _mount(stack, "--bind", folder, "/lib/modules")
+        yield
+
+
+@contextmanager
 def host(functions: int) -> Iterator[Sequence[Planned]]:
     """A host with so many functions in the place of this machine's /sys, module index and command line."""
     with ExitStack() as stack:
