@@ -128,14 +128,11 @@ class Host:
 
         Raises StalePlan if the host has changed, BadDocument if the file was not made by planning.
         """
-        from vfioctl.core.store import placed
         from vfioctl.errors import BadDocument, StalePlan
 
         if self.session.registry.is_forged(saved):
             raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
-        name = self.session.registry.subsystem_of(saved.intent)
-        api = next(row.api for row in self.session.subsystems if row.name == name)
-        fresh: Plan = placed(api)(self.session).replan(saved.intent)
+        fresh = self.session.plan_again(saved.intent)
         now = {(fact.kind, fact.subject): fact for fact in fresh.facts}
         source = self.session.registry.source
         changed = [f.subject for f in saved.facts if not source(f.kind).holds(f, now.get((f.kind, f.subject)))]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from vfioctl.config import Config, read_config
-from vfioctl.errors import BadDocument, KernelRefused, StoreDamaged
+from vfioctl.errors import BadDocument, KernelRefused, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
 if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import JournalEntry, Outcome, Plan
+    from vfioctl.core.change import Intent, JournalEntry, Outcome, Plan
     from vfioctl.core.engine import Engine
     from vfioctl.core.journal import Journal
     from vfioctl.core.registry import Registry
@@ -105,9 +106,34 @@ class Session:
         """Return the interrupted changes, the newest first. Raises StoreDamaged."""
         return self.journal.unfinished() if self.ledger.exists() else ()
 
+    def plan_again(self, intent: Intent) -> Plan:
+        """Plan an intent on the host as it is now. Raises what planning raises."""
+        from vfioctl.core.store import placed
+
+        name = self.registry.subsystem_of(intent)
+        api = next(row.api for row in self.subsystems if row.name == name)
+        plan: Plan = placed(api)(self).replan(intent)
+        return plan
+
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
-        """Apply the plan, or roll back and raise; see `Engine.apply` for the errors."""
-        return self.engine.apply(plan, progress)
+        """Apply the plan, or roll back and raise; see `Engine.apply` for the errors.
+
+        A plan that another process has overtaken is planned again, once: if nothing is left to do, that is the result.
+        """
+        try:
+            return self.engine.apply(plan, progress)
+        except StalePlan:
+            fresh = self._met(plan.intent)
+            if fresh is None:
+                raise
+            return self.engine.apply(fresh, progress)
+
+    def _met(self, intent: Intent) -> Plan | None:
+        """Return the empty plan of an intent that the host meets already; None if it does not, or cannot be planned."""
+        with suppress(VfioctlError):
+            plan = self.plan_again(intent)
+            return plan if plan.nothing_to_do else None
+        return None
 
     # -- which host --------------------------------------------------------------------------------
 
