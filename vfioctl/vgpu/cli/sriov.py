@@ -1,6 +1,7 @@
 """`vfioctl sriov`: the number of VFs of a PF, and the profiles of xe cards."""
 
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
 import typer
 
@@ -31,9 +32,19 @@ def sriov() -> None:
     """Turn the VFs of a PF on and off, and set profiles of xe cards."""
 
 
+class _SetCommand(Command):
+    """`sriov set`. The parser would take a negative number for an option, and call it unknown."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for before, word in pairwise(["", *args]):
+            if word[:1] == "-" and word[1:].isdecimal() and not before.startswith("-"):
+                _number(word)
+        return super().parse_args(ctx, args)
+
+
 @app.command(
     "set",
-    cls=Command,
+    cls=_SetCommand,
     epilog="""[bold]Examples[/]
   vfioctl sriov set 00:02.0 4 --simulate laptop
   vfioctl sriov set gpu0 all --persistent --dry-run --simulate l40s""",
@@ -139,5 +150,5 @@ def _number(text: str) -> int | None:
     if text == "all":
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 6):
-        raise BadSpec(f"not a number of VFs: {text[:40]!r}", hint="say a number, or all")
+        raise BadSpec(f"not a number of VFs: {text[:40]!r}", hint="say a number from 0, or all")
     return int(text)
