@@ -12,7 +12,7 @@ from vfioctl.core.change import Phase, Step
 from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holder
-from vfioctl.inventory.model.preconditions import described, holding, refuse
+from vfioctl.inventory.model.preconditions import described, holding, ignored_by, refuse
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, subject
 from vfioctl.inventory.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.inventory.probe.inventory import read_some
@@ -109,7 +109,8 @@ def _held(
 def _seen(context: Context, address: str) -> list[Holder]:
     found = context.seen.get(_SEEN, ())
     assert isinstance(found, tuple)
-    return [holder for holder in found if holder.refuses and holder.address == address]
+    ignored = ignored_by(context.intent)
+    return [h for h in found if h.refuses and h.address == address and h.kind not in ignored]
 
 
 def _inventory(

@@ -198,6 +198,20 @@ class TestRemove:
         assert run("recover --simulate t4").code == 0
         assert TWO in owners(run, "t4")
 
+    def test_a_vf_whose_removal_hangs_is_not_said_to_be_made(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        run("vgpu create L40S-12Q --simulate l40s")
+        (vf,) = (name for name, owner in owners(run, "l40s").items() if owner == "vfioctl")
+        monkeypatch.setenv("VFIOCTL_FAULTS", "1:hang")
+        answer = run(f"vgpu remove {vf} --json --simulate l40s")
+        monkeypatch.delenv("VFIOCTL_FAULTS")
+        assert answer.code == 7
+        assert answer.document["error"]["facts"]["holders"] == [], "the vGPU does not hold itself"
+        assert "it is held by" not in answer.document["error"]["hint"]
+        told = " ".join(run("vgpu list --simulate l40s").out.split())
+        assert f"{vf} is wedged: it is being removed, and the write never returned" in told
+        again = failed(run(f"vgpu remove {vf} --json --simulate l40s"), 4, "DeviceInUse")
+        assert "it is being removed" in again
+
 
 class TestPlanFiles:
     def saved(self, run: Run, line: str, folder: Path) -> Path:
@@ -345,6 +359,9 @@ class TestSriov:
         failed(run("sriov set gpu1 8 --json --simulate laptop"), 2, "BadSpec")
         failed(run("sriov set 00:1f.7 1 --json --simulate laptop"), 2, "UnknownDevice")
         failed(run("sriov set 00:1f.3 1 --json --simulate laptop"), 2, "BadSpec")
+        for count in ("-1", "-15", "x"):
+            answer = run(f"sriov set 00:02.0 {count} --json --simulate laptop")
+            assert f"not a number of VFs: '{count}'" in failed(answer, 2, "BadSpec")
         failed(run("sriov set gpu0 1 --json --simulate laptop"), 2, "BadSpec")
         failed(run("sriov set 03:00.1 1 --json --simulate xe"), 2, "BadSpec")
         failed(run("sriov off 03:00.0 --json --simulate xe"), 4, "Foreign")

@@ -8,7 +8,7 @@ from vfioctl.core.change import Intent
 from vfioctl.core.marks import MarkKind
 from vfioctl.errors import DeviceDead, DeviceInUse
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.holders import Holder, Holders, MeetsHolders, TakesDevices
+from vfioctl.inventory.model.holders import Holder, HolderKind, Holders, MeetsHolders, TakesDevices
 from vfioctl.inventory.model.scope import named
 
 _MOST_NAMED = 4
@@ -23,7 +23,7 @@ def holding(
     """Return the holders that block the intent. `excused`: whether the change makes a holder release its device."""
     wanted = set(subjects)
     forced = isinstance(intent, TakesDevices) and intent.force_holders
-    ignored = intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
+    ignored = ignored_by(intent)
     return tuple(
         holder
         for holder in found
@@ -33,6 +33,11 @@ def holding(
         and not excused(holder)
         and holder.kind not in ignored
     )
+
+
+def ignored_by(intent: Intent) -> frozenset[HolderKind]:
+    """Return the kinds of holders that do not block the intent, such as the vGPU that it removes."""
+    return intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
 
 
 def unread_notes(holders: Holders) -> tuple[str, ...]:

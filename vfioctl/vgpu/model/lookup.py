@@ -14,6 +14,7 @@ from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, VgpuCard, Vgpu
 
 _SHORT = re.compile(r"[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]", re.ASCII)
 _REMOVING = "/remove "  # the sysfs file that removes a mediated device
+_CLEARING = re.compile(r"'0' to \S+/current_vgpu_type\b")  # the write that removes the vGPU of a VF
 NOTHING: Mapping[str, str] = {}
 _PLAIN = (Dialect.SRIOV, Dialect.XE)
 _MOST = 65_535
@@ -77,12 +78,8 @@ def with_owners(found: Vgpus, created: Mapping[str, Created], wedged: Mapping[st
     seen = {vgpu.id for vgpu in instances}
     vgpus = {name for name, each in created.items() if "/" in each.place}  # the other entries are counts of VFs
     hidden = ((created[name], why) for name, why in wedged.items() if name in vgpus - seen)
-    instances += (_hidden(each, types, _ended_as(why)) for each, why in hidden)
+    instances += (_unanswering(each, types, why) for each, why in hidden)
     return replace(found, instances=tuple(instances))
-
-
-def _ended_as(why: str) -> VgpuState:
-    return VgpuState.ZOMBIE if _REMOVING in why else VgpuState.WEDGED
 
 
 Types = Mapping[tuple[str, str], VgpuType]
@@ -97,6 +94,15 @@ def _owned(vgpu: Vgpu, created: Mapping[str, Created], types: Types) -> Vgpu:
         return replace(_hidden(known, types, VgpuState.ZOMBIE), iommu_group=vgpu.iommu_group, unknown=vgpu.unknown)
     ours = plain or known.place == f"{vgpu.parent}/{vgpu.type}"
     return replace(vgpu, owner=OURS) if ours else vgpu
+
+
+def _unanswering(created: Created, types: Types, why: str) -> Vgpu:
+    """The vGPU that is being created or removed. `why`: the write that never returned."""
+    if _REMOVING in why:
+        return _hidden(created, types, VgpuState.ZOMBIE)
+    change = "removed" if _CLEARING.search(why) else "created"
+    found = _hidden(created, types, VgpuState.WEDGED)
+    return replace(found, unknown={"state": f"it is being {change}, and the write never returned"})
 
 
 def _hidden(created: Created, types: Types, state: VgpuState) -> Vgpu:

@@ -52,7 +52,7 @@ class VgpuState(StrEnum):
     ZOMBIE = "zombie"
     """It was removed while it was open: the kernel hides it, but it still uses its share."""
     WEDGED = "wedged"
-    """The write that creates it never returned, so its state is unknown."""
+    """The write that creates or removes it never returned, so its state is unknown: `unknown["state"]` says which."""
     NO_DRIVER = "no driver"
     """A VF without a driver."""
 

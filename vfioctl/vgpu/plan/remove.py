@@ -90,7 +90,9 @@ def _refuse_lasting(vgpu: Vgpu) -> None:
     """Raises DeviceInUse or BadSpec for a vGPU that cannot be removed by itself."""
     if vgpu.state is VgpuState.WEDGED:
         raise DeviceInUse(
-            f"the creation of {vgpu.id} never returned", hint="when it has returned", next_command="vfioctl recover"
+            f"{vgpu.id} is wedged: {vgpu.unknown.get('state', 'a write never returned')}",
+            hint="when it has returned",
+            next_command="vfioctl recover",
         )
     if vgpu.state is VgpuState.ZOMBIE:
         raise DeviceInUse(

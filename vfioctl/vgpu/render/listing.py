@@ -216,7 +216,8 @@ def _states(vgpus: Iterable[Vgpu]) -> Iterator[str]:
         if vgpu.state is VgpuState.ZOMBIE:
             yield f"{vgpu.id} was removed while it was open: it uses its share of the card until it is closed."
         if vgpu.state is VgpuState.WEDGED:
-            yield f"{vgpu.id} is being created, and the write never returned: vfioctl recover says what became of it."
+            why = vgpu.unknown.get("state", "a write never returned")
+            yield f"{vgpu.id} is wedged: {words.plain(why)}; vfioctl recover says what became of it."
         if vgpu.state is VgpuState.ORPHAN:
             yield f"{vgpu.id} has lost its driver: it is unusable, and can only be removed."
 
