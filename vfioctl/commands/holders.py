@@ -33,7 +33,8 @@ def holders(
 
     Lists processes that have a device file open or mapped, with their unit, container, pod or guest; disks and network
     interfaces in use; vGPUs; and the text console. Covers the whole card and its IOMMU group. Name a mediated device by
-    its UUID. Run it as root to read all processes; otherwise it reports how many it could not read.
+    its UUID, or the first characters of it. Run it as root to read all processes; otherwise it reports how many it
+    could not read.
     """
     session = opened(ctx)
     found = Host(session).holders(devices, every=every)

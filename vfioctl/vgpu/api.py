@@ -65,9 +65,11 @@ class VgpuApi:
         return word
 
     def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
-        """The holders of functions, with the rest of their cards and groups, and of mediated devices, given by UUID.
+        """The holders of functions, with the rest of their cards and groups, and of mediated devices.
 
-        Raises UnknownDevice, and what `InventoryApi.find` raises.
+        A mediated device is given by its UUID, or a unique prefix of it.
+
+        Raises UnknownDevice, BadSpec, and what `InventoryApi.find` raises.
         """
         from vfioctl.vgpu.holding import holders
 

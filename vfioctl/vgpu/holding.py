@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import UnknownDevice
 from vfioctl.inventory.api import InventoryApi
 
 if TYPE_CHECKING:
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.vgpu.model.vgpu import Vgpus
 
-_DASHES = 4
+_MDEV = re.compile(r"[0-9a-fA-F-]{4,}|.*-.*-.*-.*-.*", re.ASCII)
+"""The beginning of a UUID, or what was meant to be one; no name of a function is like that."""
 
 
 def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     """See `VgpuApi.holders`."""
     processes = devices.processes()  # its workers run while the rest is read
-    words = [word for word in selectors if word.count("-") != _DASHES]
-    mdevs = [word for word in selectors if word not in words]
+    mdevs = [word for word in selectors if _MDEV.fullmatch(word)]
+    words = [word for word in selectors if word not in mdevs]
     of_mdevs = _holders_of_mdevs(devices, vgpus(), mdevs, processes) if mdevs else None
     if of_mdevs and not words:
         return of_mdevs
@@ -37,13 +39,14 @@ def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequen
 
 
 def _holders_of_mdevs(devices: InventoryApi, found: Vgpus, words: Sequence[str], processes: Processes) -> Holders:
-    """The holders of mediated devices, and the ledger's marks on these. Raises UnknownDevice."""
+    """The holders of mediated devices, and the ledger's marks on these. Raises UnknownDevice, BadSpec."""
     from vfioctl.inventory.model.values import Uuid
+    from vfioctl.vgpu.model.lookup import instance_called
 
-    mdevs = [Uuid(word) for word in words]
-    groups: Mapping[str, int | None] = {v.id: v.iommu_group for v in found.instances if v.state != "defined"}
-    if missing := [mdev for mdev in mdevs if mdev not in groups]:
-        raise UnknownDevice(f"there is no vGPU {missing[0]} here", hint="vfioctl vgpu list shows those that are")
+    there = tuple(vgpu for vgpu in found.instances if vgpu.state != "defined" and vgpu.dialect == "mdev")
+    groups: Mapping[str, int | None] = {vgpu.id: vgpu.iommu_group for vgpu in there}
+    found = replace(found, instances=there)
+    mdevs = [*dict.fromkeys(Uuid(instance_called(found, word).id) for word in words)]
     marks = devices.marks()
     held = devices.holders_of_mdevs(mdevs, processes, groups)
     return held.model_copy(update={"marks": tuple(marks[mdev] for mdev in mdevs if mdev in marks)})

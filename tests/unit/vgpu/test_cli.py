@@ -213,6 +213,26 @@ class TestRemove:
         assert "it is being removed" in again
 
 
+class TestHolders:
+    def test_the_first_characters_of_a_uuid_are_enough(self, run: Run) -> None:
+        for words, devices in (
+            ("6d3f", [THERE]),
+            (f"6D3F2C1A-0b {THERE}", [THERE]),
+            ("6d3f 08:00.6", ["0000:08:00.6", THERE]),
+        ):
+            assert run(f"holders {words} --json --simulate a2").document["devices"] == devices
+
+    def test_an_ambiguous_or_unknown_beginning_is_refused(self, run: Run) -> None:
+        for uuid in (ONE, f"{ONE[:-1]}0"):
+            assert run(f"vgpu create T4-1Q --uuid {uuid} --simulate t4").code == 0
+        answer = run(f"holders {ONE[:8]} --json --simulate t4")
+        message = failed(answer, 2, "BadSpec")
+        assert ONE in message
+        assert f"{ONE[:-1]}0" in message
+        failed(run("holders ffff --json --simulate t4"), 2, "UnknownDevice")
+        failed(run("holders 9d3f --json --simulate a2"), 2, "UnknownDevice")  # it is only defined
+
+
 class TestPlanFiles:
     def saved(self, run: Run, line: str, folder: Path) -> Path:
         file = folder / "plan.json"
