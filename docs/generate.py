@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter
 
 from vfioctl import errors
-from vfioctl.core.change import Plan
+from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model.functions import InventoryDocument
 from vfioctl.inventory.model.holders import Holders
@@ -23,7 +23,7 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
-def schema(model: type[InventoryDocument | Plan | Holders]) -> str:
+def schema(model: type[InventoryDocument | Plan | JournalEntry | Holders]) -> str:
     """The schema of what is printed: every field with a default is there too."""
     return json.dumps(model.model_json_schema(mode="serialization", by_alias=True), indent=2) + "\n"
 
@@ -71,6 +71,7 @@ def generated() -> dict[Path, str]:
         REFERENCE / "inventory.schema.json": schema(InventoryDocument),
         REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "plan.schema.json": schema(Plan),
+        REFERENCE / "history-show.schema.json": schema(JournalEntry),
         REFERENCE / "vgpu.schema.json": schema_of_dataclass(Vgpu),
         REFERENCE / "vgpu-list.schema.json": schema_of_dataclass(VgpuListDocument),
         REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),

@@ -11,7 +11,7 @@ Every method may raise any class of the error tree in `vfioctl.errors`; docstrin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from vfioctl.session import Session
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from vfioctl.binding.api import BindingApi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
@@ -109,9 +111,50 @@ class Host:
         tree.comments = [f"# recorded from {self.session.kernel.description} by vfioctl snapshot"]
         return form(tree), tuple(unread)
 
-    def history(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
-        """Return at most `most` changes of the journal, the newest first; all if `most` is negative."""
-        return self.session.journal.entries(most=most)
+    def history(
+        self, *, most: int = -1, since: datetime | None = None, device: str | None = None
+    ) -> tuple[JournalEntry, ...]:
+        """Return at most `most` changes of the journal, the newest first; all if `most` is negative.
+
+        `since`: only changes that began then or later. `device`: only changes that concerned it, named as for `find`;
+        a device that is gone by its address, a vGPU by the beginning of its UUID. Raises BadAddress, UnknownDevice.
+        """
+        from vfioctl.core.history import concerning, stamp
+
+        begin = stamp(since) if since else ""
+        if device is None:
+            return self.session.journal.entries(most=most, since=begin)
+        every = self.session.journal.entries()
+        found = concerning(every, self._recorded(every, device))
+        return tuple(entry for entry in found if entry.began >= begin)[: most if most >= 0 else None]
+
+    def _recorded(self, entries: Sequence[JournalEntry], device: str) -> Collection[str]:
+        from vfioctl.core.history import recorded_devices
+        from vfioctl.errors import BadAddress, UnknownDevice
+
+        try:
+            return self.find([device], every=True)
+        except (BadAddress, UnknownDevice):
+            if gone := recorded_devices(entries, device):
+                return gone
+            raise
+
+    def change(self, name: str) -> JournalEntry:
+        """Return the change with this number, or whose plan's id begins so. Raises BadSpec."""
+        from vfioctl.core.history import named
+
+        return named(self.session.journal.entries(), name)
+
+    def prunable(self, *, keep: int = 0, before: datetime | None = None) -> tuple[JournalEntry, ...]:
+        """Return the changes that `prune` may delete; see `vfioctl.core.history.prunable`."""
+        from vfioctl.core.history import prunable
+
+        journal = self.session.journal
+        return prunable(journal.entries(), needed=journal.needed(), keep=keep, before=before)
+
+    def prune(self, entries: Sequence[JournalEntry]) -> int:
+        """Delete changes from the journal, except those that are needed, and return how many. Raises StoreDamaged."""
+        return self.session.journal.delete(entries) if entries else 0
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the interrupted changes, the newest first."""

@@ -83,6 +83,6 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 def timeless(text: str) -> str:
     """With clock times, durations, users and their processes made equal."""
-    text = re.sub(r'("user"|"command"): ".*"', r'\1: "..."', re.sub(r'"pid": \d+', '"pid": 1', text))
+    text = re.sub(r'("user"|"command"): ".*"', r'\1: "..."', re.sub(r'("pid":|process) \d+', r"\1 1", text))
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "2026-01-01 00:00:00", text)
     return re.sub(r"\b\d+\.\d+ s\b", "0.00 s", re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0.0', text))

@@ -12,6 +12,8 @@ from vfioctl.console.words import plain
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Outcome, Plan, Repair, Step
     from vfioctl.core.registry import Registry
@@ -87,15 +89,25 @@ def confirm(session: Session, plan: Plan) -> None:
 
 def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]]) -> None:
     """Show what is planned, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
-    shown = planned() if _is_terminal() else ()
+
+    def pages() -> Sequence[RenderableType]:
+        shown = planned()
+        from vfioctl.console.plan_page import planned_page
+
+        return [planned_page(each, session.registry) for each in shown]
+
+    agree_on_terminal(pages)
+
+
+def agree_on_terminal(pages: Callable[[], Sequence[RenderableType]]) -> None:
+    """Show what would be done, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
+    shown = pages() if _is_terminal() else ()
     if not shown:
         return
     import typer
 
-    from vfioctl.console.plan_page import planned_page
-
-    for each in shown:
-        sketch(planned_page(each, session.registry))
+    for page in shown:
+        sketch(page)
     say("")
     try:
         with redirect_stdout(sys.stderr):  # typer lets input() write the end of the question to stdout

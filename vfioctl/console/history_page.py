@@ -1,4 +1,4 @@
-"""Renders the journal. May not know a kind of resource, action, check or fact."""
+"""Renders the journal: its changes as a table, and one change whole. May not know a kind of resource or action."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console.columns import Column, table
-from vfioctl.console.plan_page import clock
+from vfioctl.console.columns import Column, Whole, glossary, note_lines, table
+from vfioctl.console.plan_page import change_rows, clock, part, step_lines
 from vfioctl.console.words import UNKNOWN, plain
-from vfioctl.core.change import Caller, JournalEntry
+from vfioctl.core.change import Caller, JournalEntry, JournalState
+from vfioctl.core.registry import Registry
 
 _INDENT = 4
 _COLUMNS = (
@@ -24,14 +25,52 @@ _COLUMNS = (
     Column("ENDED (UTC)", optional=True),
     Column("WHAT"),
 )
+_STATES = {
+    JournalState.OPEN: "open: under way, or cut short; vfioctl recover finishes a change that was cut short",
+    JournalState.DONE: "done",
+    JournalState.BACK: "back: the host was put back as before",
+    JournalState.STUCK: "stuck: it could not be put back; vfioctl recover tries again",
+    JournalState.REBOOTED: "rebooted: a reboot has undone it",
+}
 
 
 def history_table(entries: Sequence[JournalEntry], *, width: int) -> RenderableType:
     """Render journal entries in the order given, for `width` columns."""
-    if not entries:
-        return Text("No changes yet.")
     header, *lines = table(_COLUMNS, [_row(entry) for entry in entries], width)
     return Stack(header, *(part for entry, line in zip(entries, lines, strict=True) for part in (line, *_why(entry))))
+
+
+def change_page(entry: JournalEntry, registry: Registry) -> RenderableType:
+    """Render one journal entry: how it ended, who made it, what it changed and by which steps."""
+    plan = entry.plan
+    undone = plan.intent.undone_by(plan) if entry.state == JournalState.DONE else ()
+    return Stack(
+        Text(f"Change {entry.id}: {plain(plan.intent.title())}", style="bold"),
+        glossary(dict(_about(entry))),
+        *part("What changes", change_rows(plan.changes, registry)),
+        *part("Steps", step_lines(plan.steps, registry)),
+        *part("Undone by", (Whole(plain(line)) for line in undone)),
+        *note_lines(plan.notes),
+    )
+
+
+def _about(entry: JournalEntry) -> Iterator[tuple[str, str]]:
+    yield "state", _STATES[entry.state]
+    if entry.why:
+        yield "reason", entry.why
+    if entry.reached is not None:
+        yield "step reached", f"{entry.reached} of {len(entry.plan.steps)}"
+    yield "began", f"{clock(entry.began)} UTC"
+    yield "ended", f"{clock(entry.ended)} UTC" if entry.ended else "not yet"
+    yield "by", _caller(entry.caller)
+    yield "command", entry.caller.command or UNKNOWN
+    yield "plan", entry.plan.id
+    yield "boot", entry.boot_id
+
+
+def _caller(caller: Caller) -> str:
+    user = f"{caller.sudo_user}, with sudo as {caller.user}" if caller.sudo_user else caller.user or UNKNOWN
+    return user if caller.pid is None else f"{user}, process {caller.pid}"
 
 
 def _row(entry: JournalEntry) -> tuple[str, ...]:

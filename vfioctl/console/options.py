@@ -110,17 +110,25 @@ def device_argument(
 ) -> Any:
     """Return an argument that names one or several devices. `suggest`: returns completions of a prefix, with help."""
 
+    return typer.Argument(
+        metavar=metavar,
+        help=meaning or "0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
+        autocompletion=completion(suggest),
+    )
+
+
+def completion(
+    suggest: Callable[[Any, str], list[tuple[str, str]]],
+) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """Return a completion callback. `suggest`: see `device_argument`; gets the session."""
+
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
             return suggest(opened(ctx), incomplete)
         except (VfioctlError, OSError):
             return []  # no completion is better than a traceback at the prompt
 
-    return typer.Argument(
-        metavar=metavar,
-        help=meaning or "0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
-        autocompletion=complete,
-    )
+    return complete
 
 
 WithGroup = Annotated[

@@ -44,13 +44,13 @@ def plan_page(plan: Plan, registry: Registry) -> RenderableType:
     if plan.nothing_to_do:
         facts = _indented(_facts(plan.facts, registry))
         return Stack(Text("Nothing to do, it is as asked for already:"), *facts, *note_lines(plan.notes))
-    rows = _rows(plan.changes, registry)
+    changes = change_rows(plan.changes, registry)
     return Stack(
         Text(f"Plan {plan.id}: {plain(plan.intent.title())}", style="bold"),
         *part("It relies on", _facts(plan.facts, registry)),
         *part("Steps", step_lines(plan.steps, registry)),
-        *part("What changes", [_Rows(rows)] if rows else []),
-        *part("Verified afterwards", _verified(plan, registry, changes=bool(rows))),
+        *part("What changes", changes),
+        *part("Verified afterwards", _verified(plan, registry, changes=bool(changes))),
         *part("Undone by", (Whole(plain(line)) for line in plan.intent.undone_by(plan))),
         *note_lines(plan.notes),
     )
@@ -81,12 +81,11 @@ def repair_page(repair: Repair, registry: Registry) -> RenderableType:
         return Stack(heading, *_indented([Text(f"cannot be finished now: {plain(repair.refused)}")]))
     if not repair.steps:
         return Stack(heading, *_indented([Text(f"{_WAYS[repair.result]}; nothing is written, the journal is closed")]))
-    rows = _rows(repair.changes, registry)
     return Stack(
         heading,
         *_indented([Text(_WAYS[repair.result])]),
         *part("Steps", step_lines(repair.steps, registry)),
-        *part("What changes", [_Rows(rows)] if rows else []),
+        *part("What changes", change_rows(repair.changes, registry)),
     )
 
 
@@ -142,6 +141,12 @@ def _verified(plan: Plan, registry: Registry, *, changes: bool) -> Iterator[Text
 
 
 # -- what changes --------------------------------------------------------------------------------
+
+
+def change_rows(changes: Iterable[Change], registry: Registry) -> list[RenderableType]:
+    """Return a table of the changes; nothing if no value changes."""
+    rows = _rows(changes, registry)
+    return [_Rows(rows)] if rows else []
 
 
 class _Row(NamedTuple):

@@ -258,6 +258,11 @@ class JournalEntry(Value):
     reached: int | None = Field(None, description="the last step that was begun, where it is recorded")
     caller: Caller = Field(default=Caller(), description="who made the change")
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices that the change changed or relied on."""
+        return frozenset((*self.plan.subjects, *(fact.subject for fact in self.plan.facts)))
+
 
 class Repair(Value):
     """What `recover` would do with one interrupted change, on the host as it is now."""

@@ -21,10 +21,14 @@ _BEGIN = """
     INSERT INTO journal (plan, state, boot_id, began, user, sudo_user, pid, command)
     VALUES (?, 'open', ?, ?, ?, ?, ?, ?)
 """
-_NEWEST = f"SELECT {_COLUMNS} FROM journal ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
+_NEWEST = f"SELECT {_COLUMNS} FROM journal WHERE began >= ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
 _UNFINISHED = f"""
     SELECT {_COLUMNS} FROM journal WHERE id IN (SELECT journal FROM under_change) ORDER BY id DESC
 """  # noqa: S608 - constants
+_REFERENCES = """
+    SELECT tables.name, key."from" FROM sqlite_schema AS tables JOIN pragma_foreign_key_list(tables.name) AS key
+    WHERE tables.type = 'table' AND key."table" = 'journal'
+"""
 _UNKNOWN = Caller()
 
 
@@ -68,9 +72,20 @@ class Journal:
         with self.store.transaction() as db:
             db.execute("UPDATE journal SET reached = ? WHERE id = ?", (number, entry))
 
-    def entries(self, *, most: int = -1) -> tuple[JournalEntry, ...]:
-        """Return at most `most` entries, the newest first; all if `most` is negative."""
-        return self.store.read(lambda db: tuple(map(self._entry, db.execute(_NEWEST, (most,)))), ())
+    def entries(self, *, most: int = -1, since: str = "") -> tuple[JournalEntry, ...]:
+        """Return at most `most` entries that began at `since` or later, the newest first; all if `most` is negative."""
+        return self.store.read(lambda db: tuple(map(self._entry, db.execute(_NEWEST, (since, most)))), ())
+
+    def needed(self) -> frozenset[int]:
+        """Return the numbers of the entries that records refer to: unfinished ones, and what `unbind` must know."""
+        return self.store.read(_needed, frozenset())
+
+    def delete(self, entries: Iterable[JournalEntry]) -> int:
+        """Delete those of the finished entries that are not needed, and return how many. Raises StoreDamaged."""
+        numbers = {entry.id for entry in entries}
+        with self.store.transaction() as db:
+            going = [(number,) for number in numbers - _needed(db)]
+            return db.executemany("DELETE FROM journal WHERE id = ?", going).rowcount if going else 0
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the open and the stuck changes, the newest first."""
@@ -121,6 +136,13 @@ def plan_in(registry: Registry, entry: int, text: str) -> Plan:
         return registry.read_plan(text)
     except BadDocument as error:
         raise sqlite3.DatabaseError(f"entry {entry} holds no plan: {error.message}") from None
+
+
+def _needed(db: sqlite3.Connection) -> frozenset[int]:
+    # every table that refers to the journal, so that the record of a new subsystem cannot be forgotten here
+    columns = db.execute(_REFERENCES).fetchall()
+    queries = (f'SELECT DISTINCT "{column}" FROM "{table}"' for table, column in columns)  # noqa: S608 - from the schema
+    return frozenset(number for query in queries for (number,) in db.execute(query))
 
 
 def _take(db: sqlite3.Connection, entry: int, subjects: Iterable[str]) -> None:

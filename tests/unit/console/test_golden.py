@@ -6,6 +6,7 @@ After a change that is meant: pytest tests/unit/console/test_golden.py --renew-g
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -125,9 +126,19 @@ def test_refusals(run: Run, golden: Golden, host: str) -> None:
     golden(f"{host}/refusals.txt", "".join(f"exit {answer.code}\n{answer.err}" for answer in told if answer.code))
 
 
-def test_a_session(run: Run, golden: Golden) -> None:
+def test_a_session(run: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     told = ""
-    for line in ("bind gpu1", "bind gpu1", "history", "unbind gpu1", "unbind gpu1", "history", "recover"):
+    monkeypatch.setattr(sys, "argv", ["vfioctl", "bind", "gpu1"])
+    for line in (
+        "bind gpu1",
+        "bind gpu1",
+        "history",
+        "unbind gpu1",
+        "unbind gpu1",
+        "history",
+        "recover",
+        "history show 1",
+    ):
         answer = run(f"{line} --simulate workstation")
         told += f"$ vfioctl {line}\n{answer.err}{answer.out}"
         assert answer.code == 0
@@ -135,7 +146,7 @@ def test_a_session(run: Run, golden: Golden) -> None:
 
 
 def test_a_session_in_json(run: Run, golden: Golden) -> None:
-    lines = ("bind gpu0", "bind gpu0", "unbind gpu0", "recover", "history")
+    lines = ("bind gpu0", "bind gpu0", "unbind gpu0", "recover", "history", "history show 1", "history prune --keep 1")
     answers = [run(f"{line} --json --simulate laptop") for line in lines]
     assert [answer.code for answer in answers] == [0] * len(lines)
     golden("session.json", timeless(json.dumps([answer.document for answer in answers], indent=2) + "\n"))
