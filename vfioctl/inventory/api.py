@@ -45,11 +45,15 @@ class InventoryApi:
 
     def inventory(self) -> Inventory:
         """Return the host's devices as they are now, with their wedged and dead marks."""
+        return self._inventory(nvml=True)
+
+    def _inventory(self, *, nvml: bool) -> Inventory:
         # read the marks first: reads of a wedged device may block
         marks, problem = self._session.from_ledger(self._marks, NO_MARKS)
         wedged = [mark.subject for mark in marks if mark.kind == _WEDGED]
         self._catalogue.refresh()
-        scan = Scan(self._kernel, self._catalogue, suspects=wedged)  # its workers read during the import of models
+        # its workers read during the import of models
+        scan = Scan(self._kernel, self._catalogue, suspects=wedged, nvml=nvml)
         if problem:
             scan.problems.append((LEDGER, problem))
         from vfioctl.core.marks import marks_in
@@ -80,7 +84,7 @@ class InventoryApi:
 
         Raises BadAddress, UnknownDevice, and BadSpec if an id matches several functions and `every` is false.
         """
-        return self.chosen(self.inventory(), selectors, every=every)
+        return self.chosen(self._inventory(nvml=False), selectors, every=every)
 
     @staticmethod
     def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:

@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Descendant, FileReader, Processes, per_subject
+from vfioctl.kernel.protocol import (
+    PCI_ADDRESS,
+    PCI_DEVICES,
+    PCI_DRIVERS,
+    Descendant,
+    FileReader,
+    Processes,
+    per_subject,
+)
 
 _FEW_DIGITS = 10
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -72,6 +80,12 @@ def physical(kernel: FileReader, address: str) -> str:
     """The PF that a VF belongs to; the function itself if it is no VF."""
     name = link_name(kernel, f"{PCI_DEVICES}/{address}/physfn")
     return name if PCI_ADDRESS.fullmatch(name) else address
+
+
+def nvidia_gpus(kernel: FileReader) -> list[str]:
+    """The GPUs that NVML should know: those on the nvidia driver, without VFs."""
+    bound = filter(PCI_ADDRESS.fullmatch, names_in(kernel, f"{PCI_DRIVERS}/nvidia"))
+    return [address for address in bound if not kernel.has(f"{PCI_DEVICES}/{address}/physfn")]
 
 
 @per_subject

@@ -82,6 +82,8 @@ def per_subject(read: Callable[[K, str], T]) -> Callable[[K], Callable[[str], T]
 
 
 NvmlAnswer = Mapping[str, Mapping[str, str]] | Unanswered
+NOT_LISTED = "the nvidia driver has it, but NVML does not list it: dmesg | grep -i nvrm"
+"""The reason where NVML does not know a GPU that is on the nvidia driver."""
 
 
 class FileReader(Protocol):
@@ -143,12 +145,13 @@ class HardwareDatabase(Protocol):
 class NvmlFacts(Protocol):
     """Reads facts from NVIDIA's library NVML."""
 
-    def nvml(self) -> Callable[[], NvmlAnswer]:
-        """Starts a query of NVML. The returned function waits for the answer.
+    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+        """Starts a query of NVML about these GPUs. The returned function waits for the answer; Unanswered for none.
 
-        The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode,
-        vgpu_heterogeneous_mode, vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
-        sorted by id, joined by `;`).
+        The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode; `error`, the
+        reason for the user, for a GPU that NVML does not know or whose facts did not arrive in time. With `types`, also
+        vgpu_heterogeneous_mode and vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
+        sorted by id, joined by `;`): on a vGPU host these are hundreds of calls.
         """
 
 

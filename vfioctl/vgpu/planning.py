@@ -69,7 +69,7 @@ class Planning:
 
     def set_vfs(self, intent: SetVfsIntent) -> Draft:
         processes = self._devices.processes()  # its workers run while the inventory is read
-        found = read_concerned(self._kernel, self._recorded, {*intent.devices})
+        found = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
         inventory = self._whole_host()
         (address,) = intent.devices
         if address not in inventory.by_address:
@@ -83,7 +83,7 @@ class Planning:
         return plan_vfs(inventory, found, intent, known, self._recorded.created, holders)
 
     def profile(self, intent: ProfileIntent) -> Draft:
-        found = read_concerned(self._kernel, self._recorded, {*intent.devices})
+        found = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
         (card,) = cards_called(found, intent.devices[0])
         return plan_profile(self._whole_host(), card, intent)
 

@@ -68,8 +68,8 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_a_directory_is_read(na
             names, *maps = super().directory(path, wanted, links)
             return Directory(names, *(dict(random.sample([*each.items()], len(each))) for each in maps))
 
-        def nvml(self) -> Callable[[], NvmlAnswer]:
-            answer = super().nvml()()
+        def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+            answer = super().nvml(gpus, types=types)()
             assert not isinstance(answer, Unanswered)
             return lambda: dict(reversed([*answer.items()]))
 

@@ -263,6 +263,9 @@ def test_a_directory_may_be_named_by_a_link(tmp_path: Path) -> None:
     assert host.session.ledger == tmp_path / "root.ledger.db"
 
 
+NO_NVML = {"nvml": "a captured directory has no NVML"}
+
+
 @pytest.mark.usefixtures("without_names", "device")
 class TestHostileHost:
     """`one` is the first GPU of the workstation, spoilt in some way; the others must not suffer."""
@@ -298,7 +301,7 @@ class TestHostileHost:
         (device / attribute).unlink()
         (device / attribute).mkdir()
         one = self.inventory(tmp_path).by_address[self.ONE]
-        assert one.unknown == {attribute: "EISDIR"}
+        assert one.unknown == {attribute: "EISDIR", **NO_NVML}
         assert getattr(one, field) == value
         assert one.driver == "nvidia"
 
@@ -307,7 +310,7 @@ class TestHostileHost:
             (device / attribute).unlink()
             os.mkfifo(device / attribute)
         one = self.inventory(tmp_path).by_address[self.ONE]
-        assert set(one.unknown) == {"numa_node", "resource", "driver_override", "reset_method"}
+        assert set(one.unknown) == {"numa_node", "resource", "driver_override", "reset_method", "nvml"}
 
     @pytest.mark.parametrize("name", ["modalias", "class"])
     @pytest.mark.parametrize("ruin", ["empty", "fifo", "folder", "gone", "megabyte", "binary", "garbage"])
@@ -390,7 +393,7 @@ class TestHostileHost:
         (device / name).symlink_to("../garbage")
         one = self.inventory(tmp_path).by_address[self.ONE]
         assert (one.physfn, one.virtfns) == (None, ())
-        assert one.unknown == {name: "unexpected target '../garbage'"}
+        assert one.unknown == {name: "unexpected target '../garbage'", **NO_NVML}
 
     @pytest.mark.parametrize("target", ["../../kernel/iommu_groups/x", "../-1", "\u0663", "9" * 4000, "1_0", "/"])
     def test_an_odd_iommu_group_is_no_group(self, device: Path, tmp_path: Path, target: str) -> None:
@@ -419,7 +422,7 @@ class TestHostileHost:
         one = found.by_address[self.ONE]
         assert one.identity == sound.identity
         assert (one.driver, one.iommu_group, one.bars) == (sound.driver, sound.iommu_group, sound.bars)
-        assert list(one.unknown) == ["driver_override"]
+        assert list(one.unknown) == ["driver_override", "nvml"]
         assert [w.subject for w in found.warnings if "did not return" in w.text] == [self.ONE]
 
     def test_a_device_that_never_answers_at_all_costs_itself(
@@ -482,7 +485,7 @@ def test_a_captured_directory_cannot_be_changed(root: Path) -> None:
     assert refusal(lambda: kernel.write("/sys/file", "after")) == "EROFS"
     with pytest.raises(HostError, match="read-only"):
         kernel.load("vfio-pci")
-    assert isinstance(kernel.nvml()(), Unanswered)
+    assert isinstance(kernel.nvml(["0000:41:00.0"])(), Unanswered)
     assert (root / "sys" / "file").read_text() == "before"
 
 

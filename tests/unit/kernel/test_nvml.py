@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from tests.hosts.machines import copy, original
-from vfioctl.inventory.model.functions import Nvml
+from vfioctl.inventory.model.functions import Inventory, Nvml
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.live import host as live
 from vfioctl.kernel.live import nvml
@@ -38,14 +37,8 @@ class Library(ModuleType):
     def nvmlInit(self) -> None:  # noqa: N802 - pynvml's name
         pass
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - pynvml's name
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802 - pynvml's name
-        return number
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802 - pynvml's name
-        return SimpleNamespace(busId=["00000000:41:00.0", "00010000:01:00.0"][handle])
+    def nvmlDeviceGetHandleByPciBusId(self, bus: str) -> int:  # noqa: N802 - pynvml's name
+        return ["00000000:41:00.0", "00010000:01:00.0"].index(bus)
 
     def nvmlDeviceGetName(self, _handle: int) -> str:  # noqa: N802 - pynvml's name
         return "NVIDIA H100"
@@ -68,6 +61,7 @@ class Library(ModuleType):
         return [1, 0]
 
 
+GPUS = ("0000:41:00.0", "10000:01:00.0")
 FIRST = {
     "name": "NVIDIA H100",
     "uuid": "GPU-0",
@@ -88,69 +82,96 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 class TestAsking:
     @pytest.mark.usefixtures("library")
     def test_every_gpu_says_what_it_can(self) -> None:
-        answer = nvml.read_gpus()
-        assert isinstance(answer, dict)
-        assert answer["0000:41:00.0"] == FIRST
-        assert answer["10000:01:00.0"] == {
+        second = {
             key: {"uuid": "GPU-1", "compute_mode": "unknown"}.get(key, value)
             for key, value in FIRST.items()
             if key != "mig_mode"
         }
+        assert list(nvml.read_gpus(GPUS)) == [(GPUS[0], FIRST), (GPUS[1], second)]
 
     @pytest.mark.usefixtures("library")
-    def test_the_answer_comes_out_of_the_child(self) -> None:
-        assert Live().nvml()() == nvml.read_gpus()
+    def test_the_answer_comes_out_of_the_worker(self) -> None:
+        answer = Live().nvml(GPUS)()
+        assert not isinstance(answer, Unanswered)
+        assert answer[GPUS[0]] == FIRST
+        assert list(answer) == [*GPUS]
 
     def test_a_gpu_that_has_fallen_off_the_bus_costs_itself(
         self, library: Library, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def handle(number: int) -> int:
-            if number == 0:
-                raise NVMLError("GPU is lost")
-            return number
+        def handle(bus: str) -> int:
+            if bus.endswith("41:00.0"):
+                raise NVMLError(15)
+            return 1
 
-        monkeypatch.setattr(library, "nvmlDeviceGetHandleByIndex", handle)
-        answer = nvml.read_gpus()
-        assert isinstance(answer, dict)
-        assert list(answer) == ["10000:01:00.0"]
+        monkeypatch.setattr(library, "nvmlDeviceGetHandleByPciBusId", handle)
+        (lost, first), (_, second) = nvml.read_gpus(GPUS)
+        assert (lost, [*first]) == (GPUS[0], ["error"])
+        assert first["error"].startswith("the GPU is lost")
+        assert second["uuid"] == "GPU-1"
 
-    def test_an_answer_that_nobody_understands_is_a_reason(
+    def test_an_answer_that_vfioctl_does_not_understand_costs_what_follows(
         self, library: Library, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(library, "nvmlDeviceGetPciInfo", lambda _: SimpleNamespace(busId="somewhere"))
-        answer = Live().nvml()()
-        assert isinstance(answer, Unanswered)
-        assert "ValueError" in answer.reason
-        assert "\n" not in answer.reason
+        def odd(handle: int) -> SimpleNamespace:
+            if handle == 1:
+                raise ValueError
+            return SimpleNamespace(total=80 << 30)
+
+        monkeypatch.setattr(library, "nvmlDeviceGetMemoryInfo", odd)
+        assert Live().nvml(GPUS)() == {
+            GPUS[0]: FIRST,
+            GPUS[1]: {"error": "NVML gave an answer that vfioctl does not understand"},
+        }
 
     def test_an_error_is_a_reason(self, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse() -> None:
-            raise NVMLError("Driver/library version mismatch")
+            raise NVMLError("Unknown Error")
 
         monkeypatch.setattr(library, "nvmlInit", refuse)
-        assert Live().nvml()() == Unanswered("NVML: Driver/library version mismatch")
-        assert nvml.read_gpus() == "NVML: Driver/library version mismatch"
+        assert Live().nvml(GPUS)() == Unanswered("NVML: Unknown Error")
 
     def test_an_absent_module_is_a_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pynvml", None)
-        assert "not installed" in str(nvml.read_gpus())
-        assert isinstance(Live().nvml()(), Unanswered)
+        answer = Live().nvml(GPUS)()
+        assert isinstance(answer, Unanswered)
+        assert "not installed" in answer.reason
 
     @pytest.mark.usefixtures("library")
     def test_an_older_binding_lacks_only_what_it_lacks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(Library, "nvmlDeviceGetMigMode")
-        answer = nvml.read_gpus()
-        assert isinstance(answer, dict)
-        assert answer["0000:41:00.0"] == {key: value for key, value in FIRST.items() if key != "mig_mode"}
+        (_, first), _ = nvml.read_gpus(GPUS)
+        assert first == {key: value for key, value in FIRST.items() if key != "mig_mode"}
 
-    @pytest.mark.parametrize("end", [lambda: time.sleep(60), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+    @pytest.mark.parametrize(
+        ("end", "reason"),
+        [(lambda: time.sleep(60), "did not answer within 0.3 s"), (lambda: os.kill(os.getpid(), 9), "crashed")],
+    )
     def test_one_that_hangs_or_crashes_is_outlived(
-        self, library: Library, monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]
+        self, library: Library, monkeypatch: pytest.MonkeyPatch, end: Callable[[], None], reason: str
     ) -> None:
         assert live._NVML_SECONDS <= 10
         monkeypatch.setattr(live, "_NVML_SECONDS", 0.3)
         monkeypatch.setattr(library, "nvmlInit", end)
-        assert isinstance(Live().nvml()(), Unanswered)
+        answer = Live().nvml(GPUS)()
+        assert isinstance(answer, Unanswered)
+        assert reason in answer.reason
+
+    def test_one_that_is_slow_tells_what_it_can_in_time(
+        self, library: Library, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live, "_NVML_SECONDS", 1.0)
+        monkeypatch.setattr(
+            library, "nvmlDeviceGetName", lambda handle: "NVIDIA H100" if not handle else time.sleep(60)
+        )
+        answer = Live().nvml(GPUS)()
+        assert not isinstance(answer, Unanswered)
+        assert answer[GPUS[0]] == FIRST
+        assert "did not answer within 1 s" in answer[GPUS[1]]["error"]
+
+
+def told(inventory: Inventory) -> list[tuple[str, str]]:
+    return [(warning.subject, warning.text) for warning in inventory.warnings]
 
 
 class TestTheInventory:
@@ -175,6 +196,10 @@ class TestTheInventory:
         assert self.gpu(name="x") == Nvml(name="x")
         assert self.gpu(persistence_mode="0", mig_mode="0") == Nvml(persistence_mode=False, mig_mode=False)
 
+    @pytest.mark.parametrize("odd", ["2", "-1", "", "on", "\u0661"])
+    def test_takes_no_odd_mode_for_on_or_off(self, odd: str) -> None:
+        assert self.gpu(name="x", persistence_mode=odd, mig_mode=odd) == Nvml(name="x")
+
     @pytest.mark.parametrize("odd", ["", "-1", "lots", "1e9", "\u00b2", "\u0663", " 1", "9" * 5000, "0x10"])
     def test_takes_no_odd_amount_of_memory(self, odd: str) -> None:
         assert self.gpu(name="x", memory_bytes=odd) == Nvml(name="x")
@@ -188,13 +213,36 @@ class TestTheInventory:
     def test_says_why_there_is_nothing(self) -> None:
         tree = copy(original("gh200"))
         tree.properties = {}
-        warnings = read_inventory(Recorded(tree, "")).warnings
-        assert [(w.subject, w.text) for w in warnings] == [("NVML", "no facts from the NVIDIA driver: not recorded")]
+        found = read_inventory(Recorded(tree, ""))
+        assert told(found) == [("NVML", "no facts from the NVIDIA driver: not recorded")]
+        assert [gpu.unknown["nvml"] for gpu in found.gpus] == ["not recorded"]
+
+    def test_says_which_gpu_is_lost(self) -> None:
+        """What it told before counts."""
+        tree = copy(original("hgx8"))
+        tree.properties["nvml:0000:1b:00.0"] = {"name": "NVIDIA H100", "error": "the GPU is lost"}
+        found = read_inventory(Recorded(tree, ""))
+        assert told(found) == [("0000:1b:00.0", "no facts from the NVIDIA driver: the GPU is lost")]
+        lost, *others = (gpu for gpu in found.gpus if gpu.driver == "nvidia")
+        assert lost.nvml == Nvml(name="NVIDIA H100")
+        assert lost.unknown == {"nvml": "the GPU is lost"}
+        assert all(gpu.nvml and not gpu.unknown for gpu in others)
+
+    def test_says_which_gpu_nvml_does_not_list(self) -> None:
+        tree = copy(original("hgx8"))
+        del tree.properties["nvml:0000:1b:00.0"]
+        ((subject, text),) = told(read_inventory(Recorded(tree, "")))
+        assert subject == "0000:1b:00.0"
+        assert "NVML does not list it" in text
+
+    def test_asks_for_no_vf(self) -> None:
+        """NVML does not list them on their host."""
+        assert told(read_inventory(Recorded(original("l40s"), ""))) == []
 
     def test_asks_only_where_a_gpu_is_on_the_nvidia_driver(self) -> None:
         class Asked(Recorded):
-            def nvml(self) -> Callable[[], NvmlAnswer]:
-                raise AssertionError
+            def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+                raise AssertionError(gpus, types)
 
         read_inventory(Asked(original("laptop"), ""))
         with pytest.raises(AssertionError):

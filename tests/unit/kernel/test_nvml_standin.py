@@ -17,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from vfioctl.kernel.protocol import NOT_LISTED
+
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "tests" / "standin" / "nvml.c"
 FIRST, SECOND, FAR = "0000:0a:00.0", "0000:0b:00.0", "10000:01:00.0"
 NO_PERMISSION, GPU_IS_LOST = 4, 15
+LOST = "the GPU is lost, it no longer answers its driver: dmesg | grep -i xid, then reboot"
 
 GPUS = """\
 00000000:0A:00.0|NVIDIA GeForce RTX 4090|GPU-aaaa|25757220864|0|0|-|0
@@ -67,7 +70,9 @@ VGPU_TYPES = (
 )
 VGPU_FACTS = {**FACTS, FAR: {**FACTS[FAR], "vgpu_types": VGPU_TYPES, "vgpu_heterogeneous_mode": "0"}}
 
-READ = "print(json.dumps(Live().nvml()()))"
+GPUS_ASKED = ("0000:0a:00.0", "0000:0b:00.0", "10000:01:00.0")
+READ = f"print(json.dumps(Live().nvml({GPUS_ASKED})()))"
+READ_TYPES = f"print(json.dumps(Live().nvml({GPUS_ASKED}, types=True)()))"
 PERSIST = """
 try:
     Live(timeouts=Timeouts(default=float(sys.argv[3]))).persist(sys.argv[1], on=sys.argv[2] == "on")
@@ -79,7 +84,7 @@ except VfioctlError as error:
 HANG = """
 began = time.monotonic()
 kernel = Live()
-answer = kernel.nvml()()
+answer = kernel.nvml(["0000:0a:00.0"])()
 took = time.monotonic() - began
 kernel.close()
 try:
@@ -154,11 +159,21 @@ class TestFacts:
 
     def test_of_a_lost_gpu_are_all_that_is_lost(self, ask: Ask, tmp_path: Path) -> None:
         (tmp_path / "gpus").write_text(with_code(1, GPU_IS_LOST))
-        assert ask(READ) == {FIRST: FACTS[FIRST], FAR: FACTS[FAR]}
+        found = ask(READ)
+        assert found.pop(SECOND) == {"error": LOST}
+        assert found == {FIRST: FACTS[FIRST], FAR: FACTS[FAR]}
 
     def test_of_a_gpu_that_is_lost_while_it_is_asked(self, ask: Ask, tmp_path: Path) -> None:
         (tmp_path / "gpus").write_text(with_code(1, -GPU_IS_LOST))
-        assert ask(READ) == {**FACTS, SECOND: {}}
+        assert ask(READ) == {**FACTS, SECOND: {"error": LOST}}
+
+    def test_of_a_gpu_that_nvml_does_not_list_are_lacking_with_a_reason(self, ask: Ask, tmp_path: Path) -> None:
+        (tmp_path / "gpus").write_text("".join(line for line in GPUS.splitlines(keepends=True) if "0B" not in line))
+        assert ask(READ) == {**FACTS, SECOND: {"error": NOT_LISTED}}
+
+    def test_of_an_odd_bus_id_cost_that_gpu(self, ask: Ask, tmp_path: Path) -> None:
+        (tmp_path / "gpus").write_text(GPUS.replace("00000000:0B:00.0", "somewhere"))
+        assert ask(READ) == {**FACTS, SECOND: {"error": NOT_LISTED}}
 
     def test_that_are_not_supported_are_not_there(self, ask: Ask) -> None:
         found = ask(READ, faults="nvmlDeviceGetComputeMode=3,nvmlDeviceGetUUID=3")
@@ -168,9 +183,10 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("faults", "reason"),
         [
-            ("nvmlInitWithFlags=9", "NVML: Driver Not Loaded"),
-            ("nvmlInitWithFlags=18", "NVML: RM has detected an NVML/RM version mismatch."),
-            ("nvmlDeviceGetCount_v2=999", "NVML: Unknown Error"),
+            ("nvmlInitWithFlags=3", "NVML: Not Supported"),
+            ("nvmlInitWithFlags=9", "the nvidia driver does not answer NVML: dmesg | grep -i nvrm"),
+            ("nvmlInitWithFlags=18", "driver and library versions differ: reload the driver or reboot"),
+            ("nvmlInitWithFlags=999", "NVML: Unknown Error"),
         ],
     )
     def test_that_cannot_be_had_have_a_reason(self, ask: Ask, faults: str, reason: str) -> None:
@@ -180,7 +196,8 @@ class TestFacts:
         (tmp_path / "libnvidia-ml.so.1").write_text("not a library: on a machine with NVML too, there is none to load")
         command, environment = [sys.executable, "-c", IMPORTS + READ], {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout) == ["NVML: NVML Shared Library Not Found"]
+        ((reason),) = json.loads(done.stdout)
+        assert reason.startswith("NVML's library libnvidia-ml.so.1 was not found")
 
     def test_reach_the_inventory(self, ask: Ask) -> None:
         found = ask("""
@@ -204,11 +221,14 @@ class TestTypesOfVgpus:
         return state
 
     def test_are_told_in_the_order_of_their_numbers(self, ask: Ask) -> None:
-        assert ask(READ) == VGPU_FACTS
+        assert ask(READ_TYPES) == VGPU_FACTS
+
+    def test_are_asked_for_only_where_they_are_shown(self, ask: Ask) -> None:
+        assert ask(READ) == FACTS
 
     def test_and_several_sizes_at_a_time(self, ask: Ask, state: Path) -> None:
         state.write_text(VGPU_HOST.replace("01:00.0|0\n", "01:00.0|1\n"))
-        assert ask(READ)[FAR]["vgpu_heterogeneous_mode"] == "1"
+        assert ask(READ_TYPES)[FAR]["vgpu_heterogeneous_mode"] == "1"
 
     @pytest.mark.parametrize(
         ("function", "told"),
@@ -221,7 +241,7 @@ class TestTypesOfVgpus:
         ],
     )
     def test_lack_only_what_is_not_supported(self, ask: Ask, function: str, told: str) -> None:
-        assert ask(READ, faults=f"{function}=3")[FAR]["vgpu_types"].split(";")[0] == told
+        assert ask(READ_TYPES, faults=f"{function}=3")[FAR]["vgpu_types"].split(";")[0] == told
 
     @pytest.mark.parametrize(
         ("function", "fact"),
@@ -232,15 +252,17 @@ class TestTypesOfVgpus:
     )
     def test_that_cannot_be_asked_for_cost_themselves(self, ask: Ask, function: str, fact: str) -> None:
         far = {key: value for key, value in VGPU_FACTS[FAR].items() if key != fact}
-        assert ask(READ, faults=f"{function}=3") == {**FACTS, FAR: far}
+        assert ask(READ_TYPES, faults=f"{function}=3") == {**FACTS, FAR: far}
 
     def test_with_an_odd_name_keep_their_form(self, ask: Ask, state: Path) -> None:
         state.write_bytes(VGPU_HOST.replace("L4-24A", "L4;24A").encode().replace(b"L4-2Q", b"L4-\xff"))
-        assert ask(READ)[FAR]["vgpu_types"] == (VGPU_TYPES.replace("L4-24A", "L4 24A").replace("NVIDIA L4-2Q", ""))
+        assert ask(READ_TYPES)[FAR]["vgpu_types"] == (
+            VGPU_TYPES.replace("L4-24A", "L4 24A").replace("NVIDIA L4-2Q", "")
+        )
 
     def test_outlive_a_change(self, ask: Ask) -> None:
         assert ask(PERSIST, FAR, "on", "30") is None
-        assert ask(READ) == {**VGPU_FACTS, FAR: {**VGPU_FACTS[FAR], "persistence_mode": "1"}}
+        assert ask(READ_TYPES) == {**VGPU_FACTS, FAR: {**VGPU_FACTS[FAR], "persistence_mode": "1"}}
 
     def test_reach_the_listing_of_vgpus(self, ask: Ask, state: Path) -> None:
         state.write_text(VGPU_HOST.replace("00010000:01", "00000000:41"))
@@ -273,15 +295,15 @@ class TestPersistence:
         kind, message, kernel_said, _ = said
         assert kind == "HostError"
         assert message == f"switching the persistence mode of {FIRST} on failed"
-        assert kernel_said == "only root may do that; NVML: Insufficient Permissions"
+        assert kernel_said == "NVML refuses it: only root may do that"
         assert ask(READ) == FACTS
 
     def test_of_a_gpu_that_is_not_there(self, ask: Ask) -> None:
-        assert ask(PERSIST, "0000:ff:00.0", "on", "30")[2] == "NVML: Not Found"
+        assert ask(PERSIST, "0000:ff:00.0", "on", "30")[2] == NOT_LISTED
 
     def test_of_a_lost_gpu(self, ask: Ask, tmp_path: Path) -> None:
         (tmp_path / "gpus").write_text(with_code(0, GPU_IS_LOST))
-        assert ask(PERSIST, FIRST, "on", "30")[2] == "NVML: GPU is lost"
+        assert ask(PERSIST, FIRST, "on", "30")[2] == LOST
 
     def test_that_is_not_taken_is_noticed(self, ask: Ask) -> None:
         said = ask(PERSIST, FIRST, "on", "30", faults="nvmlDeviceSetPersistenceMode=forget")
@@ -297,12 +319,14 @@ class TestPersistence:
 def test_a_library_that_hangs_is_outlived_and_leaves_nothing(begin: Begin, tmp_path: Path) -> None:
     """Both at once: each takes all of its five seconds."""
     began = time.monotonic()
-    processes = [begin(HANG, faults=f"{name}=hang") for name in ("nvmlInitWithFlags", "nvmlDeviceGetName")]
+    processes = [
+        begin(HANG, faults=f"{name}=hang") for name in ("nvmlInitWithFlags", "nvmlDeviceGetHandleByPciBusId_v2")
+    ]
     for process in processes:
         with process:
             out, _ = process.communicate(timeout=120)
         told = json.loads(out)
-        assert told["answer"] == ["no answer after 5 s"]
+        assert told["answer"] == ["NVML did not answer within 5 s: dmesg | grep -i nvrm"]
         assert told["took"] == pytest.approx(5, abs=3)
         assert told["left"] is None
     assert time.monotonic() - began < 60

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, NAMES, unhurried
 from vfioctl.errors import BadDocument, HostError, KernelRefused
-from vfioctl.kernel.protocol import Unanswered
+from vfioctl.kernel.protocol import NOT_LISTED, Unanswered
 from vfioctl.kernel.recorded import host as recorded
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import HEADER, ROOTS, Node, Tree, form, parse
@@ -421,8 +421,12 @@ class TestRecordedHost:
     def test_has_properties(self) -> None:
         assert HOST.properties("pci:v1") == {"KEY": "name"}
         assert HOST.properties("pci:v2") == {}
-        assert HOST.nvml()() == {"0000:41:00.0": {"name": "H100"}}
-        assert isinstance(Recorded(Tree(), "").nvml()(), Unanswered)
+        known, unknown = "0000:41:00.0", "0000:42:00.0"
+        assert HOST.nvml([known, unknown])() == {known: {"name": "H100"}, unknown: {"error": NOT_LISTED}}
+        assert Recorded(Tree(), "").nvml([known])() == Unanswered("not recorded")
+        unusable = Tree()
+        unusable.properties = {"sim:nvml": {"error": "it is old"}, f"nvml:{known}": {"name": "H100"}}
+        assert Recorded(unusable, "").nvml([known])() == Unanswered("it is old")
 
     def test_cannot_be_changed(self, tmp_path: Path) -> None:
         assert not HOST.writable("/sys/d/file")

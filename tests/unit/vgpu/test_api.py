@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.hosts.vgpu_machines import A2, BOOT_ID, L40S, NEXT_BOOT, T4, UUIDS, X
 from vfioctl.core.change import Plan, Result
 from vfioctl.errors import BadSpec, Foreign, NoCapacity, StalePlan, UnknownDevice, VfioctlError
 from vfioctl.host import Host
+from vfioctl.kernel.protocol import NvmlAnswer
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.vgpu.api import VgpuApi
@@ -140,6 +141,34 @@ class TestCreating:
         with pytest.raises(Declined):
             l40s.vgpu.create("L40S-12Q", confirm=decline)
         assert l40s.history() == ()
+
+
+# -- NVML ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "types"),
+    [
+        (lambda host: host.vgpu.plan_vfs(L40S, 0, foreign=True), False),
+        (lambda host: host.vgpu.plan_create("L40S-12Q", parent="gpu0"), True),
+        (lambda host: host.vgpu.vgpus(), True),
+        (lambda host: host.inventory(), False),
+    ],
+)
+def test_a_command_asks_nvml_once_and_for_types_only_if_it_needs_them(
+    fast_folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Host], object], types: bool
+) -> None:
+    host = machine(copy(beginning("l40s")), fast_folder / "x.db")
+    kernel, asked = host.session.kernel, []
+    answering = kernel.nvml
+
+    def nvml(gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+        asked.append((list(gpus), types))
+        return answering(gpus, types=types)
+
+    monkeypatch.setattr(kernel, "nvml", nvml)
+    ask(host)
+    assert asked == [([L40S], types)]
 
 
 # -- names of types ------------------------------------------------------------------------------------

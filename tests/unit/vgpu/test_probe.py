@@ -163,7 +163,9 @@ class TestHosts:
         for path in (*tree.nodes, *tree.refused):  # a directory of files has neither
             tree.remove(path)
         tree.properties = {}
-        assert read_vgpus(Live(str(written(tree, tmp_path)))) == read(tree)
+        found, expected = read_vgpus(Live(str(written(tree, tmp_path)))), read(tree)
+        assert (found.cards, found.instances) == (expected.cards, expected.instances)
+        assert [warning.subject for warning in found.warnings] == [warning.subject for warning in expected.warnings]
 
     def test_a_snapshot_names_an_instance_by_one_stand_in(self) -> None:
         text = form(capture(Recorded(original("a2"), ""))[0])
@@ -351,10 +353,20 @@ class TestWhatNvmlTells:
         card = only(tree)
         assert ([kind.profile for kind in card.types], card.memory_bytes) == (["L40S-12Q", "L40S-12A"], None)
 
+    def test_that_says_nothing_is_a_warning(self) -> None:
+        tree = without_nvml()
+        assert [(w.subject, w.text) for w in read(tree).warnings] == [
+            ("NVML", "no facts from the NVIDIA driver: not recorded")
+        ]
+        tree.properties[f"nvml:{L40S}"] = {"error": "the GPU is lost"}
+        assert [(w.subject, w.text) for w in read(tree).warnings] == [
+            (L40S, "no facts from the NVIDIA driver: the GPU is lost")
+        ]
+
     def test_is_asked_only_where_a_card_gives_no_numbers_of_its_own(self) -> None:
         class Asked(Recorded):
-            def nvml(self) -> Callable[[], NvmlAnswer]:
-                raise AssertionError
+            def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+                raise AssertionError(gpus, types)
 
         for name in SLICED.keys() - {"l40s"}:
             read_vgpus(Asked(original(name), ""))

@@ -22,6 +22,8 @@ from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlA
 
 Marks = Mapping[str, Mark]
 NO_MARKS: Marks = {}
+_MODES = {"0": False, "1": True}
+_NO_FACTS = "no facts from the NVIDIA driver"
 
 
 def read_inventory(kernel: Reader, marks: Marks = NO_MARKS) -> Inventory:
@@ -81,8 +83,8 @@ def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     _share_with_vfs(facts)
     unread = _unread(kernel, scan, facts)
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
-    if scan.nvml:
-        _add_nvml(facts, scan.nvml(), warnings)
+    if scan.nvidia_gpus:
+        warnings += _add_nvml(facts, scan.nvidia_gpus, scan.nvml())
     functions = _validated(facts, warnings)
     nodes, more = read_nodes(kernel)
     return Inventory(
@@ -135,18 +137,24 @@ def _share_with_vfs(facts: list[Facts]) -> None:
             each.update(shared.get(each["physfn"], {}))
 
 
-def _add_nvml(facts: list[Facts], answer: NvmlAnswer, warnings: list[ProbeWarning]) -> None:
+def _add_nvml(facts: list[Facts], gpus: Collection[str], answer: NvmlAnswer) -> Iterator[ProbeWarning]:
+    """Add what NVML says of each of these GPUs, or why it says nothing. Yield one warning if it knows none of them."""
     if isinstance(answer, Unanswered):
-        warnings.append(ProbeWarning(subject="NVML", text=f"no facts from the NVIDIA driver: {answer.reason}"))
-        return
+        yield ProbeWarning(subject="NVML", text=f"{_NO_FACTS}: {answer.reason}")
     for each in facts:
-        if each["address"] in answer and each.get("driver") == "nvidia":
-            each["nvml"] = _nvml(answer[each["address"]])
+        if each["address"] in gpus and each.get("driver") == "nvidia":
+            said = {"error": answer.reason} if isinstance(answer, Unanswered) else answer[each["address"]]
+            if known := _nvml(said):
+                each["nvml"] = known
+            if "error" in said:
+                each["unknown"]["nvml"] = said["error"]
+            if "error" in said and not isinstance(answer, Unanswered):
+                yield ProbeWarning(subject=each["address"], text=f"{_NO_FACTS}: {said['error']}")
 
 
 def _nvml(said: Mapping[str, str]) -> Facts:
     facts: Facts = {key: said[key] for key in ("name", "uuid", "compute_mode") if key in said}
-    facts |= {key: said[key] == "1" for key in ("persistence_mode", "mig_mode") if key in said}
+    facts |= {key: _MODES[said[key]] for key in ("persistence_mode", "mig_mode") if said.get(key) in _MODES}
     if re.fullmatch(r"[0-9]{1,18}", said.get("memory_bytes", ""), re.ASCII):
         facts["memory_bytes"] = int(said["memory_bytes"])
     return facts

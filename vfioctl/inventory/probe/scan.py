@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.drivers import aliases_text, modules_for, read_aliases
 from vfioctl.inventory.probe.pci import SAFE, Facts, read_everything, read_function
+from vfioctl.kernel.lenient import nvidia_gpus
 from vfioctl.kernel.modalias import Aliases
-from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Reader, Unanswered
+from vfioctl.kernel.protocol import PCI_DEVICES, NvmlAnswer, Reader, Unanswered
 
 _NAMES = {
     "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
@@ -17,6 +18,7 @@ _NAMES = {
     "subsystem_name": ("ID_PCI_SUBSYS_FROM_DATABASE",),
     "class_name": ("ID_PCI_SUBCLASS_FROM_DATABASE", "ID_PCI_CLASS_FROM_DATABASE"),
 }
+_NOT_ASKED = Unanswered("NVML is not asked while a device is wedged: it may hang as well")
 
 
 class Scan:
@@ -30,11 +32,12 @@ class Scan:
         suspects: Collection[str] = (),
         only: Sequence[str] | None = None,
         names: bool = True,
+        nvml: bool = True,
     ) -> None:
         """Start the scan. `suspects`: functions whose attributes may block; only safe attributes are read.
 
         `only`: the functions to read instead of all; NVML is then not used. `names`: whether names and modules are
-        looked up, which takes longer than reading a few functions.
+        looked up, which takes longer than reading a few functions. `nvml`: whether NVML is asked.
         """
         self._kernel = kernel
         self._catalogue = (catalogue or Catalogue(kernel)) if names else None
@@ -44,10 +47,10 @@ class Scan:
         self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
         self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
         # Initialising NVML takes longer than reading a small host, so it starts first if the nvidia driver has a GPU.
-        asked = only is None and _has_nvidia_gpu(kernel)
-        if asked and suspects:
-            self.problems.append(("NVML", "not asked while a device is wedged: it may hang as well"))
-        self.nvml = kernel.nvml() if asked and not suspects else None
+        self.nvidia_gpus = nvidia_gpus(kernel) if nvml and only is None else []
+        """The GPUs that NVML should know."""
+        wait = kernel.nvml(self.nvidia_gpus) if self.nvidia_gpus and not suspects else None
+        self.nvml: Callable[[], NvmlAnswer] = wait or (lambda: _NOT_ASKED)
 
     def results(self) -> list[Facts]:
         """Wait, and return the facts of each function in address order."""
@@ -89,13 +92,6 @@ class Scan:
             else:
                 found.append(facts)
         return found, silent
-
-
-def _has_nvidia_gpu(kernel: Reader) -> bool:
-    try:
-        return any(":" in name for name in kernel.children(f"{PCI_DRIVERS}/nvidia"))
-    except KernelRefused:
-        return False
 
 
 class Catalogue:

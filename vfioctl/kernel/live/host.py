@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files
@@ -21,13 +21,14 @@ from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.paths import resolve
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
+    NOT_LISTED,
     Directory,
     NvmlAnswer,
     Prefixes,
     Unanswered,
 )
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.job import Gathered, Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
@@ -158,12 +159,13 @@ class Live(LiveUse, LiveChange):
 
         return hardware_database()
 
-    def nvml(self) -> Callable[[], NvmlAnswer]:
+    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
         from vfioctl.kernel.live.nvml import read_gpus
 
         if self._root:
             return lambda: Unanswered("a captured directory has no NVML")
-        return partial(_nvml_answer, self._workers.begin(read_gpus, timeout=_NVML_SECONDS))
+        asked = [str(gpu) for gpu in gpus]  # workers exchange plain data
+        return partial(_nvml_answer, asked, self._workers.begin_each(read_gpus, asked, types, timeout=_NVML_SECONDS))
 
 
 def for_worker(root: str, read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - a worker gets positional arguments
@@ -171,9 +173,19 @@ def for_worker(root: str, read_only: bool, timeout: float) -> Live:  # noqa: FBT
     return Live(root or "/", read_only=read_only, timeout=timeout)
 
 
-def _nvml_answer(wait: Callable[[], Any]) -> NvmlAnswer:
-    try:
-        answer: Mapping[str, Mapping[str, str]] | str = wait()
-    except (Unreturned, ChildProcessError, RuntimeError) as error:
-        return Unanswered(str(error).strip().splitlines()[-1])
-    return Unanswered(answer) if isinstance(answer, str) else answer
+def _nvml_answer(gpus: Iterable[str], wait: Callable[[], Gathered]) -> NvmlAnswer:
+    """What arrived in time. A GPU of which nothing arrived has the reason as its `error`."""
+    items, error = wait()
+    known: dict[str, Mapping[str, str]] = dict(items)
+    if "" in known:
+        return Unanswered(known[""]["error"])
+    reason = _nvml_failure(error) if error else NOT_LISTED
+    return {gpu: known.get(gpu, {"error": reason}) for gpu in gpus} if known else Unanswered(reason)
+
+
+def _nvml_failure(error: Exception) -> str:
+    if isinstance(error, Unreturned):
+        return f"NVML did not answer within {error.seconds:g} s: dmesg | grep -i nvrm"
+    if isinstance(error, ChildProcessError):
+        return "NVML crashed: dmesg | tail"
+    return "NVML gave an answer that vfioctl does not understand"

@@ -5,72 +5,115 @@ Runs in a worker only: any call of NVML may hang for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
+
+from vfioctl.kernel.protocol import NOT_LISTED
 
 _NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
 _NO_SEPARATORS = str.maketrans("|;", "  ")
 _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
+_LOST = 15
+_REASONS = {  # by nvmlReturn_t
+    4: "NVML refuses it: only root may do that",
+    6: NOT_LISTED,
+    9: "the nvidia driver does not answer NVML: dmesg | grep -i nvrm",
+    12: "NVML's library libnvidia-ml.so.1 was not found: install the one of the driver's release",
+    _LOST: "the GPU is lost, it no longer answers its driver: dmesg | grep -i xid, then reboot",
+    18: "driver and library versions differ: reload the driver or reboot",
+}
+
+Facts = dict[str, str]
+Questions = dict[str, Callable[[Any, Any], object]]
+_QUESTIONS: Questions = {
+    "name": lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu),
+    "uuid": lambda nvml, gpu: nvml.nvmlDeviceGetUUID(gpu),
+    "memory_bytes": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    "persistence_mode": lambda nvml, gpu: nvml.nvmlDeviceGetPersistenceMode(gpu),
+    "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
+    "mig_mode": lambda nvml, gpu: nvml.nvmlDeviceGetMigMode(gpu)[0],
+}
+_OF_VGPUS: Questions = {
+    "vgpu_types": lambda nvml, gpu: ";".join(
+        _vgpu_type(nvml, gpu, kind) for kind in sorted(nvml.nvmlDeviceGetSupportedVgpus(gpu))
+    ),
+    "vgpu_heterogeneous_mode": lambda nvml, gpu: nvml.nvmlDeviceGetVgpuHeterogeneousMode(gpu),
+}
 
 
-def read_gpus() -> dict[str, dict[str, str]] | str:
-    """Facts by PCI address, or the reason why NVML gives none."""
+def read_gpus(
+    addresses: Iterable[str],
+    types: bool = False,  # noqa: FBT001, FBT002 - a worker gets positional arguments
+) -> Iterator[tuple[str, Facts]]:
+    """Yields each GPU's address and facts (see `NvmlFacts`); if NVML cannot be used, an empty address and the error."""
     try:
         import pynvml
     except ImportError:
-        return _NOT_INSTALLED
+        yield "", {"error": _NOT_INSTALLED}
+        return
     try:
         pynvml.nvmlInit()
-        return dict(gpu for number in range(pynvml.nvmlDeviceGetCount()) if (gpu := _gpu(pynvml, number)))
     except pynvml.NVMLError as error:
-        return f"NVML: {error}"
+        yield "", {"error": _reason(error)}
+        return
+    for address in addresses:
+        yield address, _facts(pynvml, address, _QUESTIONS | _OF_VGPUS if types else _QUESTIONS)
 
 
-def _gpu(nvml: Any, number: int) -> tuple[str, dict[str, str]] | None:
-    """One GPU's address and facts; None for a GPU that has fallen off the bus, so that the others are still read."""
+def _facts(nvml: Any, address: str, questions: Questions) -> Facts:
+    """One GPU's facts; for one that is lost while it is asked, what it said before and the error."""
+    facts: Facts = {}
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        return _facts(nvml, handle)
-    except nvml.NVMLError:
-        return None
+        gpu = _gpu(nvml, address)
+        for key, ask in questions.items():
+            if answer := _answer(nvml, partial(ask, nvml, gpu)):
+                facts[key] = answer
+    except nvml.NVMLError as error:
+        facts["error"] = _reason(error)
+    return facts
 
 
-def _facts(nvml: Any, handle: Any) -> tuple[str, dict[str, str]]:
-    domain, _, rest = str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower().partition(":")
-    questions: dict[str, Callable[[], object]] = {
-        "name": lambda: nvml.nvmlDeviceGetName(handle),
-        "uuid": lambda: nvml.nvmlDeviceGetUUID(handle),
-        "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
-        "persistence_mode": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
-        "compute_mode": lambda: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown"),
-        "mig_mode": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
-        "vgpu_types": lambda: ";".join(
-            _vgpu_type(nvml, handle, kind) for kind in sorted(nvml.nvmlDeviceGetSupportedVgpus(handle))
-        ),
-        "vgpu_heterogeneous_mode": lambda: nvml.nvmlDeviceGetVgpuHeterogeneousMode(handle),
-    }
-    facts = {key: answer for key, ask in questions.items() if (answer := _answer(nvml, ask))}
-    return f"{int(domain, 16):04x}:{rest}", facts
+def _gpu(nvml: Any, address: str) -> Any:
+    """NVML's handle of a GPU. By its address, because NVML does not tell the address of a lost one."""
+    domain, _, rest = address.partition(":")
+    return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:0>8}:{rest}")
 
 
-def _vgpu_type(nvml: Any, handle: Any, kind: int) -> str:
+def _vgpu_type(nvml: Any, gpu: Any, kind: int) -> str:
     """`id|name|framebuffer bytes|heads|WxH|max instances`; unknown parts are left empty."""
     questions: tuple[Callable[[], object], ...] = (
         lambda: nvml.nvmlVgpuTypeGetName(kind).translate(_NO_SEPARATORS),
         lambda: nvml.nvmlVgpuTypeGetFramebufferSize(kind),
         lambda: nvml.nvmlVgpuTypeGetNumDisplayHeads(kind),
         lambda: "x".join(str(pixels) for pixels in nvml.nvmlVgpuTypeGetResolution(kind)),
-        lambda: nvml.nvmlVgpuTypeGetMaxInstances(handle, kind),
+        lambda: nvml.nvmlVgpuTypeGetMaxInstances(gpu, kind),
     )
     return "|".join((str(kind), *(_answer(nvml, ask) for ask in questions)))
 
 
 def _answer(nvml: Any, ask: Callable[[], object]) -> str:
-    """The answer as text; empty where the GPU (as without MIG) or the binding does not support the question."""
+    """The answer as text; empty where the GPU (as without MIG) or the binding does not support the question.
+
+    Raises NVMLError when the GPU is lost.
+    """
     try:
         return str(ask())
-    except (nvml.NVMLError, AttributeError, UnicodeDecodeError):
-        return ""
+    except nvml.NVMLError as error:
+        if _code(error) == _LOST:
+            raise
+    except (AttributeError, UnicodeDecodeError):
+        pass
+    return ""
+
+
+def _code(error: Exception) -> int:
+    return error.args[0] if error.args else 0
+
+
+def _reason(error: Exception) -> str:
+    """An error of NVML in words, with advice where there is some."""
+    return _REASONS.get(_code(error), f"NVML: {error}")
 
 
 def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker gets positional arguments
@@ -79,13 +122,11 @@ def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker g
         import pynvml
     except ImportError:
         return _NOT_INSTALLED
-    domain, _, rest = address.partition(":")
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:0>8}:{rest}")
-        pynvml.nvmlDeviceSetPersistenceMode(handle, int(on))
-        is_set = pynvml.nvmlDeviceGetPersistenceMode(handle) == int(on)
+        gpu = _gpu(pynvml, address)
+        pynvml.nvmlDeviceSetPersistenceMode(gpu, int(on))
+        is_set = pynvml.nvmlDeviceGetPersistenceMode(gpu) == int(on)
     except pynvml.NVMLError as error:
-        refused = error.args[:1] == (pynvml.NVML_ERROR_NO_PERMISSION,)
-        return f"{'only root may do that; ' if refused else ''}NVML: {error}"
+        return _reason(error)
     return "" if is_set else f"NVML reported success, but the mode is still {'off' if on else 'on'}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import nvidia_gpus
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.places import SILENT, UUID_FORM, places
 from vfioctl.kernel.protocol import (
@@ -130,7 +131,8 @@ class _Capture:
                 self.tree.properties[f"hwdb:{modalias}"] = {
                     key: value for key, value in names.items() if key.endswith("_FROM_DATABASE")
                 }
-        answer = self._kernel.nvml()() if self._has_nvidia() else Unanswered("")
+        gpus = nvidia_gpus(self._kernel)
+        answer = self._kernel.nvml(gpus, types=True)() if gpus else {}
         if not isinstance(answer, Unanswered):
             for address, facts in sorted(answer.items()):  # in a fixed order, because pseudonyms are numbered
                 self.tree.properties[f"nvml:{address}"] = {k: self._redacted(v) for k, v in facts.items()}
@@ -210,9 +212,6 @@ class _Capture:
         text = self._text(path)
         if release and text:
             self.tree.put(path, "\n".join(_matching_lines(text, self._modaliases)))
-
-    def _has_nvidia(self) -> bool:
-        return f"{PCI_DRIVERS}/nvidia" in self.tree.directories
 
     def _children(self, path: str) -> list[str]:
         try:

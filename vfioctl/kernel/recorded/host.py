@@ -13,6 +13,7 @@ from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NO_PROCESSES,
+    NOT_LISTED,
     Descendant,
     Directory,
     NvmlAnswer,
@@ -134,9 +135,17 @@ class Recorded:
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self.tree.properties.get(f"hwdb:{modalias}", {})
 
-    def nvml(self) -> Callable[[], NvmlAnswer]:
+    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+        del types  # what is recorded is at hand
         known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
-        return lambda: known or Unanswered("not recorded")
+        if reason := self.nvml_error or ("" if known else "not recorded"):
+            return lambda: Unanswered(reason)
+        return lambda: {gpu: known.get(gpu, {"error": NOT_LISTED}) for gpu in gpus}
+
+    @property
+    def nvml_error(self) -> str:
+        """Why NVML cannot be used on this host; empty if it can."""
+        return self.tree.properties.get("sim:nvml", {}).get("error", "")
 
     # -- users and devices --------------------------------------------------------------------------
 

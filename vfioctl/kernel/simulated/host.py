@@ -155,6 +155,8 @@ class Simulated(Recorded):
 
     def persist(self, address: str, *, on: bool) -> None:
         with self._effect(f"nvml:{address}", str(int(on))):
+            if reason := self.nvml_error or self.tree.properties.get(f"nvml:{address}", {}).get("error"):
+                raise HostError(f"the persistence mode of {address} cannot be set: {reason}")
             device = self.tree.resolve(f"{PCI_DEVICES}/{address}")
             if f"nvml:{address}" not in self.tree.properties or rules.driver_of(self.tree, device) != "nvidia":
                 raise HostError(f"the persistence mode of {address} cannot be set: NVML does not know the GPU")

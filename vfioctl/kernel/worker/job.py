@@ -7,10 +7,11 @@ import fcntl
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker import client, processes
@@ -20,6 +21,7 @@ from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, pair, send_message
 from vfioctl.signals import deferred
 
+T = TypeVar("T")
 ATTEMPTS = 3
 """How often work is requested that was not started."""
 KEEPS_DYING = "no child process could be started: the fork server keeps dying"
@@ -38,6 +40,15 @@ class Unreturned(Exception):
     def __init__(self, pid: int, seconds: float) -> None:
         self.pid, self.seconds, self.state = pid, seconds, processes.state_of(pid)
         super().__init__(f"no answer after {seconds:g} s")
+
+
+class Gathered(NamedTuple):
+    """The items of a generator function that ran in a worker."""
+
+    items: list[Any]
+    """Those that arrived in time."""
+    error: Exception | None
+    """Why the others did not: Unreturned, ChildProcessError, or RuntimeError with the traceback of a bug."""
 
 
 class Job:
@@ -59,6 +70,7 @@ class Job:
         two_way: bool = False,
     ) -> None:
         self._frames = Frames()
+        self._arrived: deque[tuple[int, Any]] = deque()
         theirs: list[int] = []
         handles.add(self)
         with deferred():
@@ -85,6 +97,7 @@ class Job:
                     os.close(fd)
 
     answers, _pid = -1, 0
+    _until = 0.0  # the end of the timeout of the last answer
     _page: Page | None = None
     _requests: _socket.socket | None = None
 
@@ -112,31 +125,36 @@ class Job:
 
         Raises RuntimeError when its work failed, HostError when it could not be forked.
         """
+        frames = self._receive(timeout)
+        return None if frames is None else list(map(_result, frames))
+
+    def _receive(self, timeout: float) -> list[tuple[int, Any]] | None:
         poll = select.poll()
         poll.register(self.answers, select.POLLIN)
         if not poll.poll(max(timeout, 0) * 1000):
             return []
         chunk = os.read(self.answers, 1 << 20)
-        return list(map(_result, self._frames.add(chunk))) if chunk else None
+        return list(self._frames.add(chunk)) if chunk else None
 
     def answer(self, until: float, timeout: float) -> Any:
         """The next result. Raises Unreturned at `until` (monotonic), or `timeout` seconds after the worker has started.
 
         ChildProcessError when the worker has died, RuntimeError when its work failed.
         """
-        started_by, runs = time.monotonic() + START_TIMEOUT, self.pid != 0
-        while True:
-            left = until - time.monotonic()
-            results = self.receive(left if runs else _START_POLL)  # even late, an answer may have come in time
-            if results:
-                return results[0]
-            if results is None:
+        started_by, runs, until = time.monotonic() + START_TIMEOUT, self.pid != 0, max(until, self._until)
+        while not self._arrived:
+            # even late, an answer may have come in time
+            frames = self._receive(until - time.monotonic() if runs else _START_POLL)
+            if frames is None:
                 raise self._died()
             now = time.monotonic()
             if not runs and self.pid:  # starting does not count towards the timeout
                 runs, until = True, max(until, now + timeout)
-            if now >= (until if runs else max(until, started_by)):
+            self._arrived += frames
+            if not frames and now >= (until if runs else max(until, started_by)):
                 raise Unreturned(self.pid, timeout)
+        self._until = until
+        return _result(self._arrived.popleft())
 
     def _died(self) -> ChildProcessError:
         return ChildProcessError("the process that did the work died") if self.pid else NotStarted("it never began")
@@ -209,17 +227,37 @@ def begin(
     reading: bool = True,
 ) -> Callable[[], Any]:
     """Starts `function(*args)` for a read. The returned function waits for the result; it can be interrupted."""
+    start = _starting(server, do, function, args, fds=fds, reading=reading)
+    return partial(_wait, start, start(), Job.answer, time.monotonic() + timeout, timeout)
+
+
+def begin_each(
+    server: ForkServer, function: Callable[..., Iterable[object]], *args: object, timeout: float
+) -> Callable[[], Gathered]:
+    """Starts a generator function for a read. The returned function waits for its end, or for the timeout."""
+    start = _starting(server, do_each, function, args)
+    return partial(_wait, start, start(), _gathered, time.monotonic() + timeout, timeout)
+
+
+def _starting(
+    server: ForkServer,
+    work: Callable[..., None],
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    *,
+    fds: Sequence[int] = (),
+    reading: bool = True,
+) -> Callable[[], Job]:
     name = name_of(function)
-    start = partial(
-        Job, server, "vfioctl.kernel.worker.job:do", (name, args), modules=[module_of(name)], fds=fds, reading=reading
-    )
-    return partial(_wait, start, start(), time.monotonic() + timeout, timeout)
+    return partial(Job, server, name_of(work), (name, args), modules=[module_of(name)], fds=fds, reading=reading)
 
 
-def _wait(start: Callable[[], Job], job: Job, until: float, timeout: float) -> Any:
+def _wait(
+    start: Callable[[], Job], job: Job, take: Callable[[Job, float, float], T], until: float, timeout: float
+) -> T:
     for attempt in range(ATTEMPTS):
         try:
-            result = job.answer(until, timeout)
+            result = take(job, until, timeout)
         except NotStarted:
             job.close()
             if attempt + 1 == ATTEMPTS:
@@ -237,6 +275,26 @@ def _wait(start: Callable[[], Job], job: Job, until: float, timeout: float) -> A
     raise AssertionError
 
 
+def _gathered(job: Job, until: float, timeout: float) -> Gathered:
+    results: list[Any] = []
+    try:
+        while (result := job.answer(until, timeout)) is not None:
+            results.append(result)
+    except NotStarted:
+        raise
+    except (Unreturned, ChildProcessError, RuntimeError) as error:
+        job.abandon()
+        return Gathered(results, error)
+    return Gathered(results, None)
+
+
 def do(answers: Answers, name: str, args: tuple[object, ...]) -> None:
     """Runs in the worker: calls the function, and sends its result."""
     answers.send(named(name)(*args))
+
+
+def do_each(answers: Answers, name: str, args: tuple[object, ...]) -> None:
+    """Runs in the worker: sends each item of the generator as soon as it is there, and None at the end."""
+    for item in named(name)(*args):
+        answers.send(item)
+    answers.send(None)

@@ -5,14 +5,14 @@ Each write and each part of a survey has a worker to itself, so one that blocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker import job, survey
 from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.job import ATTEMPTS, NotStarted
+from vfioctl.kernel.worker.job import ATTEMPTS, Gathered, NotStarted
 from vfioctl.kernel.worker.pool import Pool
 from vfioctl.kernel.worker.worker import Maker, Reader, Worker
 from vfioctl.signals import deferred
@@ -34,6 +34,12 @@ class Workers:
     def begin(self, function: Callable[..., object], *args: object, timeout: float) -> Callable[[], Any]:
         """See `job.begin`."""
         return job.begin(self._server, function, *args, timeout=timeout)
+
+    def begin_each(
+        self, function: Callable[..., Iterable[object]], *args: object, timeout: float
+    ) -> Callable[[], Gathered]:
+        """See `job.begin_each`."""
+        return job.begin_each(self._server, function, *args, timeout=timeout)
 
     def survey(
         self, reader: Reader, subjects: Sequence[str], args: Sequence[object], *, timeout: float, workers: int = 1

@@ -20,10 +20,13 @@ CAPABILITIES = "/proc/driver/nvidia/capabilities"
 
 
 def read_concerned(
-    kernel: Reader, recorded: Recorded, cards: Collection[str] | None, names: Iterable[str] = ()
+    kernel: Reader, recorded: Recorded, cards: Collection[str] | None, names: Iterable[str] = (), *, types: bool = True
 ) -> Vgpus:
-    """The vGPUs of `cards` (None: of all) with their owners. `names`: UUIDs whose definitions are read."""
-    found = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=set(names))
+    """The vGPUs of `cards` (None: of all) with their owners. `names`: UUIDs whose definitions are read.
+
+    `types`: see `VgpuScan`.
+    """
+    found = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=set(names), types=types)
     return with_owners(found, recorded.created, recorded.wedged)
 
 

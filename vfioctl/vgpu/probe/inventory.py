@@ -54,13 +54,14 @@ def read_vgpus(
     suspects: Collection[str] = (),
     names: Names = NO_NAMES,
     defined: Collection[str] | None = None,
+    types: bool = True,
 ) -> Vgpus:
     """All cards that offer vGPUs, with their vGPUs; only `cards` if given.
 
     Facts that could not be read are in `warnings` and in each `unknown`. `suspects`: devices that are not read because
-    they may block. `names` and `defined`: see `assemble`.
+    they may block. `types`: see `VgpuScan`. `names` and `defined`: see `assemble`.
     """
-    return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects), names, defined)
+    return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects, types=types), names, defined)
 
 
 def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: Collection[str] | None = None) -> Vgpus:

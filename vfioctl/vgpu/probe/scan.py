@@ -17,6 +17,7 @@ from vfioctl.vgpu.dialects.sriov import SriovReader
 from vfioctl.vgpu.dialects.vendor import VendorReader
 from vfioctl.vgpu.dialects.xe import XeReader
 
+_NO_FACTS = "no facts from the NVIDIA driver"
 READERS: tuple[type[Dialect], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
 """The dialects by priority: a card that an earlier dialect reads is skipped by the later ones."""
 
@@ -28,10 +29,18 @@ _MANY = 100
 class VgpuScan:
     """Reads the parents of a host. Reading starts with the constructor; `results` waits for it."""
 
-    def __init__(self, kernel: Reader, *, suspects: Collection[str] = (), cards: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        kernel: Reader,
+        *,
+        suspects: Collection[str] = (),
+        cards: Collection[str] | None = None,
+        types: bool = True,
+    ) -> None:
         """`suspects`: functions whose attributes may block; neither they nor their VFs are read.
 
-        `cards`: read only these cards; None for all.
+        `cards`: read only these cards; None for all. `types`: whether NVML is asked for the types of cards whose sysfs
+        files do not have the numbers.
         """
         self._kernel, self._only = kernel, cards
         self.problems: list[tuple[str, str]] = []
@@ -43,7 +52,8 @@ class VgpuScan:
             if cards is not None and self._cards.keys() >= set(cards):
                 break
             self._begin(dialect, list(reader.parents()), suspects)
-        self._nvml = kernel.nvml() if VendorReader.dialect in self._cards.values() else None
+        self._asked = [c for c, dialect in self._cards.items() if dialect == VendorReader.dialect] if types else []
+        self._nvml = kernel.nvml(self._asked, types=True) if self._asked else None
 
     def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
         """Starts workers that read the parents of one dialect, except on cards that an earlier dialect reads.
@@ -88,9 +98,13 @@ class VgpuScan:
                 yield dialect, parent, facts
 
     def nvml(self) -> Mapping[str, Mapping[str, str]]:
-        """NVML's facts by address. NVML is asked only when a card's sysfs files do not have the numbers."""
+        """NVML's facts by address, of the cards that it was asked about."""
         answer = self._nvml() if self._nvml else {}
-        return {} if isinstance(answer, Unanswered) else answer
+        if isinstance(answer, Unanswered):
+            self.problems.append(("NVML", f"{_NO_FACTS}: {answer.reason}"))
+            return {}
+        self.problems += ((gpu, f"{_NO_FACTS}: {said['error']}") for gpu, said in answer.items() if "error" in said)
+        return answer
 
 
 class PlaceReader:
