@@ -160,12 +160,23 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
 
 
 def progress_lines(session: Session) -> Progress:
-    """Return a progress callback that writes one line to stderr before each step."""
+    """Return a progress callback that writes one line to stderr before each step, and before a rollback."""
+    return _ProgressLines(session.registry)
 
-    def progress(step: Step, number: int, total: int) -> None:
-        say(f"[{number}/{total}] {plain(session.registry.action(step).progress(step))}")
 
-    return progress
+class _ProgressLines:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def __call__(self, step: Step, number: int, total: int) -> None:
+        say(f"[{number}/{total}] {plain(self._registry.action(step).progress(step))}")
+
+    def rolling_back(self, failed: int | None, error: BaseException) -> None:
+        if failed:
+            why = f"failed at step {failed}"
+        else:
+            why = "verification failed" if isinstance(error, VfioctlError) else "interrupted"
+        say(f"{why}, rolling back")
 
 
 def _is_terminal() -> bool:

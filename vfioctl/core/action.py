@@ -5,15 +5,27 @@ An action is registered by its name, as a resource is by its kind. The executor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from vfioctl.core.change import Intent, Step
 from vfioctl.kernel.protocol import Kernel
 
-Progress = Callable[[Step, int, int], None]
-"""Progress callback (step, index from 1, total), called before each step."""
+
+class Progress(Protocol):
+    """Progress callback (step, index from 1, total), called before each step."""
+
+    def __call__(self, step: Step, number: int, total: int, /) -> None: ...
+
+
+@runtime_checkable
+class TellsRollback(Progress, Protocol):
+    """A progress callback that is also called before the steps of a rollback."""
+
+    def rolling_back(self, failed: int | None, error: BaseException) -> None:
+        """`failed`: the step that failed, from 1; None if none did: the verification failed, or an interrupt came."""
+        ...
 
 
 @dataclass

@@ -133,6 +133,7 @@ class Engine:
                 progress,
                 spare=untouched(self._registry, plan, executor.reached),
                 written=written(self._registry, plan, executor.reached),
+                failed=executor.under_way,
             )
             if isinstance(error, VerifyError):
                 error.kernel_said = error.kernel_said or context.said

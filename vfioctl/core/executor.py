@@ -20,6 +20,8 @@ class Executor:
         self._registry, self.context = registry, context
         self.reached = 0
         """Number of steps that were taken, or begun and not refused by the kernel."""
+        self.under_way: int | None = None
+        """The step under way, from 1; None before the first, between two steps and after the last."""
         self.refused: Owned | None = None
         """The step that the kernel refused, if that ended the run."""
 
@@ -36,7 +38,7 @@ class Executor:
             check_interrupt()
             if progress:
                 progress(owned.step, number, len(steps))
-            self.reached = number
+            self.reached = self.under_way = number
             try:
                 self._registry.action(owned.step).run(self.context, owned.step)
             except Stuck as error:
@@ -46,12 +48,14 @@ class Executor:
                 if isinstance(error, KernelRefused):
                     resource = self._registry.resource(owned.change)
                     if resource.is_done_anyway(self.context.kernel, owned.change, error):
+                        self.under_way = None
                         continue
                     self.reached = number - 1
                 if not owned.step.may_fail:
                     self.refused = owned if isinstance(error, KernelRefused) else None
                     raise
                 failures.append(f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message)
+            self.under_way = None
         return failures
 
     def _explain(self, error: Stuck, owned: Owned) -> None:

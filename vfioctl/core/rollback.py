@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from vfioctl.core.action import Context, Progress
+from vfioctl.core.action import Context, Progress, TellsRollback
 from vfioctl.core.change import Change, JournalState, Key, Plan
 from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
@@ -64,10 +64,12 @@ class Rollback:
         *,
         spare: Collection[Key] = NONE,
         written: frozenset[Key] = NONE,
+        failed: int | None = None,
     ) -> None:
         """Roll the plan back after `error` and close its journal entry. If that fails, mark it stuck and raise Stuck.
 
-        `spare`: resources to leave alone, because the plan has not touched them. `written`: see `Found`.
+        `spare`: resources to leave alone, because the plan has not touched them. `written`: see `Found`. `failed`: the
+        step that failed.
         """
         why = said(error)
         if isinstance(error, Stuck):
@@ -78,6 +80,8 @@ class Rollback:
             why = f"{why}; {dead_words(gone)}"
             if isinstance(error, VfioctlError):
                 error.message = why
+        if isinstance(progress, TellsRollback):
+            progress.rolling_back(failed, error)
         try:
             left = self.carry_out(self.restoring(plan, spare=spare, written=written), plan, progress)
         except VfioctlError as second:

@@ -281,6 +281,17 @@ class TestHistoryAndHosts:
         run("bind gpu1 --simulate workstation")
         assert f"writing {text}" in run("history --simulate workstation").out
 
+    def test_the_progress_says_where_the_way_back_begins(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", "4:EBUSY")
+        lines = run("bind gpu1 --simulate hgx8").err.splitlines()
+        at = lines.index("failed at step 6, rolling back")
+        assert lines[at - 1] == "[6/8] /sys/bus/pci/drivers/nvidia/unbind <- 0000:43:00.0"
+        assert lines[at + 1] == "[1/4] /sys/bus/pci/devices/0000:43:00.0/driver_override <- (an empty line)"
+
+    def test_a_write_that_hangs_is_not_rolled_back(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_FAULTS", "4:hang")
+        assert "rolling back" not in run("bind gpu1 --simulate hgx8").err
+
     def test_reset(self, run: Run) -> None:
         run("bind gpu0 --simulate laptop")
         assert run("hosts --reset laptop").out == "laptop was restored to its initial state.\n"

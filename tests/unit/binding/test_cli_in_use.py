@@ -44,7 +44,8 @@ class TestHolders:
         answer = run(f"bind gpu0 --yes --simulate {busy}")
         assert (answer.code, answer.out) == (4, "")
         assert "python3 (process 3107, grace, docker/116f54c41d04): /dev/nvidia0 open" in answer.err
-        assert "  hint:     docker stop 116f54c41d04\n" in answer.err
+        one_for_each = "docker stop 116f54c41d04", "delete the pod, or let it go to another node"
+        assert f"  hint:     {one_for_each[0]}\n{' ' * 12}{one_for_each[1]}\n" in answer.err
         assert next_command(answer) == f"vfioctl holders {TRAINING} --simulate {busy}"
         words = next_command(answer).split()[1:]
         assert "docker stop 116f54c41d04" in run(" ".join(words)).out, "and that command works"

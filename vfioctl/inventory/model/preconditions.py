@@ -11,7 +11,8 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders, MeetsHolders, TakesDevices
 from vfioctl.inventory.model.scope import named
 
-_MOST_NAMED = 4
+_MOST_NAMED, _MOST_REMEDIES = 4, 8
+_NO_REMEDY = "--wait 60s waits until they release it; no process is ever killed"
 
 
 def holding(
@@ -65,10 +66,17 @@ def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
     raise DeviceInUse(
         f"{names.get(first[0].address, first[0].address)} is held by "
         f"{'; '.join(described(holder) for holder in first[:_MOST_NAMED])}{others}",
-        hint=first[0].remedy or "--wait 60s waits until they release it; no process is ever killed",
+        hint=_remedies(against),
         next_command=f"vfioctl holders {first[0].address}",
         facts={"holders": [holder.model_dump(mode="json") for holder in against]},
     )
+
+
+def _remedies(against: Iterable[Holder]) -> str:
+    """Return the remedy for each holder, each once, one on a line."""
+    known = tuple(dict.fromkeys(holder.remedy for holder in against if holder.remedy))
+    rest = [f"and {len(known) - _MOST_REMEDIES} more"] if len(known) > _MOST_REMEDIES else []
+    return "\n".join((*known[:_MOST_REMEDIES], *rest)) or _NO_REMEDY
 
 
 def described(holder: Holder) -> str:
