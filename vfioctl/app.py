@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from vfioctl.console.choice import Choice
+from vfioctl.console.choice import Choice, on_this_host, remember
 from vfioctl.console.failure import report
 from vfioctl.console.output import ReaderGone, prepare_streams, tell_version
 from vfioctl.errors import VfioctlError
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     choice = Choice(_opened)
     try:
+        remember(choice)
         prepare_streams()
         return _run(words, choice)
     except VfioctlError as error:
-        if error.next_command.startswith("vfioctl ") and not error.next_command.endswith(" --help"):
-            error.next_command += choice.arguments()
+        error.next_command = on_this_host(error.next_command)
         return report(error, as_json=_wants_json(words))
     except KeyboardInterrupt as interrupt:
         return report(Interrupted(str(interrupt) or "interrupted"), as_json=_wants_json(words))

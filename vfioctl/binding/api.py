@@ -130,7 +130,7 @@ class BindingApi:
         intent: Callable[[tuple[PciAddress, ...]], Asked],
         make: Callable[[Inventory, Asked, Processes], Draft],
         *,
-        every: bool = False,
+        every: bool | None = None,
     ) -> Plan:
         processes = self._devices.processes()  # its workers scan while the inventory is read
         inventory = self._devices.inventory()

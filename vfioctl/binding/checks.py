@@ -20,12 +20,12 @@ class Viable:
     kind: ClassVar[str] = VIABLE
 
     def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
-        del plan
         for group in subjects:
             if not self._is_viable(context, int(group)):
                 raise VerifyError(
                     f"the kernel says that IOMMU group {group} is not viable: a member still does its own DMA",
-                    hint="vfioctl show names the members and their drivers",
+                    hint="show names the members and their drivers",
+                    next_command=f"vfioctl show {plan.subjects[0]}",
                 )
         return {}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from vfioctl.console.choice import on_this_host
 from vfioctl.console.output import OutputLost, draw, emit, say, sketch
 from vfioctl.console.words import plain
 from vfioctl.errors import VfioctlError
@@ -156,7 +157,7 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
         say(f"vfioctl: {plain(problem)}")
     for subjects in changes:
         devices = plain(", ".join(subjects))
-        say(f"vfioctl: a change of {devices} was cut short; to finish it: vfioctl recover")
+        say(f"vfioctl: a change of {devices} was cut short; to finish it: {on_this_host('vfioctl recover')}")
 
 
 def progress_lines(session: Session) -> Progress:

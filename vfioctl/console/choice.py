@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,21 @@ class Choice:
         import shlex
 
         return "".join(f" --{name} {shlex.quote(value)}" for name, value in self.given.items())
+
+
+_OF_THIS_COMMAND: ContextVar[Choice | None] = ContextVar("choice", default=None)
+
+
+def remember(choice: Choice) -> None:
+    """Make it the choice of the command line that runs now."""
+    _OF_THIS_COMMAND.set(choice)
+
+
+def on_this_host(command: str) -> str:
+    """Return a suggested `vfioctl` command with the options that select the host of this command line."""
+    choice = _OF_THIS_COMMAND.get()
+    is_one = command.startswith("vfioctl ") and not command.endswith(" --help")
+    return f"{command}{choice.arguments()}" if choice and is_one else command
 
 
 def variable(name: str) -> str:

@@ -16,6 +16,7 @@ from rich.console import Group as Stack
 from rich.padding import Padding
 from rich.text import Text
 
+from vfioctl.console.choice import on_this_host
 from vfioctl.console.columns import Column, Heading, Layout, Whole, note_lines
 from vfioctl.console.words import plain
 from vfioctl.core.change import Change, Fact, Outcome, Plan, Repair, Result, Step
@@ -51,7 +52,7 @@ def plan_page(plan: Plan, registry: Registry) -> RenderableType:
         *part("Steps", step_lines(plan.steps, registry)),
         *part("What changes", changes),
         *part("Verified afterwards", _verified(plan, registry, changes=bool(changes))),
-        *part("Undone by", (Whole(plain(line)) for line in plan.intent.undone_by(plan))),
+        *part("Undone by", (Whole(plain(on_this_host(line))) for line in plan.intent.undone_by(plan))),
         *note_lines(plan.notes),
     )
 

@@ -87,8 +87,8 @@ class InventoryApi:
         return self.chosen(self._inventory(nvml=False), selectors, every=every)
 
     @staticmethod
-    def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
-        """Return what `find` returns, from an inventory that was read already."""
+    def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool | None = None) -> tuple[PciAddress, ...]:
+        """Return what `find` returns, from an inventory that was read already. `every`: None for one device only."""
         from vfioctl.inventory.selector import select
 
         return select(inventory, selectors, every=every)

@@ -13,15 +13,18 @@ _IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})", re.ASCII)
 _NUMBERED = re.compile(r"gpu[0-9]{1,5}", re.ASCII)
 
 
-def select(inventory: Inventory, selectors: Sequence[str], *, every: bool) -> tuple[PciAddress, ...]:
-    """Return the selected functions, each once, in address order. Raises BadAddress, BadSpec, UnknownDevice."""
+def select(inventory: Inventory, selectors: Sequence[str], *, every: bool | None) -> tuple[PciAddress, ...]:
+    """Return the selected functions, each once, in address order. Raises BadAddress, BadSpec, UnknownDevice.
+
+    `every`: whether an id may match several functions; None where only one can be named.
+    """
     if not selectors:
         raise BadSpec("no device was named", hint="name one as 0000:41:00.0, 41:00.0, gpu0 or 10de:2330")
     found = {address for selector in selectors for address in _select(inventory, selector, every=every)}
     return tuple(sorted(found, key=lambda address: address.order))
 
 
-def _select(inventory: Inventory, selector: str, *, every: bool) -> Sequence[PciAddress]:
+def _select(inventory: Inventory, selector: str, *, every: bool | None) -> Sequence[PciAddress]:
     if _NUMBERED.fullmatch(selector):
         return [_numbered(inventory, selector)]
     if ids := _IDS.fullmatch(selector):
@@ -44,14 +47,14 @@ def _numbered(inventory: Inventory, name: str) -> PciAddress:
     return gpus[name]
 
 
-def _by_ids(inventory: Inventory, vendor: str, device: str, *, every: bool) -> Sequence[PciAddress]:
+def _by_ids(inventory: Inventory, vendor: str, device: str, *, every: bool | None) -> Sequence[PciAddress]:
     found = [f.address for f in inventory.functions if (f.vendor_id, f.device_id) == (vendor, device)]
     if not found:
         raise UnknownDevice(f"there is no {vendor}:{device} here", next_command="vfioctl inventory --all")
     if len(found) > 1 and not every:
         raise BadSpec(
             f"{vendor}:{device} means {len(found)} devices: {', '.join(found)}",
-            hint="name one by its address, or say --every",
+            hint="name one by its address" + ("" if every is None else ", or say --every"),
         )
     return found
 
@@ -60,4 +63,4 @@ def _nearest(inventory: Inventory, address: PciAddress) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(address, inventory.by_address, n=3, cutoff=0.75)
-    return f"the nearest are {', '.join(near)}" if near else "vfioctl inventory --all lists them"
+    return f"the nearest are {', '.join(near)}" if near else "inventory --all lists them"

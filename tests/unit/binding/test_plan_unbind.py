@@ -141,7 +141,8 @@ class TestToADriver:
         assert planned(gpu, driver="nouveau").nothing_to_do
 
     def test_a_vfio_driver_is_a_bind(self) -> None:
-        assert "vfioctl bind --driver vfio-pci" in refused(BadSpec, GPU, driver="vfio-pci").hint
+        command = refused(BadSpec, GPU, driver="vfio-pci").next_command
+        assert command == "vfioctl bind 0000:41:00.0 --driver vfio-pci"
 
     def test_what_is_no_name_is_refused(self) -> None:
         with pytest.raises(BadSpec, match="not a driver's name"):

@@ -36,7 +36,10 @@ def commands(run: Run, file: Path, words: str) -> list[str]:
     """The commands below `Undone by`, as the dry run of a command shows them."""
     page = run(f"{words} --dry-run --simulate", str(file)).out
     lines = page.partition("\nUndone by\n")[2].partition("\n\n")[0].splitlines()
-    return [line.strip().removeprefix("vfioctl ") for line in lines if line.strip().startswith("vfioctl ")]
+    named = [line.strip() for line in lines if line.strip().startswith("vfioctl ")]
+    on_this_host = f" --simulate {file}"
+    assert all(line.endswith(on_this_host) for line in named)
+    return [line.removeprefix("vfioctl ").removesuffix(on_this_host) for line in named]
 
 
 def undoes(run: Run, file: Path, words: str) -> None:

@@ -296,7 +296,13 @@ class TestFailures:
         answer = run("bind gpu1 --simulate workstation")
         assert (answer.code, answer.out) == (5, "")
         told = [line.split(":")[0].strip() for line in answer.err.splitlines() if not line.startswith("[")]
-        assert told == ["vfioctl", "kernel", "restored", "hint"]
+        assert told == ["failed at step 8, rolling back", "vfioctl", "kernel", "restored", "hint"]
+
+    @pytest.mark.parametrize(("line", "every"), [("show", False), ("reset", False), ("bind", True), ("holders", True)])
+    def test_name_no_option_that_the_command_lacks(self, run: Run, line: str, every: bool) -> None:
+        answer = run(f"{line} 10de:2330 --simulate hgx8")
+        assert answer.code == 2
+        assert ("--every" in answer.err) is every
 
     def test_are_one_object_as_json(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "3:EBUSY")

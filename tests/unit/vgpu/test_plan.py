@@ -344,7 +344,8 @@ class TestRemoving:
     def test_a_vf_does_not_go_by_itself(self, dialect: Dialect, owner: str) -> None:
         with pytest.raises(BadSpec, match="VFs go all at once") as caught:
             remove(of_vendor(dialect=dialect, type="vf", owner=owner))
-        assert caught.value.hint == f"vfioctl sriov off {PF}", "and not that --foreign would help"
+        assert caught.value.hint == "turn off all VFs of the card"
+        assert caught.value.next_command == f"vfioctl sriov off {PF}{' --foreign' if owner == FOREIGN else ''}"
 
     def test_an_orphan_can_go(self) -> None:
         assert len(remove(mdev(state=VgpuState.ORPHAN)).steps) == 2

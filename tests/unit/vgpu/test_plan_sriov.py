@@ -207,7 +207,7 @@ class TestRefusals:
     def test_of_vfs_that_are_for_guests(self, wanted: int) -> None:
         with pytest.raises(DeviceInUse, match=r"has VFs for guests: 0000:03:00\.1 on vfio-pci, ") as caught:
             plan(host(2, vf_driver="vfio-pci"), wanted)
-        assert caught.value.hint == f"vfioctl unbind {vf(1)} {vf(2)} first"
+        assert caught.value.next_command == f"vfioctl unbind {vf(1)} {vf(2)}"
 
     def test_of_another_count_while_vfs_have_drivers(self) -> None:
         """They would come back without; none at all is what was asked for then."""

@@ -29,7 +29,9 @@ def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumsta
     check_driver_name(intent.driver)
     if intent.driver and not is_vfio_driver(intent.driver):
         raise BadSpec(
-            f"{intent.driver} is not a VFIO driver", hint=f"to give a device to it: vfioctl unbind --to {intent.driver}"
+            f"{intent.driver} is not a VFIO driver",
+            hint="to give a device to it, use unbind",
+            next_command=f"vfioctl unbind {' '.join(intent.devices)} --to {intent.driver}",
         )
     scope = scope_of(inventory, intent.devices)
     strangers = _blocking(inventory, scope.foreign)
@@ -65,7 +67,11 @@ def plan_unbind(
     """
     check_driver_name(intent.driver)
     if intent.driver and is_vfio_driver(intent.driver):
-        raise BadSpec(f"{intent.driver} is a VFIO driver", hint=f"use: vfioctl bind --driver {intent.driver}")
+        raise BadSpec(
+            f"{intent.driver} is a VFIO driver",
+            hint="to give a device to it, use bind",
+            next_command=f"vfioctl bind {' '.join(intent.devices)} --driver {intent.driver}",
+        )
     scope = scope_of(inventory, intent.devices)
     _refuse_bridges(inventory, intent)
     _refuse_unanswering(inventory, scope.own)
@@ -117,7 +123,8 @@ def _refuse_unread(inventory: Inventory, scope: Scope) -> None:
     if unread:
         raise GroupNotViable(
             f"{', '.join(unread)} could not be read, so it is unknown whether a guest could own the group",
-            hint="vfioctl inventory says why it could not be read",
+            hint="inventory says why it could not be read",
+            next_command="vfioctl inventory --all",
             facts={"unread": list(unread)},
         )
 
@@ -153,8 +160,14 @@ def _refuse_live_vfs(function: Function) -> None:
     if function.virtfns:
         raise DeviceInUse(
             f"{named(function)} has {len(function.virtfns)} live VFs: {', '.join(function.virtfns[:4])}",
-            hint=f"vGPUs and guests on them go first, then: vfioctl sriov off {function.address}",
+            hint=f"vGPUs and guests on them go first, then {_how_vfs_go(function)}",
         )
+
+
+def _how_vfs_go(function: Function) -> str:
+    if function.driver == "gim":
+        return "unload gim: it creates its VFs when it is loaded"
+    return f"vfioctl sriov off {function.address} (with --foreign if vfioctl did not create them)"
 
 
 def _blocking(inventory: Inventory, addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:

@@ -82,7 +82,8 @@ def _refuse_under_its_driver(function: Function, intent: ResetIntent) -> None:
         what = "is the boot display" if function.boot_vga else "is kept open by nvidia: its persistence mode is not off"
         raise DeviceInUse(
             f"{named(function)} {what}",
-            hint=f"reset it on vfio-pci: vfioctl bind {function.address}",
+            hint="reset it on vfio-pci",
+            next_command=f"vfioctl bind {function.address}{' --allow-boot-vga' if function.boot_vga else ''}",
         )
 
 

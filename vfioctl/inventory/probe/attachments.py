@@ -14,6 +14,7 @@ from vfioctl.kernel.lenient import link_name, names_in, text, text_of
 from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Reader
 
 _FRAMEBUFFERS = "/sys/class/graphics"
+_FOREIGN = " (with --foreign if vfioctl did not create it)"
 _FIRMWARE = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer", "bootfb")
 """Platform devices of a framebuffer that the firmware has set up on the boot display (drivers/firmware/sysfb.c)."""
 
@@ -29,7 +30,7 @@ def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Ho
                 name=name,
                 path=device.path,
                 how="a live mdev",
-                remedy=f"stop the guest that has it, then vfioctl vgpu remove {name}",
+                remedy=f"stop the guest that has it, then vfioctl vgpu remove {name}{_FOREIGN}",
             )
 
 
@@ -46,7 +47,7 @@ def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
             name=f"vGPU type {kind}",
             path=path,
             how="a live vGPU",
-            remedy=f"stop the guest that has it, then vfioctl vgpu remove {function.address}",
+            remedy=f"stop the guest that has it, then vfioctl vgpu remove {function.address}{_FOREIGN}",
         )
 
 

@@ -39,7 +39,7 @@ def plan_remove(
     named = dict.fromkeys(intent.vgpus)
     absent = [name for name in named if name not in there and texts.get(own_definition_file(name))]
     going = [_vgpu_named(found, name) for name in named if name not in absent]
-    _refuse(going, intent)
+    _refuse(going, intent, found)
     held = [holder for holder in holders.refusing if holder.kind not in intent.ignores]
     refuse(holding(held, intent.vgpus, intent), ())
     persistent = {each.id for each in created.values() if each.persistent}
@@ -74,9 +74,9 @@ def _vgpu_named(found: Vgpus, name: str) -> Vgpu:
     return (live or of_it)[0]
 
 
-def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
+def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent, found: Vgpus) -> None:
     for vgpu in going:
-        _refuse_lasting(vgpu)
+        _refuse_lasting(vgpu, found)
     foreign = [vgpu for vgpu in going if vgpu.owner != OURS]
     if foreign and not intent.foreign:
         raise Foreign(
@@ -86,7 +86,7 @@ def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
         )
 
 
-def _refuse_lasting(vgpu: Vgpu) -> None:
+def _refuse_lasting(vgpu: Vgpu, found: Vgpus) -> None:
     """Raises DeviceInUse or BadSpec for a vGPU that cannot be removed by itself."""
     if vgpu.state is VgpuState.WEDGED:
         raise DeviceInUse(
@@ -100,7 +100,13 @@ def _refuse_lasting(vgpu: Vgpu) -> None:
             hint="stop the guest that has it open; there is no other way",
         )
     if vgpu.dialect not in (Dialect.MDEV, Dialect.VENDOR):
-        raise BadSpec(f"{vgpu.id} is a VF: VFs go all at once", hint=f"vfioctl sriov off {vgpu.card}")
+        by_gim = any(card.id == vgpu.card and card.driver == "gim" for card in found.cards)
+        foreign = " --foreign" if vgpu.owner != OURS else ""
+        raise BadSpec(
+            f"{vgpu.id} is a VF: VFs go all at once",
+            hint="unload gim, which creates its VFs when it is loaded" if by_gim else "turn off all VFs of the card",
+            next_command="" if by_gim else f"vfioctl sriov off {vgpu.card}{foreign}",
+        )
 
 
 def _removed(vgpu: Vgpu, texts: Texts, *, persistent: bool) -> Iterator[Change]:

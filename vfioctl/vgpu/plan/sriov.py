@@ -52,7 +52,7 @@ def plan_vfs(
     refuse_marked(function)
     if now and now != intent.vfs:
         _refuse_foreign(function, intent, created)
-        _refuse_live(inventory, function, found, drivers_matter=intent.vfs != 0)
+        _refuse_live(inventory, function, found, foreign=intent.foreign, drivers_matter=intent.vfs != 0)
     if now != intent.vfs:
         taken = in_order((*function.virtfns, *([function.address] if nvidia else ())))
         refuse(holding(holders.holders, taken, intent), _of(inventory, taken))
@@ -78,9 +78,17 @@ def _refuse_count(function: Function, known: PhysicalFunction, wanted: int) -> N
     if wanted == len(function.virtfns):
         return
     if function.driver is None:
-        raise HostError(f"{named(function)}: VFs are created by its driver", hint=f"vfioctl unbind {function.address}")
+        raise HostError(
+            f"{named(function)}: VFs are created by its driver",
+            hint="give it back to its driver first",
+            next_command=f"vfioctl unbind {function.address}",
+        )
     if function.on_vfio:
-        raise DeviceInUse(f"{named(function)} is for a guest", hint=f"vfioctl unbind {function.address} first")
+        raise DeviceInUse(
+            f"{named(function)} is for a guest",
+            hint="give it back to its driver first",
+            next_command=f"vfioctl unbind {function.address}",
+        )
     if function.driver == "gim":
         raise HostError(
             f"{named(function)}: gim creates its VFs when it is loaded", hint="its parameter vf_num says how many"
@@ -97,7 +105,9 @@ def _refuse_foreign(function: Function, intent: SetVfsIntent, created: Mapping[s
         )
 
 
-def _refuse_live(inventory: Inventory, function: Function, found: Vgpus, *, drivers_matter: bool) -> None:
+def _refuse_live(
+    inventory: Inventory, function: Function, found: Vgpus, *, foreign: bool, drivers_matter: bool
+) -> None:
     """Raises DeviceInUse when a VF is a vGPU, or a guest may have it."""
     vfs = set(function.virtfns)
     if live := [v for v in found.instances if _is_vgpu_on(v, vfs)]:
@@ -110,13 +120,15 @@ def _refuse_live(inventory: Inventory, function: Function, found: Vgpus, *, driv
     if given := [vf for vf in of_it if vf.on_vfio]:
         raise DeviceInUse(
             f"{named(function)} has VFs for guests: {_listed(f'{vf.address} on {vf.driver}' for vf in given)}",
-            hint=f"vfioctl unbind {' '.join(vf.address for vf in given)} first",
+            hint="give them back to their driver first",
+            next_command=f"vfioctl unbind {' '.join(vf.address for vf in given)}",
             facts={"vfs": [vf.address for vf in given]},
         )
     if drivers_matter and (driven := [vf for vf in of_it if vf.driver]):
         raise DeviceInUse(
             f"{named(function)} has VFs with drivers: {_listed(f'{vf.address} on {vf.driver}' for vf in driven)}",
-            hint=f"turn them off first: vfioctl sriov off {function.address}",
+            hint="turn them off first",
+            next_command=f"vfioctl sriov off {function.address}{' --foreign' if foreign else ''}",
         )
 
 
