@@ -24,7 +24,14 @@ class MarkRow(NamedTuple):
 
 def read_marks(store: Store, *, boot_id: str) -> tuple[MarkRow, ...]:
     """Return the marks of this boot, by subject. Raises StoreDamaged."""
-    return store.read(lambda db: tuple(map(MarkRow._make, db.execute(_MARKS, (boot_id,)))), ())
+    return store.read(lambda db: tuple(map(_mark, db.execute(_MARKS, (boot_id,)))), ())
+
+
+def _mark(columns: tuple[str, ...]) -> MarkRow:
+    row = MarkRow._make(columns)
+    if row.kind not in ("wedged", "dead"):
+        raise ValueError(f"{row.kind[:40]!r} is no kind of mark")
+    return row
 
 
 def read_unfinished(store: Store) -> tuple[tuple[str, ...], ...]:

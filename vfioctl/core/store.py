@@ -103,15 +103,18 @@ class Store:
         return self.file.with_name(self.file.name + ".lock")
 
     def read(self, ask: Callable[[sqlite3.Connection], T], empty: T) -> T:
-        """Return `ask(connection)`, or `empty` if the file does not exist. Raises StoreDamaged."""
+        """Return `ask(connection)`, or `empty` if the file does not exist. Raises StoreDamaged.
+
+        A ValueError of `ask` means that a row is not what it should be: the ledger is damaged.
+        """
         with _explained(self.file):
             if self._local.open:
-                return ask(self._local.open)
+                return _answer(ask, self._local.open)
             if not self.file.exists():
                 return empty
             connection = self._open_for_reading()
             try:
-                return ask(connection)
+                return _answer(ask, connection)
             finally:
                 connection.close()
 
@@ -234,6 +237,13 @@ def placed(place: str) -> Any:
     """Import and return the object that `module:name` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    try:
+        return ask(connection)
+    except ValueError as error:
+        raise sqlite3.DatabaseError(str(error)) from None
 
 
 @contextmanager

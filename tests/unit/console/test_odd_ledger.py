@@ -1,0 +1,117 @@
+"""A ledger whose rows have odd values: every command that reads it says so, and none has a traceback."""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.machines import HOSTS
+from tests.unit.conftest import Run
+
+SEED = 20
+EXIT_CODES = Path(__file__).resolve().parents[3] / "docs/reference/exit-codes.md"
+COMMANDS = (
+    "inventory",
+    "show {gpu}",
+    "history",
+    "unbind {gpu} --dry-run",
+    "recover --dry-run",
+    "vgpu list",
+    "holders {gpu}",
+)
+ODD = (
+    None,
+    0,
+    -1,
+    2**63 - 1,
+    1.5,
+    "",
+    "odd",
+    "2026-01-01",
+    "{",
+    "[]",
+    "null",
+    '{"version": 2}',
+    "0000:zz:00.0",
+    "\x1b[2J\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
+    b"\xff\xfe\x00",
+    "x" * 100_000,
+)
+"""Of the wrong type, missing, damaged, hostile, huge."""
+NOT_UTF8 = "CAST(X'fffe80' AS TEXT)"
+
+
+@pytest.fixture
+def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A host with every kind of row in its ledger, and the address of its last GPU, whose last change hangs."""
+    file = fast_folder / "l40s.host"
+    file.write_text((HOSTS / "l40s.host").read_text(encoding="utf-8"), encoding="utf-8")
+    on_it = f"--yes --simulate {file}"
+    gpu = run(f"inventory --json --simulate {file}").document["gpus"][-1]["address"]
+    for words in ("vgpu create L40S-12Q --count 2 --persistent", f"bind {gpu}", f"unbind {gpu}", f"bind {gpu}"):
+        assert run(f"{words} {on_it}").code == 0, words
+    monkeypatch.setenv("VFIOCTL_FAULTS", "3:hang")
+    assert run(f"unbind {gpu} {on_it}").code == 7
+    monkeypatch.delenv("VFIOCTL_FAULTS")
+    return file, gpu
+
+
+def columns(ledger: Path) -> list[tuple[str, str]]:
+    with sqlite3.connect(ledger) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+        found = [(table, row[1]) for table in tables for row in db.execute(f"PRAGMA table_info({table})")]
+        empty = [table for table in tables if not db.execute(f"SELECT 1 FROM {table}").fetchone()]  # noqa: S608 - its own
+    assert not empty, f"no row in {empty}: the test does not read them"
+    return found
+
+
+def spoiled(ledger: Path, table: str, column: str) -> Iterator[str]:
+    """Give the column each odd value that the database takes, in one row or in all of them; put it back afterwards."""
+    chosen = random.Random(f"{SEED} {table} {column}")
+    sound = ledger.read_bytes()
+    for value in (*chosen.sample(ODD, 3), NOT_UTF8):
+        where = chosen.choice(["", f"WHERE rowid = (SELECT max(rowid) FROM {table})"])  # noqa: S608 - its own
+        raw = value == NOT_UTF8
+        query = f"UPDATE {table} SET {column} = {NOT_UTF8 if raw else '?'} {where}"  # noqa: S608 - its own
+        with sqlite3.connect(ledger) as db:
+            db.execute("PRAGMA ignore_check_constraints = ON")
+            try:
+                db.execute(query, () if raw else (value,))
+            except sqlite3.DatabaseError:  # of another type than the column's, or the same key twice
+                db.rollback()
+                continue
+        db.close()
+        yield f"{table}.{column} = {str(value)[:40]!r} {where}"
+        for leftover in ledger.parent.glob(f"{ledger.name}-*"):
+            leftover.unlink()
+        ledger.write_bytes(sound)
+
+
+def known_codes() -> set[int]:
+    return {0, *map(int, re.findall(r"^\| ([0-9]) \|", EXIT_CODES.read_text(encoding="utf-8"), re.MULTILINE))}
+
+
+def test_costs_no_traceback(run: Run, used: tuple[Path, str]) -> None:
+    file, gpu = used
+    (ledger,) = (each for each in file.parent.iterdir() if each.suffix == ".db")
+    with sqlite3.connect(ledger) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    codes, tried = known_codes(), 0
+    for table, column in columns(ledger):
+        for what in spoiled(ledger, table, column):
+            tried += 1
+            for command in COMMANDS:
+                try:
+                    answer = run(f"{command.format(gpu=gpu)} --simulate {file}")
+                except Exception as error:
+                    raise AssertionError(f"{command}, with {what}") from error
+                assert answer.code in codes, (command, what)
+                assert "Traceback" not in answer.err, (command, what)
+                assert "\x1b" not in answer.out + answer.err, (command, what)
+    assert tried > 80
