@@ -13,6 +13,8 @@ from contextlib import suppress
 from vfioctl.kernel.protocol import Directory, Prefixes
 
 MOST_TEXT = 16 << 20
+MOST_OF_SYSFS = 1 << 16
+"""Attributes have at most a page, lists of CPUs a few. A damaged capture has files of any size."""
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -29,11 +31,12 @@ def refuse_special(path: str) -> None:
         raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, most: int = MOST_TEXT) -> str:
+    """A file's text, cut off after `most` bytes."""
     fd = os.open(path, READ)
     try:
         data = b""
-        while len(data) < MOST_TEXT and (more := os.read(fd, 1 << 20)):
+        while len(data) < most and (more := os.read(fd, min(1 << 20, most - len(data)))):
             data += more
     finally:
         os.close(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -312,6 +313,14 @@ def test_what_the_format_cannot_hold_is_left_out_and_named(tmp_path: Path, spoil
     assert "0000:01:00.0" in again.directories[PCI_DEVICES]
     if spoil == "target":
         assert "a\nb -> c\t " in again.links.values()
+
+
+def test_a_line_of_megabytes_is_left_out_at_once() -> None:
+    tree = spoilt()
+    tree.put("/proc/sys/kernel/osrelease", "\0" * (16 << 20))
+    began = time.monotonic()
+    assert capture(Recorded(tree, ""))[1] == ["/proc/sys/kernel/osrelease"]
+    assert time.monotonic() - began < 5
 
 
 def test_an_empty_directory_gives_an_empty_host(tmp_path: Path) -> None:

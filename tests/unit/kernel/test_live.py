@@ -183,6 +183,13 @@ class TestOddFiles:
             assert len(Live(str(root)).read("/sys/huge")) <= 17 << 20
             assert len(Live(str(root)).directory("/sys", {"huge"}).texts["huge"]) == 4096
 
+    def test_of_a_huge_attribute_is_read_what_an_attribute_can_have(self, root: Path) -> None:
+        for place in ("sys/attribute", "proc/maps"):
+            (root / place).parent.mkdir(exist_ok=True)
+            (root / place).write_bytes(b"1" * 200_000)
+        kernel = Live(str(root))
+        assert (len(kernel.read("/sys/attribute")), len(kernel.read("/proc/maps"))) == (65_536, 200_000)
+
     def test_what_cannot_be_read_is_named_with_its_errno(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (root / "sys" / "folder").mkdir()
         (root / "sys" / "fine").write_text("yes\n")

@@ -439,3 +439,11 @@ class TestRecordedHost:
             HOST.load("vfio-pci")
         with pytest.raises(HostError, match="read-only"):
             HOST.exclusive(tmp_path / "lock", wait=0)
+
+
+def test_a_host_file_has_nothing_that_a_terminal_obeys() -> None:
+    tree = parse(f"{HEADER}\n", "x.host")
+    tree.put("/sys/red\x9b31m", "\x1b[31m \x7f \x85 \x9b31m")
+    text = form(tree)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    assert parse(text, "x.host").files == tree.files

@@ -68,7 +68,7 @@ class Live(LiveUse, LiveChange):
             there = self._at(path)
             if self._root:
                 files.refuse_special(there)
-            return files.read_text(there)
+            return files.read_text(there, files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT)
         except OSError as error:
             raise refused(path, error) from None
 

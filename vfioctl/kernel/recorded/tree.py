@@ -27,7 +27,7 @@ SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ESCAPED = re.compile(r"[\x00-\x1f\x7f\\]")
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 _ESCAPE = re.compile(r"\\(n|t|r|\\|x[0-9a-f]{2})")
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}
 _LONG = {short[1:]: char for char, short in _SHORT.items()}
@@ -234,7 +234,11 @@ def _fits(tree: Tree, path: str) -> bool:
     except ValueError:
         return False
     text = tree.files.get(path) or tree.links.get(path, "")
-    return len(text) < LONGEST_LINE // 8 or all(len(line) <= LONGEST_LINE for line in _file_lines(path, text))
+    if len(text) < LONGEST_LINE // 8:
+        return True
+    if any(len(line) > LONGEST_LINE for line in text.split("\n")):
+        return False  # not escaped first: escaping megabytes of a damaged file takes seconds
+    return all(len(line) <= LONGEST_LINE for line in _file_lines(path, text))
 
 
 def _facts(tree: Tree) -> Iterator[str]:
