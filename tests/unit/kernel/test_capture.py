@@ -18,6 +18,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.places import UUID_FORM
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     PCI_DEVICES,
@@ -41,7 +42,10 @@ def retaken(tree: Tree) -> Tree:
 
 
 def listing(tree: Tree) -> str:
-    return read_inventory(Recorded(tree, "")).document(everything=True).model_dump_json()
+    """The inventory, with the UUIDs of vGPUs numbered: a snapshot replaces them."""
+    text = read_inventory(Recorded(tree, "")).document(everything=True).model_dump_json()
+    numbers: dict[str, str] = {}
+    return re.sub(UUID_FORM, lambda found: numbers.setdefault(found[0], str(len(numbers))), text)
 
 
 def spoilt(name: str = SMALL) -> Tree:
