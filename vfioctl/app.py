@@ -5,6 +5,7 @@ May not import typer, so that --version stays fast.
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from vfioctl.console.choice import Choice, on_this_host, remember
 from vfioctl.console.failure import report
 from vfioctl.console.output import ReaderGone, prepare_streams, tell_version
 from vfioctl.errors import VfioctlError
+from vfioctl.signals import Interrupt, raise_on_termination
 
 if TYPE_CHECKING:
     from vfioctl.console.lazy import Place
@@ -29,8 +31,20 @@ class Interrupted(VfioctlError):
     exit_code = 130
 
 
+class Terminated(VfioctlError):
+    """SIGTERM, as from systemd or kill."""
+
+    exit_code = 143
+
+
+class HungUp(VfioctlError):
+    """SIGHUP: the terminal is gone."""
+
+    exit_code = 129
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code: 0, 1 to 7 by error class, 130 for SIGINT, 141 for SIGPIPE."""
+    """Run one command line and return its exit code: 0, 1 to 7 by error class, 128 and the number of a signal."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     choice = Choice(_opened)
     try:
@@ -41,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.next_command = on_this_host(error.next_command)
         return report(error, as_json=_wants_json(words))
     except KeyboardInterrupt as interrupt:
-        return report(Interrupted(str(interrupt) or "interrupted"), as_json=_wants_json(words))
+        return report(_stopped(interrupt), as_json=_wants_json(words))
     except ReaderGone:
         return _READER_GONE
     finally:
@@ -54,6 +68,7 @@ def console() -> NoReturn:
     gc.disable()
     # Without this, pydantic searches all installed packages for plugins, which takes as long as a small inventory.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    raise_on_termination()
     code = main()
     # All results are written and flushed; the interpreter's shutdown would take another fifth of the run time.
     for stream in (sys.stdout, sys.stderr):
@@ -87,6 +102,12 @@ def _opened(choice: Choice) -> "Session":
     from vfioctl.opening import open_session
 
     return open_session(choice)
+
+
+def _stopped(interrupt: KeyboardInterrupt) -> VfioctlError:
+    number = interrupt.number if isinstance(interrupt, Interrupt) else signal.SIGINT
+    kind = {signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}.get(signal.Signals(number), Interrupted)
+    return kind(str(interrupt) or "interrupted")
 
 
 def _wants_json(words: Sequence[str]) -> bool:

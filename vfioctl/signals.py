@@ -1,6 +1,6 @@
 """Defers SIGINT, SIGTERM and SIGHUP to where stopping is safe.
 
-Imports nothing of vfioctl. Uses the calling thread's signal mask, so it needs no handlers.
+Imports nothing of vfioctl. Deferring uses the calling thread's signal mask, so it needs no handlers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 class _State(threading.local):
@@ -19,6 +20,28 @@ _state = _State()
 _ALL = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
+class Interrupt(KeyboardInterrupt):
+    """A signal asks this process to end. `number`: the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def raise_on_termination() -> None:
+    """Let SIGTERM and SIGHUP raise Interrupt in the main thread, as SIGINT raises KeyboardInterrupt.
+
+    A signal that the parent process has set to be ignored stays ignored, as with nohup.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _raise)
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise Interrupt(number)
+
+
 @contextmanager
 def deferred() -> Iterator[None]:
     """Blocks the signals until the block has ended. If the block raises, pending signals are dropped."""
@@ -26,7 +49,7 @@ def deferred() -> Iterator[None]:
         yield
         return
     _state.deferring = True
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _heeded())
     try:
         yield
     except BaseException:
@@ -44,15 +67,21 @@ def unblock() -> None:
 
 
 def check_interrupt() -> None:
-    """Raises KeyboardInterrupt when a deferred signal is pending."""
-    if _take(_ALL):
-        raise KeyboardInterrupt
+    """Raises Interrupt, a KeyboardInterrupt, when a deferred signal is pending."""
+    if number := _take(_ALL):
+        raise Interrupt(number)
 
 
-def _take(signals: frozenset[signal.Signals] | set[signal.Signals]) -> bool:
-    """Consumes pending signals; whether there were any."""
-    taken = False
+def _heeded() -> set[signal.Signals]:
+    """Signals that are not ignored: the kernel would keep an ignored one pending while it is blocked."""
+    return {each for each in _ALL if signal.getsignal(each) != signal.SIG_IGN}
+
+
+def _take(signals: frozenset[signal.Signals] | set[signal.Signals]) -> int:
+    """Consumes pending signals; the number of the last one, 0 if there was none."""
+    taken = 0
     while pending := signal.sigpending() & signals:
         # not sigwait: another thread may have consumed it meanwhile, and sigwait would wait for ever
-        taken = signal.sigtimedwait(pending, 0) is not None or taken
+        found = signal.sigtimedwait(pending, 0)
+        taken = found.si_signo if found else taken
     return taken

@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "host": ("errors", "kernel", "core", "session", *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED)),
     "commands": (*BELOW, "console", "host", "inventory.api", "inventory.render"),
     "opening": ("core", "kernel", "console", "session", "journald"),
-    "app": ("errors", "console", "session", "subsystems", "opening"),
+    "app": ("errors", "signals", "console", "session", "subsystems", "opening"),
 }
 # Inside a subsystem: each room, and what of its own subsystem and of the rest of vfioctl it may import.
 VALUES = ("errors", "core.change", "core.value", "core.marks", "kernel.places", "kernel.protocol")

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from vfioctl.signals import check_interrupt, deferred
+from vfioctl.signals import Interrupt, check_interrupt, deferred
 
 
 def test_it_is_heard_where_one_listens() -> None:
@@ -18,6 +18,27 @@ def test_it_is_heard_where_one_listens() -> None:
 def test_it_is_heard_when_the_block_has_ended() -> None:
     with pytest.raises(KeyboardInterrupt), deferred(), deferred():
         signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_says_which_signal_it_was(number: signal.Signals) -> None:
+    with deferred():
+        signal.raise_signal(number)
+        with pytest.raises(Interrupt) as caught:
+            check_interrupt()
+    assert caught.value.number == number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_ignored_one_stays_ignored(number: signal.Signals) -> None:
+    """As with nohup, or in the background of a script."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with deferred():
+            signal.raise_signal(number)
+            check_interrupt()
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_failure_comes_before_it() -> None:

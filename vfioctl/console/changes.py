@@ -68,7 +68,8 @@ def reporting() -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         restored = getattr(interrupt, "restored", "")
-        raise KeyboardInterrupt(f"interrupted: {restored or 'vfioctl history says what was done'}") from None
+        interrupt.args = (f"interrupted: {restored or 'vfioctl history says what was done'}",)
+        raise
 
 
 def preview(session: Session, plan: Plan, *, as_json: bool) -> None:
@@ -115,7 +116,7 @@ def agree_on_terminal(pages: Callable[[], Sequence[RenderableType]]) -> None:
             agreed = typer.confirm("Continue?", err=True)
     except typer.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
+            raise abort.__context__ from None
         agreed = False
     if not agreed:
         raise Declined("not confirmed: nothing was changed", hint="--yes continues without asking")
