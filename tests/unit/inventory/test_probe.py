@@ -672,10 +672,13 @@ class TestTheIommu:
             ({"cmdline": "quiet", "DMAR": "", "cpuinfo": "flags: vmx"}, "add intel_iommu=on"),
             ({"IVRS": ""}, "offers AMD-Vi"),
             ({"IORT": ""}, "offers SMMU"),
-            ({"cpuinfo": "flags : fpu vmx sse"}, "switched off in the firmware"),
-            ({"cpuinfo": "flags : fpu svm sse"}, "switched off in the firmware"),
-            ({"cpuinfo": "flags : fpu xsvmx sse"}, "not supported"),
-            ({"cpuinfo": "CPU implementer : 0x41\nFeatures : fp asimd"}, "unknown why"),
+            ({"FACP": "", "cpuinfo": "flags : fpu vmx sse"}, "switched off in the firmware"),
+            ({"FACP": "", "cpuinfo": "flags : fpu svm sse"}, "switched off in the firmware"),
+            ({"FACP": "", "cpuinfo": "flags : fpu xsvmx sse"}, "not supported"),
+            ({"FACP": "", "cpuinfo": "CPU implementer : 0x41\nFeatures : fp asimd"}, "unknown why"),
+            ({"cpuinfo": "flags : fpu vmx sse"}, "unknown why"),  # a capture without the tables
+            ({"SSDT": "", "cpuinfo": "flags : fpu vmx sse"}, "unknown why"),  # with a few of them
+            ({"cpuinfo": "flags : fpu sse"}, "unknown why"),
             ({}, "unknown why"),
         ],
     )

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Blocker, Function, Group, Iommu, is_vfio_driver
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import link_name, names_in, text_of
-from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, Reader
+from vfioctl.kernel.protocol import ACPI_TABLES, IOMMU_GROUPS, PCI_DEVICES, Reader
 
 CLASS_IOMMU = "/sys/class/iommu"
-ACPI_TABLES = "/sys/firmware/acpi/tables"
 _KINDS = {"dmar": "intel-vt-d", "ivhd": "amd-vi", "smmu3": "arm-smmu-v3", "smmu": "arm-smmu"}
 _TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU"}
 
+_IN_EVERY_FIRMWARE = "FACP"
+"""A table that all ACPI firmware has (ACPI 6.5, 5.2.9): where it is not listed, other tables may be missing as well."""
+
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_UNKNOWN = "unknown why: the kernel has created no IOMMU groups"
+"""On machines that are not x86, or without ACPI, and for captures without these files."""
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off", "iommu=soft"}
 
 
@@ -31,7 +35,8 @@ def read_iommu(kernel: Reader, functions: Iterable[Function]) -> Iommu:
 def _why_not(kernel: Reader) -> str:
     command_line = set(text_of(kernel, "/proc/cmdline").split())
     off = sorted(command_line & _OFF)
-    table = next((name for name in _TABLES if kernel.has(f"{ACPI_TABLES}/{name}")), None)
+    tables = names_in(kernel, ACPI_TABLES)
+    table = next((name for name in _TABLES if name in tables), None)
     flags = text_of(kernel, "/proc/cpuinfo")
     if off:
         return f"switched off on the kernel command line ({' '.join(off)})"
@@ -39,11 +44,12 @@ def _why_not(kernel: Reader) -> str:
         return "not switched on: add intel_iommu=on to the kernel command line"
     if table:
         return f"the firmware offers {_TABLES[table]} and the kernel does not use it: look for AMD-Vi or SMMU in dmesg"
-    if re.search(r"\b(vmx|svm)\b", flags):
+    complete = _IN_EVERY_FIRMWARE in tables
+    if complete and re.search(r"\b(vmx|svm)\b", flags):
         return "switched off in the firmware: enable VT-d or AMD-Vi (IOMMU) in the BIOS set-up"
-    if re.search(r"^flags\s*:", flags, re.MULTILINE):
+    if complete and re.search(r"^flags\s*:", flags, re.MULTILINE):
         return "not supported: the firmware names no IOMMU, and the processor has no virtualisation"
-    return "unknown why: the kernel has created no IOMMU groups"  # no x86 machine, or a capture without these files
+    return _UNKNOWN
 
 
 def read_members(kernel: Reader) -> dict[str, int]:

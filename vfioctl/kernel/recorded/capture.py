@@ -15,6 +15,7 @@ from vfioctl.kernel.lenient import nvidia_gpus
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.places import SILENT, UUID_FORM, places
 from vfioctl.kernel.protocol import (
+    ACPI_TABLES,
     FIRMWARE_FRAMEBUFFERS,
     IOMMU_GROUPS,
     PCI_DEVICES,
@@ -85,9 +86,9 @@ class _Capture:
             self._take_text(f"{IOMMU_GROUPS}/{group}/type")
             self._take_links(f"{IOMMU_GROUPS}/{group}/devices")
         self._take_links("/sys/class/iommu")
-        for table in ("DMAR", "IVRS", "IORT"):
-            if self._kernel.has(f"/sys/firmware/acpi/tables/{table}"):
-                self.tree.put_refused(f"/sys/firmware/acpi/tables/{table}", 13)  # only its presence is recorded
+        for table in self._children(ACPI_TABLES):
+            if re.fullmatch(r"[A-Z0-9_]{4}[0-9]{0,2}", table, re.ASCII):  # and not `data` or `dynamic`
+                self.tree.put_refused(f"{ACPI_TABLES}/{table}", 13)  # only its presence is recorded
         for place in ("/dev/vfio", "/dev/vfio/devices"):
             for name in self._children(place):
                 self._take_device_node(f"{place}/{name}")
