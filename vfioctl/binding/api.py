@@ -201,7 +201,6 @@ class BindingApi:
         from vfioctl.binding.model.circumstances import Circumstances
         from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
         from vfioctl.inventory.model.values import PciAddress
-        from vfioctl.kernel.protocol import PCI_DEVICES
 
         may_stop = set(intent.stop_services)
         refusing = ((h.unit, h.address) for h in holders.refusing if isinstance(h.address, PciAddress))
@@ -209,9 +208,6 @@ class BindingApi:
         return Circumstances(
             holders=holders,
             readings=read_settings(self._kernel, functions, units),
-            can_be_reset=frozenset(
-                f.address for f in functions if self._kernel.has(f"{PCI_DEVICES}/{f.address}/reset")
-            ),
             idle_devices_sleep=idle_devices_sleep(self._kernel),
         )
 

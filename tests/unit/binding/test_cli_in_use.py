@@ -221,6 +221,22 @@ class TestReset:
         assert why in answer.err
         assert not Host.simulated(str(busy)).history()
 
+    def test_by_a_method_that_the_kernel_does_not_name(self, run: Run, busy: Path) -> None:
+        """As before Linux 5.15: there is a file `reset`, and no `reset_method`."""
+        lines = busy.read_text(encoding="utf-8").splitlines(keepends=True)
+        busy.write_text("".join(line for line in lines if "/reset_method = " not in line), encoding="utf-8")
+        shown = run(f"show gpu3 --simulate {busy}").out
+        assert re.search(r"reset by +one, not named$", shown, re.MULTILINE)
+        found = run(f"show gpu3 --json --simulate {busy}").document
+        assert (found["reset_methods"], found["reset_unnamed"]) == ([], True)
+        plan = run(f"reset gpu3 --dry-run --simulate {busy}").out
+        assert "is reset by a method that this kernel does not name: what is in it is lost" in " ".join(plan.split())
+        assert run(f"reset gpu3 --yes --simulate {busy}").code == 0
+        refused = run(f"reset gpu3 --method flr --yes --simulate {busy}")
+        assert (refused.code, "leave out --method" in refused.err) == (2, True)
+        assert run(f"reset gpu4 --yes --simulate {busy}").code == 3, "it has no file `reset`"
+        assert "cannot be reset" not in run(f"bind gpu3 --dry-run --simulate {busy}").out
+
     def test_that_kills_the_device_says_so(self, run: Run, busy: Path) -> None:
         text = busy.read_text(encoding="utf-8").replace(
             "sim:claimed ", f"sim:{FREE} dies_on_reset = 1\nsim:claimed ", 1

@@ -97,7 +97,9 @@ class TestMethods:
         assert "power" in refused(HostError, with_methods(), files=frozenset()).hint
 
     def test_a_kernel_that_names_none_chooses_by_itself(self) -> None:
-        plan = planned(with_methods())
+        older = with_methods().model_copy(update={"reset_unnamed": True})
+        plan = planned(older)
+        assert "leave out --method" in refused(BadSpec, older, method="flr").hint
         assert writes(plan) == [("0000:41:00.0/reset", "1")]
         assert plan.changes_of("reset method") == ()
 

@@ -31,8 +31,6 @@ class Circumstances:
 
     holders: Holders = field(default_factory=lambda: Holders(devices=()))
     readings: tuple[Reading, ...] = ()
-    can_be_reset: frozenset[PciAddress] = frozenset()
-    """Functions that have a `reset` file."""
     selective: bool = False
     """Whether the driver asked for takes only devices that match its aliases in modules.alias."""
     idle_devices_sleep: bool | None = None

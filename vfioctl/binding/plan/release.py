@@ -93,8 +93,8 @@ def warnings(going: Iterable[Function], changes: Iterable[Change], circumstances
             boot = "the boot messages and " if function.boot_vga else ""
             with_what = f" ({', '.join(_short(name) for name in dark)})" if dark else ""
             yield f"{function.address} goes dark: it shows {boot}the text console{with_what}"
-        named = function.reset_methods or "reset_method" in function.unknown
-        if function.is_gpu and not named and function.address not in circumstances.can_be_reset:
+        by = function.reset_methods or function.reset_unnamed or "reset_method" in function.unknown
+        if function.is_gpu and not by:
             yield f"{function.address} cannot be reset: what one guest leaves in it, the next one finds"
         if any(c.before == UNKNOWN and c.subject == function.address for c in changes):
             yield f"the persistence mode of {function.address} is unknown: it goes off, and is not put back"

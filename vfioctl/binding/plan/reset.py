@@ -8,7 +8,7 @@ devices below the same bridge: the kernel refuses it (ENOTTY) for a function wit
 from __future__ import annotations
 
 from vfioctl.binding.checks import ANSWERS
-from vfioctl.binding.model.binding import KERNEL_CHOICE, binding_of
+from vfioctl.binding.model.binding import binding_of
 from vfioctl.binding.model.circumstances import Circumstances
 from vfioctl.binding.model.intents import ResetIntent
 from vfioctl.binding.plan.held import refuse_held
@@ -49,7 +49,7 @@ def plan_reset(inventory: Inventory, intent: ResetIntent, circumstances: Circums
     refuse_marked(function)
     vgpus = [h for h in circumstances.holders.holders if h.address == function.address and h.kind in _CHILDREN]
     refuse(vgpus, [function])
-    method = _method(function, intent.method, files)
+    method = _method(function, intent.method)
     _refuse_under_its_driver(function, intent)
     others = [inventory.by_address[a] for a in reset_with(inventory, function.address) if a != function.address]
     hit = others if method in WIDE else []
@@ -68,7 +68,7 @@ def plan_reset(inventory: Inventory, intent: ResetIntent, circumstances: Circums
             Change(kind="reset", name=file, subject=function.address, before="", after=hit_addresses),
         ),
         checks=(CheckRequest(kind=ANSWERS, subjects=tuple(each.address for each in concerned)),),
-        notes=(f"{function.address} is reset by {method}: what is in it is lost", *_unaware(concerned), *_along(hit)),
+        notes=(_loss(function, method), *_unaware(concerned), *_along(hit)),
     )
     return refuse_held(inventory, draft, circumstances)
 
@@ -87,9 +87,12 @@ def _refuse_under_its_driver(function: Function, intent: ResetIntent) -> None:
         )
 
 
-def _method(function: Function, wanted: str | None, files: frozenset[str]) -> str:
-    if not function.reset_methods and wanted is None and f"{PCI_DEVICES}/{function.address}/reset" in files:
-        return KERNEL_CHOICE  # a kernel before 5.15 names no methods
+def _method(function: Function, wanted: str | None) -> str | None:
+    """Return the method; None for one that the kernel does not name."""
+    if function.reset_unnamed and wanted is not None:
+        raise BadSpec(f"{named(function)} has a reset method that this kernel does not name", hint="leave out --method")
+    if function.reset_unnamed:
+        return None
     if not function.reset_methods:
         raise HostError(
             f"{named(function)} has no reset method",
@@ -125,9 +128,9 @@ def _file(function: Function, others: list[Function], files: frozenset[str]) -> 
     return above if others else own
 
 
-def _method_change(function: Function, method: str) -> tuple[Change, ...]:
+def _method_change(function: Function, method: str | None) -> tuple[Change, ...]:
     """Return the change that enables only `method` during the reset; none if the kernel tries it first anyway."""
-    if method == KERNEL_CHOICE or method == function.reset_methods[0]:
+    if method is None or method == function.reset_methods[0]:
         return ()
     as_now = " ".join(function.reset_methods)
     return (
@@ -141,6 +144,11 @@ def _method_change(function: Function, method: str) -> tuple[Change, ...]:
             may_fail=True,
         ),
     )
+
+
+def _loss(function: Function, method: str | None) -> str:
+    by = f"by {method}" if method else "by a method that this kernel does not name"
+    return f"{function.address} is reset {by}: what is in it is lost"
 
 
 def _unaware(functions: list[Function]) -> tuple[str, ...]:

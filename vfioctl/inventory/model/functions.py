@@ -71,6 +71,7 @@ class Function(Value):
     power_state: str | None = None
     d3cold_allowed: bool | None = None
     reset_methods: tuple[str, ...] = ()
+    reset_unnamed: bool = Field(default=False, description="a kernel before 5.15 names no methods")
     boot_vga: bool = False
     physfn: PciAddress | None = Field(None, description="the PF, for a VF")
     virtfns: tuple[PciAddress, ...] = Field((), description="the live VFs, for a PF")

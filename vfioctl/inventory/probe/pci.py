@@ -55,6 +55,7 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
     facts |= _identity(found.texts.get("modalias", "")) or _identity_in_files(kernel, address, facts["unknown"])
     facts |= _links(found, facts["unknown"])
     facts |= _attributes(found.texts, facts["unknown"])
+    facts["reset_unnamed"] = "reset" in found.names and "reset_method" not in found.names
     if "mdev_supported_types" in found.names:
         facts["mdevs"] = sorted(name.lower() for name in found.names if UUID.fullmatch(name))
     if "vfio-dev" in found.names:

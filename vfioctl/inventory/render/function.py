@@ -111,7 +111,13 @@ def _link_and_power(function: Function) -> _Facts:
         yield "link at most", phrases.link_pair(function.link.max_speed, function.link.max_width)
     yield "power state", function.power_state
     yield "D3cold", None if function.d3cold_allowed is None else "allowed" if function.d3cold_allowed else "not allowed"
-    yield "reset by", ", ".join(function.reset_methods) or (words.UNKNOWN if function.mark else words.NONE)
+    yield "reset by", _reset_by(function)
+
+
+def _reset_by(function: Function) -> str:
+    if function.reset_unnamed:
+        return "one, not named"
+    return ", ".join(function.reset_methods) or (words.UNKNOWN if function.mark else words.NONE)
 
 
 def _virtual(inventory: Inventory, function: Function) -> _Facts:
