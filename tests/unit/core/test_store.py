@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -77,8 +77,9 @@ class TestTransactions:
         add(store_at(ledger.file))
         assert count(ledger) == 2
 
+    @pytest.mark.parametrize("connection", ["its own", "kept open"])
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-    def test_are_undone_when_they_fail(self, ledger: Store, error: type[BaseException]) -> None:
+    def test_are_undone_when_they_fail(self, ledger: Store, error: type[BaseException], connection: str) -> None:
         add(ledger)
 
         def fail() -> None:
@@ -86,11 +87,12 @@ class TestTransactions:
                 db.execute(INSERT)
                 raise error
 
-        with pytest.raises(error):
-            fail()
-        assert count(ledger) == 1
-        add(ledger)
-        assert count(ledger) == 2
+        with ledger.one_connection() if connection == "kept open" else nullcontext():
+            with pytest.raises(error):
+                fail()
+            assert count(ledger) == 1
+            add(ledger)
+            assert count(ledger) == 2
 
     def test_are_on_disk_when_they_end(self, ledger: Store) -> None:
         with ledger.transaction() as db:
