@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
@@ -57,9 +58,28 @@ def prepare_streams() -> None:
 
 def emit(text: str) -> None:
     """Write results to stdout and flush them, so that a failure can be reported. Raises OutputLost, ReaderGone."""
-    try:
+    with _reported():
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
+
+
+def refuse_terminal(what: str) -> None:
+    """Raise BadSpec if stdout is a terminal, for binary results."""
+    if sys.stdout.isatty():
+        raise BadSpec(f"{what} is binary: it is not written to a terminal", hint="send stdout to a file or a pipe")
+
+
+def emit_bytes(data: bytes) -> None:
+    """Write binary results to stdout. Raises OutputLost, ReaderGone."""
+    with _reported():
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         abandon_stdout()
         raise ReaderGone from None
@@ -128,6 +148,8 @@ def refuse_to_replace(path: Path, *, force: bool, otherwise: str) -> None:
         raise BadSpec(f"{path} is not a plain file", hint=otherwise)
     if os.path.lexists(path) and not force:  # a dangling symlink counts as existing
         raise BadSpec(f"{path} already exists", hint="choose another name, or --force to replace it")
+    if not path.parent.is_dir():
+        raise BadSpec(f"{path}: there is no directory {path.parent}", hint="create it first")
 
 
 def write_whole(path: Path, data: bytes) -> None:

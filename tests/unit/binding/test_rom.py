@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.hosts.machines import REGISTRY, copy, differing, effect, effects_of, 
 from tests.hosts.machines import state as state_of
 from tests.hosts.option_rom import BLOCK, EFI, NVIDIA, OPEN_FIRMWARE, X86, image, option_rom
 from tests.unit.conftest import Golden, Run
+from vfioctl.app import main
 from vfioctl.binding.model.intents import RomIntent
 from vfioctl.binding.model.rom import MOST_IMAGES, Rom, parse_rom
 from vfioctl.binding.probe.rom import explain_refusal, understood
@@ -588,6 +590,37 @@ class TestCommand:
         assert file.read_bytes() == spoilt(option_rom(IDS, CLASS), 99, 1)
         assert run(f"rom gpu1 --host {unsound} --unsound --json").document["sound"] is False
 
+    def test_to_stdout_is_the_rom_alone(self, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+        assert main(["rom", "gpu1", "--host", "workstation", "-o", "-"]) == 0
+        out, err = capfdbinary.readouterr()
+        assert out == option_rom(IDS, CLASS)
+        assert b"ROM of 0000:0b:00.0: 1 KiB, sound" in err
+
+    def test_to_stdout_is_nothing_if_it_is_not_sound(
+        self, unsound: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    ) -> None:
+        assert main(f"rom gpu1 --host {unsound} -o -".split()) == 6
+        assert capfdbinary.readouterr().out == b""
+        assert main(f"rom gpu1 --host {unsound} -o - --unsound".split()) == 0
+        assert capfdbinary.readouterr().out == spoilt(option_rom(IDS, CLASS), 99, 1)
+
+    def test_never_to_a_terminal(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        answer = run("rom gpu1 --simulate workstation -o -")
+        assert (answer.code, answer.out) == (2, "")
+        assert "not written to a terminal" in answer.err
+        assert run("history --simulate workstation --json").document == {"entries": []}
+
+    def test_to_stdout_needs_it_alone(self, run: Run) -> None:
+        assert run("rom gpu1 --host workstation -o - --json").document["error"]["exit_code"] == 2
+
+    def test_refuses_what_it_could_not_write_before_it_reads(self, run: Run, tmp_path: Path) -> None:
+        answer = run(f"rom gpu1 --simulate workstation -o {tmp_path / 'nowhere' / 'x'}")
+        assert answer.code == 2
+        assert "there is no directory" in answer.err
+        assert run("rom gpu1 --simulate workstation -o", "").code == 2
+        assert run("history --simulate workstation --json").document == {"entries": []}
+
     def test_a_rom_that_cannot_be_read(self, run: Run, tmp_path: Path) -> None:
         answer = run(f"rom gpu0 --host workstation -o {tmp_path / 'x'}")
         assert (answer.code, answer.out) == (5, "")
@@ -598,7 +631,7 @@ class TestCommand:
         assert error["facts"]["power_state"] == "D0"
 
     def test_into_no_directory(self, run: Run, tmp_path: Path) -> None:
-        assert run(f"{self.SAVE} {tmp_path}/no/gpu1.rom").code == 3
+        assert run(f"{self.SAVE} {tmp_path}/no/gpu1.rom").code == 2
 
 
 def test_a_hostile_class_and_long_lists_are_drawn() -> None:

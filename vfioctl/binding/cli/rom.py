@@ -9,14 +9,25 @@ from vfioctl.binding.api import BindingApi
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, device_argument
-from vfioctl.console.output import draw, emit_json, refuse_to_replace, say, width, write_whole
-from vfioctl.errors import VerifyError
+from vfioctl.console.output import (
+    draw,
+    emit_bytes,
+    emit_json,
+    refuse_terminal,
+    refuse_to_replace,
+    say,
+    sketch,
+    width,
+    write_whole,
+)
+from vfioctl.errors import BadSpec, VerifyError
 
 if TYPE_CHECKING:
     from vfioctl.binding.model.rom import Rom
 from vfioctl.inventory.api import suggest_devices
 
 app = typer.Typer(add_completion=False)
+_STDOUT = "-"
 
 
 @app.command(
@@ -24,13 +35,16 @@ app = typer.Typer(add_completion=False)
     epilog="""[bold]Examples[/]
   vfioctl rom gpu1 --simulate workstation
   vfioctl rom gpu1 --simulate workstation -o gpu1.rom
+  vfioctl rom gpu1 --simulate workstation -o - | sha256sum
   vfioctl rom 0b:00.0 --simulate workstation -o gpu1.rom --force --json""",
 )
 def rom(
     ctx: typer.Context,
     device: Annotated[str, device_argument(suggest_devices)],
     *,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it to FILE.")] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE|-", help="Write it to FILE, or with - to stdout.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     unsound: Annotated[bool, typer.Option("--unsound", help="Write the ROM even if its checks fail.")] = False,
     as_json: AsJson = False,
@@ -38,26 +52,44 @@ def rom(
     """Save a device's expansion ROM and check it.
 
     Lists the images in the ROM, and checks that they are for this device and have correct checksums. A ROM that fails a
-    check is written only with --unsound; --force alone never replaces a good ROM with a bad one.
+    check is written only with --unsound; --force alone never replaces a good ROM with a bad one. With -o - the ROM goes
+    to stdout, and the list of its images to stderr.
     """
-    if output is not None:
-        refuse_to_replace(output, force=force, otherwise="without -o the ROM is only checked")
+    file = _file(output, force=force, as_json=as_json)
+    to_stdout = output == _STDOUT
     data, found = BindingApi(opened(ctx)).rom(device)
-    if output is not None and (found.is_sound or unsound):
-        write_whole(output, data)
+    if file is not None and (found.is_sound or unsound):
+        write_whole(file, data)
     if as_json:
         _verify(found, output, unsound=unsound)
-        emit_json({**found.model_dump(mode="json"), "sound": found.is_sound, "file": output})
+        emit_json({**found.model_dump(mode="json"), "sound": found.is_sound, "file": file})
         return
     from vfioctl.binding.render import rom_page
 
-    draw(rom_page(found, width=width()))
+    page = rom_page(found, width=width())
+    sketch(page) if to_stdout else draw(page)
     _verify(found, output, unsound=unsound)
-    if output is not None:
-        say(f"Written to {output}.")
+    if to_stdout:
+        emit_bytes(data)
+    elif file is not None:
+        say(f"Written to {file}.")
 
 
-def _verify(found: "Rom", output: Path | None, *, unsound: bool) -> None:
+def _file(output: str | None, *, force: bool, as_json: bool) -> Path | None:
+    """Return the file to write, if any, before anything is read. Raises BadSpec if the ROM could not be written."""
+    if output == "":
+        raise BadSpec("-o needs the name of a file, or - for stdout", hint="without -o the ROM is only checked")
+    if output == _STDOUT:
+        if as_json:
+            raise BadSpec("--json and -o - both write to stdout", hint="name a file with -o")
+        refuse_terminal("the ROM")
+    elif output is not None:
+        refuse_to_replace(Path(output), force=force, otherwise="without -o the ROM is only checked")
+        return Path(output)
+    return None
+
+
+def _verify(found: "Rom", output: str | None, *, unsound: bool) -> None:
     """Raise VerifyError if the ROM has faults, unless `unsound`."""
     if not found.is_sound and not unsound:
         raise VerifyError(
