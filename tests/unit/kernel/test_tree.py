@@ -26,7 +26,9 @@ PATH = st.builds(lambda root, names: root + "/".join(names), st.sampled_from(ROO
 NODE = st.builds(Node, st.sampled_from("cb"), st.integers(0, 4095), st.integers(0, 1 << 20))
 SUBJECT = st.from_regex(r"(hwdb|nvml|sim):[\w:.]{0,12}", fullmatch=True)
 KEYS = st.dictionaries(st.from_regex(r"[A-Za-z_]{1,9}", fullmatch=True), NASTY, min_size=1, max_size=3)
-COMMENT = st.builds(lambda text: f"# {text}", st.from_regex(r"[^\x00-\x1f\x7f]{0,20}", fullmatch=True))
+COMMENT = (
+    st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20).filter(str.isprintable).map("# {}".format)
+)
 FACT = st.one_of(
     st.tuples(st.just("put"), PATH, NASTY),
     st.tuples(st.just("put_link"), PATH, NASTY),

@@ -26,11 +26,8 @@ _ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ESCAPED = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
-_ESCAPE = re.compile(r"\\(n|t|r|\\|x[0-9a-f]{2})")
-_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}
-_LONG = {short[1:]: char for char, short in _SHORT.items()}
+_ESCAPE = re.compile(r"\\(n|t|r|\\|x[0-9a-f]{2}|u(?!d[89a-f])[0-9a-f]{4}|U00(?:0[0-9a-f]|10)[0-9a-f]{4})")
+_LONG = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
 class Node(NamedTuple):
@@ -218,7 +215,7 @@ def _check_consistent(tree: Tree, source: str) -> None:
 
 def form(tree: Tree) -> str:
     """The text of the host file: sorted, one fact a line."""
-    comments = (_CONTROL.sub(" ", comment) for comment in tree.comments)
+    comments = ("".join(c if c.isprintable() else " " for c in comment) for comment in tree.comments)
     return "\n".join([SYNTHETIC if tree.synthetic else HEADER, *comments, *_facts(tree), END]) + "\n"
 
 
@@ -269,7 +266,14 @@ def _file_lines(path: str, text: str) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    return _ESCAPED.sub(lambda m: _SHORT.get(m[0]) or f"\\x{ord(m[0]):02x}", text)
+    """The text on one line, without a character that could control a terminal."""
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(c if c.isprintable() and c != "\\" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def _quoted(path: str) -> str:
