@@ -11,14 +11,18 @@ and alone on a line for any lines. Nothing shown means: only that it succeeds. A
 from __future__ import annotations
 
 import os
+import pty
 import pwd
 import re
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 60
@@ -119,8 +123,7 @@ class World:
         """What each command of a console block answers."""
         ends = f"\nprintf '\\n{_MARK}%d{_MARK}\\n' $?\n"
         script = "exec 2>&1\n" + "".join(command.text + ends for command in block.commands)
-        done = self._started(["bash", "-c", script])
-        *parts, rest = done.stdout.split(_MARK)
+        *parts, rest = self._on_a_terminal(["bash", "-c", script]).split(_MARK)
         answers = [_answer(text, status) for text, status in zip(parts[::2], parts[1::2], strict=True)]
         # a command that the shell could not parse ends the session
         return answers + [_answer(rest, "255")] * (len(block.commands) - len(answers))
@@ -134,6 +137,24 @@ class World:
             done = self._started([sys.executable, "-c", block.content])
         return Answer(done.returncode, tuple((done.stdout + done.stderr).splitlines()))
 
+    def _on_a_terminal(self, command: Sequence[str]) -> str:
+        """What a command writes to a terminal of 80 columns: the documents show what a reader sees."""
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, 80))
+        settings = termios.tcgetattr(theirs)
+        settings[1] &= ~termios.OPOST  # no carriage returns
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        with subprocess.Popen(
+            command, cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+        ) as child:
+            os.close(theirs)
+            timer = Timer(SECONDS, child.kill)
+            timer.start()
+            text = b"".join(_parts(ours))
+            timer.cancel()
+        os.close(ours)
+        return text.decode()
+
     def _started(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
@@ -145,6 +166,12 @@ class World:
             capture_output=True,
             text=True,
         )
+
+
+def _parts(terminal: int) -> Iterator[bytes]:
+    with suppress(OSError):  # EIO: all writers have closed their end
+        while part := os.read(terminal, 65536):
+            yield part
 
 
 def _command(part: str) -> Command:

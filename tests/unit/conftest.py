@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,20 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run_words(line: str, *more: str) -> Answer:
         code = main([*line.split(), *more])
         return Answer(code, *capsys.readouterr())
+
+    return run_words
+
+
+@pytest.fixture
+def terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Like `run`, with stdout a terminal of COLUMNS columns that knows no colours."""
+    monkeypatch.setenv("TERM", "dumb")
+
+    def run_words(line: str, *more: str) -> Answer:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stdout, "isatty", lambda: True)
+            answer = run(line, *more)
+        return answer._replace(out="".join(f"{part.rstrip()}\n" for part in answer.out.splitlines()))
 
     return run_words
 

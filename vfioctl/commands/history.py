@@ -10,7 +10,7 @@ from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, Group
 from vfioctl.console.moments import moment
 from vfioctl.console.options import AsJson, Yes, completion
-from vfioctl.console.output import draw, emit, emit_json, say, width
+from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
@@ -99,7 +99,7 @@ def show(
     session = opened(ctx)
     entry = Host(session).change(change)
     if as_json:
-        emit(entry.model_dump_json(indent=2))
+        emit_json_text(entry.model_dump_json(indent=2))
         return
     from vfioctl.console.history_page import change_page
 

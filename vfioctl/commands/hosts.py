@@ -40,9 +40,9 @@ def hosts(
     if as_json:
         emit_json({"hosts": [{"name": name, "description": about} for name, about in bundled.items()]})
         return
-    from vfioctl.console.columns import glossary
+    from vfioctl.console.columns import fact_grid
 
-    draw(glossary(bundled))
+    draw(fact_grid(bundled.items(), style="bold"))
 
 
 def _about(file: Path) -> str:

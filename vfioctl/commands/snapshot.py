@@ -7,8 +7,7 @@ import typer
 
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
-from vfioctl.console.output import emit, refuse_to_replace, say, write_whole
-from vfioctl.console.words import plain
+from vfioctl.console.output import emit_file, refuse_to_replace, say, write_whole
 from vfioctl.host import Host
 
 app = typer.Typer(add_completion=False)
@@ -35,10 +34,10 @@ def snapshot(
         refuse_to_replace(output, force=force, otherwise="without -o the snapshot goes to stdout")
     text, unread = Host(opened(ctx)).snapshot()
     if output is None:
-        emit(text)
+        emit_file(text)
     else:
         write_whole(output, text.encode())
     for path in unread:
-        say(f"not read: {plain(path)}")
+        say(f"not read: {path}")
     if unread:
         say(f"{len(unread)} files could not be read; as root, a snapshot has more of them")

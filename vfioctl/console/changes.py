@@ -8,8 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vfioctl.console.choice import on_this_host
-from vfioctl.console.output import OutputLost, draw, emit, say, sketch
-from vfioctl.console.words import plain
+from vfioctl.console.output import OutputLost, draw, emit_json_text, say, sketch
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def reporting() -> Iterator[None]:
 def preview(session: Session, plan: Plan, *, as_json: bool) -> None:
     """Show the plan of a dry run; as JSON in the form that `vfioctl apply` reads."""
     if as_json:
-        emit(plan.model_dump_json(indent=2))
+        emit_json_text(plan.model_dump_json(indent=2))
         return
     from vfioctl.console.plan_page import planned_page
 
@@ -126,7 +125,7 @@ def tell(session: Session, outcome: Outcome, *, as_json: bool) -> None:
     """Write the outcome of one change to stdout."""
     try:
         if as_json:
-            emit(outcome.model_dump_json(indent=2))
+            emit_json_text(outcome.model_dump_json(indent=2))
         else:
             tell_all(session, [outcome])
     except OutputLost as lost:
@@ -149,15 +148,15 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
     warnings say it themselves.
     """
     if session.problem:
-        say(f"vfioctl: {plain(session.problem)}")
+        say(f"vfioctl: {session.problem}")
     none: tuple[tuple[str, ...], ...] = ()
     changes, problem = session.from_ledger(session.being_changed, none)
     if damage:
         problem = problem or session.from_ledger(lambda: session.boot_id, "")[1]  # without it, no mark is known
     if problem and damage:
-        say(f"vfioctl: {plain(problem)}")
+        say(f"vfioctl: {problem}")
     for subjects in changes:
-        devices = plain(", ".join(subjects))
+        devices = ", ".join(subjects)
         say(f"vfioctl: a change of {devices} was cut short; to finish it: {on_this_host('vfioctl recover')}")
 
 
@@ -171,7 +170,7 @@ class _ProgressLines:
         self._registry = registry
 
     def __call__(self, step: Step, number: int, total: int) -> None:
-        say(f"[{number}/{total}] {plain(self._registry.action(step).progress(step))}")
+        say(f"[{number}/{total}] {self._registry.action(step).progress(step)}")
 
     def rolling_back(self, failed: int | None, error: BaseException) -> None:
         if failed:

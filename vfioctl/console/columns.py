@@ -1,14 +1,15 @@
 """Aligned columns of text that fit a width; optional columns are shown only if there is room.
 
-May not know devices. Lines are generated one at a time, so that large tables need little memory.
+May not know devices. Lines are generated one at a time, so that large tables need little memory. A terminal cuts lines
+that are too long; elsewhere nothing is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -18,11 +19,14 @@ from vfioctl.console.words import plain
 
 Cell = str | Text
 _GAP = "  "
-_LEAST_STRETCH = 12
+_NARROW = 60
+"""Width in columns below which a table is shown as blocks."""
+_LEAST_ROOM = 12
+"""Columns for the last cell below which a table is shown as blocks."""
 
 
 class Column(NamedTuple):
-    """A column. The last one takes the remaining width, and is truncated if that is too small."""
+    """A column. The last one takes the remaining width; a terminal that is too narrow for its cells cuts them."""
 
     title: str
     right: bool = False
@@ -31,13 +35,18 @@ class Column(NamedTuple):
 
 
 class Layout:
-    """The columns shown and their widths, for all rows of a page."""
+    """The columns shown and their widths, for all rows of a page.
+
+    Where a table does not fit, each row is a block instead: a line for each cell, with its title.
+    """
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> None:
         natural = [_widest(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
         last = len(columns) - 1
         shown = {index for index, column in enumerate(columns) if not column.optional}
         room = width - sum(natural[index] + len(_GAP) for index in shown - {last})
+        titled = any(column.title for column in columns)
+        self._in_blocks = titled and (width < _NARROW or room < min(natural[last], _LEAST_ROOM))
         for index in range(last):
             wanted = natural[index] + len(_GAP)
             if columns[index].optional and natural[index] and natural[last] + wanted <= room:
@@ -45,27 +54,36 @@ class Layout:
                 room -= wanted
         self._columns = columns
         self._widths = [(index, natural[index]) for index in sorted(shown - {last})]
-        self._rest = max(room, _LEAST_STRETCH)
 
-    def header(self) -> Text:
-        return Text(self._line([column.title for column in self._columns]).plain, style="bold")
+    def header(self) -> Iterator[Text]:
+        """Yield the line of the titles; nothing above blocks, which have them inside."""
+        if not self._in_blocks:
+            yield Text(self._line([column.title for column in self._columns]).plain, style="bold", no_wrap=True)
 
     def flowing(self, rows: Sequence[Sequence[Cell]]) -> Iterator[Text]:
         """Yield lines that wrap instead of being truncated."""
-        for line in self.lines(rows):
+        for row in rows:
+            line = self._line(row)
             line.no_wrap, line.overflow = False, "fold"
             yield line
 
-    def lines(self, rows: Sequence[Sequence[Cell]]) -> Iterator[Text]:
-        return (self._line(row) for row in rows)
+    def lines(self, rows: Sequence[Sequence[Cell]], *, cut: bool = True) -> Iterator[RenderableType]:
+        """Yield a line or a block for each row. `cut`: a terminal may cut lines that are too long."""
+        return (self._block(row) if self._in_blocks else self._line(row, cut=cut) for row in rows)
 
-    def _line(self, row: Sequence[Cell]) -> Text:
-        line = Text(no_wrap=True, overflow="ignore")
+    def _line(self, row: Sequence[Cell], *, cut: bool = True) -> Text:
+        line = Text(no_wrap=True, overflow="ellipsis" if cut else "ignore")
         for index, wide in self._widths:
             line.append_text(_fitted(row[index], wide, right=self._columns[index].right))
             line.append(_GAP)
-        line.append_text(_cut(row[-1], self._rest))
-        return line
+        return line.append_text(_text(row[-1]))
+
+    def _block(self, row: Sequence[Cell]) -> RenderableType:
+        grid = _grid()
+        for column, cell in zip(self._columns, row, strict=True):
+            if _length(cell) and not column.optional:
+                grid.add_row(Text(column.title, style="bold"), _text(cell))
+        return Padding(grid, (1, 0, 0, 0), expand=False)
 
 
 class Whole:
@@ -98,27 +116,41 @@ def _beside(text: str, rest: str, hang: int, width: int) -> list[str]:
     return [whole] if not rest or cell_len(whole) <= width else [text, f"{' ' * hang}{rest}"]
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Iterator[Text]:
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Iterator[RenderableType]:
     """Yield a table: the header and its rows."""
     layout = Layout(columns, rows, width)
-    yield layout.header()
+    yield from layout.header()
     yield from layout.lines(rows)
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[RenderableType]:
     """Yield an empty line and a list with hanging indents; nothing if there are no notes."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid = _grid(gap=1)
     for note in notes:
         grid.add_row("-", Text(plain(note)))
     if grid.row_count:
-        yield Padding(grid, (1, 0, 0, 0))
+        yield Text()
+        yield grid
 
 
-def glossary(words: Mapping[str, str]) -> RenderableType:
-    """Return a list of names with their meanings."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for word, meaning in words.items():
-        grid.add_row(Text(plain(word), style="bold"), Text(plain(meaning)))
+def fact_grid(facts: Iterable[tuple[str, Cell | None]], *, style: str = "", least: int = 0) -> Table:
+    """Return a list of names with their values, without those that have none.
+
+    `style`: of the names. `least`: the least width of their column.
+    """
+    grid = _grid()
+    grid.columns[0].min_width = least
+    for name, fact in facts:
+        if fact:
+            grid.add_row(Text(plain(name), style=style), _text(fact))
+    return grid
+
+
+def _grid(*, gap: int = len(_GAP)) -> Table:
+    """Return a list of two columns; the second wraps and is never truncated."""
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column()
+    grid.add_column(overflow="fold")
     return grid
 
 
@@ -129,17 +161,15 @@ def _widest(column: Column, cells: Sequence[Cell]) -> int:
 
 
 def _length(cell: Cell) -> int:
-    return cell_len(cell if isinstance(cell, str) else cell.plain)
+    return cell_len(plain(cell if isinstance(cell, str) else cell.plain))
+
+
+def _text(cell: Cell) -> Text:
+    """Return the cell as it is shown: escaped, because its width counts."""
+    return Text(plain(cell)) if isinstance(cell, str) else Text(plain(cell.plain), style=cell.style)
 
 
 def _fitted(cell: Cell, wide: int, *, right: bool) -> Text:
-    text = Text(cell) if isinstance(cell, str) else cell.copy()
-    missing = max(0, wide - _length(cell))
+    text = _text(cell)
+    missing = max(0, wide - cell_len(text.plain))
     return Text(" " * missing).append_text(text) if right else text.append(" " * missing)
-
-
-def _cut(cell: Cell, wide: int) -> Text:
-    text = Text(cell) if isinstance(cell, str) else cell
-    if _length(cell) <= wide:
-        return text
-    return Text(set_cell_size(text.plain, wide - 1).rstrip() + "\N{HORIZONTAL ELLIPSIS}", style=text.style)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from vfioctl.console.output import OutputLost, ReaderGone, emit_json, say
-from vfioctl.console.words import plain
 
 if TYPE_CHECKING:
     from vfioctl.errors import VfioctlError
@@ -18,22 +17,31 @@ def report(error: VfioctlError, *, as_json: bool) -> int:
         try:
             emit_json(document(error))
         except (OutputLost, ReaderGone):
-            say(lines(error))
+            _say(error)
     else:
-        say(lines(error))
+        _say(error)
     return error.exit_code
 
 
-def lines(error: VfioctlError) -> str:
-    """Return text: what failed, what the kernel said, what was restored, the hint, the command to run next."""
+def _say(error: VfioctlError) -> None:
+    for line in lines(error):
+        say(line)
+
+
+def lines(error: VfioctlError) -> Iterator[str]:
+    """Yield lines: what failed, what the kernel said, what was restored, the hint, the command to run next."""
+    yield f"vfioctl: {error.message}"
     parts = (
         ("kernel", error.kernel_said),
         ("restored", error.restored),
         ("hint", error.hint),
         ("next", error.next_command),
     )
-    rest = (f"  {name + ':':10}{_aligned(text)}" for name, text in parts if text)
-    return "\n".join((f"vfioctl: {_aligned(error.message)}", *rest))
+    for name, text in parts:
+        if text:
+            first, *more = text.split("\n")  # several hints, or the last words of a tool
+            yield f"  {f'{name}:':10}{first}"
+            yield from (f"  {'':10}{line}" for line in more)
 
 
 class Failure(TypedDict):
@@ -67,8 +75,3 @@ def document(error: VfioctlError) -> FailureDocument:
             "facts": error.facts,
         }
     }
-
-
-def _aligned(text: str) -> str:
-    """Indent all lines but the first, so that they align."""
-    return f"\n{' ' * 12}".join(map(plain, text.split("\n")))

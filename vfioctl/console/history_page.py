@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console.columns import Column, Whole, glossary, note_lines, table
+from vfioctl.console.columns import Column, Layout, Whole, fact_grid, note_lines
 from vfioctl.console.plan_page import change_rows, clock, part, step_lines
 from vfioctl.console.words import UNKNOWN, plain
 from vfioctl.core.change import Caller, JournalEntry, JournalState
@@ -36,8 +36,10 @@ _STATES = {
 
 def history_table(entries: Sequence[JournalEntry], *, width: int) -> RenderableType:
     """Render journal entries in the order given, for `width` columns."""
-    header, *lines = table(_COLUMNS, [_row(entry) for entry in entries], width)
-    return Stack(header, *(part for entry, line in zip(entries, lines, strict=True) for part in (line, *_why(entry))))
+    rows = [_row(entry) for entry in entries]
+    layout = Layout(_COLUMNS, rows, width)
+    lines = zip(entries, layout.lines(rows), strict=True)
+    return Stack(*layout.header(), *(part for entry, line in lines for part in (line, *_why(entry))))
 
 
 def change_page(entry: JournalEntry, registry: Registry) -> RenderableType:
@@ -46,7 +48,7 @@ def change_page(entry: JournalEntry, registry: Registry) -> RenderableType:
     undone = plan.intent.undone_by(plan) if entry.state == JournalState.DONE else ()
     return Stack(
         Text(f"Change {entry.id}: {plain(plan.intent.title())}", style="bold"),
-        glossary(dict(_about(entry))),
+        fact_grid(_about(entry), style="bold"),
         *part("What changes", change_rows(plan.changes, registry)),
         *part("Steps", step_lines(plan.steps, registry)),
         *part("Undone by", (Whole(plain(line)) for line in undone)),
@@ -85,4 +87,4 @@ def _who(caller: Caller) -> str:
 def _why(entry: JournalEntry) -> Iterator[RenderableType]:
     """Yield the reason of a failed change below its row, never truncated."""
     if entry.why:
-        yield Padding(Text(plain(entry.why)), (0, 0, 0, _INDENT))
+        yield Padding.indent(Text(plain(entry.why)), _INDENT)

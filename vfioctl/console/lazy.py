@@ -205,4 +205,5 @@ def _lost(error: OSError) -> Exception:
 
 def _usage(error: TyperException) -> RequestError:
     context = getattr(error, "ctx", None)
-    return RequestError(error.format_message(), next_command=f"{context.command_path if context else 'vfioctl'} --help")
+    message = " ".join(error.format_message().split())
+    return RequestError(message, next_command=f"{context.command_path if context else 'vfioctl'} --help")

@@ -1,6 +1,7 @@
 """Writes results to stdout or to a file, and everything else to stderr.
 
-No other module of the command line writes. May not choose the text. Imports rich only to draw.
+No other module of the command line writes. Escapes all text here, so that text of a host, a file or a process cannot
+control the terminal. May not choose the text. Imports rich only to draw.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
 from vfioctl import __version__
+from vfioctl.console.words import json_text, plain
 from vfioctl.errors import BadSpec, HostError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_NARROWEST = 40
+_NARROWEST = 20
+_UNLIMITED = 1 << 16
+"""Width in columns of output that is not a terminal: nothing is truncated or wrapped, and all columns are shown."""
 
 
 class ReaderGone(Exception):
@@ -37,11 +41,13 @@ class OutputLost(HostError):
         return lost
 
 
-def width() -> int:
-    """Return the width in columns: COLUMNS, the terminal's width, or 80 if stdout is no terminal."""
+def width(stream: TextIO | None = None) -> int:
+    """Return the width in columns of a stream (default: stdout): COLUMNS or the terminal's; unlimited elsewhere."""
+    if not (stream or sys.stdout).isatty():
+        return _UNLIMITED
     import shutil  # imported late: it imports all of Python's compression modules
 
-    return max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
+    return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
 def prepare_streams() -> None:
@@ -57,6 +63,33 @@ def prepare_streams() -> None:
 
 
 def emit(text: str) -> None:
+    """Write a line of text to stdout. Raises OutputLost, ReaderGone."""
+    _emit(plain(text))
+
+
+def emit_json(document: Mapping[str, object]) -> None:
+    """Write one JSON object to stdout; values without a JSON form are written as strings."""
+    import json
+
+    emit_json_text(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def emit_json_text(text: str) -> None:
+    """Write a JSON document to stdout. Its strings show no character that could control the terminal."""
+    _emit(json_text(text))
+
+
+def emit_file(text: str) -> None:
+    """Write the text of a file to stdout as it is."""
+    _emit(text)
+
+
+def draw(renderable: RenderableType) -> None:
+    """Write a rich renderable to stdout."""
+    _emit(_drawn(renderable, sys.stdout))
+
+
+def _emit(text: str) -> None:
     """Write results to stdout and flush them, so that a failure can be reported. Raises OutputLost, ReaderGone."""
     with _reported():
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
@@ -93,18 +126,6 @@ def tell_version() -> None:
     emit(f"vfioctl {__version__}")
 
 
-def emit_json(document: Mapping[str, object]) -> None:
-    """Write one JSON object to stdout; values without a JSON form are written as strings."""
-    import json
-
-    emit(json.dumps(document, indent=2, ensure_ascii=False, default=str))
-
-
-def draw(renderable: RenderableType) -> None:
-    """Write a rich renderable to stdout."""
-    emit(_drawn(renderable, sys.stdout))
-
-
 def abandon_stdout() -> None:
     """Redirect stdout to /dev/null, so that Python does not fail again when it flushes at exit."""
     try:
@@ -116,6 +137,15 @@ def abandon_stdout() -> None:
 
 def say(text: str) -> None:
     """Write a line to stderr; ignore a closed or full stderr."""
+    _say(plain(text))
+
+
+def sketch(renderable: RenderableType) -> None:
+    """Write a rich renderable to stderr, such as the plan before the confirmation prompt."""
+    _say(_drawn(renderable, sys.stderr).rstrip("\n"))
+
+
+def _say(text: str) -> None:
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"{text}\n")
@@ -124,19 +154,14 @@ def say(text: str) -> None:
         pass
 
 
-def sketch(renderable: RenderableType) -> None:
-    """Write a rich renderable to stderr, such as the plan before the confirmation prompt."""
-    say(_drawn(renderable, sys.stderr).rstrip("\n"))
-
-
 def _drawn(renderable: RenderableType, stream: TextIO) -> str:
-    from rich.console import Console
+    from vfioctl.console.screen import Screen
 
-    console = Console(file=stream, width=width(), markup=False, highlight=False, emoji=False)
-    with console.capture() as capture:
-        console.print(renderable, crop=False)
+    screen = Screen(stream, width(stream))
+    with screen.capture() as capture:
+        screen.print(renderable, crop=False)
     text = capture.get()
-    return text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    return text if screen.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 # -- files ---------------------------------------------------------------------------------------

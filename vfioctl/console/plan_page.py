@@ -6,7 +6,7 @@ May not know a kind of resource, action, check or fact: each describes itself, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, repeat
+from itertools import groupby
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -102,12 +102,13 @@ def part(name: str, body: Iterable[RenderableType]) -> Iterator[RenderableType]:
     """Yield a heading and its indented body; nothing if the body is empty."""
     lines = list(_indented(body))
     if lines:
-        yield Text(f"\n{name}", style="bold")
+        yield Text()
+        yield Text(name, style="bold")
         yield from lines
 
 
 def _indented(body: Iterable[RenderableType]) -> Iterator[RenderableType]:
-    return (line if isinstance(line, Whole) else Padding(line, (0, 0, 0, _INDENT)) for line in body)
+    return (line if isinstance(line, Whole) else Padding.indent(line, _INDENT) for line in body)
 
 
 def _facts(facts: Sequence[Fact], registry: Registry) -> Iterator[Text]:
@@ -129,7 +130,7 @@ def step_lines(steps: Sequence[Step], registry: Registry) -> Iterator[Renderable
             if step.alternatives:
                 others = " or ".join(step.alternatives)
                 yield Whole(f"{' ' * margin}  (or {plain(others)}: whichever is registered by then)")
-        yield Padding(Text(f"({plain(why)})", style="dim"), (0, 0, 0, margin + 2))
+        yield Padding.indent(Text(f"({plain(why)})", style="dim"), margin + 2)
 
 
 def _verified(plan: Plan, registry: Registry, *, changes: bool) -> Iterator[Text]:
@@ -195,24 +196,26 @@ class _Rows:
         if several and any(cell_len(line.plain.rstrip()) > width for line in lines):
             yield from self._paragraphs(width)
         else:
-            yield from map(_hanging, self._rows, lines, repeat(width))
+            for row, line in zip(self._rows, lines, strict=True):
+                yield from _hanging(row, line, width)
 
     def _paragraphs(self, width: int) -> Iterator[Text]:
         lines = _aligned([row.below_its_subject for row in self._rows])
         for subject, of_it in groupby(zip(self._rows, lines, strict=True), key=lambda pair: pair[0].subject):
             yield Text(subject)
-            yield from (_hanging(row, line, width) for row, line in of_it)
+            for row, line in of_it:
+                yield from _hanging(row, line, width)
 
 
-def _hanging(row: _Row, line: Text, width: int) -> Text:
-    """Return the line; if it is too long, the value after the change wraps below its own start."""
+def _hanging(row: _Row, line: Text, width: int) -> Iterator[Text]:
+    """Yield the line; if it is too long, the value after the change wraps below its own start."""
     margin = cell_len(line.plain.rstrip()) - cell_len(row.after)
     if cell_len(line.plain.rstrip()) <= width or width - margin < _LEAST_ROOM:
-        return line
-    parts = wrap(row.after, width - margin, break_long_words=False, break_on_hyphens=False)
-    return Text(f"{line.plain.rstrip().removesuffix(row.after)}{parts[0]}").append(
-        "".join(f"\n{' ' * margin}{part}" for part in parts[1:])
-    )
+        yield line
+        return
+    first, *rest = wrap(row.after, width - margin, break_long_words=False, break_on_hyphens=False)
+    yield Text(f"{line.plain.rstrip().removesuffix(row.after)}{first}")
+    yield from (Text(f"{' ' * margin}{part}") for part in rest)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[Text]:

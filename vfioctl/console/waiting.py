@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from vfioctl.console.output import say
-from vfioctl.console.words import plain
+from vfioctl.console.output import say, width
 from vfioctl.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def seconds_in(text: str | None) -> float:
 
 
 class Board:
-    """The list of holders on stderr: redrawn in place on a terminal, otherwise written again when it changes.
+    """The list of holders on stderr: redrawn in place on a terminal that can, otherwise written again when it changes.
 
     A context manager that erases the list at the end. `show` is the callback of the apis that wait.
     """
@@ -70,23 +70,25 @@ class Board:
     def show(self, holders: Sequence[Holder], seconds_left: float) -> None:
         """Show the holders and the seconds that are left until the timeout."""
         lines = tuple(_lines(holders))
-        if sys.stderr is not None and sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             heading = f"Waiting up to {seconds_left:.0f} s for them to release it (Ctrl-C stops waiting):"
-            self._redraw("\n".join([heading, *lines]))
+            self._redraw([heading, *lines])
         elif lines != self._told:
             for line in lines:
                 say(f"waiting for up to {seconds_left:.0f} s: {line}")
         self._told = lines
 
-    def _redraw(self, text: str) -> None:
-        from rich.console import Console
+    def _redraw(self, lines: Sequence[str]) -> None:
+        from rich.console import Group
         from rich.live import Live
         from rich.text import Text
 
+        from vfioctl.console.screen import Screen
+
         if self._live is None:
-            self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self._live = Live(console=Screen(sys.stderr, width(sys.stderr)), transient=True, auto_refresh=False)
             self._live.start()
-        self._live.update(Text(text), refresh=True)
+        self._live.update(Group(*map(Text, lines)), refresh=True)
 
 
 def _lines(holders: Sequence[Holder]) -> Iterator[str]:
@@ -94,5 +96,4 @@ def _lines(holders: Sequence[Holder]) -> Iterator[str]:
         pid = f"process {holder.pid}" if holder.pid is not None else str(holder.kind)
         parts = (holder.user, holder.guest or holder.container or holder.unit)
         who = ", ".join(str(part) for part in (pid, *parts) if part)
-        # process names are untrusted text
-        yield plain(f"{holder.address} is held by {holder.name} ({who}): {holder.path}".rstrip(": "))
+        yield f"{holder.address} is held by {holder.name} ({who}): {holder.path}".rstrip(": ")

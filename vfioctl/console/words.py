@@ -9,13 +9,25 @@ UNKNOWN = "unknown"
 
 
 def plain(text: str) -> str:
-    """Return one line without control characters, so that untrusted text cannot control the terminal.
+    r"""Return one line in which all characters that could control the terminal are escaped: \x1b, \n, \u202e.
 
-    All text that comes from a host, a file or a process must pass through this function before it is printed.
+    The output escapes all text; only text whose width is measured before must be escaped earlier.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_text(text: str) -> str:
+    """Return a JSON document with the same values, whose strings have such characters only in escaped form."""
+    if text.isascii() and "\x7f" not in text:
+        return text  # JSON itself escapes the characters below a space
+    return "".join(c if c < "\x7f" or c.isprintable() else _json_escaped(c) for c in text)
+
+
+def _json_escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def size(count: int) -> str:

@@ -272,11 +272,12 @@ class TestStreams:
         assert done.stdout.startswith("{")
         assert done.stdout.endswith("}\n")
 
-    def test_no_colour_in_a_pipe_and_80_columns(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-        done = process("inventory", "--host", "hgx8", capture_output=True, env=environment)
-        assert "\x1b" not in done.stdout
-        assert max(map(len, done.stdout.splitlines())) <= 80
+    @pytest.mark.parametrize("force", [{}, {"FORCE_COLOR": "1"}])
+    def test_no_line_is_cut_in_a_pipe(self, force: dict[str, str]) -> None:
+        environment = {**os.environ, "COLUMNS": "40", **force}
+        done = process("inventory", "--host", "laptop", capture_output=True, env=environment)
+        assert ("\x1b" in done.stdout) is bool(force)
+        assert "GA107M [GeForce RTX 3050 Ti Mobile]" in done.stdout
 
     def test_an_encoding_that_lacks_characters(self) -> None:
         environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}

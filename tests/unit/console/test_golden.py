@@ -90,29 +90,39 @@ def last_gpu(name: str) -> str:
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("file", LISTINGS)
-def test_inventory(run: Run, golden: Golden, host: str, file: str) -> None:
-    answer = run(f"--host {host} {LISTINGS[file]}")
+def test_inventory(run: Run, terminal: Run, golden: Golden, host: str, file: str) -> None:
+    answer = (run if file.endswith(".json") else terminal)(f"--host {host} {LISTINGS[file]}")
     assert (answer.code, answer.err) == (0, "")
     golden(f"{host}/{file}", answer.out)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_wide_inventory(run: Run, golden: Golden, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_inventory(terminal: Run, golden: Golden, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    golden(f"{host}/inventory-160.txt", run(f"--host {host} inventory").out)
+    golden(f"{host}/inventory-160.txt", terminal(f"--host {host} inventory").out)
+
+
+@pytest.mark.parametrize("host", ["laptop", "a2"])
+def test_on_a_narrow_terminal(terminal: Run, golden: Golden, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "45")
+    told = ""
+    for line in ("inventory", "inventory --all", "vgpu types", "vgpu list"):
+        told += f"$ vfioctl {line}\n{terminal(f'{line} --host {host}').out}\n"
+    assert max(map(len, told.splitlines())) <= 45
+    golden(f"{host}/narrow.txt", told)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_show(run: Run, golden: Golden, host: str) -> None:
-    golden(f"{host}/show.txt", run(f"show {last_gpu(host)} --host {host}").out)
+def test_show(run: Run, terminal: Run, golden: Golden, host: str) -> None:
+    golden(f"{host}/show.txt", terminal(f"show {last_gpu(host)} --host {host}").out)
     golden(f"{host}/show.json", run(f"show {last_gpu(host)} --host {host} --json").out)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_dry_run(run: Run, golden: Golden, host: str) -> None:
+def test_dry_run(run: Run, terminal: Run, golden: Golden, host: str) -> None:
     """The plan, or why there is none."""
     line = f"bind {last_gpu(host)} --dry-run --host {host} --with-group --allow-boot-vga"
-    text, document = run(line), run(f"{line} --json")
+    text, document = terminal(line), run(f"{line} --json")
     golden(f"{host}/bind.txt", text.out + text.err)
     golden(f"{host}/bind.json", document.out)
     assert text.code == document.code
@@ -126,7 +136,7 @@ def test_refusals(run: Run, golden: Golden, host: str) -> None:
     golden(f"{host}/refusals.txt", "".join(f"exit {answer.code}\n{answer.err}" for answer in told if answer.code))
 
 
-def test_a_session(run: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session(terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     told = ""
     monkeypatch.setattr(sys, "argv", ["vfioctl", "bind", "gpu1"])
     for line in (
@@ -139,7 +149,7 @@ def test_a_session(run: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) ->
         "recover",
         "history show 1",
     ):
-        answer = run(f"{line} --simulate workstation")
+        answer = terminal(f"{line} --simulate workstation")
         told += f"$ vfioctl {line}\n{answer.err}{answer.out}"
         assert answer.code == 0
     golden("session.txt", timeless(told))
@@ -152,11 +162,11 @@ def test_a_session_in_json(run: Run, golden: Golden) -> None:
     golden("session.json", timeless(json.dumps([answer.document for answer in answers], indent=2) + "\n"))
 
 
-def test_holders(run: Run, golden: Golden) -> None:
+def test_holders(run: Run, terminal: Run, golden: Golden) -> None:
     """Of every GPU of a host in use, and of the disk that it runs from."""
     told = ""
     for line in (*(f"holders gpu{number}" for number in range(5)), "holders 0a:00.0", "holders gpu0 gpu3"):
-        answer = run(f"{line} --host busy")
+        answer = terminal(f"{line} --host busy")
         assert (answer.code, answer.err) == (0, "")
         told += f"$ vfioctl {line}\n{answer.out}"
     golden("busy/holders.txt", told)
@@ -168,44 +178,44 @@ def test_holders_of_a_host_without_recorded_processes(run: Run) -> None:
 
 
 @pytest.mark.parametrize("host", WITH_VGPUS)
-def test_vgpus(run: Run, golden: Golden, host: str) -> None:
-    golden(f"{host}/vgpu-types.txt", run(f"vgpu types --host {host}").out)
+def test_vgpus(run: Run, terminal: Run, golden: Golden, host: str) -> None:
+    golden(f"{host}/vgpu-types.txt", terminal(f"vgpu types --host {host}").out)
     golden(f"{host}/vgpu-types.json", json.dumps(run(f"vgpu types --host {host} --json").document, indent=1) + "\n")
-    golden(f"{host}/vgpu-list.txt", run(f"vgpu list --host {host}").out)
+    golden(f"{host}/vgpu-list.txt", terminal(f"vgpu list --host {host}").out)
     golden(f"{host}/vgpu-list.json", json.dumps(run(f"vgpu list --host {host} --json").document, indent=1) + "\n")
 
 
-def test_a_vgpu(run: Run, golden: Golden) -> None:
+def test_a_vgpu(run: Run, terminal: Run, golden: Golden) -> None:
     told = ""
     for host, vgpu_ in (("a2", "6d3f2c1a"), ("a2", "9d3f2c1a"), ("l40s", "41:00.5"), ("xe", "03:00.1")):
-        answer = run(f"vgpu show {vgpu_} --host {host}")
+        answer = terminal(f"vgpu show {vgpu_} --host {host}")
         assert (answer.code, answer.err) == (0, "")
         told += f"$ vfioctl vgpu show {vgpu_} --host {host}\n{answer.out}"
     golden("vgpu-show.txt", told)
     golden("vgpu-show.json", json.dumps(run("vgpu show 6d3f2c1a --host a2 --json").document, indent=1) + "\n")
 
 
-def test_what_would_remain(run: Run, golden: Golden) -> None:
+def test_what_would_remain(run: Run, terminal: Run, golden: Golden) -> None:
     told = ""
     for line in ("--host t4 --after T4-4C=2", "--host a2 --after A2-4Q", "--host laptop --after VF=4"):
-        told += f"$ vfioctl vgpu types {line}\n{run(f'vgpu types {line}').out}"
+        told += f"$ vfioctl vgpu types {line}\n{terminal(f'vgpu types {line}').out}"
     golden("vgpu-after.txt", told)
     document = run("vgpu types --host t4 --after T4-4C=2 --json").document
     golden("vgpu-after.json", json.dumps(document["after"], indent=1) + "\n")
 
 
 @pytest.mark.parametrize("host", WITH_VGPUS)
-def test_no_line_about_vgpus_is_wider_than_the_terminal(run: Run, host: str) -> None:
-    told = [run(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
+def test_no_line_about_vgpus_is_wider_than_the_terminal(terminal: Run, host: str) -> None:
+    told = [terminal(f"vgpu {verb} --host {host}").out for verb in ("types", "list")]
     assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("host", CHANGES)
-def test_changes_of_vgpus(run: Run, golden: Golden, host: str) -> None:
+def test_changes_of_vgpus(terminal: Run, golden: Golden, host: str) -> None:
     """Plans, outcomes and refusals, one after the other on one host."""
     told = ""
     for line in CHANGES[host]:
-        answer = run(f"{line} --simulate {host}")
+        answer = terminal(f"{line} --simulate {host}")
         told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
     golden(f"{host}/vgpu-changes.txt", timeless(told))
 
@@ -216,8 +226,8 @@ def test_changes_of_vgpus_in_json(run: Run, golden: Golden, host: str) -> None:
     golden(f"{host}/vgpu-changes.json", timeless(json.dumps(documents, indent=1) + "\n"))
 
 
-def test_hosts(run: Run, golden: Golden) -> None:
-    golden("hosts.txt", run("hosts").out)
+def test_hosts(run: Run, terminal: Run, golden: Golden) -> None:
+    golden("hosts.txt", terminal("hosts").out)
     golden("hosts.json", run("hosts --json").out)
 
 
@@ -230,7 +240,48 @@ def test_all_adds_the_functions_and_nothing_else(run: Run, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_no_line_is_wider_than_the_terminal(run: Run, host: str) -> None:
+def test_no_line_is_wider_than_the_terminal(terminal: Run, host: str) -> None:
     """Paths and commands may be: half a path is of no use."""
-    told = [run(f"inventory{form} --host {host}").out for form in ("", " --all", " --tree")]
+    told = [terminal(f"inventory{form} --host {host}").out for form in ("", " --all", " --tree")]
     assert [line for text in told for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_history_on_a_narrow_terminal(terminal: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "45")
+    for line in ("bind gpu0", "unbind gpu0"):
+        assert terminal(f"{line} --simulate laptop").code == 0
+    text = terminal("history --simulate laptop").out
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("STATE")] == ["done", "done"]
+    assert max(map(len, text.splitlines())) <= 45
+
+
+NAMES = {"laptop": "GA107M [GeForce RTX 3050 Ti Mobile]", "busy": "NVIDIA GeForce RTX 4090"}
+
+
+@pytest.mark.parametrize("host", NAMES)
+@pytest.mark.parametrize("columns", ["30", "80"])
+def test_what_is_no_terminal_gets_every_name_whole(
+    run: Run, host: str, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)  # an exported one is of the terminal, not of the pipe
+    for line in ("inventory", "inventory --all", "inventory --tree", "show gpu0"):
+        text = run(f"{line} --host {host}").out
+        assert NAMES[host] in text
+        assert "\N{HORIZONTAL ELLIPSIS}" not in text
+        assert line == "show gpu0" or "64-BIT BARS" in text or "--tree" in line
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_what_is_no_terminal_gets_each_note_in_one_line(run: Run, terminal: Run, host: str) -> None:
+    for line in ("inventory", "inventory --all", "vgpu types", "vgpu list", "show gpu0", "holders gpu0"):
+        piped, drawn = (each(f"{line} --host {host}").out for each in (run, terminal))
+        notes = [part for part in piped.splitlines() if part.startswith("- ")]
+        assert len(notes) == sum(part.startswith("- ") for part in drawn.splitlines())
+        for note in notes:
+            assert note[:60].rstrip() in drawn
+
+
+def test_what_is_no_terminal_gets_each_step_in_one_line(run: Run) -> None:
+    text = run("bind gpu1 --dry-run --host workstation").out
+    assert "/driver_override <- vfio-pci" in text
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("<-")]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console, RenderableType
+from rich.console import Group as Stack
 
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
 from vfioctl.binding.model.intents import UnbindIntent
@@ -422,28 +423,52 @@ class TestHistory:
 
 class TestColumns:
     COLUMNS = (Column("A"), Column("MORE", optional=True), Column("B", right=True), Column("NAME"))
-    ROWS = (("1", "extra", "22", "a rather long name"), ("333", "", "4", "short"))
+    LONG = "a name of sixty characters, which is longer than other names"
+    ROWS = (("1", "extra", "22", LONG), ("333", "", "4", "short"))
 
-    def lines(self, width: int) -> list[str]:
-        return [line.plain for line in table(self.COLUMNS, self.ROWS, width)]
+    def lines(self, width: int, rows: Sequence[Sequence[str]] = ROWS) -> list[str]:
+        return drawn(Stack(*table(self.COLUMNS, rows, width)), width).splitlines()
 
-    def test_narrow_cuts_the_last(self) -> None:
-        assert self.lines(22) == ["A     B  NAME", "1    22  a rather lon…", "333   4  short"]
+    def test_a_terminal_cuts_the_last(self) -> None:
+        assert self.lines(62) == [
+            "A     B  NAME",
+            f"1    22  {self.LONG[:52]}\N{HORIZONTAL ELLIPSIS}",
+            "333   4  short",
+        ]
 
     def test_wide_has_more(self) -> None:
-        assert self.lines(80)[1] == "1    extra  22  a rather long name"
+        assert self.lines(80)[1] == f"1    extra  22  {self.LONG}"
 
     def test_more_only_where_nothing_is_cut_for_it(self) -> None:
-        assert "extra" not in self.lines(33)[1]
-        assert "extra" in self.lines(34)[1]
+        assert "extra" not in self.lines(75)[1]
+        assert "extra" in self.lines(76)[1]
 
     def test_an_optional_column_that_says_nothing_is_left_out(self) -> None:
         rows = [(a, "", b, name) for a, _, b, name in self.ROWS]
-        assert "MORE" not in next(iter(table(self.COLUMNS, rows, 80))).plain
+        assert "MORE" not in self.lines(80, rows)[0]
 
     def test_wide_characters_count_twice(self) -> None:
-        (_, line) = table((Column("NAME"), Column("X")), (("図形", "x"),), 80)
-        assert line.plain == "図形  x"
+        (_, line) = drawn(Stack(*table((Column("NAME"), Column("X")), (("図形", "x"),), 80))).splitlines()
+        assert line == "図形  x"
+
+    def test_below_60_columns_each_row_is_a_block(self) -> None:
+        assert len(self.lines(60)) == 3
+        assert self.lines(30) == [
+            "",
+            "A     1",
+            "B     22",
+            "NAME  a name of sixty",
+            "      characters, which is",
+            "      longer than other names",
+            "",
+            "A     333",
+            "B     4",
+            "NAME  short",
+        ]
+
+    def test_columns_that_leave_no_room_for_the_last_make_blocks(self) -> None:
+        wide = [("1", "", "x" * 60, "a name that matters")]
+        assert self.lines(70, wide)[-1] == "NAME  a name that matters"
 
 
 class TestLinesThatStayWhole:

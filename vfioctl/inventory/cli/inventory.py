@@ -9,7 +9,7 @@ from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import draw, emit, width
+from vfioctl.console.output import draw, emit_json_text, width
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import InventoryApi
 
@@ -42,7 +42,7 @@ def inventory(
     tell_unfinished(session)
     if as_json:
         # compact JSON with many functions: half the time and space
-        emit(found.document(everything=everything).model_dump_json(indent=2 if sys.stdout.isatty() else None))
+        emit_json_text(found.document(everything=everything).model_dump_json(indent=2 if sys.stdout.isatty() else None))
         return
     from vfioctl.inventory.render.listing import inventory_table
     from vfioctl.inventory.render.tree import inventory_tree

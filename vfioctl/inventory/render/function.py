@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from vfioctl.console import words
+from vfioctl.console.columns import fact_grid
 from vfioctl.inventory.model.functions import Function, Group, Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
@@ -46,14 +46,11 @@ def _title(inventory: Inventory, function: Function) -> Text:
 
 def _section(name: str, facts: _Facts) -> Iterator[RenderableType]:
     """Yield a heading and its facts; nothing if there are none."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(min_width=18)
-    for label, fact in facts:
-        if fact:
-            grid.add_row(Text(words.plain(label)), Text(words.plain(fact)) if isinstance(fact, str) else fact)
+    grid = fact_grid(facts, least=18)
     if grid.row_count:
-        yield Text(f"\n{name}", style="bold")
-        yield Padding(grid, (0, 0, 0, 2))
+        yield Text()
+        yield Text(name, style="bold")
+        yield Padding.indent(grid, 2)
 
 
 def _identity(function: Function) -> _Facts:

@@ -18,23 +18,21 @@ from vfioctl.inventory.render import phrases
 
 _COLUMNS = (Column("PID", right=True), Column("NAME"), Column("USER"), Column("WHO"))
 _INDENT = 2
-_UNCUT = 1 << 16
-"""Width in columns; lines are never truncated to the terminal, so that unit names can be copied."""
 
 
-def holders_page(found: Holders) -> RenderableType:
-    """Render the holders by device; devices with the same holders are grouped."""
-    return Stack(*_parts(found))
+def holders_page(found: Holders, *, width: int) -> RenderableType:
+    """Render the holders for `width` columns, by device; devices with the same holders are grouped."""
+    return Stack(*_parts(found, width))
 
 
-def _parts(found: Holders) -> Iterator[RenderableType]:
-    layout = Layout(_COLUMNS, [_row(holder) for holder in found.refusing], _UNCUT)
+def _parts(found: Holders, width: int) -> Iterator[RenderableType]:
+    layout = Layout(_COLUMNS, [_row(holder) for holder in found.refusing], width - _INDENT)
     for number, (devices, holders) in enumerate(_by_devices(found.refusing).items()):
         yield from [Text()] if number else []
         yield Text(words.listed(devices), style="bold")
-        yield _indented(layout.header(), _INDENT)
+        yield from (_indented(line, _INDENT) for line in layout.header())
         for row, alike in groupby(holders, _row):
-            yield from (_indented(line, _INDENT) for line in layout.lines([row]))
+            yield from (_indented(line, _INDENT) for line in layout.lines([row], cut=False))
             yield _indented(Text(_how([*alike])), 4 * _INDENT)
     taken = {holder.address for holder in found.refusing}
     if free := [address for address in found.devices if address not in taken]:
@@ -45,7 +43,7 @@ def _parts(found: Holders) -> Iterator[RenderableType]:
 
 
 def _indented(what: RenderableType, columns: int) -> Padding:
-    return Padding(what, (0, 0, 0, columns))
+    return Padding.indent(what, columns)
 
 
 def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple[Holder, ...]]:

@@ -65,7 +65,7 @@ def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
     return f"{words.counted(len(gpus), noun)}, {ready or 'none'} ready for a guest"
 
 
-def _all_lines(inventory: Inventory, width: int) -> Iterator[Text]:
+def _all_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
     yield Text()
     yield from table(_ALL_COLUMNS, [_function_row(function) for function in inventory.functions], width)
 
@@ -85,14 +85,14 @@ def _function_row(function: Function) -> _Row:
     )
 
 
-def _gpu_lines(inventory: Inventory, width: int) -> Iterator[Text]:
+def _gpu_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
     sections = _sections(inventory)
     layout = Layout(_GPU_COLUMNS, [row for rows in sections.values() for row in rows], width)
     nodes = {node.id: node for node in inventory.numa_nodes}
     for number in sorted(sections, key=lambda n: (n is None, n)):
         yield Text()
         yield Text(phrases.node_heading(number, nodes.get(-1 if number is None else number)))
-        yield layout.header()
+        yield from layout.header()
         yield from layout.lines(sections[number])
 
 

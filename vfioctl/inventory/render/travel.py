@@ -22,12 +22,13 @@ def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterat
         return
     rows = [_row(inventory, address, _why(inventory, function, address)) for address in function.companions]
     rows += [_row(inventory, address, "bridge: stays") for address in _bridges(inventory, function)]
-    yield Text("\nTravels with it", style="bold")
+    yield Text()
+    yield Text("Travels with it", style="bold")
     if not function.companions:
         yield Text("  nothing: it is alone on its card and in its group")
     layout = Layout((Column(""),) * 4, rows, width - _INDENT)
-    for line in layout.lines(rows):
-        yield Padding(line, (0, 0, 0, _INDENT))
+    for line in layout.flowing(rows):
+        yield Padding.indent(line, _INDENT)
 
 
 def _row(inventory: Inventory, address: PciAddress, why: str) -> tuple[Cell, ...]:

@@ -11,7 +11,6 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, ForceHolders, Foreign, Persistent, Wait, Yes
 from vfioctl.console.output import say
 from vfioctl.console.waiting import Board, seconds_in
-from vfioctl.console.words import plain
 from vfioctl.errors import BadSpec
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
@@ -119,7 +118,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
             **wish,
             progress=progress_lines(session),
             confirm=None if yes else lambda plan: confirm(session, plan),
-            elsewhere=lambda full: say(f"vfioctl: {plain(full.message)}; trying elsewhere"),
+            elsewhere=lambda full: say(f"vfioctl: {full.message}; trying elsewhere"),
         )
     tell(session, outcome, as_json=as_json)
 

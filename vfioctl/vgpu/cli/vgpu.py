@@ -10,7 +10,7 @@ from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import draw, emit, width
+from vfioctl.console.output import draw, emit_json_text, width
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli import change, restore
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
@@ -160,7 +160,7 @@ def _emit_document(document: object) -> None:
     import json
 
     indent, separators = (2, None) if sys.stdout.isatty() else (None, (",", ":"))
-    emit(json.dumps(document, default=_plain, indent=indent, separators=separators, ensure_ascii=False))
+    emit_json_text(json.dumps(document, default=_plain, indent=indent, separators=separators, ensure_ascii=False))
 
 
 def _plain(value: object) -> dict[str, object]:

@@ -16,7 +16,7 @@ _COLUMNS = (Column(""), Column(""), Column("", optional=True), Column("", option
 def vgpu_lines(vgpus: Sequence[Vgpu]) -> Iterator[str]:
     """One line for each vGPU: id, type, parent, IOMMU group, and the node that a guest opens."""
     rows = [_row(vgpu) for vgpu in vgpus]
-    return (line.plain.rstrip() for line in Layout(_COLUMNS, rows, _WIDE).lines(rows))
+    return (line.plain.rstrip() for line in Layout(_COLUMNS, rows, _WIDE).flowing(rows))
 
 
 def left_lines(left: Iterable[Left]) -> Iterator[str]:

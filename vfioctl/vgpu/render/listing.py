@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from vfioctl.console import words
-from vfioctl.console.columns import Cell, Column, Layout, note_lines, table
+from vfioctl.console.columns import Cell, Column, Layout, fact_grid, note_lines, table
 from vfioctl.vgpu.model.vgpu import (
     Count,
     Dialect,
@@ -71,14 +70,9 @@ def vgpu_table(vgpus: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, width:
 
 def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
     """The page of one vGPU, with all its facts. `card_title`: the product name of its card."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(min_width=18)
-    grid.add_column(overflow="fold")
-    for label, fact in _facts(vgpu, card_title):
-        if fact:
-            grid.add_row(Text(words.plain(label)), Text(words.plain(fact)))
     title = "  ".join(filter(None, (vgpu.id, words.plain(vgpu.profile or vgpu.type))))
-    return Stack(Text(title, style="bold"), Padding(grid, (0, 0, 0, 2)), *note_lines(_states([vgpu])))
+    facts = Padding.indent(fact_grid(_facts(vgpu, card_title), least=18), 2)
+    return Stack(Text(title, style="bold"), facts, *note_lines(_states([vgpu])))
 
 
 # -- a card ------------------------------------------------------------------------------------------------
@@ -102,8 +96,7 @@ def _card(card: VgpuCard, title: str, forecast: Forecast | None, width: int) -> 
     rows = [_type_row(kind, forecast) for kind in card.types]
     layout = Layout(columns, rows, width - 2)
     if rows:
-        yield Padding(layout.header(), (0, 0, 0, 2))
-        yield from (Padding(line, (0, 0, 0, 2)) for line in layout.lines(rows))
+        yield from (Padding.indent(line, 2) for line in (*layout.header(), *layout.lines(rows)))
     yield from _profiles(card, width)
     yield from note_lines(_card_notes(card, forecast))
 
@@ -157,7 +150,7 @@ def _profiles(card: VgpuCard, width: int) -> Iterator[RenderableType]:
     columns = (Column("PROFILE OF"), *(Column(name) for name in shown))
     rows = [(each.of, *(words.plain(each.values.get(name, "")) for name in shown)) for each in card.profiles]
     yield Text()
-    yield from (Padding(line, (0, 0, 0, 2)) for line in table(columns, rows, width - 2))
+    yield from (Padding.indent(line, 2) for line in table(columns, rows, width - 2))
 
 
 def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
