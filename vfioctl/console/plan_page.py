@@ -69,6 +69,7 @@ def outcome_page(outcome: Outcome, registry: Registry) -> RenderableType:
         ),
         *_indented(_found(outcome, registry)),
         *_concluded(outcome, registry),
+        *note_lines(outcome.notes),
     )
 
 

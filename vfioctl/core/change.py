@@ -224,6 +224,7 @@ class Outcome(Value):
     found: tuple[Fact, ...] = Field(description="the plan's facts as they are now")
     changes: tuple[Change, ...] = Field((), description="the plan's changes, done: `after` is what was found")
     report: Mapping[str, Any] = Field(default_factory=dict, description="what the checks found, by their own names")
+    notes: tuple[str, ...] = Field(default=(), description="optional steps that failed, without consequence")
     seconds: float = Field(default=0.0, description="from the lock to the last entry in the journal")
     data: Mapping[str, bytes] = Field(default_factory=dict, exclude=True, description="what steps have read, by target")
 

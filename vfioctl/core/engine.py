@@ -137,10 +137,12 @@ class Engine:
             )
             if isinstance(error, VerifyError):
                 error.kernel_said = error.kernel_said or context.said
+            if isinstance(error, VfioctlError):
+                error.kernel_said = error.kernel_said or "; ".join(executor.unreleased)
             if meant := self._explained(executor, error):
                 raise meant from error
             raise
-        self._close_done(entry, plan, left)
+        self._close_done(entry, plan, [*executor.unreleased, *left])
         self._report_leftovers(plan, left)
         return Outcome(
             plan=plan,
@@ -148,6 +150,7 @@ class Engine:
             found=tuple(found.values()),
             changes=_as_found(plan, verified),
             report=report,
+            notes=tuple(executor.unreleased),
             data=dict(context.data),
         )
 

@@ -24,11 +24,13 @@ class Executor:
         """The step under way, from 1; None before the first, between two steps and after the last."""
         self.refused: Owned | None = None
         """The step that the kernel refused, if that ended the run."""
+        self.unreleased: list[str] = []
+        """Messages of optional steps that failed to make a device's user release it: the checks that follow decide."""
 
     def run(
         self, steps: Sequence[Owned], progress: Progress | None, *, check_interrupt: Callable[[], None]
     ) -> list[str]:
-        """Take the steps in order and return the messages of optional steps (`may_fail`) that failed.
+        """Take the steps in order and return the messages of optional steps (`may_fail`) that failed after the checks.
 
         Raises VfioctlError for the first other step that fails; a Stuck names the step's device in its facts.
         """
@@ -54,7 +56,8 @@ class Executor:
                 if not owned.step.may_fail:
                     self.refused = owned if isinstance(error, KernelRefused) else None
                     raise
-                failures.append(f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message)
+                told = f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message
+                (self.unreleased if owned.step.phase == Phase.RELEASE else failures).append(told)
             self.under_way = None
         return failures
 

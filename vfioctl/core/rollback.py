@@ -150,8 +150,9 @@ class Rollback:
         """Make and verify these changes of the plan; return messages about optional ones (`may_fail`) that failed."""
         context = self.context(plan)
         steps = self._registry.steps(changes)
-        left = Executor(self._registry, context).run(steps, progress, check_interrupt=_never)
-        return left + verify_changes(self._registry, context, changes).left
+        executor = Executor(self._registry, context)
+        left = executor.run(steps, progress, check_interrupt=_never)
+        return [*executor.unreleased, *left, *verify_changes(self._registry, context, changes).left]
 
 
 def dead_words(gone: Mapping[str, str]) -> str:

@@ -130,8 +130,10 @@ class TestWhatIsSet:
         assert (found.before, found.after) == ("0", "1")
 
     def test_persistence_that_is_unknown_counts_as_on(self) -> None:
+        """To switch it off may fail then, and the check for holders decides."""
         (found,) = released(reading("persistence", None))
-        assert (found.before, found.after) == ("unknown", "0")
+        assert (found.before, found.after, found.may_fail) == ("unknown", "0", True)
+        assert not any(each.may_fail for each in released(reading("persistence", "1"), reading("lock", None)))
 
     def test_only_power_of_what_comes_from_another_vfio_driver(self) -> None:
         readings = tuple(reading(kind, THERE[kind]) for kind in THERE)
@@ -342,7 +344,11 @@ class TestWarnings:
     def test_a_mode_that_was_unknown_is_not_put_back(self) -> None:
         unknown = setting("persistence", before="unknown", after="0")
         assert told(self.FINE, unknown) == [
-            "the persistence mode of 0000:41:00.0 is unknown: it goes off, and is not put back"
+            "the persistence mode of 0000:41:00.0 is unknown: unbind does not put it back"
+        ]
+        lost = self.FINE.model_copy(update={"unknown": {"nvml": "the GPU is lost"}})
+        assert told(lost, unknown) == [
+            "the persistence mode of 0000:41:00.0 is unknown (the GPU is lost): unbind does not put it back"
         ]
 
     def test_a_service_that_holds_nothing_is_not_stopped_and_that_is_said(self) -> None:
@@ -443,6 +449,53 @@ class TestOnAHostInUse:
             host.apply(plan)
         assert caught.value.restored.endswith("put back as before")
         assert state(tree) == before
+
+
+class TestWithUnusableNvml:
+    """As after an update of the driver without a reboot."""
+
+    DIFFER = "driver and library versions differ: reload the driver or reboot"
+    FREE = PciAddress("0000:04:00.0")
+
+    @pytest.fixture
+    def host(self, fast_folder: Path) -> Host:
+        tree = copy(in_use())
+        tree.properties["sim:nvml"] = {"error": self.DIFFER}
+        return machine(tree, fast_folder / "x.db")
+
+    def test_a_gpu_that_nobody_holds_is_bound_and_comes_back(self, host: Host) -> None:
+        before = state(host.session.kernel.tree)  # type: ignore[attr-defined] # it is simulated
+        plan = planned(host, self.FREE)
+        (step,) = (step for step in plan.steps if step.action == "persistence")
+        assert step.may_fail
+        assert step.why.startswith("may fail: ")
+        assert (
+            f"the persistence mode of {self.FREE} is unknown ({self.DIFFER}): unbind does not put it back" in plan.notes
+        )
+        outcome = host.apply(plan)
+        assert outcome.result == Result.DONE
+        assert outcome.notes == (f"the persistence mode of {self.FREE} cannot be set: {self.DIFFER}",)
+        assert host.history()[0].why == outcome.notes[0]
+        back = host.binding.plan_unbind([self.FREE])
+        assert not back.changes_of("persistence")
+        assert host.apply(back).result == Result.DONE
+        assert state(host.session.kernel.tree) == before  # type: ignore[attr-defined] # it is simulated
+
+    def test_the_check_that_follows_decides(self, host: Host) -> None:
+        """The daemon is expected to close the GPU when the mode goes off, which fails."""
+        tree = host.session.kernel.tree  # type: ignore[attr-defined] # it is simulated
+        before = state(tree)
+        plan = host.binding.plan_bind([TRAINING], stop_services=[DCGM])
+        with pytest.raises(DeviceInUse, match="nvidia-persiste") as caught:
+            host.apply(plan)
+        assert self.DIFFER in caught.value.kernel_said
+        assert caught.value.restored.endswith("put back as before")
+        assert state(tree) == before
+
+    def test_a_gpu_that_may_be_kept_open_is_not_reset(self, host: Host) -> None:
+        with pytest.raises(DeviceInUse, match="persistence mode is unknown") as caught:
+            host.binding.plan_reset(self.FREE)
+        assert self.DIFFER in caught.value.message
 
 
 def steps_of(*changes: Change) -> list[Step]:

@@ -64,6 +64,7 @@ def to_release(
                     subject=reading.address,
                     before=before,
                     after=setting.released,
+                    may_fail=setting.optional_if_unknown and reading.value is None,
                 )
             )
     return tuple(found)
@@ -97,7 +98,8 @@ def warnings(going: Iterable[Function], changes: Iterable[Change], circumstances
         if function.is_gpu and not by:
             yield f"{function.address} cannot be reset: what one guest leaves in it, the next one finds"
         if any(c.before == UNKNOWN and c.subject == function.address for c in changes):
-            yield f"the persistence mode of {function.address} is unknown: it goes off, and is not put back"
+            why = f" ({reason})" if (reason := function.unknown.get("nvml")) else ""
+            yield f"the persistence mode of {function.address} is unknown{why}: unbind does not put it back"
         asleep = function.power_state == "D3cold"
         if asleep and circumstances.idle_devices_sleep is not False:
             yield (

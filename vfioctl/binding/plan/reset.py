@@ -77,14 +77,22 @@ def _refuse_under_its_driver(function: Function, intent: ResetIntent) -> None:
     """Raise DeviceInUse for the boot display, or for a GPU that NVIDIA's driver keeps open."""
     if intent.force_holders or function.on_vfio or function.driver is None:
         return
-    kept_open = function.driver == "nvidia" and not (function.nvml and function.nvml.persistence_mode is False)
-    if function.boot_vga or kept_open:
-        what = "is the boot display" if function.boot_vga else "is kept open by nvidia: its persistence mode is not off"
+    what = "is the boot display" if function.boot_vga else _kept_open(function) if function.driver == "nvidia" else ""
+    if what:
         raise DeviceInUse(
             f"{named(function)} {what}",
             hint="reset it on vfio-pci",
             next_command=f"vfioctl bind {function.address}{' --allow-boot-vga' if function.boot_vga else ''}",
         )
+
+
+def _kept_open(function: Function) -> str:
+    """Return whether NVIDIA's driver keeps the GPU open, in words; empty if it does not."""
+    mode = function.nvml.persistence_mode if function.nvml else None
+    if mode is None:
+        why = function.unknown.get("nvml", "NVML does not tell it")
+        return f"may be kept open by nvidia: its persistence mode is unknown ({why})"
+    return "is kept open by nvidia: its persistence mode is on" if mode else ""
 
 
 def _method(function: Function, wanted: str | None) -> str | None:

@@ -11,6 +11,7 @@ from vfioctl.core.resource import Description, Found
 from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
 
 PERSISTENCE, UNKNOWN = "persistence", "unknown"
+_MAY_FAIL = "may fail: NVML does not tell the mode; if it is on, it would keep the GPU open"
 
 
 class Persistence(ReleasedFile):
@@ -23,6 +24,7 @@ class Persistence(ReleasedFile):
     why: ClassVar[str] = "persistence mode would keep the GPU open"
     again: ClassVar[str] = "persistence mode as it was before"
     may_block: ClassVar[bool] = False
+    optional_if_unknown: ClassVar[bool] = True
 
     def is_to_release(self, value: str | None) -> bool:
         """Return true also for an unknown mode, which counts as on."""
@@ -42,7 +44,7 @@ class Persistence(ReleasedFile):
         return None
 
     def write(self, change: Change, value: str, *, phase: Phase | None = None, why: str = "") -> Step:
-        step = super().write(change, value, phase=phase, why=why)
+        step = super().write(change, value, phase=phase, why=why or (_MAY_FAIL if change.before == UNKNOWN else ""))
         return step.model_copy(update={"action": "persistence"})
 
     def matches(self, change: Change, found: str | None) -> bool:

@@ -22,6 +22,9 @@ class ReleasedFile(FileResource):
     after_each_bind: ClassVar[bool] = False
     """Whether a device that comes from another VFIO driver needs it as well."""
 
+    optional_if_unknown: ClassVar[bool] = False
+    """Whether the release may fail if the old value is unknown: whether anyone holds the device is checked after it."""
+
     def is_to_release(self, value: str | None) -> bool:
         """Return whether a device that goes to VFIO needs a change. None: the value could not be read."""
         return value not in (None, self.released)

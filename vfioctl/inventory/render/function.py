@@ -139,5 +139,9 @@ def _nvml(function: Function) -> _Facts:
     yield "UUID", known.uuid
     yield "memory", words.size(known.memory_bytes) if known.memory_bytes is not None else None
     yield "compute mode", known.compute_mode
-    for label, state in (("persistence mode", known.persistence_mode), ("MIG mode", known.mig_mode)):
-        yield label, None if state is None else "on" if state else "off"
+    yield "persistence mode", _switched(known.persistence_mode) or words.UNKNOWN
+    yield "MIG mode", _switched(known.mig_mode)
+
+
+def _switched(state: bool | None) -> str | None:  # noqa: FBT001 - the value itself
+    return None if state is None else "on" if state else "off"
