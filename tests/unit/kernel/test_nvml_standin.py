@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -92,6 +93,12 @@ try:
 except ChildProcessError:
     left = None
 print(json.dumps({"answer": answer, "took": took, "left": left}))
+"""
+LISTING = """
+from vfioctl.host import Host
+host = Host.recorded("workstation")
+host.session.kernel.nvml = Live().nvml
+host.inventory()
 """
 IMPORTS = """
 import json, os, sys, time
@@ -333,13 +340,32 @@ def test_a_library_that_hangs_is_outlived_and_leaves_nothing(begin: Begin, tmp_p
     assert not users_of(tmp_path / "gpus")
 
 
-def users_of(state: Path) -> list[str]:
-    """The processes that were started with that state file."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_listing_that_is_interrupted_takes_a_library_that_hangs_with_it(
+    begin: Begin, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The library heeds no signal, its process has a session of its own, and may have the GPU's device file open."""
+    with begin(LISTING, faults="nvmlInitWithFlags=hang") as process:
+        assert reached(lambda: any("libnvidia-ml" in text for text in users_of(tmp_path / "gpus", "maps")))
+        process.send_signal(number)
+        process.wait(timeout=30)
+    assert reached(lambda: not users_of(tmp_path / "gpus"))
+
+
+def reached(condition: Callable[[], bool], timeout: float = 20.0) -> bool:
+    until = time.monotonic() + timeout
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
+
+
+def users_of(state: Path, name: str = "cmdline") -> list[str]:
+    """The file `name` in /proc of each process that was started with that state file."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
             if str(state).encode() in (place / "environ").read_bytes():
-                found.append((place / "cmdline").read_text())
+                found.append((place / name).read_text())
         except OSError:
             continue
     return found
