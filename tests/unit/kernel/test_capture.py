@@ -124,6 +124,14 @@ def test_uuids_and_macs_get_stand_ins_that_keep_what_is_equal_equal() -> None:
     assert not re.search("9dad|c04fd4|3c:fd:fe", text)
 
 
+def test_why_nvml_says_nothing_is_told() -> None:
+    tree = copy(original("gh200"))
+    tree.properties["sim:nvml"] = {"error": "driver and library versions differ"}
+    found, unread = capture(Recorded(tree, ""))
+    assert unread == ["NVML: driver and library versions differ"]
+    assert not [subject for subject in found.properties if "nvml" in subject]
+
+
 def test_what_nvml_says_is_redacted() -> None:
     tree = spoilt("gh200")
     subject = next(s for s in tree.properties if s.startswith("nvml:"))

@@ -171,6 +171,13 @@ def test_a_command_asks_nvml_once_and_for_types_only_if_it_needs_them(
     assert asked == [([L40S], types)]
 
 
+def test_a_plan_says_what_nvml_did_not(fast_folder: Path) -> None:
+    tree = copy(beginning("l40s"))
+    tree.properties["sim:nvml"] = {"error": "driver and library versions differ"}
+    plan = machine(tree, fast_folder / "x.db").vgpu.plan_create("L40S-12Q")
+    assert "unknown: NVML: no facts from the NVIDIA driver: driver and library versions differ" in plan.notes
+
+
 # -- names of types ------------------------------------------------------------------------------------
 
 

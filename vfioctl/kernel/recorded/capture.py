@@ -134,7 +134,9 @@ class _Capture:
                 }
         gpus = nvidia_gpus(self._kernel)
         answer = self._kernel.nvml(gpus, types=True)() if gpus else {}
-        if not isinstance(answer, Unanswered):
+        if isinstance(answer, Unanswered):
+            self.unread.append(f"NVML: {answer.reason}")
+        else:
             for address, facts in sorted(answer.items()):  # in a fixed order, because pseudonyms are numbered
                 self.tree.properties[f"nvml:{address}"] = {k: self._redacted(v) for k, v in facts.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact
 from vfioctl.errors import BadSpec, DeviceInUse
@@ -72,8 +72,13 @@ def plan_create(
         ),
         changes=tuple(changes),
         checks=(CheckRequest(kind=CHECK, subjects=concerned),),
-        notes=(*chosen.why, *(about_parameters if intent.parameters else ())),
+        notes=(*chosen.why, *(about_parameters if intent.parameters else ()), *_unknown(found, concerned)),
     )
+
+
+def _unknown(found: Vgpus, cards: Collection[str]) -> Iterator[str]:
+    """What could not be read and would have helped to choose."""
+    return (f"unknown: {each.subject}: {each.text}" for each in found.warnings if each.subject in ("NVML", *cards))
 
 
 def _created(
