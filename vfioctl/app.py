@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from vfioctl.console.choice import Choice, on_this_host, remember
@@ -112,7 +113,8 @@ def _stopped(interrupt: KeyboardInterrupt) -> VfioctlError:
 
 def _wants_json(words: Sequence[str]) -> bool:
     """Whether failures are JSON too; asked of the bare words, for a usage error leaves nothing parsed."""
-    return "--json" in (words[: words.index("--")] if "--" in words else words)
+    options = words[: words.index("--")] if "--" in words else words
+    return "--json" in options or "--format=json" in options or ("--format", "json") in pairwise(options)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from vfioctl.console.choice import chosen, opened, variable
+from vfioctl.console.words import plain
 from vfioctl.errors import BadSpec, VfioctlError
 
 _WHICH_HOST = "Which host (this machine, unless one of these is given)"
@@ -109,7 +110,6 @@ def device_argument(
     suggest: Callable[[Any, str], list[tuple[str, str]]], *, metavar: str = "DEVICE", meaning: str = ""
 ) -> Any:
     """Return an argument that names one or several devices. `suggest`: returns completions of a prefix, with help."""
-
     return typer.Argument(
         metavar=metavar,
         help=meaning or "0000:41:00.0, 41:00.0, gpu0 (as listed by inventory) or vendor:device as in 10de:2330.",
@@ -124,7 +124,7 @@ def completion(
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
-            return suggest(opened(ctx), incomplete)
+            return [(plain(word), plain(about)) for word, about in suggest(opened(ctx), incomplete)]
         except (VfioctlError, OSError):
             return []  # no completion is better than a traceback at the prompt
 

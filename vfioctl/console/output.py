@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _NARROWEST = 20
-_UNLIMITED = 1 << 16
+UNLIMITED = 1 << 16
 """Width in columns of output that is not a terminal: nothing is truncated or wrapped, and all columns are shown."""
 
 
@@ -44,7 +44,7 @@ class OutputLost(HostError):
 def width(stream: TextIO | None = None) -> int:
     """Return the width in columns of a stream (default: stdout): COLUMNS or the terminal's; unlimited elsewhere."""
     if not (stream or sys.stdout).isatty():
-        return _UNLIMITED
+        return UNLIMITED
     import shutil  # imported late: it imports all of Python's compression modules
 
     return max(_NARROWEST, shutil.get_terminal_size().columns)
@@ -84,9 +84,27 @@ def emit_file(text: str) -> None:
     _emit(text)
 
 
-def draw(renderable: RenderableType) -> None:
-    """Write a rich renderable to stdout."""
-    _emit(_drawn(renderable, sys.stdout))
+def emit_csv(rows: Iterable[Sequence[str]]) -> None:
+    """Write rows to stdout as CSV (RFC 4180, with new lines as Unix has them); each row is one line."""
+    import csv
+
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([plain(cell) for cell in row] for row in rows)
+    if text.tell():
+        _emit(text.getvalue())
+
+
+def draw(renderable: RenderableType, *, within: int | None = None) -> None:
+    """Write a rich renderable to stdout. `within`: a width in columns, if not that of stdout."""
+    _emit(_drawn(renderable, sys.stdout, within))
+
+
+def clear() -> None:
+    """Clear the screen if stdout is a terminal that can."""
+    if sys.stdout.isatty():
+        from vfioctl.console.screen import Screen
+
+        Screen(sys.stdout, width()).clear()
 
 
 def _emit(text: str) -> None:
@@ -154,10 +172,10 @@ def _say(text: str) -> None:
         pass
 
 
-def _drawn(renderable: RenderableType, stream: TextIO) -> str:
+def _drawn(renderable: RenderableType, stream: TextIO, within: int | None = None) -> str:
     from vfioctl.console.screen import Screen
 
-    screen = Screen(stream, width(stream))
+    screen = Screen(stream, within or width(stream))
     with screen.capture() as capture:
         screen.print(renderable, crop=False)
     text = capture.get()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,6 +60,15 @@ class InventoryApi:
         from vfioctl.inventory.probe.inventory import assemble
 
         return assemble(self._kernel, scan, marks_in(marks))
+
+    def changes(self, last: Inventory, seconds: float) -> Iterator[Inventory]:
+        """Read the inventory every `seconds` and yield it when it differs from the one before. Never ends."""
+        while True:
+            time.sleep(seconds)
+            found = self.inventory()
+            if found != last:
+                yield found
+            last = found
 
     def some(self, addresses: Sequence[PciAddress]) -> Inventory:
         """Return an inventory of only these functions and their VFs."""
@@ -151,6 +160,28 @@ def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
         return [(gpu.address, gpu.title) for gpu in found.gpus]
     numbered = found.numbered_gpus.items()
     return [(name, f"{address} {found.by_address[address].title}") for name, address in numbered]
+
+
+def suggest_drivers(session: Session, _begun: str) -> list[tuple[str, str]]:
+    """Return the host's drivers."""
+    from vfioctl.inventory.filters import drivers_in
+
+    return [(name, "") for name in drivers_in(InventoryApi(session).inventory())]
+
+
+def suggest_nodes(session: Session, _begun: str) -> list[tuple[str, str]]:
+    """Return the host's NUMA nodes."""
+    from vfioctl.inventory.filters import nodes_in
+
+    return [(number, "") for number in nodes_in(InventoryApi(session).inventory())]
+
+
+def suggest_columns(_session: Session, begun: str) -> list[tuple[str, str]]:
+    """Return completions of the last name in a list of columns."""
+    from vfioctl.inventory.render.fields import FIELDS
+
+    before, comma, _ = begun.rpartition(",")
+    return [(f"{before}{comma}{name}", field.column.title) for name, field in FIELDS.items()]
 
 
 def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | None = None) -> T:

@@ -187,7 +187,8 @@ class TestUsage:
             ("bnd", "Did you mean 'bind'"),
             ("bind", "Missing argument"),
             ("inventory --nope", "No such option"),
-            ("inventory more", "unexpected extra argument"),
+            ("inventory more", "not a PCI address"),
+            ("hosts more", "unexpected extra argument"),
             ("history -n nine", "-n"),
             ("inventory --tree --json", "exclude each other"),
         ],
@@ -369,6 +370,12 @@ class TestCompletion:
 
     def test_of_hosts(self) -> None:
         assert '"workstation"' in self.complete("vfioctl inventory --simulate work")
+
+    def test_of_filters_and_columns(self) -> None:
+        assert '"vfio-pci"' in self.complete("vfioctl inventory --host laptop --driver v")
+        assert '"1"' in self.complete("vfioctl inventory --host hgx8 --numa ")
+        assert '"gpu,driver"' in self.complete("vfioctl inventory --host laptop --columns gpu,d")
+        assert '"csv"' in self.complete("vfioctl inventory --format c")
 
     def test_of_choices(self) -> None:
         assert '"spread"' in self.complete("vfioctl vgpu create --placement s")

@@ -5,7 +5,7 @@ May not do input or output. Facts that could not be read are None, and `unknown`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from pydantic import Field
@@ -213,6 +213,11 @@ class Inventory(Value):
         return {f"gpu{number}": address for number, address in enumerate(physical)}
 
     @cached_property
+    def gpu_names(self) -> Mapping[PciAddress, str]:
+        """The names `gpu0`, `gpu1`, ... by address."""
+        return {address: name for name, address in self.numbered_gpus.items()}
+
+    @cached_property
     def group_by_id(self) -> Mapping[int, Group]:
         return {group.id: group for group in self.groups}
 
@@ -241,11 +246,17 @@ class Inventory(Value):
         known = self.group_by_id.get(group) if group is not None else None
         return known.members if known else ()
 
-    def document(self, *, everything: bool) -> InventoryDocument:
-        """Return the document that `vfioctl inventory --json` prints."""
+    def is_ready(self, function: Function) -> bool:
+        """Return whether a guest can have the function now."""
+        group = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+        return function.on_vfio and function.mark is None and group is not None and group.viable is True
+
+    def document(self, *, everything: bool, shown: Sequence[Function] | None = None) -> InventoryDocument:
+        """Return the document that `vfioctl inventory --json` prints. `shown`: only these functions."""
+        functions = self.functions if shown is None else tuple(shown)
         return InventoryDocument(
-            gpus=self.gpus,
-            functions=self.functions if everything else None,
+            gpus=self.gpus if shown is None else tuple(function for function in functions if function.is_gpu),
+            functions=functions if everything else None,
             cards=self.cards,
             groups=self.groups,
             numa_nodes=self.numa_nodes,
@@ -255,7 +266,7 @@ class Inventory(Value):
 
 
 class InventoryDocument(Value):
-    """The JSON document of `vfioctl inventory --json`. `functions` is set only with `--all`."""
+    """The JSON document of `vfioctl inventory --json`. `functions` is set only with `--all` or a DEVICE."""
 
     gpus: tuple[Function, ...]
     functions: tuple[Function, ...] | None = None

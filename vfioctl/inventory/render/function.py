@@ -40,7 +40,7 @@ def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> R
 
 
 def _title(inventory: Inventory, function: Function) -> Text:
-    name = phrases.gpu_names(inventory).get(function.address, "")
+    name = inventory.gpu_names.get(function.address, "")
     return Text("  ".join(filter(None, (function.address, name, phrases.name_of(function)))), style="bold")
 
 

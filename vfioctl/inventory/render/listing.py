@@ -9,37 +9,19 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console import words
-from vfioctl.console.columns import Cell, Column, Layout, note_lines, table
+from vfioctl.console.columns import Cell, Layout, note_lines, table
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress, format_cpu_list
 from vfioctl.inventory.render import phrases
+from vfioctl.inventory.render.fields import FIELDS, cells
 from vfioctl.inventory.render.notes import gpu_notes, mark_notes, warning_notes
 
-_GPU_COLUMNS = (
-    Column("GROUP", right=True),
-    Column("ADDRESS"),
-    Column("GPU"),
-    Column("DRIVER"),
-    Column("GUEST"),
-    Column("LINK", optional=True),
-    Column("64-BIT BARS", right=True, optional=True),
-    Column("IDS", optional=True),
-    Column("OVERRIDE", optional=True),
-    Column("COULD USE", optional=True),
-    Column("NAME"),
+_GPU_FIELDS = (
+    *("group", "address", "gpu", "driver", "guest"),
+    *("link", "bars", "ids", "override", "could-use", "name"),
 )
-_ALL_COLUMNS = (
-    Column("ADDRESS"),
-    Column("GROUP", right=True),
-    Column("NUMA", right=True),
-    Column("DRIVER"),
-    Column("IDS", optional=True),
-    Column("CLASS", optional=True),
-    Column("LINK", optional=True),
-    Column("64-BIT BARS", right=True, optional=True),
-    Column("OVERRIDE", optional=True),
-    Column("NAME"),
-)
+_GPU_COLUMNS = [FIELDS[name].column for name in _GPU_FIELDS]
+_ALL_FIELDS = ("address", "group", "numa", "driver", "ids", "class", "link", "bars", "override", "name")
 _Row = tuple[Cell, ...]
 
 
@@ -61,28 +43,21 @@ def _heading(inventory: Inventory) -> Iterator[Text]:
 
 
 def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
-    ready = sum(_ready(inventory, gpu) for gpu in gpus)
+    ready = sum(inventory.is_ready(gpu) for gpu in gpus)
     return f"{words.counted(len(gpus), noun)}, {ready or 'none'} ready for a guest"
 
 
 def _all_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
     yield Text()
-    yield from table(_ALL_COLUMNS, [_function_row(function) for function in inventory.functions], width)
+    columns = [FIELDS[name].column for name in _ALL_FIELDS]
+    yield from table(columns, [_function_row(inventory, function) for function in inventory.functions], width)
 
 
-def _function_row(function: Function) -> _Row:
-    return (
-        function.address,
-        phrases.group_name(function.iommu_group),
-        phrases.node_name(function.numa_node),
-        phrases.driver_or_mark(function),
-        f"{function.vendor_id}:{function.device_id}",
-        words.plain(function.class_name or function.class_code),
-        phrases.link_now(function.link),
-        words.size(function.prefetchable_64) if function.prefetchable_64 else "",
-        words.plain(function.driver_override or ""),
-        phrases.name_of(function) + phrases.vgpus_on([function]),
-    )
+def _function_row(inventory: Inventory, function: Function) -> _Row:
+    row = dict(zip(_ALL_FIELDS, cells(inventory, function, _ALL_FIELDS), strict=True))
+    row["driver"] = phrases.driver_or_mark(function)  # there is no column for the mark
+    row["name"] = phrases.name_of(function) + phrases.vgpus_on([function])
+    return tuple(row.values())
 
 
 def _gpu_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
@@ -99,7 +74,6 @@ def _gpu_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
 def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
     """Return the rows by NUMA node. A companion is listed below its first GPU."""
     sections: dict[int | None, list[_Row]] = {}
-    names = phrases.gpu_names(inventory)
     seen: set[PciAddress] = set()
     for gpu in inventory.ordered_gpus:
         if gpu.address in seen or gpu.physfn in inventory.by_address:
@@ -109,28 +83,11 @@ def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
         for address in (gpu.address, *sorted(gpu.companions, key=lambda other: other not in card)):
             member = inventory.by_address.get(address)
             if member is not None and address not in seen:
-                rows.append(_gpu_row(inventory, member, names))
+                rows.append(cells(inventory, member, _GPU_FIELDS))
                 rows.extend(_virtual_row(inventory, member))
                 rows.extend(_vgpu_row(inventory, member))
                 seen.add(address)
     return sections
-
-
-def _gpu_row(inventory: Inventory, function: Function, names: dict[PciAddress, str]) -> _Row:
-    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-    return (
-        phrases.group_name(function.iommu_group),
-        function.address,
-        names.get(function.address, ""),
-        phrases.function_driver(function),
-        phrases.guest_state(function, group),
-        phrases.link_now(function.link),
-        words.size(function.prefetchable_64) if function.prefetchable_64 else "",
-        f"{function.vendor_id}:{function.device_id}",
-        words.plain(function.driver_override or ""),
-        words.plain(" ".join(function.available_drivers)),
-        phrases.name_of(function),
-    )
 
 
 def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
@@ -139,7 +96,7 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
     if not virtual:
         return
     drivers = {vf.driver for vf in virtual}
-    ready = sum(_ready(inventory, vf) for vf in virtual)
+    ready = sum(inventory.is_ready(vf) for vf in virtual)
     yield (
         format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
         f"+ {words.counted(len(virtual), 'VF')}",
@@ -161,8 +118,3 @@ def _vgpu_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
     if there := phrases.vgpus_on([function, *virtual], before="+ "):
         blank = [""] * (len(_GPU_COLUMNS) - 3)
         yield ("", there, *blank, f"vGPUs of {function.address}")
-
-
-def _ready(inventory: Inventory, function: Function) -> bool:
-    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-    return function.on_vfio and function.mark is None and group is not None and group.viable is True

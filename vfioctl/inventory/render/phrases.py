@@ -9,7 +9,7 @@ from rich.text import Text
 from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain, size
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.inventory.model.functions import Function, Group, Inventory, Link, NumaNode
-from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.model.values import format_cpu_list
 
 
 def link_pair(speed: float | None, width: int | None) -> str:
@@ -72,11 +72,6 @@ def mark_line(mark: Mark) -> str:
     """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`."""
     then = "run vfioctl recover" if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
     return f"{mark.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
-
-
-def gpu_names(inventory: Inventory) -> dict[PciAddress, str]:
-    """Return the short names of the GPUs (gpu0, ...) by address."""
-    return {address: name for name, address in inventory.numbered_gpus.items()}
 
 
 def name_of(function: Function) -> str:

@@ -74,7 +74,7 @@ def _group_line(group: Group | None) -> Text:
 
 
 def _member_lines(inventory: Inventory, members: tuple[PciAddress, ...], *, unfold: bool) -> Iterator[Text]:
-    names = phrases.gpu_names(inventory)
+    names = inventory.gpu_names
     for address in members:
         function = inventory.by_address[address]
         yield _member_line(function, names.get(address, ""))

@@ -1,0 +1,79 @@
+"""The columns that a listing of functions can have, by name. May not read the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+
+from vfioctl.console.columns import Cell, Column, Layout
+from vfioctl.console.words import size
+from vfioctl.errors import BadSpec
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.render import phrases
+
+
+class Field(NamedTuple):
+    """A column and how its cells are made."""
+
+    column: Column
+    cell: Callable[[Inventory, Function], Cell]
+
+
+FIELDS: Mapping[str, Field] = {
+    "address": Field(Column("ADDRESS"), lambda _, f: f.address),
+    "gpu": Field(Column("GPU"), lambda inventory, f: inventory.gpu_names.get(f.address, "")),
+    "group": Field(Column("GROUP", right=True), lambda _, f: phrases.group_name(f.iommu_group)),
+    "numa": Field(Column("NUMA", right=True), lambda _, f: phrases.node_name(f.numa_node)),
+    "driver": Field(Column("DRIVER"), lambda _, f: phrases.function_driver(f)),
+    "guest": Field(
+        Column("GUEST"), lambda inventory, f: phrases.guest_state(f, inventory.group_by_id.get(_number(f.iommu_group)))
+    ),
+    "link": Field(Column("LINK", optional=True), lambda _, f: phrases.link_now(f.link)),
+    "bars": Field(
+        Column("64-BIT BARS", right=True, optional=True),
+        lambda _, f: size(f.prefetchable_64) if f.prefetchable_64 else "",
+    ),
+    "ids": Field(Column("IDS", optional=True), lambda _, f: f"{f.vendor_id}:{f.device_id}"),
+    "class": Field(Column("CLASS", optional=True), lambda _, f: f.class_name or f.class_code),
+    "override": Field(Column("OVERRIDE", optional=True), lambda _, f: f.driver_override or ""),
+    "could-use": Field(Column("COULD USE", optional=True), lambda _, f: " ".join(f.available_drivers)),
+    "vgpus": Field(Column("VGPUS", right=True, optional=True), lambda _, f: str(f.vgpus) if f.vgpus else ""),
+    "name": Field(Column("NAME"), lambda _, f: phrases.name_of(f)),
+}
+
+
+def fields_called(text: str | None) -> Sequence[str]:
+    """Return the names in a list such as `address,driver`; all of them for None. Raises BadSpec."""
+    names = list(FIELDS) if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in FIELDS:
+            raise BadSpec(f"there is no column {name[:40]!r}", hint=f"the columns are {', '.join(FIELDS)}")
+    return names
+
+
+def cells(inventory: Inventory, function: Function, names: Iterable[str]) -> tuple[Cell, ...]:
+    return tuple(FIELDS[name].cell(inventory, function) for name in names)
+
+
+def texts(inventory: Inventory, function: Function, names: Iterable[str]) -> list[str]:
+    """Return the cells without their styles."""
+    found = cells(inventory, function, names)
+    return [cell if isinstance(cell, str) else cell.plain for cell in found]
+
+
+def flat_table(
+    inventory: Inventory, shown: Sequence[Function], names: Sequence[str], *, width: int, asked: bool, header: bool
+) -> RenderableType:
+    """Render functions, one a line. `asked`: the columns were asked for, so all are shown however narrow the width."""
+    columns = [FIELDS[name].column for name in names]
+    columns = [column._replace(optional=False) for column in columns] if asked else columns
+    rows = [cells(inventory, function, names) for function in shown]
+    layout = Layout(columns, rows, width)
+    return Stack(*(layout.header() if header else ()), *layout.lines(rows))
+
+
+def _number(group: int | None) -> int:
+    return -1 if group is None else group
