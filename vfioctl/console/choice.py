@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOSTS = ("root", "host", "simulate")
 """The options that select a host. They exclude each other."""
-OPTIONS = (*HOSTS, "ledger", "verbose", "log_level")
+OPTIONS = (*HOSTS, "ledger", "verbose", "log_level", "quiet")
 """The options that every command accepts, before and after its name."""
 
 

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from vfioctl.console.output import notes_wanted
 from vfioctl.console.words import plain
 
 Cell = str | Text
@@ -124,7 +125,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int)
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[RenderableType]:
-    """Yield an empty line and a list with hanging indents; nothing if there are no notes."""
+    """Yield an empty line and a list with hanging indents; nothing if there are no notes, or none are wanted."""
+    if not notes_wanted():
+        return
     grid = _grid(gap=1)
     for note in notes:
         grid.add_row("-", Text(plain(note)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
-from vfioctl.console.output import OutputLost, ReaderGone, emit_json, say
+from vfioctl.console.output import OutputLost, ReaderGone, emit_json, say_error
 
 if TYPE_CHECKING:
     from vfioctl.errors import VfioctlError
@@ -25,7 +25,7 @@ def report(error: VfioctlError, *, as_json: bool) -> int:
 
 def _say(error: VfioctlError) -> None:
     for line in lines(error):
-        say(line)
+        say_error(line)
 
 
 def lines(error: VfioctlError) -> Iterator[str]:

@@ -146,7 +146,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's form of a callback
 
 
 @app.callback()
-def vfioctl(
+def vfioctl(  # noqa: PLR0913 - one for each option
     *,
     root: options.Root = None,
     host: options.Recorded = None,
@@ -154,6 +154,7 @@ def vfioctl(
     ledger: options.Ledger = None,
     verbose: options.Verbose = False,
     log_level: options.Level = None,
+    quiet: options.Quiet = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
     ] = False,
@@ -162,7 +163,7 @@ def vfioctl(
 
     Every command can be tried on a simulated host, without a GPU: vfioctl inventory --simulate hgx8
     """
-    del root, host, simulate, ledger, verbose, log_level, version  # their callbacks have stored them
+    del root, host, simulate, ledger, verbose, log_level, quiet, version  # their callbacks have stored them
 
 
 def built(places: Mapping[str, Place]) -> LazyGroup:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from vfioctl.console.output import say
+from vfioctl.console.output import say_error
 
 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"{record.levelname.lower()}: {record.getMessage()}")
+        say_error(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def log_to_stderr(level: str) -> Callable[[], None]:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from vfioctl.console.choice import chosen, opened, variable
+from vfioctl.console.output import be_quiet
 from vfioctl.console.words import plain
 from vfioctl.errors import BadSpec, VfioctlError
 
-_WHICH_HOST = "Which host (this machine, unless one of these is given)"
-_LOG = "Log (on stderr)"
+_SHARED = "Host (this machine, if none is given) and messages"
+"""The panel of the options that every command has: one line for each, so that a command's own options stay in sight."""
 
 
 class LogLevel(StrEnum):
@@ -52,6 +53,13 @@ def remember_verbose(ctx: typer.Context, param: typer.CallbackParam, value: bool
     return value
 
 
+def remember_quiet(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> bool:  # noqa: FBT001 - typer's form
+    """Write no notes from now on, until the command has ended."""
+    if value and _is_given(ctx, param):
+        chosen(ctx).at_end.callback(be_quiet())
+    return value
+
+
 def complete_host(_incomplete: str) -> list[str]:
     """Return the bundled hosts. typer filters them by the typed prefix; the shell completes files if none matches."""
     from vfioctl.kernel.recorded.bundled import bundled_hosts
@@ -64,46 +72,55 @@ def _host_option(name: str, metavar: str, meaning: str) -> Any:
         f"--{name}",
         metavar=metavar,
         envvar=variable(name),
-        help=meaning,
+        help=f"{meaning} ({variable(name)})",
         callback=remember_host,
         expose_value=False,
-        rich_help_panel=_WHICH_HOST,
+        show_envvar=False,
+        rich_help_panel=_SHARED,
         autocompletion=complete_host if "NAME" in metavar else None,
     )
 
 
-Root = Annotated[str | None, _host_option("root", "DIR", "A captured sys/ proc/ dev/ tree, read-only.")]
-Recorded = Annotated[
-    str | None, _host_option("host", "FILE|NAME", "A recorded host, read-only: a .host file or a bundled name.")
-]
-Simulated = Annotated[
-    str | None, _host_option("simulate", "FILE|NAME", "A recorded host that accepts changes and saves them in FILE.")
-]
-Ledger = Annotated[str | None, _host_option("ledger", "FILE", "Use this ledger file instead of the host's own.")]
+Root = Annotated[str | None, _host_option("root", "DIR", "Read a captured tree")]
+Recorded = Annotated[str | None, _host_option("host", "FILE|NAME", "Read a recorded host")]
+Simulated = Annotated[str | None, _host_option("simulate", "FILE|NAME", "Try it on a recorded host")]
+Ledger = Annotated[str | None, _host_option("ledger", "FILE", "Use this ledger")]
 Verbose = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
-        help="Log every write to the host; same as --log-level info.",
+        help="Log each write to the host on stderr.",
         callback=remember_verbose,
         expose_value=False,
-        rich_help_panel=_LOG,
+        rich_help_panel=_SHARED,
     ),
 ]
 Level = Annotated[
     LogLevel | None,
     typer.Option(
         "--log-level",
-        help="Set the log level; debug also logs every read.",
+        metavar="LEVEL",
+        help="error, warning, info or debug (with reads).",
         callback=remember_level,
         expose_value=False,
-        rich_help_panel=_LOG,
+        rich_help_panel=_SHARED,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Print only results and errors.",
+        callback=remember_quiet,
+        expose_value=False,
+        rich_help_panel=_SHARED,
     ),
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. (vfioctl asks only on a terminal.)")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal on stdin, nothing is asked.")]
 
 
 def device_argument(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO, TextIOWrapper
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
@@ -28,6 +29,14 @@ UNLIMITED = 1 << 16
 
 class ReaderGone(Exception):
     """The reader of stdout closed the pipe before all results were written."""
+
+
+class _Notes:
+    wanted = True
+
+    @classmethod
+    def want(cls) -> None:
+        cls.wanted = True
 
 
 class OutputLost(HostError):
@@ -153,8 +162,25 @@ def abandon_stdout() -> None:
         pass
 
 
+def be_quiet() -> Callable[[], None]:
+    """Write only results and errors until the returned function is called."""
+    _Notes.wanted = False
+    return _Notes.want
+
+
+def notes_wanted() -> bool:
+    """Return whether notes and progress are written besides results and errors."""
+    return _Notes.wanted
+
+
 def say(text: str) -> None:
-    """Write a line to stderr; ignore a closed or full stderr."""
+    """Write a note or progress to stderr, unless that is quiet; ignore a closed or full stderr."""
+    if _Notes.wanted:
+        _say(plain(text))
+
+
+def say_error(text: str) -> None:
+    """Write a line of an error or of the log to stderr; ignore a closed or full stderr."""
     _say(plain(text))
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from vfioctl.console.output import say, width
+from vfioctl.console.output import notes_wanted, say, width
 from vfioctl.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class Board:
 
     def show(self, holders: Sequence[Holder], seconds_left: float) -> None:
         """Show the holders and the seconds that are left until the timeout."""
+        if not notes_wanted():
+            return
         lines = tuple(_lines(holders))
         if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             heading = f"Waiting up to {seconds_left:.0f} s for them to release it (Ctrl-C stops waiting):"

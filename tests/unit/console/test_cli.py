@@ -48,8 +48,10 @@ class TestTable:
     def test_every_command_takes_the_host_options(self, run: Run, name: str) -> None:
         answer = run(f"{name} --help")
         assert answer.code == 0
-        for option in ("--root", "--host", "--simulate", "--ledger", "--verbose", "--log-level", "Examples"):
+        for option in ("--root", "--host", "--simulate", "--ledger", "--verbose", "--log-level", "--quiet", "Examples"):
             assert option in answer.out
+        shared = answer.out.partition("─ Host (")[2].partition("╰")[0]
+        assert len(shared.splitlines()) - 1 == 7, "one line for each option that all commands have"
         assert "<bool>" not in answer.out
 
     def test_help_imports_no_command(self) -> None:
@@ -290,6 +292,32 @@ class TestStreams:
         answer = run("bind gpu0 --simulate laptop --json")
         assert answer.document["result"] == "done"
         assert answer.err.splitlines()[0].startswith("[1/")
+
+
+class TestQuiet:
+    def test_leaves_results_and_errors(self, run: Run) -> None:
+        answer = run("bind gpu1 -q --simulate workstation")
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.startswith("Done: bind")
+        refused = run("bind gpu9 --quiet --simulate workstation")
+        assert (refused.code, refused.out) == (2, "")
+        assert "hint:" in refused.err
+
+    def test_leaves_out_notes(self, run: Run) -> None:
+        noted, quiet = (run(f"{word} inventory --host laptop").out for word in ("", "-q"))
+        assert (
+            noted
+            == f"{quiet}\n- 0000:00:02.0 shows the boot messages and the console: to bind it takes --allow-boot-vga.\n"
+        )
+        assert run("-q bind gpu0 --dry-run --simulate laptop").err == ""
+        assert run("-q inventory --ready --host laptop") == (0, "", "")
+
+    def test_is_over_with_the_command(self, run: Run) -> None:
+        run("-q hosts")
+        assert run("bind gpu0 --dry-run --simulate laptop").err == "Nothing was changed: this is a dry run.\n"
+
+    def test_does_not_stop_the_log(self, run: Run) -> None:
+        assert "info: " in run("-q -v bind gpu1 --yes --simulate workstation").err
 
 
 class TestFailures:

@@ -68,8 +68,8 @@ def inventory(  # noqa: PLR0913 - each is an option
         list[str] | None, device_argument(suggest_devices, meaning="List only these: 41:00.0, gpu0, 10de:2330, ...")
     ] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="List every PCI function, not only GPUs.")] = False,
-    tree: Annotated[bool, typer.Option("--tree", help="Show a tree of NUMA nodes, IOMMU groups and members.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List every PCI function.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="Show NUMA nodes, groups and members.")] = False,
     ready: Annotated[bool, typer.Option("--ready", help="List only what is ready for a guest.")] = False,
     driver: Annotated[
         str | None,
@@ -89,11 +89,9 @@ def inventory(  # noqa: PLR0913 - each is an option
     ] = None,
     no_header: Annotated[bool, typer.Option("--no-header", help="Leave out the line of titles.")] = False,
     as_format: Annotated[
-        Format | None, typer.Option("--format", help="wide: all columns; csv; json: as --json.", show_choices=True)
+        Format | None, typer.Option("--format", metavar="FORMAT", help="table, wide (all columns), csv or json.")
     ] = None,
-    watch: Annotated[
-        str | None, typer.Option(metavar="[=SECONDS]", help="Show it again when it changes, until Ctrl-C.")
-    ] = None,
+    watch: Annotated[str | None, typer.Option(metavar="[=SECONDS]", help="Show it again when it changes.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs and what must travel with them.

@@ -9,7 +9,7 @@ from vfioctl.console.changes import confirm_all, preview, progress_lines, report
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes
-from vfioctl.console.output import emit, emit_json, say
+from vfioctl.console.output import emit, emit_json, say_error
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import VfioctlError
 from vfioctl.vgpu.api import VgpuApi
@@ -84,7 +84,7 @@ def _tell_failures(failures: Mapping[str, VfioctlError]) -> None:
         return
     first = next(iter(failures.values()))
     for name, error in failures.items():
-        say(f"vfioctl: {name}: {error.message}")
+        say_error(f"vfioctl: {name}: {error.message}")
     told = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
     first.message = f"{len(failures)} could not be created again: {told}"
     raise first
