@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
-from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
