@@ -10,6 +10,9 @@ VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RESULTS := .lab/logs
+# of `make mutants`; 0 is all
+SAMPLE ?= 0
+SEED ?= 1
 
 # The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libvirt-daemon libxml2-utils \
@@ -25,12 +28,13 @@ project = document["project"]
 parts = {
     "dev": project["dependencies"] + document["dependency-groups"]["dev"],
     "libvirt": project["optional-dependencies"]["libvirt"],
+    "mutants": document["dependency-groups"]["mutants"],
 }
 print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system style check unit coverage lab bench documents release-check lock clean
+.PHONY: help run test system style check unit coverage mutants lab bench documents release-check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +85,11 @@ coverage: $(VENV)/with-libvirt ## the same, with coverage, of which 95 % of the 
 	$(BIN)/pytest --cov --cov-report=term --cov-report=json:$(RESULTS)/coverage.json
 	$(BIN)/python -m tests.checks.branches $(RESULTS)/coverage.json
 
+mutants: $(VENV)/with-mutants ## mutation tests of the engine and of planning: needs 90 %; SAMPLE=300 takes only so many
+	@mkdir -p $(RESULTS)
+	nice -n 15 $(BIN)/python -m tests.checks.mutants --sample $(SAMPLE) --seed $(SEED) 2>&1 \
+		| tee $(RESULTS)/mutants.txt
+
 lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated machine
 	@mkdir -p $(RESULTS)
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
@@ -103,10 +112,11 @@ release-check: $(VENV)/for-tests ## what must hold before a release; builds into
 
 lock: $(VENV)/for-run ## renews the lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools
-	for part in dev libvirt; do \
+	for part in dev libvirt mutants; do \
 		$(BIN)/python -c "$$REQUIREMENTS" $$part | CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/lock/bin/pip-compile \
 			--quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-annotate --no-emit-options \
-			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements-$$part.lock -; \
+			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+			$$([ $$part = dev ] || echo --constraint requirements-dev.lock) --output-file requirements-$$part.lock -; \
 	done
 
 clean: ## removes the environment, the lab's disks and what tests left
@@ -134,4 +144,9 @@ $(VENV)/for-tests: $(VENV)/made pyproject.toml requirements-dev.lock
 # compiled against libvirt's headers, so apart
 $(VENV)/with-libvirt: $(VENV)/for-tests requirements-libvirt.lock
 	$(PIP) install --require-hashes --requirement requirements-libvirt.lock
+	@touch $@
+
+# only what makes mutants: the versions of what the tests need stay
+$(VENV)/with-mutants: $(VENV)/with-libvirt requirements-mutants.lock
+	$(PIP) install --require-hashes --requirement requirements-mutants.lock
 	@touch $@

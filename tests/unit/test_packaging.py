@@ -22,7 +22,7 @@ TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
 RULES = sorted((ROOT / "udev").glob("*.rules"))
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = {name: (ROOT / f"requirements-{name}.lock").read_text() for name in ("dev", "libvirt")}
+LOCKS = {name: (ROOT / f"requirements-{name}.lock").read_text() for name in ("dev", "libvirt", "mutants")}
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,9 @@ def test_the_lock_files_are_what_the_project_asks_for() -> None:
     names = {re.split(r"[<>=~ ]", requirement)[0] for requirement in wanted}
     assert names <= set(re.findall(r"^([\w.-]+)==", LOCKS["dev"], re.MULTILINE)), "make lock"
     assert re.match(r"(#.*\n)*libvirt-python==", LOCKS["libvirt"]), "make lock"
+    assert re.search(r"^cosmic-ray==", LOCKS["mutants"], re.MULTILINE), "make lock"
+    both = [dict(re.findall(r"^([\w.-]+)==(\S+)", LOCKS[name], re.MULTILINE)) for name in ("dev", "mutants")]
+    assert all(both[0][name] == both[1][name] for name in both[0].keys() & both[1].keys()), "make lock"
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -71,6 +71,10 @@ class TestPool:
         assert after(card, {"medium": 1}).available == exactly(small=21, medium=5, large=1)
         assert after(card, {"medium": 2, "small": 1}).available == exactly(small=16, medium=4, large=1)
 
+    def test_of_a_type_that_is_wanted_no_times_nothing_is_made(self) -> None:
+        card = card_of(MBOCHS, {"small": 25, "medium": 6, "large": 1})
+        assert after(card, {"medium": 1, "small": 0}).made == {"medium": 1}
+
     def test_numbers_that_do_not_fit_one_stock_tell_nothing(self) -> None:
         card = card_of(MBOCHS, {"small": 25, "medium": 2, "large": 1})
         assert card.sharing is Sharing.UNKNOWN
@@ -189,9 +193,9 @@ class TestSizes:
 
     def test_memory_bounds_a_card_that_gives_no_numbers(self) -> None:
         types = [VgpuType(f"{size}Q", framebuffer_bytes=size * GIB) for size in (1, 12, 48)]
-        parents = tuple(VgpuParent(f"vf{number}", {kind.id: 1 for kind in types}) for number in range(32))
+        parents = tuple(VgpuParent(f"vf{number}", {kind.id: 1 for kind in types}) for number in range(64))
         bare = VgpuCard("card", Dialect.VENDOR, sharing=Sharing.SIZES, types=tuple(types), parents=parents)
-        assert {count.at_most for count in counts(counted(bare)).values()} == {32}
+        assert {count.at_most for count in counts(counted(bare)).values()} == {64}
         l40s = VgpuCard(
             "card",
             Dialect.VENDOR,
@@ -200,7 +204,9 @@ class TestSizes:
             parents=parents,
             memory_bytes=46068 << 20,
         )
-        assert [count.at_most for count in counts(counted(l40s)).values()] == [32, 4, 1]
+        assert [count.at_most for count in counts(counted(l40s)).values()] == [48, 4, 1], (
+            "of 48 GiB, without what error correction takes"
+        )
 
     @given(
         THERE,
