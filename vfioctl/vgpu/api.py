@@ -179,12 +179,14 @@ class VgpuApi:
         instances: Sequence[str],
         *,
         foreign: bool = False,
+        definition: bool = False,
         force_holders: bool = False,
         wait: float = 0.0,
         waiting: Waiting | None = None,
     ) -> Plan:
         """The plan that removes vGPUs, given by UUID, unique prefix of a UUID, or address of a VF.
 
+        `definition`: also definitions that vfioctl did not write, which takes `foreign`.
         `wait`: seconds to wait for holders; `waiting` is called meanwhile. Raises Foreign, DeviceInUse, BadSpec.
         """
         from vfioctl.inventory.model.values import subject
@@ -192,7 +194,7 @@ class VgpuApi:
 
         def intent() -> RemoveVgpuIntent:
             names = tuple(dict.fromkeys(subject(name) for name in self._whole_names(instances)))
-            return RemoveVgpuIntent(vgpus=names, foreign=foreign, force_holders=force_holders)
+            return RemoveVgpuIntent(vgpus=names, foreign=foreign, definition=definition, force_holders=force_holders)
 
         wanted = asked(intent)
         return until_released(lambda: self._plan(wanted), wait=wait, waiting=waiting)

@@ -11,9 +11,10 @@ from vfioctl.core.action import Context
 from vfioctl.core.change import Plan
 from vfioctl.errors import VerifyError
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPUS, changes_vfs, creates, removes
-from vfioctl.vgpu.model.report import left_in, report_of, vgpus_in
+from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, vgpus_in
 from vfioctl.vgpu.model.type_names import type_names_in
-from vfioctl.vgpu.model.vgpu import OURS, Dialect, Left, Vgpu, Vgpus
+from vfioctl.vgpu.model.vgpu import OURS, Definition, Dialect, Left, Vgpu, Vgpus
+from vfioctl.vgpu.probe.definitions import read_definitions
 from vfioctl.vgpu.probe.inventory import read_vgpus
 
 _PAUSE = 0.05
@@ -31,7 +32,7 @@ class VgpusReady:
         """
         created = {change.subject for change in plan.changes if creates(change)}
         if not created and not plan.changes_of(*VF_COUNTS):
-            return {}
+            return report_of_defined(_still_defined(context, plan))
         defined = {change.subject for change in plan.changes_of(DEFINITION)}
         names, until = type_names_in(plan), time.monotonic() + context.settle
         # during recovery the plan's own devices are still marked as wedged, but no write to them is pending
@@ -65,11 +66,21 @@ class VgpusReady:
         return lines
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
-        """The created vGPUs, and the remaining capacity, as lines of text."""
+        """The created vGPUs, the remaining capacity, and what is left of removed ones, as lines of text."""
         del subjects
-        from vfioctl.vgpu.render.changes import left_lines, vgpu_lines
+        from vfioctl.vgpu.render.changes import defined_lines, left_lines, vgpu_lines
 
-        return [*vgpu_lines(vgpus_in(report)), *left_lines(left_in(report))]
+        left, defined = left_in(report), still_defined_in(report)
+        return [*vgpu_lines(vgpus_in(report)), *left_lines(left), *defined_lines(defined)]
+
+
+def _still_defined(context: Context, plan: Plan) -> Mapping[str, Definition]:
+    """The definitions of removed mediated devices that are left, by UUID."""
+    removed = {change.subject for change in plan.changes if removes(change)}
+    found, _ = read_definitions(context.kernel, removed)
+    return {
+        each["uuid"]: Definition(each["path"], each["type"], each["start"], tuple(each["attributes"])) for each in found
+    }
 
 
 def _concerned(plan: Plan, cards: Sequence[str], found: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:

@@ -213,6 +213,28 @@ class TestRemove:
         assert "it is being removed" in again
 
 
+class TestDefinitions:
+    FILE = f"/etc/mdevctl.d/0000:08:00.4/{THERE}"
+
+    def test_a_vgpu_that_comes_back_at_boot_is_not_called_gone(self, run: Run) -> None:
+        answer = run(f"vgpu remove {THERE} --foreign --simulate a2")
+        assert f"stays defined in {self.FILE}: mdevctl creates it again at boot" in " ".join(answer.out.split())
+        line = answer.out.splitlines()[-1].removeprefix("vfioctl ")
+        assert run(f"{line} --simulate a2").code == 0
+        assert THERE not in run("vgpu list --simulate a2").out
+
+    def test_both_go_with_the_option(self, run: Run) -> None:
+        assert "--definition removes that too" in run(f"vgpu remove {THERE} --foreign --dry-run --simulate a2").out
+        failed(run(f"vgpu remove {THERE} --definition --json --simulate a2"), 4, "Foreign")
+        answer = run(f"vgpu remove {THERE} --foreign --definition --json --simulate a2")
+        assert (answer.code, answer.document["report"]) == (0, {})
+        assert THERE not in run("vgpu list --simulate a2").out
+
+    def test_what_is_left_is_in_the_json(self, run: Run) -> None:
+        report = run(f"vgpu remove {THERE} --foreign --json --simulate a2").document["report"]
+        assert report["still_defined"][THERE]["path"] == self.FILE
+
+
 class TestHolders:
     def test_the_first_characters_of_a_uuid_are_enough(self, run: Run) -> None:
         for words, devices in (

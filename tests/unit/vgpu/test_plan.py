@@ -107,7 +107,7 @@ def recorded(*names: str, persistent: bool = False) -> dict[str, Created]:
     return {name: Created(name, PF, f"{VF}/{KIND.id}", "t", persistent) for name in names}
 
 
-def remove(
+def remove(  # noqa: PLR0913 - one parameter for each option
     *there: Vgpu,
     names: tuple[Subject, ...] | None = None,
     texts: Mapping[str, str] | None = None,
@@ -116,10 +116,11 @@ def remove(
     unread: int = 0,
     foreign: bool = False,
     force: bool = False,
+    definition: bool = False,
 ) -> Plan:
     """Those vGPUs, all that are named."""
     going = names or tuple(Uuid(v.id) if "-" in v.id else PciAddress(v.id) for v in there)
-    intent = RemoveVgpuIntent(vgpus=going, foreign=foreign, force_holders=force)
+    intent = RemoveVgpuIntent(vgpus=going, foreign=foreign, definition=definition, force_holders=force)
     found = Holders(devices=(), holders=holders, unread=unread)
     return REGISTRY.plan(plan_remove(Vgpus((MDEV,), there), intent, FACTS, texts or {}, known, found))
 
@@ -400,7 +401,19 @@ class TestForgetting:
     def test_a_definition_of_others_stays_and_is_told(self) -> None:
         plan = remove(mdev(definition=self.DEFINED), known=recorded(ONE), texts={DEFINITION: self.TEXT})
         assert not [step for step in plan.steps if step.action == "file"]
-        assert any(f"stays defined in {DEFINITION}" in note for note in plan.notes)
+        assert any(f"stays defined in {DEFINITION}: mdevctl creates it again at boot" in note for note in plan.notes)
+        by_hand = Definition(DEFINITION, KIND.id, "manual")
+        plan = remove(mdev(definition=by_hand), known=recorded(ONE), texts={DEFINITION: self.TEXT})
+        assert any("mdevctl can start it again; --definition removes that too" in note for note in plan.notes)
+
+    def test_a_definition_of_others_goes_where_that_is_asked_for(self) -> None:
+        defined = mdev(definition=self.DEFINED)
+        with pytest.raises(Foreign, match=f"did not write {DEFINITION}"):
+            remove(defined, known=recorded(ONE), texts={DEFINITION: self.TEXT}, definition=True)
+        plan = remove(defined, known=recorded(ONE), texts={DEFINITION: self.TEXT}, definition=True, foreign=True)
+        assert effects(plan.steps)[1] == f"file {DEFINITION}"
+        assert plan.notes == ()
+        assert not REGISTRY.is_forged(plan)
 
     def test_what_is_only_defined_is_forgotten(self) -> None:
         defined = mdev(state=VgpuState.DEFINED, definition=self.DEFINED, owner=FOREIGN)

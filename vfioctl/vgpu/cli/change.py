@@ -135,6 +135,10 @@ def remove(  # noqa: PLR0913 - one parameter for each option
     ],
     *,
     foreign: Foreign = False,
+    definition: Annotated[
+        bool,
+        typer.Option("--definition", help="Also remove a definition that vfioctl did not write; needs --foreign."),
+    ] = False,
     wait: Wait = None,
     force_holders: ForceHolders = False,
     dry_run: DryRun = False,
@@ -144,13 +148,19 @@ def remove(  # noqa: PLR0913 - one parameter for each option
     """Remove vGPUs that are not in use: all of them, or none.
 
     vGPUs that vfioctl did not create are foreign, and are removed only with --foreign. For a vGPU in use, the command
-    fails and lists its users, because the kernel would wait for them without a timeout. The definition that creates
-    the vGPU at boot is removed too.
+    fails and lists its users, because the kernel would wait for them without a timeout. A definition that vfioctl
+    wrote is removed too. Any other definition stays, and may create the vGPU again at boot; --definition with --foreign
+    removes it.
     """
     session = opened(ctx)
     with Board() as board:
         plan = VgpuApi(session).plan_remove(
-            vgpus, foreign=foreign, force_holders=force_holders, wait=seconds_in(wait), waiting=board.show
+            vgpus,
+            foreign=foreign,
+            definition=definition,
+            force_holders=force_holders,
+            wait=seconds_in(wait),
+            waiting=board.show,
         )
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 

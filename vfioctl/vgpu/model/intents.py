@@ -86,10 +86,11 @@ class RemoveVgpuIntent(TakesDevices):
     verb: str = "vgpu remove"
     vgpus: tuple[Subject, ...]
     foreign: bool = Field(default=False, description="also vGPUs that vfioctl did not create")
+    definition: bool = Field(default=False, description="also definitions that vfioctl did not write")
 
     def title(self) -> str:
-        words = [self.verb, _listed(self.vgpus)]
-        return _with_options(words, foreign=self.foreign, force_holders=self.force_holders)
+        options = {"foreign": self.foreign, "definition": self.definition, "force_holders": self.force_holders}
+        return _with_options([self.verb, _listed(self.vgpus)], **options)
 
     def permits(self, plan: Plan) -> bool:
         """Whether the plan removes only the named vGPUs, and creates none."""

@@ -16,7 +16,7 @@ from vfioctl.core.value import Value
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.places import DEFINITIONS, OWN_DEFINITIONS
 from vfioctl.vgpu.model.kinds import is_uuid
-from vfioctl.vgpu.model.vgpu import VgpuType
+from vfioctl.vgpu.model.vgpu import Definition, VgpuType
 
 
 class OwnDefinition(Value):
@@ -65,6 +65,12 @@ def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping
 def vfs_text(physical: PciAddress, count: int) -> str:
     """The text of a definition in vfioctl's format, for the VFs of a PF."""
     return _text(OwnDefinition(device=physical, card=physical, vfs=count))
+
+
+def still_defined(uuid: str, definition: Definition) -> str:
+    """A sentence, without its full stop, about a definition that is left when its mediated device is removed."""
+    again = "creates it again at boot" if definition.start == "auto" else "can start it again"
+    return f"{uuid} stays defined in {definition.path}: mdevctl {again}"
 
 
 def _text(definition: OwnDefinition) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from vfioctl.vgpu.model.vgpu import Left, Vgpu
+from vfioctl.vgpu.model.vgpu import Definition, Left, Vgpu
 
-VGPUS, LEFT = "vgpus", "left"
+VGPUS, LEFT, STILL_DEFINED = "vgpus", "left", "still_defined"
 
 
 def report_of(vgpus: Iterable[Vgpu], left: Iterable[Left]) -> Mapping[str, Any]:
@@ -32,6 +32,21 @@ def vgpus_in(report: Mapping[str, Any]) -> tuple[Vgpu, ...]:
 def left_in(report: Mapping[str, Any]) -> tuple[Left, ...]:
     """The remaining capacity for the types of the vGPUs that a change created."""
     return _left().validate_python(report.get(LEFT, ()))
+
+
+def report_of_defined(defined: Mapping[str, Definition]) -> Mapping[str, Any]:
+    """The definitions of removed mediated devices that are left, by UUID, as plain JSON objects; empty for none."""
+    return {STILL_DEFINED: _definitions().dump_python(dict(defined), mode="json")} if defined else {}
+
+
+def still_defined_in(report: Mapping[str, Any]) -> Mapping[str, Definition]:
+    """The definitions of removed mediated devices that are left, by UUID."""
+    return _definitions().validate_python(report.get(STILL_DEFINED, {}))
+
+
+@cache
+def _definitions() -> TypeAdapter[dict[str, Definition]]:
+    return TypeAdapter(dict[str, Definition])
 
 
 @cache

@@ -11,7 +11,7 @@ from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.preconditions import described, holding, refuse
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
-from vfioctl.vgpu.model.persistent import definition_file, own_definition_file
+from vfioctl.vgpu.model.persistent import definition_file, own_definition_file, still_defined
 from vfioctl.vgpu.model.type_names import type_name_facts
 from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, Vgpus, VgpuState
 from vfioctl.vgpu.plan.create import PARAMETERS, PLACEMENT, Facts, Texts
@@ -39,11 +39,13 @@ def plan_remove(
     named = dict.fromkeys(intent.vgpus)
     absent = [name for name in named if name not in there and texts.get(own_definition_file(name))]
     going = [_vgpu_named(found, name) for name in named if name not in absent]
+    persistent = {each.id for each in created.values() if each.persistent}
     _refuse(going, intent, found)
+    _refuse_definitions([vgpu for vgpu in going if vgpu.id not in persistent], intent)
     held = [holder for holder in holders.refusing if holder.kind not in intent.ignores]
     refuse(holding(held, intent.vgpus, intent), ())
-    persistent = {each.id for each in created.values() if each.persistent}
-    changes = [c for vgpu in going for c in _removed(vgpu, texts, persistent=vgpu.id in persistent)]
+    undefined = {vgpu.id for vgpu in going if intent.definition} | persistent
+    changes = [c for vgpu in going for c in _removed(vgpu, texts, undefined=vgpu.id in undefined)]
     for name in absent:
         file = own_definition_file(name)
         changes.append(definition_change(file, name, texts[file], ""))
@@ -86,6 +88,17 @@ def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent, found: Vgpus) -> None:
         )
 
 
+def _refuse_definitions(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
+    """Raises Foreign if one of `going` has a definition that vfioctl did not write."""
+    written = [vgpu.definition.path for vgpu in going if vgpu.definition]
+    if written and intent.definition and not intent.foreign:
+        raise Foreign(
+            f"vfioctl did not write {', '.join(written)}",
+            hint="whoever wrote it may still need it; --foreign removes it all the same",
+            facts={"foreign": written},
+        )
+
+
 def _refuse_lasting(vgpu: Vgpu, found: Vgpus) -> None:
     """Raises DeviceInUse or BadSpec for a vGPU that cannot be removed by itself."""
     if vgpu.state is VgpuState.WEDGED:
@@ -109,8 +122,11 @@ def _refuse_lasting(vgpu: Vgpu, found: Vgpus) -> None:
         )
 
 
-def _removed(vgpu: Vgpu, texts: Texts, *, persistent: bool) -> Iterator[Change]:
-    """The changes of the vGPU, its parameters (needed for a rollback), and its definition if vfioctl wrote it."""
+def _removed(vgpu: Vgpu, texts: Texts, *, undefined: bool) -> Iterator[Change]:
+    """The changes of the vGPU, its parameters (needed for a rollback), and its definition.
+
+    `undefined`: also a definition in mdevctl's format.
+    """
     subject, defined = vgpu.id, vgpu.state is VgpuState.DEFINED
     mdev = vgpu.dialect is Dialect.MDEV
     if not defined and mdev:
@@ -127,14 +143,13 @@ def _removed(vgpu: Vgpu, texts: Texts, *, persistent: bool) -> Iterator[Change]:
                 yield change
     defined_in = vgpu.definition.path if vgpu.definition and mdev else ""
     file = defined_in or definition_file(subject, vgpu.parent)
-    if (persistent or defined or not mdev) and texts.get(file):  # a definition in vfioctl's format is always removed
+    if (undefined or defined or not mdev) and texts.get(file):  # a definition in vfioctl's format is always removed
         yield definition_change(file, subject, texts[file], "")
 
 
 def _stay_defined(going: list[Vgpu], changes: list[Change]) -> list[str]:
     files = {change.name for change in changes}
+    stay = (vgpu for vgpu in going if vgpu.definition and vgpu.definition.path not in files)
     return [
-        f"{vgpu.id} stays defined in {vgpu.definition.path}: it comes back when that is started"
-        for vgpu in going
-        if vgpu.definition and vgpu.definition.path not in files
+        f"{still_defined(vgpu.id, vgpu.definition)}; --definition removes that too" for vgpu in stay if vgpu.definition
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vfioctl.console.columns import Column, Layout
 from vfioctl.console.words import plain
-from vfioctl.vgpu.model.vgpu import Dialect, Left, Vgpu
+from vfioctl.vgpu.model.persistent import still_defined
+from vfioctl.vgpu.model.vgpu import Definition, Dialect, Left, Vgpu
 from vfioctl.vgpu.render.listing import count_words
 
 _WIDE = 1000
@@ -24,6 +25,13 @@ def left_lines(left: Iterable[Left]) -> Iterator[str]:
     for each in left:
         room = "no room for more" if each.available.at_most == 0 else f"room for {count_words(each.available)} more"
         yield plain(f"{each.card} has {room} of {each.profile or each.type}")
+
+
+def defined_lines(defined: Mapping[str, Definition]) -> Iterator[str]:
+    """One line for each removed vGPU that is still defined, and one with the command that removes the definition."""
+    for uuid, definition in defined.items():
+        yield plain(f"{still_defined(uuid, definition)}; to remove that too:")
+        yield f"vfioctl vgpu remove {uuid} --definition --foreign"
 
 
 def _row(vgpu: Vgpu) -> tuple[str, str, str, str, str]:
