@@ -5,7 +5,7 @@ Reads only the vGPUs and functions that the intent concerns: creating a vGPU tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vfioctl.core.change import Draft, Fact, Intent
@@ -21,10 +21,12 @@ from vfioctl.vgpu.model.lookup import cards_called
 from vfioctl.vgpu.model.persistent import definition_file, own_definition_file
 from vfioctl.vgpu.model.recorded import Recorded
 from vfioctl.vgpu.model.vgpu import Vgpus, VgpuState
+from vfioctl.vgpu.placement.reserved import Reserved, reserved_mdevs
 from vfioctl.vgpu.plan.create import choose, plan_create
 from vfioctl.vgpu.plan.remove import plan_remove
 from vfioctl.vgpu.plan.sriov import plan_profile, plan_vfs
 from vfioctl.vgpu.probe.concerned import cards_of, physical_function, read_concerned, texts_of
+from vfioctl.vgpu.probe.persistent import read_own_definitions
 
 
 class Planning:
@@ -40,14 +42,22 @@ class Planning:
         return _PLANNERS[type(intent)](self, intent)
 
     def create(self, intent: CreateVgpuIntent) -> Draft:
-        found = read_concerned(self._kernel, self._recorded, None, intent.uuids)
-        chosen, names = choose(found, intent)
+        found = read_concerned(self._kernel, self._recorded, None, None)
+        chosen, names = choose(found, intent, (*reserved_mdevs(found), *self._reserved_vfs(found)))
         used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
         intent = intent.model_copy(update={"uuids": used})
         facts = self._facts(name for place in chosen.places for name in (place.card, place.parent))
         files = [definition_file(name, place.parent) for place, name in zip(chosen.places, names, strict=True)]
         texts = texts_of(self._kernel, files if intent.persistent else ())
         return plan_create(found, intent, chosen, names, facts, texts)
+
+    def _reserved_vfs(self, found: Vgpus) -> Iterator[Reserved]:
+        """The VFs that a definition gives a vGPU type at boot, and that have none now."""
+        there = {vgpu.id for vgpu in found.instances}
+        definitions, _ = read_own_definitions(self._kernel)
+        for each in definitions:
+            if each.vfs is None and each.device not in there:
+                yield Reserved(each.device, each.device, each.name or each.type or "")
 
     def remove(self, intent: RemoveVgpuIntent) -> Draft:
         wanted = intent.vgpus

@@ -20,6 +20,7 @@ from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.ledger import recorded
+from vfioctl.vgpu.model.persistent import definition_text
 from vfioctl.vgpu.model.report import left_in, vgpus_in
 from vfioctl.vgpu.model.strategy import Strategy
 
@@ -293,3 +294,48 @@ def test_an_intent_is_planned_again_alike(fast_folder: Path, host_name: str, ask
     assert host.replan(host.read_plan(plan.model_dump_json())) == plan
     assert plan.intent.title()
     assert plan.intent.undone_by(plan)
+
+
+# -- room for what is created at boot --------------------------------------------------------------------
+
+
+class TestRoomForWhatIsCreatedAtBoot:
+    LATER = "0d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d"
+
+    def defined(self, tree: Tree, parent: str, kind: str, start: str = "auto") -> None:
+        tree.put(f"/etc/mdevctl.d/{parent}/{self.LATER}", definition_text(kind, {}).replace("auto", start))
+
+    def test_another_vf_is_taken_than_the_one_of_a_definition(self, fast_folder: Path) -> None:
+        tree = copy(beginning("a2"))
+        host = machine(tree, fast_folder / "a2.db")
+        (usual,) = host.vgpu.plan_create("A2-4C").changes
+        parent, _, kind = usual.after.partition("/")
+        self.defined(tree, parent, kind, start="manual")
+        assert host.vgpu.plan_create("A2-4C").changes[0].after == usual.after, "nothing starts that by itself"
+        self.defined(tree, parent, kind)
+        plan = host.vgpu.plan_create("A2-4C")
+        assert plan.changes[0].after.partition("/")[0] != parent
+        (note,) = (note for note in plan.notes if note.startswith("room is kept for "))
+        assert f"{self.LATER} on {parent}" in note
+
+    def test_it_is_taken_where_there_is_no_other_or_it_is_named(self, fast_folder: Path) -> None:
+        tree = copy(beginning("t4"))
+        host = machine(tree, fast_folder / "t4.db")
+        self.defined(tree, T4, "nvidia-319")
+        assert any("room is kept" in note for note in host.vgpu.plan_create("T4-4C", count=3).notes)
+        plan = host.vgpu.plan_create("T4-4C", count=4)
+        assert f"this takes the room of {self.LATER} on {T4}, which definitions create at boot" in plan.notes
+        itself = host.vgpu.plan_create("T4-4C", uuids=(self.LATER,), parent=T4)
+        assert not any("room" in note and "boot" in note for note in itself.notes)
+
+    def test_a_vf_with_a_definition_of_vfioctl_is_left_too(self, fast_folder: Path) -> None:
+        tree = copy(beginning("l40s"))
+        host = machine(tree, fast_folder / "l40s.db")
+        (usual,) = host.vgpu.plan_create("L40S-12Q").changes
+        text = f'{{"device": "{usual.subject}", "card": "{L40S}", "type": "{usual.after}"}}'
+        tree.put(f"/etc/vfioctl/vgpu.d/{usual.subject}.json", text)
+        plan = host.vgpu.plan_create("L40S-12Q")
+        assert plan.changes[0].subject != usual.subject
+        assert any(f"room is kept for {usual.subject}" in note for note in plan.notes)
+        (at_boot,) = host.vgpu.plan_create("L40S-12Q", parent=usual.subject).changes
+        assert at_boot == usual

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact
-from vfioctl.errors import BadSpec, DeviceInUse
+from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
+from vfioctl.vgpu.model.lookup import long_address
 from vfioctl.vgpu.model.persistent import definition_file, definition_text, vgpu_text
 from vfioctl.vgpu.model.type_names import type_name_facts
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
+from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept
 from vfioctl.vgpu.plan.definitions import definition_change
 from vfioctl.vgpu.resources.parameter import Parameter
 
@@ -24,10 +27,38 @@ Texts = Mapping[str, str]
 """The current text of each definition file that the plan may change, by path."""
 
 
-def choose(found: Vgpus, intent: CreateVgpuIntent) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
-    """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice."""
-    chosen = placed(
-        found.cards,
+def choose(
+    found: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved] = ()
+) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
+    """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice.
+
+    `reserved`: vGPUs that are created at boot, whose room is taken only if there is no other.
+    """
+    chosen = _placed_beside(found, intent, reserved)
+    mdev = {card.id for card in found.cards if card.dialect is Dialect.MDEV}
+    if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
+        given = len(intent.uuids)
+        raise BadSpec(f"{intent.count} vGPUs need as many UUIDs, and there are {given}", hint="one for each")
+    uuids = iter(intent.uuids)
+    return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
+
+
+def _placed_beside(found: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
+    given = {*intent.uuids, long_address(intent.parent or "")}
+    others = [each for each in reserved if each.name not in given]
+    kept = kept_for(found.cards, intent.type, others)
+    if not kept:
+        return _placed(found.cards, intent)
+    try:
+        chosen, why = _placed(with_room_kept(found.cards, others), intent), f"room is kept for {kept}"
+    except NoCapacity:
+        chosen, why = _placed(found.cards, intent), f"this takes the room of {kept}"
+    return replace(chosen, why=(*chosen.why, f"{why}, which definitions create at boot"))
+
+
+def _placed(cards: Sequence[VgpuCard], intent: CreateVgpuIntent) -> Placement:
+    return placed(
+        cards,
         intent.type,
         intent.count,
         parent=intent.parent,
@@ -35,12 +66,6 @@ def choose(found: Vgpus, intent: CreateVgpuIntent) -> tuple[Placement, tuple[Uui
         strategy=intent.placement,
         exclude=intent.exclude,
     )
-    mdev = {card.id for card in found.cards if card.dialect is Dialect.MDEV}
-    if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
-        given = len(intent.uuids)
-        raise BadSpec(f"{intent.count} vGPUs need as many UUIDs, and there are {given}", hint="one for each")
-    uuids = iter(intent.uuids)
-    return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
 
 
 def plan_create(

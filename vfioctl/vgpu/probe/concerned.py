@@ -20,13 +20,19 @@ CAPABILITIES = "/proc/driver/nvidia/capabilities"
 
 
 def read_concerned(
-    kernel: Reader, recorded: Recorded, cards: Collection[str] | None, names: Iterable[str] = (), *, types: bool = True
+    kernel: Reader,
+    recorded: Recorded,
+    cards: Collection[str] | None,
+    names: Iterable[str] | None = (),
+    *,
+    types: bool = True,
 ) -> Vgpus:
-    """The vGPUs of `cards` (None: of all) with their owners. `names`: UUIDs whose definitions are read.
+    """The vGPUs of `cards` with their owners. `names`: UUIDs whose definitions are read. None means all of both.
 
     `types`: see `VgpuScan`.
     """
-    found = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=set(names), types=types)
+    defined = None if names is None else set(names)
+    found = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=defined, types=types)
     return with_owners(found, recorded.created, recorded.wedged)
 
 
