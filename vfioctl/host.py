@@ -166,6 +166,13 @@ class Host:
         """Read a plan from JSON. Raises BadDocument."""
         return self.session.registry.read_plan(text)
 
+    def read_plans(self, text: str | bytes) -> tuple[Plan, ...] | None:
+        """Read the plans in the JSON of a dry run that makes several, in order; None for any other document.
+
+        Raises BadDocument.
+        """
+        return self.session.registry.read_plans(text)
+
     def replan(self, saved: Plan) -> Plan:
         """Plan the saved plan's intent again and return the result, which must equal the saved plan.
 

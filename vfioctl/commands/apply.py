@@ -1,17 +1,22 @@
 """`vfioctl apply`: runs a saved plan, after planning it again to verify it. May not run a plan that differs."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from vfioctl.console.changes import carry_out
+from vfioctl.console.changes import carry_out, confirm_all, progress_lines, reporting, tell
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
+from vfioctl.console.output import emit, emit_json
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Plan
 
 app = typer.Typer(add_completion=False)
 
@@ -37,18 +42,40 @@ def apply(
 ) -> None:
     """Run a plan that was saved with --dry-run --json.
 
-    A plan whose facts no longer hold is refused as stale; make a new one then.
+    A plan whose facts no longer hold is refused as stale; make a new one then. The plans that vgpu restore saves are
+    run one after another, up to the first that fails.
     """
     data = _read(plan_file)
     session = opened(ctx)
     host = Host(session)
     try:
-        saved = host.read_plan(data)
+        several = host.read_plans(data)
+        saved = (host.read_plan(data),) if several is None else several
     except BadDocument as error:
         error.message = f"{plan_file}: {error.message}"
         error.hint = error.hint or _HINT
         raise
-    carry_out(session, host.replan(saved), yes=yes, as_json=as_json)
+    if several is None:
+        carry_out(session, host.replan(*saved), yes=yes, as_json=as_json)
+    else:
+        _carry_out_all(host, saved, yes=yes, as_json=as_json)
+
+
+def _carry_out_all(host: Host, plans: "Sequence[Plan]", *, yes: bool, as_json: bool) -> None:
+    """Run the plans one after another, as `carry_out` runs one."""
+    session = host.session
+    if not yes:
+        confirm_all(session, lambda: [plan for plan in map(host.replan, plans) if not plan.nothing_to_do])
+    outcomes = []
+    with reporting():
+        for saved in plans:
+            outcomes.append(session.apply(host.replan(saved), progress=progress_lines(session)))
+            if not as_json:
+                tell(session, outcomes[-1], as_json=False)
+    if as_json:
+        emit_json({"outcomes": [outcome.model_dump(mode="json") for outcome in outcomes]})
+    elif not plans:
+        emit("Nothing to do.")
 
 
 def _read(name: str) -> bytes:

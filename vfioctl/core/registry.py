@@ -172,6 +172,15 @@ class Registry:
                 ) from None
             raise BadDocument(f"not a plan: {first_problem(error)}") from None
 
+    def read_plans(self, text: str | bytes) -> tuple[Plan, ...] | None:
+        """Read the plans of a dry run that makes several; None if the document is not of that form.
+
+        Raises BadDocument.
+        """
+        document = _document(text)
+        found = document.get("plans") if "steps" not in document else None
+        return tuple(self.read_plan(json.dumps(each)) for each in found) if isinstance(found, list) else None
+
     def is_forged(self, plan: Plan) -> bool:
         """Return whether the steps do not follow from the changes, or the verb does not permit the changes."""
         if len({change.key for change in plan.changes}) < len(plan.changes):
@@ -199,9 +208,15 @@ def _effect(step: Step) -> tuple[object, ...]:
 
 
 def _version(text: str | bytes) -> int | None:
+    document = _document(text)
+    version = document.get("version") if "steps" in document else None
+    return version if isinstance(version, int) else None
+
+
+def _document(text: str | bytes) -> Mapping[str, object]:
+    """Return the JSON object in the text; an empty one if there is none."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return None
-    version = document.get("version") if isinstance(document, dict) and "steps" in document else None
-    return version if isinstance(version, int) else None
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -149,6 +149,20 @@ class TestAll:
         assert (answer.code, answer.document["outcomes"]) == (0, [])
         assert form(cut.tree) == before
 
+    def test_a_dry_run_is_saved_and_applied(self, mediated: BootableHost, run: Run, tmp_path: Path) -> None:
+        before = mediated.tree.directories[MDEVS] - {UUIDS[2]}
+        mediated.boots()
+        file = tmp_path / "plans.json"
+        file.write_text(restored(run, mediated, "--dry-run", "--json").out)
+        answer = run(f"apply {file} --json --simulate", str(mediated.file))
+        assert answer.code == 0, answer.err
+        assert made(answer) == [*UUIDS[:2]]
+        assert mediated.tree.directories[MDEVS] == before
+        again = run(f"apply {file} --json --simulate", str(mediated.file))
+        assert again.code != 0, "each of them exists"
+        file.write_text(restored(run, mediated, "--dry-run", "--json").out)
+        assert run(f"apply {file} --simulate", str(mediated.file)).out == "Nothing to do.\n"
+
     def test_mediated_devices_with_their_parameters_and_no_others(self, mediated: BootableHost, run: Run) -> None:
         mediated.boots()
         assert restored(run, mediated).code == 0
