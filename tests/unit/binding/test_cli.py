@@ -328,3 +328,21 @@ class TestRecovery:
         monkeypatch.delenv("VFIOCTL_FAULTS")
         assert answer.code == 7
         return answer
+
+
+def test_a_gpu_is_bound_although_nvml_is_unusable(run: Run, tmp_path: Path) -> None:
+    """The dry run shows which step may fail and why; the result shows that it failed."""
+    host, reason = tmp_path / "busy.host", "driver and library versions differ: reload the driver or reboot"
+    text = (ROOT / "tests" / "hosts" / "busy.host").read_text()
+    host.write_text(text.replace("\n#end", f"\nsim:nvml error = {reason}\n#end"))
+    at = f"gpu3 --simulate {host}"
+    shown = run(f"bind {at} --dry-run")
+    assert "(may fail: NVML does not tell the mode" in shown.out
+    assert f"mode of 0000:04:00.0 is unknown ({reason})" in " ".join(shown.out.split())
+    done = run(f"bind {at} --yes")
+    assert done.code == 0
+    assert f"- the persistence mode of 0000:04:00.0 cannot be set: {reason}" in " ".join(done.out.split())
+    assert run(f"unbind {at} --yes").code == 0
+    assert f"unknown: NVML: no facts from the NVIDIA driver: {reason}" in " ".join(
+        run(f"inventory --simulate {host}").out.split()
+    )
