@@ -114,6 +114,16 @@ def test_an_answer_of_no_changes_nothing(run: Run, before: str, line: str) -> No
     assert run(f"history --json --simulate {host}").document == changes
 
 
+@pytest.mark.parametrize(("before", "line"), ASKING)
+def test_without_a_terminal_nothing_is_asked(run: Run, before: str, line: str) -> None:
+    for each in filter(None, before.split(";")):
+        assert run(each).code == 0
+    answer = run(line)
+    assert answer.code == 0
+    assert "Continue?" not in answer.err
+    assert run(f"history --json --simulate {line.rsplit(maxsplit=1)[-1]}").document["entries"]
+
+
 def test_a_signal_at_the_question_has_its_exit_code(run: Run) -> None:
     ours, theirs = pty.openpty()
     program = [sys.executable, "-c", CONSOLE, "bind", GPU, "--simulate", "laptop"]

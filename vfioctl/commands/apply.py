@@ -1,5 +1,6 @@
 """`vfioctl apply`: runs a saved plan, after planning it again to verify it. May not run a plan that differs."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def apply(
         several = host.read_plans(data)
         saved = (host.read_plan(data),) if several is None else several
     except BadDocument as error:
-        error.message = f"{plan_file}: {error.message}"
+        error.message = f"{'stdin' if plan_file == '-' else plan_file}: {_instead(data) or error.message}"
         error.hint = error.hint or _HINT
         raise
     if several is None:
@@ -76,6 +77,17 @@ def _carry_out_all(host: Host, plans: "Sequence[Plan]", *, yes: bool, as_json: b
         emit_json({"outcomes": [outcome.model_dump(mode="json") for outcome in outcomes]})
     elif not plans:
         emit("Nothing to do.")
+
+
+def _instead(data: bytes) -> str:
+    """Return what a failed command has left in place of a plan; empty for anything else."""
+    if not data.strip():
+        return "not a plan: it is empty"
+    try:
+        message = json.loads(data)["error"]["message"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ""
+    return f"not a plan, but a failure: {message}"
 
 
 def _read(name: str) -> bytes:

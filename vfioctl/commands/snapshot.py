@@ -8,6 +8,7 @@ import typer
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.output import emit_file, refuse_to_replace, say, write_whole
+from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 
 app = typer.Typer(add_completion=False)
@@ -22,7 +23,9 @@ app = typer.Typer(add_completion=False)
 def snapshot(
     ctx: typer.Context,
     *,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it to FILE.")] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE|-", help="Write it to FILE; - is stdout, the default.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write this host down as one text file.
@@ -30,13 +33,16 @@ def snapshot(
     Serial numbers, MAC addresses, UUIDs and host names are left out, so you can attach the file to a bug report. Files
     that could not be read are listed on stderr.
     """
-    if output is not None:
-        refuse_to_replace(output, force=force, otherwise="without -o the snapshot goes to stdout")
+    if output == "":
+        raise BadSpec("-o needs the name of a file", hint="without -o the snapshot goes to stdout")
+    file = None if output in (None, "-") else Path(str(output))
+    if file is not None:
+        refuse_to_replace(file, force=force, otherwise="without -o the snapshot goes to stdout")
     text, unread = Host(opened(ctx)).snapshot()
-    if output is None:
+    if file is None:
         emit_file(text)
     else:
-        write_whole(output, text.encode())
+        write_whole(file, text.encode())
     for path in unread:
         say(f"not read: {path}")
     if unread:

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from vfioctl.console.choice import on_this_host
 from vfioctl.console.columns import Column, Layout, Whole, fact_grid, note_lines
 from vfioctl.console.plan_page import change_rows, clock, part, step_lines
 from vfioctl.console.words import UNKNOWN, plain
@@ -51,7 +52,7 @@ def change_page(entry: JournalEntry, registry: Registry) -> RenderableType:
         fact_grid(_about(entry), style="bold"),
         *part("What changes", change_rows(plan.changes, registry)),
         *part("Steps", step_lines(plan.steps, registry)),
-        *part("Undone by", (Whole(plain(line)) for line in undone)),
+        *part("Undone by", (Whole(plain(on_this_host(line))) for line in undone)),
         *note_lines(plan.notes),
     )
 

@@ -6,6 +6,7 @@ Subsystems write their own records in the same transactions (`Records`).
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -74,7 +75,8 @@ class Journal:
 
     def entries(self, *, most: int = -1, since: str = "") -> tuple[JournalEntry, ...]:
         """Return at most `most` entries that began at `since` or later, the newest first; all if `most` is negative."""
-        return self.store.read(lambda db: tuple(map(self._entry, db.execute(_NEWEST, (since, most)))), ())
+        limit = min(most, sys.maxsize)  # SQLite's largest integer
+        return self.store.read(lambda db: tuple(map(self._entry, db.execute(_NEWEST, (since, limit)))), ())
 
     def needed(self) -> frozenset[int]:
         """Return the numbers of the entries that records refer to: unfinished ones, and what `unbind` must know."""

@@ -171,7 +171,10 @@ class TestPlanFiles:
         ("damage", "said"),
         [
             (lambda text: text[:200], "EOF"),
-            (lambda _: "", "EOF"),
+            (lambda _: "", "it is empty"),
+            (lambda _: "\n", "it is empty"),
+            (lambda _: '{"error": {"message": "the reason"}}', "a failure: the reason"),
+            (lambda _: '{"error": "odd"}', "id is missing"),
             (lambda _: "[]", "it is no object"),
             (lambda _: "{}", "id is missing"),
             (lambda text: text.replace("vfio-pci", "vfio-pcj"), "edited or cut short"),
@@ -182,7 +185,22 @@ class TestPlanFiles:
             (lambda _: "[" * 100_000, "recursion"),
             (lambda _: "\x00\x1b[2J", "no JSON"),
         ],
-        ids=["cut", "empty", "list", "object", "edited", "version", "more", "path", "large", "deep", "binary"],
+        ids=[
+            "cut",
+            "empty",
+            "blank",
+            "failure",
+            "error",
+            "list",
+            "object",
+            "edited",
+            "version",
+            "more",
+            "path",
+            "large",
+            "deep",
+            "binary",
+        ],
     )
     def test_damaged(self, run: Run, plan: Path, damage: object, said: str) -> None:
         assert callable(damage)
@@ -255,7 +273,13 @@ class TestSnapshots:
         assert not [file for file in tmp_path.iterdir() if file.name != "state"]
 
     def test_into_no_directory(self, run: Run, tmp_path: Path) -> None:
-        assert run(f"snapshot --host laptop -o {tmp_path}/no/mine.host").code == 3
+        assert run(f"snapshot --host laptop -o {tmp_path}/no/mine.host").code == 2
+
+    def test_to_stdout_by_name(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert run("snapshot --host laptop -o -").out == run("snapshot --host laptop").out
+        assert not (tmp_path / "-").exists()
+        assert run("snapshot --host laptop -o", "").code == 2
 
     def test_name_what_was_not_read(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vfioctl.host.Host.snapshot", lambda _host: ("text", ("/sys/a", "/sys/b")))

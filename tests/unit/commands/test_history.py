@@ -79,6 +79,7 @@ class TestList:
         assert numbers(run, "--since 2d") == [2]
         assert numbers(run, "--since 4d") == [2, 1]
         assert numbers(run, "--since 2d -n 5") == [2]
+        assert numbers(run, f"-n {10**30}") == [2, 1]
         assert run("history --since 0s --simulate laptop").out == "No such changes.\n"
 
     def test_of_a_device(self, run: Run) -> None:
