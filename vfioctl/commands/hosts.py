@@ -1,25 +1,27 @@
-"""`vfioctl hosts`: lists and resets the bundled hosts, for trying commands. May not touch this machine."""
+"""`vfioctl hosts`: lists and resets the bundled hosts, and reboots simulated ones. May not touch this machine."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import Command, Group
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit, emit_json
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(name="hosts", cls=Group, add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(
-    cls=Command,
+@app.callback(
+    invoke_without_command=True,
     epilog="""[bold]Examples[/]
   vfioctl hosts
   vfioctl inventory --simulate workstation
-  vfioctl hosts --reset workstation""",
+  vfioctl hosts --reset workstation
+  vfioctl hosts reboot workstation""",
 )
 def hosts(
+    ctx: typer.Context,
     *,
     reset: Annotated[
         str | None, typer.Option("--reset", metavar="NAME", help="Restore a simulated host to its initial state.")
@@ -32,6 +34,8 @@ def hosts(
     """
     from vfioctl.kernel.recorded.bundled import bundled_hosts, reset_simulated
 
+    if ctx.invoked_subcommand is not None:
+        return
     if reset is not None:
         file = reset_simulated(reset)
         emit_json({"name": reset, "file": file}) if as_json else emit(f"{reset} was restored to its initial state.")
@@ -43,6 +47,32 @@ def hosts(
     from vfioctl.console.columns import fact_grid
 
     draw(fact_grid(bundled.items(), style="bold"))
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl hosts reboot hgx8""",
+)
+def reboot(
+    host: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A simulated host: a bundled name or its file.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Reboot a simulated host.
+
+    It gets a new boot id. Drivers, settings, VFs and mediated devices are as they were before its first change; writes
+    that never returned have ended. The ledger and persistent definitions stay; `vfioctl recover` closes changes that
+    the reboot cut short.
+    """
+    from uuid import uuid4
+
+    from vfioctl.kernel.recorded.bundled import simulated_file
+    from vfioctl.kernel.simulated.host import Simulated
+
+    file, boot_id = simulated_file(host), str(uuid4())
+    Simulated.at(file).reboot(boot_id)
+    emit_json({"name": host, "file": file, "boot_id": boot_id}) if as_json else emit(f"{host} was rebooted.")
 
 
 def _about(file: Path) -> str:

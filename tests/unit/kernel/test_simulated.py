@@ -21,7 +21,7 @@ from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.bundled import bundled_hosts, reset_simulated, simulated_file
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
-from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath, parse_fault
+from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, parse_fault
 from vfioctl.kernel.simulated.host import Simulated, replace
 from vfioctl.kernel.simulated.rules import driver_of
 
@@ -137,7 +137,12 @@ class TestRules:
 class TestFaults:
     @pytest.mark.parametrize(
         ("text", "fault"),
-        [("1:EBUSY", Fault(1, "errno", errno.EBUSY)), ("12:hang", Fault(12, HANG)), ("3:die", Fault(3, DIE))],
+        [
+            ("1:EBUSY", Fault(1, "errno", errno.EBUSY)),
+            ("12:hang", Fault(12, HANG)),
+            ("12:hang-then-return", Fault(12, HANG_THEN_RETURN)),
+            ("3:die", Fault(3, DIE)),
+        ],
     )
     def test_are_written_in_one_word(self, text: str, fault: Fault) -> None:
         assert parse_fault(text) == fault
@@ -156,6 +161,7 @@ class TestFaults:
             "1:ebusy",
             "9999999:die",
             "1:errorcode",
+            "1:hang-then-",
             "\u0661:die",
             "1:E" + "X" * 10_000,
         ],

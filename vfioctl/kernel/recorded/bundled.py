@@ -40,6 +40,7 @@ def reset_simulated(name: str) -> Path:
         )
     file = simulated_file(name)
     _copy(bundled_hosts()[name], file)
+    boot_file(file).unlink(missing_ok=True)
     ledger = beside(file)
     for ending in ("", "-wal", "-shm", ".lock"):
         ledger.with_name(ledger.name + ending).unlink(missing_ok=True)
@@ -49,6 +50,11 @@ def reset_simulated(name: str) -> Path:
 def beside(file: Path) -> Path:
     """The ledger beside a host's file: another host never uses this machine's ledger."""
     return file.with_name(f"{file.name}.ledger.db")
+
+
+def boot_file(file: Path) -> Path:
+    """The copy of a simulated host's file from before its first change: what a reboot leads back to."""
+    return file.with_name(f"{file.name}.boot")
 
 
 def _copy(original: Path, file: Path) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from vfioctl.errors import BadSpec
 
-HANG, DIE = "hang", "die"
+HANG, HANG_THEN_RETURN, DIE = "hang", "hang-then-return", "die"
+_KINDS = (HANG, HANG_THEN_RETURN, DIE)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """At the `at`-th write (from 1): it fails with an errno, it never returns, or the process dies just after it."""
+    """At the `at`-th write (from 1): it fails with an errno, it never returns, it returns only after
+    vfioctl has given it up, or the process dies just after it."""
 
     at: int
     kind: str
@@ -25,9 +27,9 @@ class SimulatedDeath(BaseException):
 
 
 def parse_fault(text: str) -> Fault:
-    """`3:EBUSY`, `3:hang` or `3:die`. Raises BadSpec."""
-    match = re.fullmatch(r"([0-9]{1,6}):(hang|die|E[A-Z0-9]+)", text, re.ASCII)
-    errno = getattr(errnos, match[2], 0) if match and match[2] not in (HANG, DIE) else 0
-    if match is None or (match[2] not in (HANG, DIE) and not errno):
-        raise BadSpec(f"not a fault: {text[:40]!r}", hint="write it as 3:EBUSY, 3:hang or 3:die")
+    """`3:EBUSY`, `3:hang`, `3:hang-then-return` or `3:die`. Raises BadSpec."""
+    match = re.fullmatch(r"([0-9]{1,6}):(hang|hang-then-return|die|E[A-Z0-9]+)", text, re.ASCII)
+    errno = getattr(errnos, match[2], 0) if match and match[2] not in _KINDS else 0
+    if match is None or (match[2] not in _KINDS and not errno):
+        raise BadSpec(f"not a fault: {text[:40]!r}", hint="write it as 3:EBUSY, 3:hang, 3:hang-then-return or 3:die")
     return Fault(int(match[1]), match[2] if not errno else "errno", errno)

@@ -22,15 +22,16 @@ from vfioctl.kernel.protocol import (
     Prefixes,
     Unanswered,
 )
+from vfioctl.kernel.recorded.bundled import boot_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
-from vfioctl.kernel.recorded.tree import ROOTS, Tree, form
+from vfioctl.kernel.recorded.tree import Tree, form
 from vfioctl.kernel.simulated import blocking, rules, surroundings
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
-from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.reboot import BOOT_ID, KEPT_ROOTS, rebooted
 from vfioctl.kernel.simulated.refusal import WouldBlock
 
 T = TypeVar("T")
-_WRITABLE_ROOTS = tuple(root for root in ROOTS if root.startswith("/etc/"))
 
 
 class Simulated(Recorded):
@@ -170,7 +171,7 @@ class Simulated(Recorded):
 
     def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):
-            if not path.startswith(_WRITABLE_ROOTS):
+            if not path.startswith(KEPT_ROOTS):
                 raise HostError(f"{path} could not be written: a simulated host has no such directory")
             there = self.tree.resolve(path, follow_last=False)
             self.tree.remove(there)
@@ -191,6 +192,15 @@ class Simulated(Recorded):
         with self._turn():
             release(self.tree, subject)
 
+    def reboot(self, boot_id: str) -> None:
+        """Starts the host anew, as it was before its first change. Raises BadDocument."""
+        with self._turn():
+            at_boot = boot_file(self._file) if self._file else None
+            if at_boot and at_boot.exists():
+                self._tree = rebooted(self.tree, read_tree(at_boot), boot_id=boot_id)
+            else:
+                self._tree.put(BOOT_ID, boot_id)
+
     @contextmanager
     def _effect(self, path: str, value: str) -> Iterator[None]:
         """One change of the host. A fault may replace it or follow it."""
@@ -201,6 +211,10 @@ class Simulated(Recorded):
                 raise KernelRefused(path, fault.errno, value)
             if (fault and fault.kind == HANG) or blocked(self.tree, subject_of(path, value)):
                 raise block(self.tree, path, value)
+            if fault and fault.kind == HANG_THEN_RETURN:
+                error = block(self.tree, path, value)
+                release(self.tree, subject_of(path, value))
+                raise error
             yield
         if fault and fault.kind == DIE:
             self._end()
@@ -243,6 +257,8 @@ class Simulated(Recorded):
     def _keep(self) -> None:
         if self._file:
             try:
+                if not boot_file(self._file).exists():
+                    replace(boot_file(self._file), self._file.read_text(encoding="utf-8"))
                 replace(self._file, form(self._tree))
             except OSError as error:
                 self._stamp = None  # the tree is read again: a change that was not saved has not happened
