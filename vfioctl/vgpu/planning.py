@@ -164,5 +164,6 @@ def _refuse_other_vfs(draft: Draft) -> None:
         if change.kind in VF_COUNTS and change.before not in ("0", change.after):
             raise DeviceInUse(
                 f"{change.subject} has {change.before} VFs already, where {change.after} are persistent",
-                hint=f"keep them, or change the number: vfioctl sriov set {change.subject} {change.after}",
+                hint="keep them, or change the number",
+                next_command=f"vfioctl sriov set {change.subject} {change.after}",
             )

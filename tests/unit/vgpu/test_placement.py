@@ -140,7 +140,7 @@ class TestWhichType:
     def test_vfs_are_made_all_at_once(self) -> None:
         with pytest.raises(BadSpec, match="VFs are created all at once") as error:
             placed([vfs_of("0000:0c:00.0", driver="xe")], "vf", 3)
-        assert error.value.hint == "vfioctl sriov set 0000:0c:00.0 3"
+        assert error.value.next_command == "vfioctl sriov set 0000:0c:00.0 3"
 
     def test_nothing_is_no_number(self) -> None:
         with pytest.raises(BadSpec, match="0 vGPUs"):

@@ -112,8 +112,14 @@ def _vfs_off(cards: Sequence[VgpuCard]) -> str:
 def _without_plain_vfs(found: _Found, count: int) -> _Found:
     singly = [each for each in found if each[0].sharing is not Sharing.VFS]
     if not singly:
-        card = found[0][0].id if len(found) == 1 else "PF"
-        raise BadSpec("VFs are created all at once", hint=f"vfioctl sriov set {card} {count}")
+        by_gim = all(card.driver == "gim" for card, _ in found)
+        raise BadSpec(
+            "VFs are created all at once",
+            hint="gim creates its VFs when it is loaded: its parameter vf_num says how many"
+            if by_gim
+            else "set the number of VFs of a card",
+            next_command="" if by_gim or len(found) > 1 else f"vfioctl sriov set {found[0][0].id} {count}",
+        )
     return singly
 
 
