@@ -29,7 +29,9 @@ SECONDS = 60
 _FENCE = re.compile(r"^```(\w*)$(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
 _TO_FILL_IN = ("...",)
-_VOLATILE = re.compile(r"(?<=, )[0-9.]+(?= s\))|\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d|(?<=since )[0-9:]{8}(?= UTC)")
+_VOLATILE = re.compile(
+    r"(?<=, )[0-9.]+(?= s\))|\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d|(?<=since )[0-9:]{8}(?= UTC)|(?<=up to )\d+(?= s:)"
+)
 """Durations and times: no two runs print the same."""
 
 # What a reader does for real, and an example must not: make would run the tests that run this.
