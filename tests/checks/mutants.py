@@ -34,7 +34,12 @@ SECONDS = 180
 """For the tests of one mutant; a mutant that takes longer counts as noticed."""
 TESTS = {
     "vfioctl/core": ("core", "binding/test_undo.py", "binding/test_cli.py", "vgpu/test_restore.py"),
-    "vfioctl/binding/plan": ("binding/test_plan*.py", "binding/test_release.py", "binding/test_cli*.py"),
+    "vfioctl/binding/plan": (
+        "binding/test_plan*.py",
+        "binding/test_undo.py",
+        "binding/test_release.py",
+        "binding/test_cli*.py",
+    ),
     "vfioctl/binding/resources": (
         "binding/test_steps.py",
         "core/test_resources.py",

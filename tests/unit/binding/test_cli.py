@@ -370,3 +370,13 @@ def test_a_gpu_is_bound_although_nvml_is_unusable(run: Run, tmp_path: Path) -> N
     assert f"unknown: NVML: no facts from the NVIDIA driver: {reason}" in " ".join(
         run(f"inventory --simulate {host}").out.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [("nosuch", "no driver or module of that name matches"), ("amdgpu", "its aliases do not match the device")],
+)
+def test_a_driver_that_cannot_take_the_device_is_refused_with_the_reason(run: Run, driver: str, reason: str) -> None:
+    answer = run(f"unbind 0b:00.0 --to {driver} --dry-run --host workstation")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines()[0].endswith(f": {reason}")

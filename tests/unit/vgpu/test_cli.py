@@ -508,3 +508,17 @@ class TestCompletion:
     @pytest.mark.parametrize("complete", [complete_parent, complete_type, complete_vgpu])
     def test_of_a_host_that_there_is_not_suggests_nothing(self, complete: Callable[..., list[tuple[str, str]]]) -> None:
         assert self.suggested(complete, "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("vgpu remove 05:02.0 --host mi300x-vf", "unload gim, which creates its VFs"),
+        ("vgpu remove 03:00.1 --host xe", "next:     vfioctl sriov off 0000:03:00.0 --foreign"),
+    ],
+)
+def test_who_removes_one_vf_is_told_how_all_of_them_go(run: Run, line: str, advice: str) -> None:
+    answer = run(f"{line} --foreign --dry-run")
+    assert answer.code == 2
+    assert advice in answer.err
+    assert ("unload gim" in answer.err) == ("mi300x" in line)
