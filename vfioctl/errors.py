@@ -30,8 +30,15 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
+
+
+def some_of(items: Iterable[object], most: int = 4) -> str:
+    """Join the first items of a list for a message: `a, b, c, d and 12 more`."""
+    words = [str(item) for item in items]
+    rest = len(words) - most
+    return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class VfioctlError(Exception):

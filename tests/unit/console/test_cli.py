@@ -286,7 +286,7 @@ class TestStreams:
         environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
         done = process("inventory", "--host", "workstation", "--tree", capture_output=True, env=environment)
         assert (done.returncode, done.stderr) == (0, "")
-        assert "`-- group 12" in done.stdout
+        assert "-- group 12" in done.stdout
 
     def test_results_alone_are_on_stdout(self, run: Run) -> None:
         answer = run("bind gpu0 --simulate laptop --json")

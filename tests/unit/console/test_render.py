@@ -22,6 +22,7 @@ from vfioctl.core.action import Context
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact, Intent, JournalEntry, Outcome, Phase, Plan, Step
 from vfioctl.core.registry import Parts, Registry
 from vfioctl.core.resource import Description, FileResource
+from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import (
     Blocker,
     Function,
@@ -499,7 +500,7 @@ REAL = Registry(SUBSYSTEMS)
 
 
 class TestPagesOfBindings:
-    def page(self, **facts: object) -> str:
+    def page(self, *changes: Change, **facts: object) -> str:
         values = {
             "identity": "10de:25b6:10de:157e:030200",
             "iommu_group": None,
@@ -507,7 +508,8 @@ class TestPagesOfBindings:
             "driver_override": None,
         }
         fact = Fact.model_validate({"kind": "function", "subject": PF, "values": {**values, **facts}})
-        return drawn(plan_page(Plan.of(Draft(intent=UnbindIntent(devices=(PF,)), facts=(fact,)), [STEP]), REAL))
+        draft = Draft(intent=UnbindIntent(devices=(PF,)), facts=(fact,), changes=changes)
+        return drawn(plan_page(Plan.of(draft, [STEP]), REAL))
 
     def test_no_driver_and_no_group_are_said(self) -> None:
         assert "0000:08:00.0  10de:25b6  group none  no driver\n" in self.page()
@@ -517,7 +519,8 @@ class TestPagesOfBindings:
         assert "group 7  vfio-pci, override vfio-pci\n" in self.page(**vfio)
 
     def test_a_way_back_for_unbind(self) -> None:
-        assert "vfioctl bind 0000:08:00.0\n" in self.page()
+        change = binding_change(PF, Binding("vfio-pci"), Binding("nvidia"))
+        assert "vfioctl bind 0000:08:00.0 --driver vfio-pci\n" in self.page(change, driver="vfio-pci")
 
     def test_the_kernels_choice(self) -> None:
         change = binding_change(PF, Binding("vfio-pci"), Binding(KERNEL_CHOICE))
@@ -597,6 +600,12 @@ class TestUndoingVgpus:
 
 
 class TestWords:
+    def test_a_list_that_is_cut_says_how_many_more(self) -> None:
+        assert some_of("abcdef") == "a, b, c, d and 2 more"
+        assert some_of("abcd") == "a, b, c, d"
+        assert some_of("abc", most=1) == "a and 2 more"
+        assert some_of([]) == ""
+
     @pytest.mark.parametrize(
         ("count", "text"),
         [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536 << 20, "1.5 GiB"), (3 << 50, "3072 TiB")],

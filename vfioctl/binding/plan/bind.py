@@ -14,7 +14,7 @@ from vfioctl.binding.plan.release import idle_services, to_release, warnings
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.binding.resources.module import driver_to_load, module_change, modules_for
 from vfioctl.core.change import Change, CheckRequest, Draft, Intent
-from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu
+from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Inventory, is_vfio_driver
 from vfioctl.inventory.model.preconditions import refuse_marked
 from vfioctl.inventory.model.scope import Scope, function_fact, in_order, named, scope_of
@@ -159,7 +159,7 @@ def _refuse_dark_console(inventory: Inventory, returning: Iterable[PciAddress]) 
 def _refuse_live_vfs(function: Function) -> None:
     if function.virtfns:
         raise DeviceInUse(
-            f"{named(function)} has {len(function.virtfns)} live VFs: {', '.join(function.virtfns[:4])}",
+            f"{named(function)} has {len(function.virtfns)} live VFs: {some_of(function.virtfns)}",
             hint=f"vGPUs and guests on them go first, then {_how_vfs_go(function)}",
         )
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vfioctl.errors import BadSpec, UnknownDevice
+from vfioctl.errors import BadSpec, UnknownDevice, some_of
 from vfioctl.kernel.places import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
@@ -27,8 +27,8 @@ def cards_called(found: Vgpus, word: str | None) -> tuple[VgpuCard, ...]:
     name = long_address(word)
     chosen = tuple(card for card in found.cards if card.id == name or any(p.name == name for p in card.parents))
     if not chosen:
-        known = ", ".join(card.id for card in found.cards)
-        hint = f"those are {known[:200]}" if known else "no card here offers vGPUs"
+        known = some_of((card.id for card in found.cards), most=8)
+        hint = f"those are {known}" if known else "no card here offers vGPUs"
         raise UnknownDevice(f"{word[:80]} is no card that offers vGPUs", hint=hint)
     return chosen
 
@@ -44,7 +44,7 @@ def instance_called(found: Vgpus, word: str) -> Vgpu:
     if not chosen:
         raise UnknownDevice(f"there is no vGPU {word[:80]!r} here", hint="vfioctl vgpu list shows those that are")
     if len(chosen) > 1:
-        several = ", ".join(f"{vgpu.id} on {vgpu.parent}" for vgpu in chosen[:4])
+        several = some_of(f"{vgpu.id} on {vgpu.parent}" for vgpu in chosen)
         raise BadSpec(f"{word[:80]!r} means several vGPUs: {several}", hint="give more characters of it")
     return chosen[0]
 
@@ -145,9 +145,9 @@ def _one(cards: Sequence[VgpuCard], name: str) -> tuple[VgpuCard, VgpuType]:
     found = [(card, kind) for card in cards for kind in card.called(name)]
     if not found:
         known = dict.fromkeys(kind.profile or kind.id for card in cards for kind in card.types)
-        hint = f"there are {', '.join(known)[:300]}" if known else "vfioctl vgpu types lists them"
+        hint = f"there are {some_of(known, most=20)}" if known else "vfioctl vgpu types lists them"
         raise BadSpec(f"no card has a type {name[:80]!r}", hint=hint)
     if len(found) > 1:
-        several = ", ".join(f"{kind.id} on {card.id}" for card, kind in found[:4])
+        several = some_of(f"{kind.id} on {card.id}" for card, kind in found)
         raise BadSpec(f"{name[:80]!r} means several types: {several}", hint="name the card, or the type by its id")
     return found[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from vfioctl.errors import BadSpec, NoCapacity
+from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.vgpu.model.lookup import cards_called, long_address
 from vfioctl.vgpu.model.strategy import Strategy
 from vfioctl.vgpu.model.vgpu import Dialect, Sharing, VgpuCard, Vgpus, VgpuType
@@ -83,7 +83,7 @@ def _meant(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> _Found:
     }
     for name, (_, kinds) in meant.items():
         if len(kinds) > 1:
-            several = ", ".join(kind.id for kind in kinds[:4])
+            several = some_of(kind.id for kind in kinds)
             raise BadSpec(f"{word[:80]!r} means several types on {name}: {several}", hint="name the type by its id")
     chosen = [(card, kinds[0]) for card, kinds in meant.values() if kinds]
     if not chosen:
@@ -95,7 +95,7 @@ def _no_such_type(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> Ba
     known = dict.fromkeys(
         kind.profile or kind.id for card in cards for kind in card.types if card.sharing is not Sharing.VFS
     )
-    hint = f"there are {', '.join(known)[:300]}" if known else "vfioctl vgpu types lists them"
+    hint = f"there are {some_of(known, most=20)}" if known else "vfioctl vgpu types lists them"
     lack = f"{cards[0].id} has no type" if is_named else "no card has a type"
     return BadSpec(f"{lack} {word[:80]!r}", hint=_vfs_off(cards) or hint)
 

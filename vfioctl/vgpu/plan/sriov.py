@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from vfioctl.binding.model.binding import Binding
 from vfioctl.core.change import Change, CheckRequest, Draft
-from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError
+from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError, some_of
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.preconditions import holding, refuse, refuse_marked
@@ -237,7 +237,7 @@ def _profile(card: VgpuCard, name: str, value: str, known: Mapping[str, str]) ->
     if name not in known:
         raise BadSpec(
             f"{card.id} has no profile value {name!r}",
-            hint=f"it has {', '.join(sorted(known)[:8])}" if known else "only xe cards have profiles",
+            hint=f"it has {some_of(sorted(known), most=8)}" if known else "only xe cards have profiles",
         )
     scope, _, file = name.partition("/")
     try:
