@@ -547,4 +547,4 @@ def test_names_from_a_host_drive_no_terminal(run: Run, tmp_path: Path) -> None:
     file.write_text(text)
     told = run(f"holders gpu0 --host {file}").out
     assert "\x1b" not in told
-    assert "a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b" in told
+    assert r"a\x1b[31m\nb" in told
