@@ -605,30 +605,30 @@ class TestLoad:
 
 
 class TestViable:
-    @pytest.fixture
-    def kernel(self, root: Path) -> Live:
-        (root / "dev" / "vfio").mkdir(parents=True)
-        (root / "dev" / "vfio" / "12").touch()
-        return Live(str(root))
-
     @pytest.mark.parametrize(("flags", "expected"), [(0, False), (1, True), (2, False), (3, True)])
-    def test_is_what_the_kernel_says(
-        self,
-        kernel: Live,
-        monkeypatch: pytest.MonkeyPatch,
-        flags: int,
-        expected: bool,
-    ) -> None:
-        def status(fd: int, request: int, argument: bytes) -> bytes:
-            assert (request, argument) == (0x3B67, bytes([8, 0, 0, 0, 0, 0, 0, 0]))
-            return argument[:4] + flags.to_bytes(4, "little")
-
-        monkeypatch.setattr(fcntl, "ioctl", status)
+    def test_is_what_the_kernel_says(self, monkeypatch: pytest.MonkeyPatch, flags: int, expected: bool) -> None:
+        kernel = Live()
+        monkeypatch.setattr(kernel._workers, "group_flags", lambda _path, **_timeout: (0, flags))
         assert kernel.viable(12) is expected
 
-    def test_refused_says_why(self, kernel: Live) -> None:
-        assert refusal(lambda: kernel.viable(12)) == "ENOTTY"
-        assert refusal(lambda: kernel.viable(13)) == "ENOENT"
+    def test_is_asked_with_the_size_of_the_structure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def status(fd: int, request: int, argument: bytes) -> bytes:
+            assert (request, argument) == (0x3B67, bytes([8, 0, 0, 0, 0, 0, 0, 0]))
+            return argument[:4] + (3).to_bytes(4, "little")
+
+        monkeypatch.setattr(fcntl, "ioctl", status)
+        (tmp_path / "12").touch()
+        assert files.group_flags(str(tmp_path / "12")) == (0, 3)
+
+    def test_refused_says_why(self, tmp_path: Path) -> None:
+        (tmp_path / "12").touch()
+        assert files.group_flags(str(tmp_path / "12")) == (errno.ENOTTY, 0)
+        assert refusal(lambda: Live().viable(999_999_999)) == "ENOENT"
+
+    def test_a_node_in_a_captured_directory_is_not_opened(self, root: Path) -> None:
+        (root / "dev" / "vfio").mkdir(parents=True)
+        (root / "dev" / "vfio" / "12").touch()
+        assert refusal(lambda: Live(str(root)).viable(12)) == "EROFS"
 
 
 class TestSriovManage:
