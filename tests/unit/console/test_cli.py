@@ -190,7 +190,7 @@ class TestUsage:
             ("bind", "Missing argument"),
             ("inventory --nope", "No such option"),
             ("inventory more", "not a PCI address"),
-            ("hosts more", "unexpected extra argument"),
+            ("hosts more", "No such command"),
             ("history -n nine", "-n"),
             ("inventory --tree --json", "exclude each other"),
         ],

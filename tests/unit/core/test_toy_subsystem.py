@@ -258,8 +258,8 @@ class TestCommand:
             "all of this is read again, and is as planned",
             "otherwise all of it is put back as it was",
             "Undone by",
-            "vfioctl label bear --text old",
-            "vfioctl label ball --text old",
+            f"vfioctl label bear --text old --simulate {file}",
+            f"vfioctl label ball --text old --simulate {file}",
         ]
 
     def test_changes_what_it_shows(self, file: Path, run: Run, tmp_path: Path) -> None:

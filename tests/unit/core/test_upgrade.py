@@ -104,7 +104,7 @@ class TestReading:
         assert first.host.history() == entries
         assert first.host.session.engine.marks() == marks
         with closing(sqlite3.connect(first.ledger)) as db:
-            assert db.execute("PRAGMA user_version").fetchone() == (4,)
+            assert db.execute("PRAGMA user_version").fetchone() == (first.host.session.store.version,)
 
 
 class TestOpenChanges:
