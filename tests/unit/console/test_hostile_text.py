@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import original, written
+from tests.hosts.machines import copy, original, written
 from tests.unit.conftest import Run
 from vfioctl.console.words import json_text, plain
 from vfioctl.kernel.recorded.tree import Tree, form
@@ -122,7 +122,7 @@ def test_of_a_captured_directory(run: Run, terminal: Run, captured: Path) -> Non
 @pytest.mark.parametrize(("host", "seed"), [("busy", 0), ("l40s", 1)])
 def test_of_a_host_file(run: Run, tmp_path: Path, host: str, seed: int) -> None:
     """These have also the names of processes, users and units, and what libraries say."""
-    spoiler, tree = Spoiler(seed), original(host)
+    spoiler, tree = Spoiler(seed), copy(original(host))
     tree.files = {
         path: spoiler.text(text) if path.endswith(("comm", "status", "cgroup")) else text
         for path, text in tree.files.items()
