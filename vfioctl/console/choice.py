@@ -73,8 +73,8 @@ _OF_THIS_COMMAND: ContextVar[Choice | None] = ContextVar("choice", default=None)
 
 
 def remember(choice: Choice) -> None:
-    """Make it the choice of the command line that runs now."""
-    _OF_THIS_COMMAND.set(choice)
+    """Make it the choice of the command line that runs now, until its `at_end`."""
+    choice.at_end.callback(_OF_THIS_COMMAND.reset, _OF_THIS_COMMAND.set(choice))
 
 
 def on_this_host(command: str) -> str:
