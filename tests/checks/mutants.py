@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -111,6 +111,9 @@ def main(arguments: Sequence[str]) -> int:
     mutants = [mutant for module in modules(options.modules) for mutant in of_module(module)]
     tested = random.Random(options.seed).sample(mutants, min(options.sample or len(mutants), len(mutants)))
     print(f"{len(mutants)} mutants, {len(tested)} of them tested", flush=True)
+    if failing := already_failing({part_of(mutant.module) for mutant in tested}):
+        print(f"the tests of {', '.join(failing)} fail without any change: they would notice every mutant")
+        return 2
     accepted = {line.partition("  #")[0] for line in ACCEPTED.read_text(encoding="utf-8").splitlines()}
     survivors = []
     for mutant in surviving(tested, options.jobs):
@@ -184,6 +187,18 @@ def _meaning(code: str) -> str:
         return ""
 
 
+def already_failing(parts: Iterable[str]) -> list[str]:
+    """The parts whose tests fail on the unchanged code."""
+    with tempfile.TemporaryDirectory(prefix="vfioctl-mutants-") as folder:
+        copy = _copy(Path(folder) / "unchanged")
+        return [part for part in sorted(parts) if _fails(_tests_of(part, copy), copy)]
+
+
+def part_of(module: str) -> str:
+    """The key of TESTS that a module belongs to."""
+    return next(part for part in TESTS if module.startswith(part))
+
+
 def surviving(mutants: Sequence[Mutant], jobs: int) -> Iterator[Mutant]:
     """The mutants that no test notices, as they are found."""
     with tempfile.TemporaryDirectory(prefix="vfioctl-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
@@ -209,19 +224,21 @@ def _copy(place: Path) -> Path:
 
 
 def _noticed(mutant: Mutant, copy: Path) -> bool:
-    part = next(part for part in TESTS if mutant.module.startswith(part))
-    tests = [str(file) for pattern in TESTS[part] for file in sorted((copy / "tests/unit").glob(pattern))]
     file = copy / mutant.module
     original = file.read_text(encoding="utf-8")
     file.write_text(mutant.code, encoding="utf-8")
     try:
-        return _fails([*tests, "-m", "not alone"], copy)
+        return _fails(_tests_of(part_of(mutant.module), copy), copy)
     finally:
         file.write_text(original, encoding="utf-8")
 
 
+def _tests_of(part: str, copy: Path) -> list[str]:
+    return [str(file) for pattern in TESTS[part] for file in sorted((copy / "tests/unit").glob(pattern))]
+
+
 def _fails(tests: Sequence[str], copy: Path) -> bool:
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not alone", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     with subprocess.Popen(
         command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
