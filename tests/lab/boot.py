@@ -25,6 +25,8 @@ REPO = Path(__file__).resolve().parents[2]
 CACHE = REPO / ".lab"
 # what the simulated kernel promises, the real one must keep
 TESTS = ("tests/lab/inside", "tests/contract")
+# of another topology than the tests', only this is of interest
+CAPTURE = "tests/lab/inside/capture.py"
 START = Path(__file__).with_name("outside") / "start.sh"
 CANNOT_RUN = 3
 # the first writes into a folder that is thrown away, the second takes five emulated seconds to import
@@ -41,7 +43,7 @@ def main(arguments: list[str]) -> int:
     try:
         found = requirements.look()
         with _alone():
-            return _run(found, options.output.resolve(), options.deadline, options.pytest)
+            return _run(found, options.topology, options.output.resolve(), options.deadline, options.pytest)
     except requirements.LabError as error:
         say(f"{error}")
         return CANNOT_RUN
@@ -55,6 +57,7 @@ def _end(*_: object) -> None:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=CACHE / "results", help="folder for the results; emptied")
+    parser.add_argument("--topology", choices=topology.TOPOLOGIES, default="lab", help="which machine (lab)")
     parser.add_argument("--deadline", type=float, default=1800, metavar="SECONDS", help="of the whole run (1800)")
     parser.add_argument(
         "pytest", nargs="*", metavar="PYTEST ARG", help=f"after --; without a path, {' and '.join(TESTS)}"
@@ -62,23 +65,23 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(found: requirements.Found, results: Path, deadline: float, pytest: list[str]) -> int:
+def _run(found: requirements.Found, name: str, results: Path, deadline: float, pytest: list[str]) -> int:
     began = time.monotonic()
     kernel = vmlinux.unpacked(found.kernel, CACHE)
     environment, made = disks.environment_disk(CACHE, kernel)
     extras = [second_level.initramfs(CACHE, found.busybox), *modules.built(CACHE, found)]
     sources = disks.sources_disk(CACHE, REPO, extras)
     say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
-    _start_script(results, kernel, deadline, pytest)
+    _start_script(results, kernel, deadline, pytest or ([CAPTURE] if name != "lab" else []), name)
     booted = time.time()
     with disks.busy_disk(CACHE) as busy:
-        devices = topology.qemu_arguments({"environment": environment, "sources": sources}, busy)
+        devices = topology.qemu_arguments(name, {"environment": environment, "sources": sources}, busy)
         status = machine.run(found, devices, results, deadline)
     _report(results, booted, status)
     return status
 
 
-def _start_script(results: Path, kernel: Path, deadline: float, pytest: list[str]) -> None:
+def _start_script(results: Path, kernel: Path, deadline: float, pytest: list[str], topology_name: str) -> None:
     if results.is_dir() and any(results.iterdir()) and not (results / "start.sh").exists():
         raise requirements.LabError(f"{results} holds something else; name a folder of the lab's own")
     shutil.rmtree(results, ignore_errors=True)
@@ -90,6 +93,7 @@ def _start_script(results: Path, kernel: Path, deadline: float, pytest: list[str
         f"pytest=({shlex.join(_pytest_command(pytest))})",
         f"seconds={max(10, int(deadline - SECONDS_AROUND_TESTS))}",
         f"export VFIOCTL_LAB_KERNEL={shlex.quote(f'/run/lab/environment{kernel}')}",
+        f"export VFIOCTL_LAB_TOPOLOGY={shlex.quote(topology_name)}",
         f"export VFIOCTL_LAB_RESULTS={machine.RESULTS_IN_LAB} COVERAGE_FILE={machine.RESULTS_IN_LAB}/.coverage",
     ]
     (results / "start.sh").write_text("\n".join([*lines, START.read_text()]))

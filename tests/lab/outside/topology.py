@@ -8,8 +8,9 @@ from pathlib import Path
 
 MEMORY = ("--memory", "4G", "--cpus", "4", "--numa", "2G,cpus=0-1", "--numa", "2G,cpus=2-3")
 
+INTEL = ("intel-iommu,intremap=on,caching-mode=on",)
+
 DEVICES = (
-    "intel-iommu,intremap=on,caching-mode=on",
     "pcie-root-port,id=rp1,chassis=1,slot=1,bus=pcie.0",
     "bochs-display,bus=rp1,addr=0.0,multifunction=on",
     "intel-hda,bus=rp1,addr=0.1",
@@ -27,6 +28,24 @@ DEVICES = (
     "e1000e,netdev=nowhere,romfile=,bus=rp4,addr=0.2",
 )
 
+# all behind one bridge to conventional PCI, so in one IOMMU group with it
+CONVENTIONAL = (
+    "pcie-root-port,id=rp5,chassis=5,slot=5,bus=pcie.0",
+    "pcie-pci-bridge,id=pci1,bus=rp5",
+    "bochs-display,bus=pci1,addr=1.0",
+    "secondary-vga,bus=pci1,addr=2.0",
+    "intel-hda,bus=pci1,addr=3.0",
+)
+
+TOPOLOGIES = {
+    "lab": (*INTEL, *DEVICES),
+    "amd": ("amd-iommu", *DEVICES),
+    "virtio-iommu": ("virtio-iommu-pci,bus=pcie.0", *DEVICES),
+    "no-iommu": DEVICES,
+    "conventional": (*INTEL, *DEVICES, *CONVENTIONAL),
+}
+"""By name. The tests run on `lab`; of the others `capture.py` makes recordings."""
+
 # loaded by udev at boot these cost seconds each under emulation; `modprobe` still loads them when asked
 NOT_AT_BOOT = ("kvm_amd", "kvm_intel", "psmouse", "pcspkr", "sr_mod", "aesni_intel", "ghash_clmulni_intel")
 
@@ -43,16 +62,17 @@ KERNEL_ARGUMENTS = (
 CPU = "max,-erms,-la57,-smap,-smep,-umip,-pku"
 
 
-def qemu_arguments(disks: dict[str, Path], busy: Path) -> list[str]:
-    """QEMU's own arguments; `disks` maps a name, seen as /dev/disk/by-id/virtio-NAME, to a read-only image.
+def qemu_arguments(machine: str, disks: dict[str, Path], busy: Path) -> list[str]:
+    """QEMU's own arguments for one of TOPOLOGIES.
 
-    `busy` is the image that the busy card's disk writes to.
+    `disks` maps a name, seen as /dev/disk/by-id/virtio-NAME, to a read-only image. `busy` is the image
+    that the busy card's disk writes to.
     """
     arguments = ["-machine", "kernel-irqchip=split", "-cpu", CPU]
     # a hub with nothing else on it: the link is up and no packet leaves
     arguments += ["-netdev", "hubport,id=nowhere,hubid=0"]
     arguments += ["-drive", f"if=none,id=busy,format=raw,cache=unsafe,{_file(busy)}"]
-    for device in DEVICES:
+    for device in TOPOLOGIES[machine]:
         arguments += ["-device", device]
     for name, image in disks.items():
         arguments += ["-drive", f"if=none,id={name},format=raw,readonly=on,{_file(image)}"]
