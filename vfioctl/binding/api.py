@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 Asked = TypeVar("Asked", bound="Intent")
+_UNIT = re.compile(r"[A-Za-z0-9:_.@\\-]{1,255}", re.ASCII)  # systemd.unit(5)
 
 
 class BindingApi:
@@ -259,7 +261,13 @@ class BindingApi:
 
 
 def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
-    """Return the units that may be stopped: those named, and with `known` the services that only monitor GPUs."""
+    """Return the units that may be stopped: those named, and with `known` the services that only monitor GPUs.
+
+    Raises BadSpec for what can be no unit's name.
+    """
+    for name in named:
+        if not _UNIT.fullmatch(name):
+            raise BadSpec(f"not a unit's name: {name[:40]!r}", hint="systemctl list-units --type=service lists them")
     if not named and not known:
         return ()
     from vfioctl.binding.plan.release import GPU_SERVICES

@@ -55,11 +55,13 @@ class Choice:
     def ledger(self) -> Path | None:
         """Return the ledger to use instead of the host's own, if one was given.
 
-        Raises BadSpec if its directory is missing: only the default one is created on first use.
+        Raises BadSpec if it is a directory, or if its directory is missing: only the default is created on first use.
         """
         text = self.given.get("ledger") or os.environ.get(variable("ledger"))
         if text and not Path(text).parent.is_dir():
             raise BadSpec(f"--ledger {text}: there is no directory {Path(text).parent}", hint="create it first")
+        if text and Path(text).is_dir():
+            raise BadSpec(f"--ledger {text} is a directory", hint=f"name a file, such as {Path(text, 'ledger.db')}")
         return Path(text) if text else None
 
     def arguments(self) -> str:

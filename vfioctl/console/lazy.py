@@ -24,6 +24,14 @@ from vfioctl.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_IN_PLAIN_WORDS = (
+    ("Input should be a valid integer, unable to parse string as an integer", "it is not a whole number"),
+    ("Input should be greater than or equal to", "it must be at least"),
+    ("Input should be less than or equal to", "it must be at most"),
+    ("Input should be", "it must be"),
+    ("Value error, ", ""),
+)
+"""What pydantic says, through typer, of an option's value, and the words for it."""
 _OUTPUT_ERRNOS = frozenset({errnos.EPIPE, errnos.ENOSPC, errnos.EDQUOT, errnos.EFBIG, errnos.EIO})
 
 
@@ -207,4 +215,6 @@ def _lost(error: OSError) -> Exception:
 def _usage(error: TyperException) -> RequestError:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split())
+    for theirs, ours in _IN_PLAIN_WORDS:
+        message = message.replace(theirs, ours)
     return RequestError(message, next_command=f"{context.command_path if context else 'vfioctl'} --help")

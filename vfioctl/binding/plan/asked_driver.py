@@ -19,7 +19,7 @@ Bindings = Mapping[PciAddress, Binding]
 def check_driver_name(name: str | None) -> None:
     """Raise BadSpec if it can be no driver's name."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name, re.ASCII):
-        raise BadSpec(f"not a driver's name: {name[:40]!r}")
+        raise BadSpec(f"not a driver's name: {name[:40]!r}", hint="ls /sys/bus/pci/drivers lists those that are there")
 
 
 def refuse_unable(inventory: Inventory, intent: UnbindIntent, records: Bindings, known: Circumstances) -> None:

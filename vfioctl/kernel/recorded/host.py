@@ -43,7 +43,8 @@ def read_tree(file: Path) -> Tree:
     except UnicodeDecodeError as error:
         raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
     except OSError as error:
-        raise BadDocument(f"{file} cannot be read: {error.strerror}") from None
+        hint = "--root reads a captured directory" if isinstance(error, IsADirectoryError) else ""
+        raise BadDocument(f"{file} cannot be read: {error.strerror}", hint=hint) from None
 
 
 class Recorded:

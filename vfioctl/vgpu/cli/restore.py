@@ -60,7 +60,7 @@ def restore(
     for plan in restored.plans:
         preview(session, plan, as_json=False)
     tell_all(session, restored.outcomes)
-    if not (dry_run or restored.outcomes or restored.failures):
+    if not (restored.plans or restored.outcomes or restored.failures):
         emit("All persistent VFs and vGPUs exist." if restored.files else "Nothing is persistent.")
     _tell_failures(restored.failures)
 
