@@ -18,6 +18,7 @@ from vfioctl.core.change import Change, Step
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.simulated.host import Simulated
 
 NATIVE = {
@@ -285,3 +286,15 @@ class TestText:
         change = Change(kind="binding", name=name, subject=GPU, before="nvidia", after="vfio-pci")
         with pytest.raises(ValueError, match="not a function"):
             REGISTRY.resource(change).validate(change)
+
+
+def test_a_binding_is_read_also_without_an_override_file() -> None:
+    """Kernels before 3.16 have no driver_override; a function that is gone has no binding at all."""
+    tree, gpu, gone = copy(original("laptop")), PciAddress("0000:01:00.0"), PciAddress("0000:ff:00.0")
+    del tree.files[tree.resolve(f"{PCI_DEVICES}/{gpu}/driver_override")]
+    read = {
+        address: REGISTRY.resource(change).read(Recorded(tree, ""), change)
+        for address in (gpu, gone)
+        for change in [binding_change(address, Binding("nouveau"), Binding("vfio-pci"))]
+    }
+    assert read == {gpu: Binding("nouveau").text, gone: None}

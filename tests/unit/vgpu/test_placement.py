@@ -601,3 +601,13 @@ def test_eight_cards_of_32_vfs_take_64_with_few_forecasts(monkeypatch: pytest.Mo
     asked.clear()
     assert len(placed(cards_of(*(Twin(f"{bus:02x}") for bus in range(1, 9))), "A2-1Q", 64).places) == 64
     assert asked.total() == 17 + 8, "twins are alike: one of them is forecast for all"
+
+
+def test_a_parent_that_does_not_have_the_type_is_no_place() -> None:
+    other, offering = VgpuParent("0000:41:00.4", {"nvidia-2": 1}), VgpuParent("0000:41:00.5", {"nvidia-1": 1})
+    card = VgpuCard(
+        "0000:41:00.0", Dialect.MDEV, types=(VgpuType("nvidia-1"), VgpuType("nvidia-2")), parents=(other, offering)
+    )
+    assert [place.parent for place in placed([card], "nvidia-1", 1).places] == [offering.name]
+    with pytest.raises(NoCapacity):
+        placed([card], "nvidia-1", 2)

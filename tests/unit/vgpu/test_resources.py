@@ -268,6 +268,14 @@ class TestRead:
         assert self.read(Tree(), change(DEFINITION, OWN_FILE, PF, "", "{}")) == ""
 
 
+class TestDescribe:
+    @pytest.mark.parametrize(("before", "after", "shown"), [("", "1", ("none", "1")), ("1", "", ("1", "none"))])
+    def test_a_parameter_without_a_value_is_none(self, before: str, after: str, shown: tuple[str, str]) -> None:
+        each = change(PARAMETER, PARAMS, VF, before, after)
+        found = REGISTRY.resource(each).describe(each)
+        assert (found.before, found.after) == shown
+
+
 class TestExplain:
     """What the kernel's no to a vGPU means; the rest is told as it is."""
 
