@@ -672,6 +672,7 @@ class TestTheIommu:
             ({"cmdline": "quiet", "DMAR": "", "cpuinfo": "flags: vmx"}, "add intel_iommu=on"),
             ({"IVRS": ""}, "offers AMD-Vi"),
             ({"IORT": ""}, "offers SMMU"),
+            ({"VIOT": "", "FACP": ""}, "offers a virtio IOMMU"),
             ({"FACP": "", "cpuinfo": "flags : fpu vmx sse"}, "switched off in the firmware"),
             ({"FACP": "", "cpuinfo": "flags : fpu svm sse"}, "switched off in the firmware"),
             ({"FACP": "", "cpuinfo": "flags : fpu xsvmx sse"}, "not supported"),

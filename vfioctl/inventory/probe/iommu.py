@@ -12,7 +12,7 @@ from vfioctl.kernel.protocol import ACPI_TABLES, IOMMU_GROUPS, PCI_DEVICES, Read
 
 CLASS_IOMMU = "/sys/class/iommu"
 _KINDS = {"dmar": "intel-vt-d", "ivhd": "amd-vi", "smmu3": "arm-smmu-v3", "smmu": "arm-smmu"}
-_TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU"}
+_TABLES = {"DMAR": "VT-d", "IVRS": "AMD-Vi", "IORT": "SMMU", "VIOT": "a virtio IOMMU"}
 
 _IN_EVERY_FIRMWARE = "FACP"
 """A table that all ACPI firmware has (ACPI 6.5, 5.2.9): where it is not listed, other tables may be missing as well."""
@@ -43,7 +43,7 @@ def _why_not(kernel: Reader) -> str:
     if table == "DMAR":
         return "not switched on: add intel_iommu=on to the kernel command line"
     if table:
-        return f"the firmware offers {_TABLES[table]} and the kernel does not use it: look for AMD-Vi or SMMU in dmesg"
+        return f"the firmware offers {_TABLES[table]} and the kernel does not use it: dmesg | grep -i iommu"
     complete = _IN_EVERY_FIRMWARE in tables
     if complete and re.search(r"\b(vmx|svm)\b", flags):
         return "switched off in the firmware: enable VT-d or AMD-Vi (IOMMU) in the BIOS set-up"
