@@ -14,10 +14,12 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_are_heard() -> Iterator[None]:
-    """A suite started in the background inherits that SIGINT is ignored; what it tests must not."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A suite started in the background, or with nohup, inherits that signals are ignored; what it tests must not."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
