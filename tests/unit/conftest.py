@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import pytest
 
 from vfioctl.app import main
 
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 _EXIT_CODES = Path(__file__).resolve().parents[2] / "docs/reference/exit-codes.md"
 FAILURES = {int(code) for code in re.findall(r"^\| (\d+) \|", _EXIT_CODES.read_text(encoding="utf-8"), re.MULTILINE)}
@@ -101,3 +104,21 @@ def timeless(text: str) -> str:
     text = re.sub(r'("user"|"command"): ".*"', r'\1: "..."', re.sub(r'("pid":|process) \d+', r"\1 1", text))
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "2026-01-01 00:00:00", text)
     return re.sub(r"\b\d+\.\d+ s\b", "0.00 s", re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0.0', text))
+
+
+def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
+    """Run a program and answer its question. Exit code, stdout, and what the terminal (stdin and stderr) showed."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True) as child:
+        os.close(theirs)
+        os.write(ours, answer.encode())
+        shown = b""
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:  # EIO: the child has closed its end
+            pass
+        assert child.stdout is not None
+        out = child.stdout.read()
+    os.close(ours)
+    return child.returncode, out, shown.decode()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import Run
+from tests.unit.conftest import Run, answered
 from vfioctl.host import Host
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +109,7 @@ def test_an_answer_of_no_changes_nothing(run: Run, before: str, line: str) -> No
         assert run(each).code == 0
     host = line.rsplit(maxsplit=1)[-1]
     changes = run(f"history --json --simulate {host}").document
-    code, shown = answered("n\n", *line.split())
+    code, _, shown = answered([sys.executable, "-c", CONSOLE, *line.split()], "n\n")
     assert (code, "not confirmed: nothing was changed" in shown) == (1, True), shown
     assert run(f"history --json --simulate {host}").document == changes
 
@@ -136,20 +136,3 @@ def test_a_signal_at_the_question_has_its_exit_code(run: Run) -> None:
     os.close(ours)
     assert child.returncode == 143
     assert run("history --json --simulate laptop").document == {"entries": []}
-
-
-def answered(answer: str, *words: str) -> tuple[int, str]:
-    """Exit code, and what the terminal (stdin and stderr) showed."""
-    ours, theirs = pty.openpty()
-    program = [sys.executable, "-c", CONSOLE, *words]
-    with subprocess.Popen(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL) as child:
-        os.close(theirs)
-        os.write(ours, answer.encode())
-        shown = b""
-        try:
-            while part := os.read(ours, 65536):
-                shown += part
-        except OSError:  # EIO: the child has closed its end
-            pass
-    os.close(ours)
-    return child.returncode, shown.decode()

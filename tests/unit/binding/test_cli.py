@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import Answer, Run
+from tests.unit.conftest import Answer, Run, answered
 from vfioctl.commands.apply import LARGEST
 from vfioctl.host import Host
 from vfioctl.kernel.simulated.host import Simulated
@@ -31,23 +30,7 @@ def release(address: str) -> None:
 
 
 def at_a_terminal(answer: str, *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, and what the terminal (stdin and stderr) showed."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*PROGRAM, *words], cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True
-    ) as child:
-        os.close(theirs)
-        os.write(ours, answer.encode())
-        shown = b""
-        try:
-            while part := os.read(ours, 65536):
-                shown += part
-        except OSError:  # EIO: the child has closed its end
-            pass
-        assert child.stdout is not None
-        out = child.stdout.read()
-    os.close(ours)
-    return child.returncode, out, shown.decode()
+    return answered([*PROGRAM, *words], answer)
 
 
 class TestRecover:
