@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from vfioctl.core.snapshot import MarkRow
 from vfioctl.core.value import Value
 
 if TYPE_CHECKING:  # listings without a ledger start faster without SQLite
