@@ -6,6 +6,7 @@ Each write and each part of a survey has a worker to itself, so one that blocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,13 +34,17 @@ class Workers:
 
     def begin(self, function: Callable[..., object], *args: object, timeout: float) -> Callable[[], Any]:
         """See `job.begin`."""
-        return job.begin(self._server, function, *args, timeout=timeout)
+        return partial(self._waited, job.begin(self._server, function, *args, timeout=timeout))
 
     def begin_each(
         self, function: Callable[..., Iterable[object]], *args: object, timeout: float
     ) -> Callable[[], Gathered]:
         """See `job.begin_each`."""
-        return job.begin_each(self._server, function, *args, timeout=timeout)
+        return partial(self._waited, job.begin_each(self._server, function, *args, timeout=timeout))
+
+    def _waited(self, wait: Callable[[], T]) -> T:
+        """What has begun holds this object until it has ended: closing it would kill the worker."""
+        return wait()
 
     def survey(
         self, reader: Reader, subjects: Sequence[str], args: Sequence[object], *, timeout: float, workers: int = 1
