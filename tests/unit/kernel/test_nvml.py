@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -76,7 +77,12 @@ FIRST = {
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
     monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
     return library
+
+
+def missing(name: str) -> None:
+    raise OSError(f"{name}: cannot open shared object file")
 
 
 class TestAsking:
@@ -131,7 +137,15 @@ class TestAsking:
         monkeypatch.setattr(library, "nvmlInit", refuse)
         assert Live().nvml(GPUS)() == Unanswered("NVML: Unknown Error")
 
+    def test_without_the_library_the_module_is_not_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ctypes, "CDLL", missing)
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        answer = Live().nvml(GPUS)()
+        assert isinstance(answer, Unanswered)
+        assert "libnvidia-ml.so.1 was not found" in answer.reason
+
     def test_an_absent_module_is_a_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nvml, "has_library", lambda: True)
         monkeypatch.setitem(sys.modules, "pynvml", None)
         answer = Live().nvml(GPUS)()
         assert isinstance(answer, Unanswered)

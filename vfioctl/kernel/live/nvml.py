@@ -14,12 +14,13 @@ from vfioctl.kernel.protocol import NOT_LISTED
 _NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
 _NO_SEPARATORS = str.maketrans("|;", "  ")
 _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
-_LOST = 15
+_LIBRARY = "libnvidia-ml.so.1"
+_NO_LIBRARY, _LOST = 12, 15
 _REASONS = {  # by nvmlReturn_t
     4: "NVML refuses it: only root may do that",
     6: NOT_LISTED,
     9: "the nvidia driver does not answer NVML: dmesg | grep -i nvrm",
-    12: "NVML's library libnvidia-ml.so.1 was not found: install the one of the driver's release",
+    _NO_LIBRARY: f"NVML's library {_LIBRARY} was not found: install the one of the driver's release",
     _LOST: "the GPU is lost, it no longer answers its driver: dmesg | grep -i xid, then reboot",
     18: "driver and library versions differ: reload the driver or reboot",
 }
@@ -47,6 +48,9 @@ def read_gpus(
     types: bool = False,  # noqa: FBT001, FBT002 - a worker gets positional arguments
 ) -> Iterator[tuple[str, Facts]]:
     """Yields each GPU's address and facts (see `NvmlFacts`); if NVML cannot be used, an empty address and the error."""
+    if not has_library():
+        yield "", {"error": _REASONS[_NO_LIBRARY]}
+        return
     try:
         import pynvml
     except ImportError:
@@ -59,6 +63,17 @@ def read_gpus(
         return
     for address in addresses:
         yield address, _facts(pynvml, address, _QUESTIONS | _OF_VGPUS if types else _QUESTIONS)
+
+
+def has_library() -> bool:
+    """Whether NVML's library can be loaded. Importing pynvml takes as long as reading a small host."""
+    from ctypes import CDLL
+
+    try:
+        CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
 
 
 def _facts(nvml: Any, address: str, questions: Questions) -> Facts:
