@@ -128,6 +128,23 @@ class TestDriversProbe:
         assert refusal(machine, DRIVERS_PROBE, value) == errno.ENODEV
 
 
+class TestEntries:
+    def test_are_those_of_the_directory(self, machine: HostWithPair) -> None:
+        home, wanted = f"{PCI_DEVICES}/{machine.gpu}", {"class", "modalias", "nothing", "subsystem"}
+        names = ("driver", "iommu_group", "physfn", "power", "class")
+        found = machine.kernel.entries(home, wanted, names)
+        assert found == machine.kernel.directory(home, wanted).only(wanted, names)
+        assert found.names >= {"class", "modalias", "subsystem", "driver", "iommu_group"}
+        assert found.texts.keys() == {"class", "modalias"}
+        assert found.links.keys() == {"driver", "iommu_group"}
+        assert not found.names & {"physfn", "nothing"}
+
+    def test_of_nothing_are_refused(self, machine: HostWithPair) -> None:
+        with pytest.raises(KernelRefused) as refused:
+            machine.kernel.entries(f"{PCI_DEVICES}/ffff:ff:1f.7", {"class"}, ("driver",))
+        assert refused.value.symbol == "ENOENT"
+
+
 class TestVfioGroup:
     def test_its_node_comes_and_goes(self, machine: HostWithPair) -> None:
         node = f"/dev/vfio/{machine.group}"

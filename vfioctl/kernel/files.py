@@ -62,6 +62,28 @@ def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directo
     return Directory(frozenset(names if plain else map(readable, names)), texts, targets, refused)
 
 
+def read_entries(fd: int, wanted: Collection[str], links: Collection[str]) -> Directory:
+    """These files and links of a directory of the kernel's, which has no special files."""
+    names, texts, targets, refused = {*wanted, *links}, {}, {}, {}
+    for name in links:
+        try:
+            targets[name] = readable(os.readlink(name, dir_fd=fd))
+        except FileNotFoundError:
+            names.discard(name)
+        except OSError as error:
+            if error.errno != errnos.EINVAL:  # it is no link
+                refused[name] = symbol(error.errno or errnos.EIO)
+    for name in wanted:
+        try:
+            texts[name] = read_attribute(name, fd, READ | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            names.discard(name)
+        except OSError as error:
+            if error.errno != errnos.ELOOP:  # it is a link
+                refused[name] = symbol(error.errno or errnos.EIO)
+    return Directory(frozenset(names), texts, targets, refused)
+
+
 def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
     """The attribute `name` of each directory in a directory. `strictly`: no links and no special files."""
     texts, refused, names = {}, {}, os.listdir(fd)
@@ -86,9 +108,9 @@ def _refuse_links(fd: int, folder: str, path: str) -> None:
         raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
 
 
-def read_attribute(name: str, directory: int) -> str:
+def read_attribute(name: str, directory: int, flags: int = READ) -> str:
     """One read(2): an attribute of sysfs has at most one page."""
-    fd = os.open(name, READ, dir_fd=directory)
+    fd = os.open(name, flags, dir_fd=directory)
     try:
         return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
     finally:

@@ -20,8 +20,9 @@ _LONGEST = 200
 EFFECTS = frozenset({"write", "persist", "set_unit", "replace_file", "manage_vfs", "load", "rom"})
 READS = frozenset(
     {
-        "read", "link", "children", "has", "device_number", "writable", "directory", "texts_below", "properties",
-        "nvml", "open_nodes", "below", "claimed", "user", "unit_states", "config", "write_ended", "viable",
+        "read", "link", "children", "has", "device_number", "writable", "directory", "entries", "texts_below",
+        "properties", "nvml", "open_nodes", "below", "claimed", "user", "unit_states", "config", "write_ended",
+        "viable",
     }
 )  # fmt: skip
 

@@ -418,10 +418,10 @@ class TestHostileHost:
     ) -> None:
         genuine = files.read_attribute
 
-        def blocking(name: str, directory: int) -> str:
+        def blocking(name: str, directory: int, flags: int = files.READ) -> str:
             if name == "driver_override" and os.readlink(f"/proc/self/fd/{directory}") == str(device):
                 time.sleep(60)
-            return genuine(name, directory)
+            return genuine(name, directory, flags)
 
         monkeypatch.setattr(files, "read_attribute", blocking)
         found = self.inventory(tmp_path, timeout=0.8)

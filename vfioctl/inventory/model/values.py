@@ -18,6 +18,7 @@ from vfioctl.kernel.places import UUID
 
 # The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
+_CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)  # as in nearly all of sysfs
 
 
 class PciAddress(str):
@@ -29,6 +30,8 @@ class PciAddress(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> Self:
+        if _CANONICAL.fullmatch(text):
+            return super().__new__(cls, text)
         match = _ADDRESS.fullmatch(text) if len(text) <= 16 else None
         if match is None or int(match[3], 16) > 0x1F:
             raise BadAddress(f"not a PCI address: {text[:40]!r}", hint="write it as 0000:41:00.0 or 41:00.0")

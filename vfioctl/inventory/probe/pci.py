@@ -14,16 +14,21 @@ from typing import Any
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
 from vfioctl.kernel.places import UUID
-from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Directory, Reader
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Reader
 
 Facts = dict[str, Any]
 
 # Every kernel reads these without the device lock, so they are safe on a stuck function.
 SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
-ALL = SAFE | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
-LINKS = ("driver", "iommu_group", "physfn", "virtfn", "supplier:pci:", "consumer:pci:")
-LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
+_LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
+ALL = SAFE | _LINK | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
+_PHYSICAL = _LINK | {"boot_vga", "sriov_totalvfs"}
+"""Not read from VFs, of which a host has thousands: they have none of their own."""
+_NAMES = ("driver", "iommu_group", "physfn", "mdev_supported_types", "vfio-dev")
+_MORE_LINKS = ("virtfn", "supplier:pci:", "consumer:pci:")
+"""Links that only physical functions have."""
 
+_SIGNED = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _EMPTY_BAR = "0x0000000000000000 0x0000000000000000"
 _IO, _MEM, _PREFETCH, _MEM_64 = 0x100, 0x200, 0x2000, 0x100000
@@ -36,7 +41,6 @@ def read_everything(kernel: Reader, address: str) -> Facts:
     """Return all facts of one function, with its group's type. A VF's link and upstream bridge are those of its PF."""
     facts = read_function(kernel, address, ALL)
     if "physfn" not in facts:
-        facts["link"] = _link(kernel.directory(f"{PCI_DEVICES}/{address}", LINK, LINKS).texts)
         facts["upstream"] = _upstream(kernel, address)
     elif facts.get("driver") == "nvidia":
         facts["vgpu_type"] = _vgpu_type(kernel, address, facts["unknown"])
@@ -50,17 +54,27 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
 
     Raises KernelRefused if the function is gone, ValueError if neither its modalias nor its files tell what it is.
     """
-    found = kernel.directory(f"{PCI_DEVICES}/{address}", wanted, LINKS)
+    home = f"{PCI_DEVICES}/{address}"
+    found = kernel.entries(home, wanted - _PHYSICAL, _NAMES)
     facts: Facts = {"address": address, "unknown": dict(found.refused)}
     facts |= _identity(found.texts.get("modalias", "")) or _identity_in_files(kernel, address, facts["unknown"])
-    facts |= _links(found, facts["unknown"])
+    facts |= _links(found.links, facts["unknown"])
     facts |= _attributes(found.texts, facts["unknown"])
-    facts["reset_unnamed"] = "reset" in found.names and "reset_method" not in found.names
+    if "physfn" not in found.links:
+        facts |= _of_physical(kernel, home, wanted & _PHYSICAL, facts["unknown"])
+    if "reset_method" not in found.names:
+        facts["reset_unnamed"] = kernel.has(f"{home}/reset") and not kernel.has(f"{home}/reset_method")
     if "mdev_supported_types" in found.names:
-        facts["mdevs"] = sorted(name.lower() for name in found.names if UUID.fullmatch(name))
+        facts["mdevs"] = sorted(name.lower() for name in kernel.children(home) if UUID.fullmatch(name))
     if "vfio-dev" in found.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
     return facts
+
+
+def _of_physical(kernel: Reader, home: str, wanted: frozenset[str], unknown: dict[str, str]) -> Facts:
+    found = kernel.directory(home, wanted, _MORE_LINKS)
+    unknown |= found.refused
+    return _links(found.links, unknown) | _attributes(found.texts, unknown) | _link(found.texts)
 
 
 def _upstream(kernel: Reader, address: str) -> str | None:
@@ -116,10 +130,10 @@ def _identity_of(ids: tuple[str, ...]) -> Facts:
     }
 
 
-def _links(found: Directory, unknown: dict[str, str]) -> Facts:
+def _links(links: Mapping[str, str], unknown: dict[str, str]) -> Facts:
     facts: Facts = {}
     several: dict[str, list[str]] = {"virtfns": [], "suppliers": [], "consumers": []}
-    for name, target in found.links.items():
+    for name, target in links.items():
         last = target.rpartition("/")[2]
         if name == "driver" or (name == "physfn" and PCI_ADDRESS.fullmatch(last)):
             facts[name] = last
@@ -147,7 +161,7 @@ def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:
 
 def _number(text: str, *, least: int, most: int) -> int:
     """Return a number in this range. Raises ValueError."""
-    if not re.fullmatch(r"-?[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+    if not _SIGNED.fullmatch(text) or not least <= int(text) <= most:
         raise ValueError
     return int(text)
 
@@ -198,15 +212,16 @@ def _group_type(kernel: Reader, group: int) -> str | None:
         return None
 
 
-def _link(texts: Mapping[str, str]) -> Facts | None:
-    if not texts:
-        return None
-    return {
+def _link(texts: Mapping[str, str]) -> Facts:
+    if texts.keys().isdisjoint(_LINK):
+        return {}
+    link = {
         "speed": _speed(texts.get("current_link_speed", "")),
         "width": _width(texts.get("current_link_width", "")),
         "max_speed": _speed(texts.get("max_link_speed", "")),
         "max_width": _width(texts.get("max_link_width", "")),
     }
+    return {"link": link}
 
 
 def _speed(text: str) -> float | None:

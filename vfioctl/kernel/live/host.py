@@ -107,6 +107,15 @@ class Live(LiveUse, LiveChange):
         with self._opened(path) as fd:
             return files.read_directory(fd, wanted, links)
 
+    def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
+        fd = self._open(path)
+        try:
+            if self._root:  # may hold files that are dangerous to open
+                return files.read_directory(fd, wanted, tuple(links)).only(wanted, links)
+            return files.read_entries(fd, wanted, links)
+        finally:
+            os.close(fd)
+
     def texts_below(self, path: str, name: str) -> Directory:
         with self._opened(path) as fd:
             return files.read_texts_below(fd, name, strictly=bool(self._root))
@@ -124,12 +133,15 @@ class Live(LiveUse, LiveChange):
         answers = self._workers.survey(reader, todo, args, timeout=timeout or self._timeout, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
-    @contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
+    def _open(self, path: str) -> int:
         try:
-            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise refused(path, error) from None
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        fd = self._open(path)
         try:
             yield fd
         finally:

@@ -110,6 +110,9 @@ class Recorded:
         chosen = {name: target for name, target in targets.items() if name.startswith(links)}
         return Directory(frozenset(names), texts, chosen, refused)
 
+    def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
+        return self.directory(path, wanted, tuple(links)).only(wanted, links)
+
     def texts_below(self, path: str, name: str) -> Directory:
         names, texts, refused = self.children(path), {}, {}
         home = self.tree.resolve(path)
