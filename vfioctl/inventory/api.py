@@ -43,11 +43,8 @@ class InventoryApi:
     def _catalogue(self) -> Catalogue:
         return Catalogue(self._kernel)
 
-    def inventory(self) -> Inventory:
-        """Return the host's devices as they are now, with their wedged and dead marks."""
-        return self._inventory(nvml=True)
-
-    def _inventory(self, *, nvml: bool) -> Inventory:
+    def inventory(self, *, nvml: bool = True) -> Inventory:
+        """Return the host's devices as they are now, with their marks. `nvml`: whether NVML is asked."""
         # read the marks first: reads of a wedged device may block
         marks, problem = self._session.from_ledger(self._marks, NO_MARKS)
         wedged = [mark.subject for mark in marks if mark.kind == _WEDGED]
@@ -93,7 +90,7 @@ class InventoryApi:
 
         Raises BadAddress, UnknownDevice, and BadSpec if an id matches several functions and `every` is false.
         """
-        return self.chosen(self._inventory(nvml=False), selectors, every=every)
+        return self.chosen(self.inventory(nvml=False), selectors, every=every)
 
     @staticmethod
     def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool | None = None) -> tuple[PciAddress, ...]:
@@ -155,7 +152,7 @@ def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
 
     Completes gpuN, because bash splits words at the colons of an address; addresses if one was begun.
     """
-    found = InventoryApi(session).inventory()
+    found = InventoryApi(session).inventory(nvml=False)  # which may take seconds
     if begun[:1].isdigit():
         return [(gpu.address, gpu.title) for gpu in found.gpus]
     numbered = found.numbered_gpus.items()
@@ -166,14 +163,14 @@ def suggest_drivers(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's drivers."""
     from vfioctl.inventory.filters import drivers_in
 
-    return [(name, "") for name in drivers_in(InventoryApi(session).inventory())]
+    return [(name, "") for name in drivers_in(InventoryApi(session).inventory(nvml=False))]
 
 
 def suggest_nodes(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's NUMA nodes."""
     from vfioctl.inventory.filters import nodes_in
 
-    return [(number, "") for number in nodes_in(InventoryApi(session).inventory())]
+    return [(number, "") for number in nodes_in(InventoryApi(session).inventory(nvml=False))]
 
 
 def suggest_columns(_session: Session, begun: str) -> list[tuple[str, str]]:

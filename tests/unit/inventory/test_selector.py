@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hosts.machines import HOSTS, function, inventory_of, unhurried
+from tests.hosts.machines import HOSTS, function, inventory_of, original, unhurried
 from vfioctl.errors import BadAddress, BadSpec, RequestError, UnknownDevice
 from vfioctl.host import Host
+from vfioctl.inventory.api import suggest_devices, suggest_drivers, suggest_nodes
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.selector import select
+from vfioctl.kernel.protocol import NvmlAnswer
+from vfioctl.kernel.recorded.host import Recorded
+from vfioctl.session import Session
 
 CARD = inventory_of(
     function("0000:41:00.0"),
@@ -100,3 +106,15 @@ def test_every_gpu_of_a_bundled_host_can_be_named() -> None:
     inventory = Host.recorded(str(HOSTS / "hgx8.host")).inventory()
     assert len(chosen(inventory, *inventory.numbered_gpus)) == 9
     assert len(chosen(inventory, "10de:2330", every=True)) == 8
+
+
+class WithoutNvml(Recorded):
+    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+        raise AssertionError(gpus, types)
+
+
+def test_completion_does_not_wait_for_nvml(tmp_path: Path) -> None:
+    session = Session(WithoutNvml(original("hgx8"), ""), tmp_path / "ledger.db")
+    assert [name for name, _ in suggest_devices(session, "")] == [f"gpu{number}" for number in range(9)]
+    assert ("nvidia", "") in suggest_drivers(session, "")
+    assert suggest_nodes(session, "") == [("0", ""), ("1", "")]
