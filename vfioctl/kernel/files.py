@@ -84,6 +84,12 @@ def read_entries(fd: int, wanted: Collection[str], links: Collection[str]) -> Di
     return Directory(frozenset(names), texts, targets, refused)
 
 
+def only(found: Directory, wanted: Collection[str], links: Collection[str]) -> Directory:
+    """What `FileReader.entries` returns, of a directory that was listed."""
+    targets = {name: found.links[name] for name in links if name in found.links}
+    return Directory(found.names & {*wanted, *links}, found.texts, targets, found.refused)
+
+
 def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
     """The attribute `name` of each directory in a directory. `strictly`: no links and no special files."""
     texts, refused, names = {}, {}, os.listdir(fd)

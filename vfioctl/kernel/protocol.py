@@ -42,11 +42,6 @@ class Directory(NamedTuple):
     refused: Mapping[str, str]
     """The name of the errno, by file, for requested files that exist but could not be read."""
 
-    def only(self, wanted: Collection[str], links: Collection[str]) -> Directory:
-        """Return what `FileReader.entries` returns for these names."""
-        targets = {name: self.links[name] for name in links if name in self.links}
-        return Directory(self.names & {*wanted, *links}, self.texts, targets, self.refused)
-
 
 class Unanswered(NamedTuple):
     """The result of a read that did not return in time, or whose worker died. `reason`: text for the user."""
@@ -118,10 +113,7 @@ class FileReader(Protocol):
         """A directory with the texts of the files `wanted`, and the links whose names begin with one of `links`."""
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
-        """As `directory`, without listing it, which takes long. `names` are those of `wanted` and `links` that exist.
-
-        A name in `links` may be of anything; only links have targets.
-        """
+        """As `directory`, without listing it, which takes long: `names` has what there is of these."""
 
     def texts_below(self, path: str, name: str) -> Directory:
         """Reads the file `name` in each subdirectory. `texts` and `refused` are by name of the subdirectory."""

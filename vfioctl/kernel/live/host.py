@@ -111,7 +111,7 @@ class Live(LiveUse, LiveChange):
         fd = self._open(path)
         try:
             if self._root:  # may hold files that are dangerous to open
-                return files.read_directory(fd, wanted, tuple(links)).only(wanted, links)
+                return files.only(files.read_directory(fd, wanted, tuple(links)), wanted, links)
             return files.read_entries(fd, wanted, links)
         finally:
             os.close(fd)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
+from vfioctl.kernel.files import only
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NO_PROCESSES,
@@ -111,7 +112,7 @@ class Recorded:
         return Directory(frozenset(names), texts, chosen, refused)
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
-        return self.directory(path, wanted, tuple(links)).only(wanted, links)
+        return only(self.directory(path, wanted, tuple(links)), wanted, links)
 
     def texts_below(self, path: str, name: str) -> Directory:
         names, texts, refused = self.children(path), {}, {}
