@@ -33,7 +33,13 @@ NEEDED = 90
 SECONDS = 180
 """For the tests of one mutant; a mutant that takes longer counts as noticed."""
 TESTS = {
-    "vfioctl/core": ("core", "binding/test_undo.py", "binding/test_cli.py", "vgpu/test_restore.py"),
+    "vfioctl/core": (
+        "core",
+        "binding/test_undo.py",
+        "binding/test_cli.py",
+        "vgpu/test_restore.py",
+        "commands/test_history.py",
+    ),
     "vfioctl/binding/plan": (
         "binding/test_plan*.py",
         "binding/test_undo.py",
@@ -47,7 +53,7 @@ TESTS = {
         "binding/test_undo.py",
     ),
     "vfioctl/vgpu/plan": ("vgpu/test_plan*.py", "vgpu/test_taken.py", "vgpu/test_cli.py", "vgpu/test_restore.py"),
-    "vfioctl/vgpu/placement": ("vgpu/test_placement.py", "vgpu/test_plan.py"),
+    "vfioctl/vgpu/placement": ("vgpu/test_placement.py", "vgpu/test_plan.py", "vgpu/test_api.py"),
     "vfioctl/vgpu/capacity.py": ("vgpu/test_capacity.py", "vgpu/test_placement.py", "vgpu/test_probe.py"),
     "vfioctl/vgpu/resources": (
         "vgpu/test_resources.py",

@@ -118,7 +118,9 @@ class TestMethods:
 
     def test_the_boot_display_is_refused(self) -> None:
         shown = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None, "boot_vga": True})
-        assert "boot display" in refused(DeviceInUse, shown).message
+        error = refused(DeviceInUse, shown)
+        assert "boot display" in error.message
+        assert error.next_command == "vfioctl bind 0000:41:00.0 --allow-boot-vga"
         assert reset_by(planned(shown, force_holders=True))
 
     @pytest.mark.parametrize(("mode", "refuses"), [(None, True), (True, True), (False, False)])
@@ -126,7 +128,9 @@ class TestMethods:
         said = Nvml(persistence_mode=mode)
         native = GPU.model_copy(update={"driver": "nvidia", "driver_override": None, "nvml": said})
         if refuses:
-            assert "persistence mode" in refused(DeviceInUse, native).message
+            error = refused(DeviceInUse, native)
+            assert "persistence mode" in error.message
+            assert error.next_command == "vfioctl bind 0000:41:00.0"
         else:
             assert reset_by(planned(native))
 

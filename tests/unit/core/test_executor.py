@@ -31,7 +31,7 @@ from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.action import Context
 from vfioctl.core.change import JournalState, Phase, Result, Step
-from vfioctl.core.executor import Executor
+from vfioctl.core.executor import Executor, written
 from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.host import Host
@@ -359,3 +359,13 @@ class TestAlone:
         work = Alone()
         work.take(*overriding("", may_fail=True), *overriding("two"))
         assert (work.executor.reached, work.executor.refused) == (2, None)
+
+
+def test_a_resource_is_written_once_its_last_step_was_begun(tmp_path: Path) -> None:
+    host = Host(Session(Simulated(copy(original("hgx8")), ""), tmp_path / "ledger.db"))
+    plan = host.binding.plan_bind(["gpu0"], force_holders=True)
+    last = {owned.change.key: number for number, owned in enumerate(REGISTRY.steps(plan.changes), start=1)}
+    assert last
+    for key, number in last.items():
+        assert key in written(REGISTRY, plan, number)
+        assert key not in written(REGISTRY, plan, number - 1)

@@ -162,6 +162,13 @@ class TestSizes:
         assert forecast.available["8Q"] == Count(0, 2)
         assert not after(card, {"4Q": 2}).certain
 
+    def test_on_one_parent_is_known_from_above_only(self) -> None:
+        types = (nvidia(4, existing=1), nvidia(4, "C"))
+        one = card_of(types, {"4Q": 3, "4C": 3}, told=SizeMode.SAME)
+        assert after(one, {"4Q": 1}).available["4C"] == Count(0, 2)
+        four = card_of(types, *[{"4Q": 1, "4C": 1}] * 3, {}, told=SizeMode.SAME)
+        assert after(four, {"4Q": 1}).available["4C"] == Count(2, 2)
+
     def test_one_size_there_and_only_it_on_offer_is_exact(self) -> None:
         card = Nvidia(["4Q", "4A"], mixed=False).card(NAMES)
         assert card.size_mode is SizeMode.SAME

@@ -141,6 +141,13 @@ class TestWhichType:
         with pytest.raises(BadSpec, match="VFs are created all at once") as error:
             placed([vfs_of("0000:0c:00.0", driver="xe")], "vf", 3)
         assert error.value.next_command == "vfioctl sriov set 0000:0c:00.0 3"
+        with pytest.raises(BadSpec, match="VFs are created all at once") as several:
+            placed([vfs_of("0000:0c:00.0", driver="xe"), vfs_of("0000:0d:00.0", driver="xe")], "vf", 3)
+        assert several.value.next_command == ""
+        with pytest.raises(BadSpec, match="VFs are created all at once") as by_module:
+            placed([vfs_of("0000:0c:00.0", driver="gim")], "vf", 3)
+        assert "vf_num" in by_module.value.hint
+        assert by_module.value.next_command == ""
 
     def test_nothing_is_no_number(self) -> None:
         with pytest.raises(BadSpec, match="0 vGPUs"):

@@ -275,6 +275,11 @@ class TestDescribe:
         found = REGISTRY.resource(each).describe(each)
         assert (found.before, found.after) == shown
 
+    def test_a_definition_is_told_without_its_text(self) -> None:
+        each = change(DEFINITION, OWN_FILE, PF, "", "{}")
+        found = REGISTRY.resource(each).describe(each)
+        assert (found.before, found.after) == ("none", "written")
+
 
 class TestExplain:
     """What the kernel's no to a vGPU means; the rest is told as it is."""
@@ -316,6 +321,13 @@ class TestExplain:
         each = change(VGPU_TYPE, type_file(VF), VF, "1155", "0")
         meant = REGISTRY.resource(each).explain(self.context(original("l40s")), each, self.refused(each, number))
         assert isinstance(meant, DeviceInUse) is in_use
+
+    @pytest.mark.parametrize(("number", "full"), [(errno.EINVAL, True), (errno.EIO, True), (errno.EPERM, False)])
+    def test_no_room_for_a_type_on_a_vf(self, number: int, full: bool) -> None:
+        each = change(VGPU_TYPE, type_file(VF), VF, "0", "1155")
+        context = self.context(original("l40s"), each)
+        meant = REGISTRY.resource(each).explain(context, each, self.refused(each, number))
+        assert isinstance(meant, NoCapacity) is full
 
     def test_one_that_has_gone_by_itself_is_done(self) -> None:
         each = change(MDEV, ONE, ONE, PLACE, "")
