@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from vfioctl.console.choice import Choice, on_this_host, remember
-from vfioctl.console.failure import report
+from vfioctl.console.failure import report, report_bug
 from vfioctl.console.output import ReaderGone, prepare_streams, tell_version
+from vfioctl.environment import prepare_for_root
 from vfioctl.errors import VfioctlError
 from vfioctl.signals import Interrupt, raise_on_termination
 
@@ -65,10 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def console() -> NoReturn:
     """Run the command line of this process and exit. Never returns."""
+    if os.geteuid() == 0:
+        prepare_for_root(sys.argv[1:])
     # Garbage collection takes a fifth of a command's run time and frees nothing before the command ends.
     gc.disable()
     # Without this, pydantic searches all installed packages for plugins, which takes as long as a small inventory.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    sys.excepthook = report_bug
     raise_on_termination()
     code = main()
     # All results are written and flushed; the interpreter's shutdown would take another fifth of the run time.

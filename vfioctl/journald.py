@@ -1,4 +1,4 @@
-"""Sends changes to the system journal: a handler for the logger `vfioctl.changes`. May not use the console.
+"""Sends changes to the system journal: a handler for the logger `vfioctl.changes`. Escapes text as the console does.
 
 Speaks journald's native protocol: one datagram for each record, of fields `NAME=value`, or for values of several lines
 `NAME`, their length as 64 bits little-endian, and the bytes (systemd, "Native Journal Protocol"). A message that cannot
@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
+
+from vfioctl.console.words import plain
 
 SOCKET = "/run/systemd/journal/socket"
 LOGGER = "vfioctl.changes"
@@ -70,7 +72,7 @@ def _fields(record: logging.LogRecord) -> Iterator[bytes]:
 
 
 def _field(name: str, value: str) -> bytes:
-    data = value.encode("utf-8", "replace")[:_LONGEST]
+    data = "\n".join(map(plain, value.split("\n"))).encode("utf-8", "replace")[:_LONGEST]
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"
     return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"

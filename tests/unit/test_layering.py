@@ -28,11 +28,12 @@ SHARED = ("model", "api")
 # Each part, and what of vfioctl it may import besides itself.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "environment": (),
     "signals": (),
     "subsystems": (),
-    "kernel": ("errors", "signals"),
+    "kernel": ("errors", "signals", "environment"),
     "config": ("errors", "kernel.timeouts"),
-    "journald": (),
+    "journald": ("console.words",),
     "core": ("errors", "signals", "kernel.protocol", "kernel.lenient"),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
     "session": ("errors", "config", "kernel", "core", "subsystems"),
@@ -41,7 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "host": ("errors", "kernel", "core", "session", *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED)),
     "commands": (*BELOW, "console", "host", "inventory.api", "inventory.render"),
     "opening": ("core", "kernel", "console", "session", "journald"),
-    "app": ("errors", "signals", "console", "session", "subsystems", "opening"),
+    "app": ("errors", "signals", "environment", "console", "session", "subsystems", "opening"),
 }
 # Inside a subsystem: each room, and what of its own subsystem and of the rest of vfioctl it may import.
 VALUES = ("errors", "core.change", "core.value", "core.marks", "kernel.places", "kernel.protocol")

@@ -1,4 +1,4 @@
-"""Reports a failure as lines on stderr or as one JSON object on stdout. May not exit."""
+"""Reports a failure as lines on stderr or as one JSON object on stdout, and a bug as its traceback. May not exit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypedDict
 from vfioctl.console.output import OutputLost, ReaderGone, emit_json, say_error
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from vfioctl.errors import VfioctlError
 
 
@@ -26,6 +28,15 @@ def report(error: VfioctlError, *, as_json: bool) -> int:
 def _say(error: VfioctlError) -> None:
     for line in lines(error):
         say_error(line)
+
+
+def report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report an exception that nobody caught, for `sys.excepthook`. Its message may have text of a host."""
+    import traceback
+
+    for part in traceback.format_exception(kind, error, trace):
+        for line in part.rstrip("\n").split("\n"):
+            say_error(line)
 
 
 def lines(error: VfioctlError) -> Iterator[str]:

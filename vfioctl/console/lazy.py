@@ -19,6 +19,7 @@ from typer.main import get_command
 from vfioctl.console import options
 from vfioctl.console.choice import OPTIONS, Choice
 from vfioctl.console.output import OutputLost, ReaderGone, abandon_stdout, tell_version
+from vfioctl.console.words import completes, completion_text
 from vfioctl.errors import RequestError
 
 if TYPE_CHECKING:
@@ -54,10 +55,24 @@ class _Option(TyperOption):
     def process_value(self, ctx: Any, value: Any) -> Any:
         return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        return _harmless(super().shell_complete(ctx, incomplete))
+
 
 class _Argument(TyperArgument):
     def process_value(self, ctx: Any, value: Any) -> Any:
         return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        return _harmless(super().shell_complete(ctx, incomplete))
+
+
+def _harmless(items: list[Any]) -> list[Any]:
+    """Completions that the shell takes as they are: names of a host are neither evaluated nor control the terminal."""
+    offered = [item for item in items if completes(item.value)]
+    for item in offered:
+        item.help = item.help and completion_text(item.help)
+    return offered
 
 
 def _needs_no_check(parameter: _Option | _Argument, value: object) -> bool:

@@ -11,7 +11,6 @@ import typer
 
 from vfioctl.console.choice import chosen, opened, variable
 from vfioctl.console.output import be_quiet
-from vfioctl.console.words import plain
 from vfioctl.errors import BadSpec, VfioctlError
 
 _SHARED = "Host (this machine, if none is given) and messages"
@@ -141,7 +140,7 @@ def completion(
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
-            return [(plain(word), plain(about)) for word, about in suggest(opened(ctx), incomplete)]
+            return suggest(opened(ctx), incomplete)
         except (VfioctlError, OSError):
             return []  # no completion is better than a traceback at the prompt
 

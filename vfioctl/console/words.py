@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 NONE = "none"
 UNKNOWN = "unknown"
+_MARKS_OF_WORDS = "._:/,@%+=-"
+_MARKS = f"{_MARKS_OF_WORDS} ()"
+_BRACKETS = {"[": "(", "]": ")"}
 
 
 def plain(text: str) -> str:
@@ -22,12 +25,29 @@ def json_text(text: str) -> str:
     """Return a JSON document with the same values, whose strings have such characters only in escaped form."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself escapes the characters below a space
-    return "".join(c if c < "\x7f" or c.isprintable() else _json_escaped(c) for c in text)
+    return "\n".join(line if line.isprintable() else _json_line(line) for line in text.split("\n"))
+
+
+def _json_line(line: str) -> str:
+    return "".join(c if c < "\x7f" or c.isprintable() else _json_escaped(c) for c in line)
 
 
 def _json_escaped(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def completion_text(text: str) -> str:
+    """Return text for a completion's description: letters, digits and the few marks that no shell gives a meaning.
+
+    zsh evaluates what completion prints, and typer does not quote it for that.
+    """
+    return "".join(c if c.isalnum() or c in _MARKS else _BRACKETS.get(c, " ") for c in text)
+
+
+def completes(word: str) -> bool:
+    """Whether a word may be put on a command line by completion: it has only characters that need no quoting."""
+    return word.isascii() and all(c.isalnum() or c in _MARKS_OF_WORDS for c in word)
 
 
 def size(count: int) -> str:

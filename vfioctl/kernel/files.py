@@ -9,8 +9,13 @@ import stat
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from vfioctl.environment import OF_COMMANDS
 from vfioctl.kernel.protocol import Directory, Prefixes
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 MOST_TEXT = 16 << 20
 MOST_OF_SYSFS = 1 << 16
@@ -125,13 +130,31 @@ def read_attribute(name: str, directory: int, flags: int = READ) -> str:
 
 def run(command: list[str]) -> tuple[int, str]:
     """Runs a command; its exit code, and the end of its stdout followed by its stderr."""
-    import subprocess
-
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = completed(command)
     except OSError as error:
         return 127, f"{command[0]}: {error.strerror}"
     return done.returncode, f"{done.stdout.strip()}\n{done.stderr.strip()}".strip()[-500:]
+
+
+def completed(command: list[str], *, timeout: float | None = None) -> CompletedProcess[str]:
+    """Runs a command found on vfioctl's own PATH, in `/`, with nothing of the caller's environment or descriptors.
+
+    Raises OSError, subprocess.TimeoutExpired.
+    """
+    import subprocess
+
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+        cwd="/",
+        env=dict(OF_COMMANDS),
+    )
 
 
 def symbol(errno: int) -> str:
@@ -147,9 +170,26 @@ def replace_file(path: str, text: str | None) -> None:
             os.unlink(path)
             _sync_directory(folder)
         return
-    os.makedirs(folder, mode=0o755, exist_ok=True)
+    make_directories(folder)
     write_whole(path, text.encode(), mode=0o644)
     _sync_directory(folder)
+
+
+def make_directories(path: str, *, mode: int = 0o755) -> None:
+    """Makes a directory, and those above it that are missing, with these permissions, independent of the umask.
+
+    Raises OSError.
+    """
+    if os.path.isdir(path):
+        return
+    make_directories(os.path.dirname(path) or ".", mode=mode)
+    with suppress(FileExistsError):  # another process was faster
+        os.mkdir(path, 0o700)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
 
 
 def write_whole(path: str, data: bytes, *, mode: int | None = None, durable: bool = True) -> None:

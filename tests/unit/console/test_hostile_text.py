@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.machines import copy, original, written
-from tests.unit.conftest import Run
+from tests.unit.conftest import ROOT, Run
+from vfioctl.console.failure import report_bug
 from vfioctl.console.words import json_text, plain
 from vfioctl.kernel.recorded.tree import Tree, form
 
@@ -155,6 +158,41 @@ def test_of_the_command_line(run: Run, name: str) -> None:
     assert plain(name) in run("inventory --host", name).err
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_of_completion_is_nothing_that_a_shell_evaluates(tmp_path: Path, shell: str) -> None:
+    """zsh evaluates the answer; names of a host reach it as values and as descriptions."""
+    tree = copy(original("laptop"))
+    evil = iter(("$(touch x)", "\\$(touch x)", "`touch x`", "a;touch x", "'x'", '"x"', "[/red]", "\x1b[2J", "*"))
+    for path, target in [*tree.links.items()]:
+        if path.endswith("/driver") and (name := next(evil, "")):
+            tree.put_link(path, f"{target.rpartition('/')[0]}/{name}")
+    tree.properties = {of: dict.fromkeys(facts, "\\$(touch x)\x1b[2J [/x]") for of, facts in tree.properties.items()}
+    file = tmp_path / "evil.host"
+    file.write_text(form(tree), encoding="utf-8")
+    for words, wanted in ((f"inventory --host {file} --driver ", "vfio-pci"), (f"bind --host {file} g", "gpu0")):
+        told = completed(shell, f"vfioctl {words}")
+        assert wanted in told
+        assert not [mark for mark in ("$(", "`", ";touch", "[/", "'x", "\x1b", '"*') if mark in told], told
+
+
+def completed(shell: str, words: str) -> str:
+    environment = {"_VFIOCTL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words, "PYTHONPATH": str(ROOT)}
+    environment |= {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    program = [sys.executable, "-c", "from vfioctl.app import console; console()"]
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_of_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ValueError("\x1b[2J\u202e\x9b31m\nsecond line")
+    except ValueError as error:
+        report_bug(type(error), error, error.__traceback__)
+    told = capsys.readouterr().err
+    assert r"ValueError: \x1b[2J\u202e\x9b31m" in told
+    assert told.startswith("Traceback")
+    assert not raw(told)
+
+
 class TestEscaping:
     def test_is_readable(self) -> None:
         assert plain("a\x1b[0m\n\t\x9b\u202e\U000e0001\x00") == r"a\x1b[0m\n\t\x9b\u202e\U000e0001\x00"
@@ -165,3 +203,9 @@ class TestEscaping:
         text = json_text(json.dumps(document, ensure_ascii=False))
         assert text == r'{"a\u009b": ["\u007f\u202e\udb40\udc01 é", "\u001b"]}'
         assert json.loads(text) == document
+
+    @pytest.mark.parametrize("character", [*map(chr, range(0x7F, 0xA0)), *"\u061c\u200e\u200f\u2028\u2029\ufeff"])
+    def test_covers_c1_and_what_turns_text_round(self, character: str) -> None:
+        for each in (character, *map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))):
+            assert not raw(plain(each))
+            assert json_text(f'"{each}"') == f'"\\u{ord(each):04x}"'

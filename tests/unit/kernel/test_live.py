@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, written
+from vfioctl import environment
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Inventory
@@ -571,7 +572,7 @@ class TestLoad:
             (tmp_path / "modprobe").write_text(f"#!/bin/sh\n{script}\n")
             (tmp_path / "modprobe").chmod(0o755)
 
-        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setitem(environment.OF_COMMANDS, "PATH", str(tmp_path))
         return be
 
     def test_asks_modprobe(self, modprobe: Callable[[str], None], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from vfioctl import environment
 from vfioctl.errors import HostError, Stuck
 from vfioctl.kernel.live import units
 from vfioctl.kernel.live.host import Live
@@ -44,7 +45,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemctl:
         (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{note}\n{script}\n")
         (tmp_path / "systemctl").chmod(0o755)
 
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(environment.OF_COMMANDS, "PATH", str(tmp_path))
     return be
 
 

@@ -140,9 +140,10 @@ class LiveChange:
             if not self._read_only:
                 self._workers.warm()  # the fork server starts while the journal is written
             # a write under way keeps the lock if this process dies, so that nobody probes an intermediate state
-            before, self._locks.verdicts = self._locks.verdicts, lock.with_suffix(".verdicts")
+            verdicts = lock.with_suffix(".verdicts").absolute()  # workers are in another directory
+            before, self._locks.verdicts = self._locks.verdicts, verdicts
             self._locks.fds.append(fd)
-            self._verdicts[lock.with_suffix(".verdicts")] = None
+            self._verdicts[verdicts] = None
             try:
                 yield
             finally:

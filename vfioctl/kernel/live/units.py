@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+
+from vfioctl.kernel import files
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9:_.@-]|\\x[0-9a-f]{2})*\.(?:service|socket|target|timer|path)", re.ASCII)
 _LONGEST = 255
@@ -54,13 +55,4 @@ def set_active(name: str, active: bool) -> tuple[int, str]:  # noqa: FBT001 - a 
 
 
 def _systemctl(verb: str, *words: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["systemctl", "--no-pager", "--no-ask-password", verb, *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        timeout=timeout,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    return files.completed(["systemctl", "--no-pager", "--no-ask-password", verb, *words], timeout=timeout)

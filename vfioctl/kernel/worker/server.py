@@ -15,12 +15,14 @@ import marshal
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
+from vfioctl.environment import close_all_but
 from vfioctl.kernel.worker.names import named
 from vfioctl.kernel.worker.processes import began_at
 from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, VALUE, Page, receive_message, send
@@ -72,12 +74,19 @@ def _leave_the_caller(fd: int) -> None:
     for usual in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(usual, signal.SIG_DFL)
     unblock()
+    _leave_its_directory()
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)  # a stuck worker must not keep the caller's pipes open
-    os.closerange(3, fd)
-    os.closerange(fd + 1, 1 << 20)
+    close_all_but(fd)
     os.set_inheritable(fd, False)  # noqa: FBT003 - so it is declared
+
+
+def _leave_its_directory() -> None:
+    """Relative paths belong to the caller, which resolves them; a stuck worker must not keep a file system in use."""
+    with suppress(OSError):  # the caller's directory is gone
+        sys.path[:] = [os.path.abspath(place) for place in sys.path]
+    os.chdir("/")
 
 
 class _Server:
