@@ -148,16 +148,14 @@ class Session:
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Self:
         """Return a read-only session for a captured `sys/ proc/ dev/` tree. Raises BadDocument."""
-        from vfioctl.kernel.live.host import Live
-
         try:
             place = root.resolve(strict=True)
-            captured = (place / "sys").is_dir()
+            kernel = _captured(place)
         except (OSError, RuntimeError, ValueError) as error:  # a symlink loop, or a string that is no path
             raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
-        if not captured:
-            raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/")
-        return cls(Live(str(place), read_only=True), ledger or (beside(place) if place.name else LEDGER))
+        except KernelRefused:
+            raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/") from None
+        return cls(kernel, ledger or (beside(place) if place.name else LEDGER))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Self:
@@ -180,3 +178,16 @@ class Session:
         given = os.environ.get("VFIOCTL_FAULTS", "")
         faults = (*faults, *(parse_fault(text) for text in given.split(",") if text))
         return cls(Simulated.at(file, faults=faults), ledger or beside(file), settle=0.0)
+
+
+def _captured(place: Path) -> Kernel:
+    """The host in a directory; this machine, but read-only, for /. Raises OSError, KernelRefused."""
+    if not place.name:
+        from vfioctl.kernel.live.host import Live
+
+        return Live(read_only=True)
+    from vfioctl.kernel.captured.host import Captured
+
+    kernel = Captured(str(place))
+    kernel.children("/sys")
+    return kernel

@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -29,13 +29,6 @@ def readable(name: str) -> str:
     return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
-def refuse_special(path: str) -> None:
-    """Raises OSError for FIFOs and device nodes: a captured directory may have them, and they are never opened."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
-
-
 def read_text(path: str, most: int = MOST_TEXT) -> str:
     """A file's text, cut off after `most` bytes."""
     fd = os.open(path, READ)
@@ -48,7 +41,8 @@ def read_text(path: str, most: int = MOST_TEXT) -> str:
     return data.decode("utf-8", "replace").rstrip("\n")
 
 
-def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directory:
+def read_directory(fd: int, wanted: Collection[str], links: Prefixes, read: Callable[[str, int], str]) -> Directory:
+    """`read`: reads a file by its name and the descriptor of its directory."""
     names, targets, texts, refused = [], {}, {}, {}
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -58,7 +52,7 @@ def read_directory(fd: int, wanted: Collection[str], links: Prefixes) -> Directo
                     if name.startswith(links):
                         targets[readable(name)] = readable(os.readlink(name, dir_fd=fd))
                 elif name in wanted and entry.is_file():
-                    texts[name] = read_attribute(name, fd)
+                    texts[name] = read(name, fd)
                 elif name in wanted:
                     refused[name] = "EISDIR" if entry.is_dir() else "ENXIO"
             except OSError as error:
@@ -95,28 +89,17 @@ def only(found: Directory, wanted: Collection[str], links: Collection[str]) -> D
     return Directory(found.names & {*wanted, *links}, found.texts, targets, found.refused)
 
 
-def read_texts_below(fd: int, name: str, *, strictly: bool) -> Directory:
-    """The attribute `name` of each directory in a directory. `strictly`: no links and no special files."""
+def read_texts_below(fd: int, name: str) -> Directory:
+    """The attribute `name` of each directory in a directory of the kernel's."""
     texts, refused, names = {}, {}, os.listdir(fd)
     plain = "".join(names).isascii()
     for folder in names:
-        path = f"{folder}/{name}"
         try:
-            if strictly:
-                _refuse_links(fd, folder, path)
-            texts[folder if plain else readable(folder)] = read_attribute(path, fd)
+            texts[folder if plain else readable(folder)] = read_attribute(f"{folder}/{name}", fd)
         except OSError as error:
             if error.errno != errnos.ENOTDIR:
                 refused[readable(folder)] = symbol(error.errno or errnos.EIO)
     return Directory(frozenset(names if plain else map(readable, names)), texts, {}, refused)
-
-
-def _refuse_links(fd: int, folder: str, path: str) -> None:
-    modes = (os.stat(each, dir_fd=fd, follow_symlinks=False).st_mode for each in (folder, path))
-    if not stat.S_ISDIR(next(modes)):
-        raise OSError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
-    if not stat.S_ISREG(next(modes)):
-        raise OSError(errnos.ENXIO, os.strerror(errnos.ENXIO))
 
 
 def read_attribute(name: str, directory: int, flags: int = READ) -> str:
@@ -126,6 +109,14 @@ def read_attribute(name: str, directory: int, flags: int = READ) -> str:
         return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
     finally:
         os.close(fd)
+
+
+def device_number(status: os.stat_result) -> tuple[str, int, int]:
+    """A device node's kind (`c` or `b`), major and minor number. Raises OSError (ENODEV)."""
+    kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
+    if kind is None:
+        raise OSError(errnos.ENODEV, os.strerror(errnos.ENODEV))
+    return kind, os.major(status.st_rdev), os.minor(status.st_rdev)
 
 
 def run(command: list[str]) -> tuple[int, str]:

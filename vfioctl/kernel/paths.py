@@ -1,7 +1,4 @@
-"""Resolving symbolic links inside a root that they cannot leave: a captured directory, a recorded host.
-
-Does no input or output itself: it calls `readlink` for each component.
-"""
+"""Resolves the symbolic links of a recorded host, as the kernel does inside a root that they cannot leave."""
 
 from __future__ import annotations
 
@@ -15,18 +12,22 @@ MOST_HOPS = 40
 """MAXSYMLINKS of Linux (include/linux/namei.h)."""
 
 
-def resolve(path: str, readlink: Callable[[str], str | None], *, follow_last: bool = True) -> str:
+def resolve(
+    path: str, readlink: Callable[[str], str | None], is_directory: Callable[[str], bool], *, follow_last: bool = True
+) -> str:
     """The path with every link followed; `..` and absolute targets stay inside the root, as in a chroot.
 
-    `readlink` gives a link's target, or None for what is no link. Raises KernelRefused (ELOOP, ENAMETOOLONG).
+    `readlink` gives a link's target, or None for what is no link. What follows a name that is no directory stays as it
+    is, so that nothing exists there. Raises KernelRefused (ELOOP, ENAMETOOLONG).
     """
     todo, done, hops = deque(path.split("/")), "", 0
     while todo:
         part = todo.popleft()
-        if part in ("", "."):
-            continue
-        if part == "..":
-            done = done.rpartition("/")[0]
+        if part in ("", ".", ".."):
+            if done and not is_directory(done):
+                return "/".join((done, part, *todo))
+            if part == "..":
+                done = done.rpartition("/")[0]
             continue
         here = f"{done}/{part}"
         target = readlink(here) if todo or follow_last else None

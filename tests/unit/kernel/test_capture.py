@@ -17,7 +17,7 @@ from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, writte
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.probe.inventory import read_inventory
-from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.places import UUID_FORM
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
@@ -92,7 +92,7 @@ def test_a_captured_directory_and_its_snapshot_are_the_same_host(tmp_path: Path)
     tree.nodes = {}
     for path in tuple(tree.refused):
         tree.remove(path)
-    expected, found = capture(Recorded(tree, ""))[0], capture(Live(str(written(tree, tmp_path))))[0]
+    expected, found = capture(Recorded(tree, ""))[0], capture(Captured(str(written(tree, tmp_path))))[0]
     for each in (expected, found):
         each.properties = {}  # this machine has names of its own
     assert form(found) == form(expected)
@@ -294,7 +294,7 @@ def test_names_with_spaces_are_kept(tmp_path: Path) -> None:
     device = root / original(SMALL).resolve(f"{PCI_DEVICES}/0000:01:00.0").lstrip("/")
     (root / PCI_DRIVERS.lstrip("/") / "a driver").mkdir()
     (device / "consumer:platform:Fixed MDIO bus.0").symlink_to("x")
-    found, unread = capture(Live(str(root)))
+    found, unread = capture(Captured(str(root)))
     again = parse(form(found), "snapshot")
     assert unread == []
     assert "a driver" in again.directories[PCI_DRIVERS]
@@ -320,7 +320,7 @@ def test_what_the_format_cannot_hold_is_left_out_and_named(tmp_path: Path, spoil
         (root / "sys/kernel/iommu_groups/a\tb/devices").mkdir(parents=True)
     elif spoil == "modalias":
         (device / "modalias").write_text((device / "modalias").read_text().strip() + " KEY = x\nhwdb:y")
-    found, unread = capture(Live(str(root)))
+    found, unread = capture(Captured(str(root)))
     again = parse(form(found), "snapshot")
     assert form(again) == form(found)
     assert bool(unread) == (spoil not in ("target", "modalias"))

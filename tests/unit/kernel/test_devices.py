@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import copy, original, unhurried
 from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live import devices
 from vfioctl.kernel.live import use as live_use
 from vfioctl.kernel.live.host import Live
@@ -119,7 +120,7 @@ class TestThisMachine:
             Live().config(GPU)
 
     def test_a_captured_directory_has_neither(self, tmp_path: Path) -> None:
-        for ask in (Live(str(tmp_path)).config, Live(str(tmp_path)).rom):
+        for ask in (Captured(str(tmp_path)).config, Captured(str(tmp_path)).rom):
             with pytest.raises(KernelRefused) as caught:
                 ask(GPU)
             assert caught.value.symbol == "ENOENT"

@@ -21,6 +21,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.holders import HolderKind, Holders
 from vfioctl.inventory.probe.holders import read_holders
 from vfioctl.kernel import mappings
+from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live import processes
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import Descendant, OpenNode
@@ -224,11 +225,11 @@ class TestRefusals:
         node.parent.mkdir(parents=True)
         node.write_text("")
         with pytest.raises(KernelRefused) as caught:
-            Live(str(tmp_path)).viable(7)
+            Captured(str(tmp_path)).viable(7)
         assert caught.value.symbol == "EROFS"
 
     def test_a_captured_directory_shows_nothing_of_this_machine(self, tmp_path: Path) -> None:
-        captured = Live(str(tmp_path))
+        captured = Captured(str(tmp_path))
         for ask, subject in ((captured.open_nodes, "1"), (captured.below, "/sys/devices"), (captured.claimed, "1:0")):
             with pytest.raises(KernelRefused):
                 ask(subject)
@@ -260,7 +261,7 @@ class TestDevicesBelow:
             ("net/eth0", "net", ""),
         }
 
-        captured = Live(str(tmp_path)).below("/0000:01:00.0")
+        captured = Captured(str(tmp_path)).below("/0000:01:00.0")
         assert captured == [d._replace(path=d.path.removeprefix(str(tmp_path))) for d in processes.below(str(home))], (
             "a captured directory shows its own, in the same order"
         )
@@ -276,13 +277,13 @@ class TestDevicesBelow:
         for _ in range(500):
             deep /= "d"
         os.makedirs(deep)
-        found = Live(str(tmp_path)).below("/gpu")
+        found = Captured(str(tmp_path)).below("/gpu")
         assert [(d.path, d.subsystem, d.number) for d in found] == [
             (f"/gpu/{name}", "drm", "") for name in ("card0", "card1", "card2")
         ]
 
     def test_of_a_function_that_has_gone_are_refused(self, tmp_path: Path) -> None:
-        for host in (Live(), Live(str(tmp_path))):
+        for host in (Live(), Captured(str(tmp_path))):
             with pytest.raises(KernelRefused):
                 host.below("/sys/bus/pci/devices/ffff:ff:1f.7")
 

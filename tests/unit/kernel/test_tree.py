@@ -295,6 +295,7 @@ class TestLinks:
     )
     def test_lead_nowhere_but_inside(self, target: str, there: str) -> None:
         tree = Tree()
+        tree.put_directory(there)
         tree.put_link("/sys/x", target)
         assert tree.resolve("/sys/x") == there
         assert tree.resolve("/sys/x", follow_last=False) == "/sys/x"

@@ -11,6 +11,7 @@ import pytest
 
 from vfioctl import environment
 from vfioctl.errors import HostError, Stuck
+from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live import units
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.timeouts import Timeouts
@@ -136,7 +137,7 @@ class TestStates:
 
     def test_of_a_captured_directory_are_unknown(self, systemctl: Systemctl, tmp_path: Path) -> None:
         systemctl(f"printf '%s\\n' '{ALIASED}'")
-        assert Live(str(tmp_path)).unit_states(self.NAMES) == {}
+        assert Captured(str(tmp_path)).unit_states(self.NAMES) == {}
 
 
 class TestStartingAndStopping:
@@ -186,7 +187,7 @@ class TestStartingAndStopping:
 
     def test_of_what_cannot_be_changed_is_refused(self, systemctl: Systemctl, tmp_path: Path) -> None:
         systemctl("")
-        for kernel in (Live(str(tmp_path)), Live(read_only=True)):
+        for kernel in (Captured(str(tmp_path)), Live(read_only=True)):
             with pytest.raises(HostError, match="read-only"):
                 kernel.set_unit(self.NAME, active=False)
             with pytest.raises(HostError, match="read-only"):

@@ -18,6 +18,7 @@ from tests.hosts.machines import copy, original, unhurried
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.kernel import files
+from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
@@ -405,7 +406,7 @@ class TestKeeping:
             Live().replace_file("/proc/vfioctl/x", "x")
 
     def test_a_captured_directory_is_not_written_to(self, tmp_path: Path) -> None:
-        kernel = Live(str(tmp_path))
+        kernel = Captured(str(tmp_path))
         with pytest.raises(HostError, match="cannot be written"):
             kernel.replace_file(f"{HOME}/{VF}.json", "x")
         with pytest.raises(HostError, match=f"VFs of {PF} cannot be changed"):

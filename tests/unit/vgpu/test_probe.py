@@ -18,6 +18,7 @@ from tests.unit.conftest import Run
 from vfioctl.console.choice import Choice
 from vfioctl.errors import BadSpec, KernelRefused, UnknownDevice
 from vfioctl.host import Host
+from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.lenient import number_in
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import PCI_DEVICES, Directory, Kernel, NvmlAnswer, Unanswered
@@ -163,7 +164,7 @@ class TestHosts:
         for path in (*tree.nodes, *tree.refused):  # a directory of files has neither
             tree.remove(path)
         tree.properties = {}
-        found, expected = read_vgpus(Live(str(written(tree, tmp_path)))), read(tree)
+        found, expected = read_vgpus(Captured(str(written(tree, tmp_path)))), read(tree)
         assert (found.cards, found.instances) == (expected.cards, expected.instances)
         assert [warning.subject for warning in found.warnings] == [warning.subject for warning in expected.warnings]
 
@@ -509,7 +510,7 @@ class TestTextsBelow:
 
     def test_of_a_tree_and_of_a_captured_directory_it_is_the_same(self, tmp_path: Path) -> None:
         recorded = Recorded(self.tree(), "").texts_below("/sys/x", "number")
-        captured = Live(str(written(self.tree(), tmp_path))).texts_below("/sys/x", "number")
+        captured = Captured(str(written(self.tree(), tmp_path))).texts_below("/sys/x", "number")
         assert recorded.names == captured.names == {"one", "two", "file", "away"}
         assert recorded.texts == captured.texts == {"one": "1"}
         assert recorded.refused == captured.refused == {"two": "ENOENT"}
@@ -517,7 +518,7 @@ class TestTextsBelow:
     def test_no_fifo_of_a_captured_directory_is_opened(self, tmp_path: Path) -> None:
         root = written(self.tree(), tmp_path)
         os.mkfifo(root / "sys/x/two/number")
-        assert Live(str(root)).texts_below("/sys/x", "number").refused == {"two": "ENXIO"}
+        assert Captured(str(root)).texts_below("/sys/x", "number").refused == {"two": "ENXIO"}
 
     def test_on_a_machine_itself(self, tmp_path: Path) -> None:
         root = written(self.tree(), tmp_path)

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import files
@@ -34,7 +33,6 @@ class _Locks(threading.local):
 class LiveChange:
     """`_read_only`: every change is refused."""
 
-    _root: str
     _read_only: bool
     _timeouts: Timeouts
     _workers: Workers
@@ -47,10 +45,6 @@ class LiveChange:
     @property
     def read_only(self) -> str:
         return "a directory given with --root is read-only" if self._read_only else ""
-
-    if TYPE_CHECKING:
-
-        def _at(self, path: str) -> str: ...
 
     def write(self, path: str, value: str) -> None:
         if self._read_only:
@@ -122,10 +116,8 @@ class LiveChange:
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
-        if self._root:  # a captured device node is one of this machine
-            raise KernelRefused(path, errnos.EROFS)
         try:
-            errno, flags = self._workers.group_flags(self._at(path), timeout=_GROUP_SECONDS)
+            errno, flags = self._workers.group_flags(path, timeout=_GROUP_SECONDS)
         except Unreturned:
             errno, flags = errnos.EBUSY, 0  # somebody has it open, or is closing it
         if errno:

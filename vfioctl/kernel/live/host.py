@@ -1,4 +1,4 @@
-"""This machine, or a captured root directory (read-only): reading its files, and NVML.
+"""This machine: reading its files, and NVML.
 
 Every errno becomes KernelRefused. Workers make the calls that can block. What a listing does not need is imported when
 it is used, so that a listing starts quickly.
@@ -6,19 +6,15 @@ it is used, so that a listing starts quickly.
 
 from __future__ import annotations
 
-import errno as errnos
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TypeVar
 
-from vfioctl.errors import KernelRefused
-from vfioctl.kernel import files
+from vfioctl.kernel import files, outside
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
-from vfioctl.kernel.paths import resolve
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NOT_LISTED,
@@ -29,6 +25,7 @@ from vfioctl.kernel.protocol import (
 )
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import Gathered, Unreturned
+from vfioctl.kernel.worker.worker import Maker
 from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
@@ -37,88 +34,79 @@ _FEW = 1000  # for fewer subjects a second worker costs more than it saves: each
 
 
 class Live(LiveUse, LiveChange):
-    """A machine's own files. `root` other than / is a captured tree: its links stay inside it.
+    """This machine's own files.
 
     `timeout`: seconds without progress after which a read is given up. Any thread may use the object. `close` ends its
-    workers.
+    workers. `maker`: creates the object that workers read with.
     """
 
     def __init__(
         self,
-        root: str = "/",
         *,
         read_only: bool = False,
         timeouts: Timeouts | None = None,
         timeout: float = 2.0,
+        maker: Maker | None = None,
     ) -> None:
-        self._root = root.rstrip("/")
-        self._read_only = read_only or bool(self._root)
+        self._read_only = read_only
         self._timeouts, self._timeout = timeouts or Timeouts(), timeout
-        self._workers = Workers(("vfioctl.kernel.live.host:for_worker", (self._root, self._read_only, timeout)))
+        self._workers = Workers(maker or ("vfioctl.kernel.live.host:for_worker", (read_only, timeout)))
         LiveChange.__init__(self)
 
     @property
     def description(self) -> str:
-        return f"the files under {self._root}" if self._root else "this machine"
+        return "this machine"
 
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, path: str) -> str:
         try:
-            there = self._at(path)
-            if self._root:
-                files.refuse_special(there)
-            return files.read_text(there, files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT)
-        except OSError as error:
+            if path.startswith("/sys/"):
+                return files.read_text(path, files.MOST_OF_SYSFS)
+            if path.startswith("/proc/"):
+                return files.read_text(path)
+            return outside.read_start(path, files.MOST_TEXT).decode("utf-8", "replace").rstrip("\n")
+        except (OSError, ValueError) as error:
             raise refused(path, error) from None
 
     def link(self, path: str) -> str:
         try:
-            return files.readable(os.readlink(self._at(path, follow_last=False)))
-        except OSError as error:
+            return files.readable(os.readlink(path))
+        except (OSError, ValueError) as error:
             raise refused(path, error) from None
 
     def children(self, path: str) -> list[str]:
         try:
-            return sorted(map(files.readable, os.listdir(self._at(path))))
-        except OSError as error:
+            return sorted(map(files.readable, os.listdir(path)))
+        except (OSError, ValueError) as error:
             raise refused(path, error) from None
 
     def has(self, path: str) -> bool:
-        try:
-            return os.path.lexists(self._at(path))
-        except (KernelRefused, OSError):
-            return False
+        return os.path.lexists(path)
 
     def device_number(self, path: str) -> tuple[str, int, int]:
         try:
-            status = os.stat(self._at(path))
-        except OSError as error:
+            return files.device_number(os.stat(path))
+        except (OSError, ValueError) as error:
             raise refused(path, error) from None
-        kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
-        if kind is None:
-            raise KernelRefused(path, errnos.ENODEV)
-        return kind, os.major(status.st_rdev), os.minor(status.st_rdev)
 
     def writable(self, path: str) -> bool:
         return not self._read_only and os.access(path, os.W_OK)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         with self._opened(path) as fd:
-            return files.read_directory(fd, wanted, links)
+            return files.read_directory(fd, wanted, links, files.read_attribute)
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
         fd = self._open(path)
         try:
-            if self._root:  # may hold files that are dangerous to open
-                return files.only(files.read_directory(fd, wanted, tuple(links)), wanted, links)
             return files.read_entries(fd, wanted, links)
         finally:
             os.close(fd)
 
     def texts_below(self, path: str, name: str) -> Directory:
         with self._opened(path) as fd:
-            return files.read_texts_below(fd, name, strictly=bool(self._root))
+            return files.read_texts_below(fd, name)
 
     def survey(
         self,
@@ -135,8 +123,8 @@ class Live(LiveUse, LiveChange):
 
     def _open(self, path: str) -> int:
         try:
-            return os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
             raise refused(path, error) from None
 
     @contextmanager
@@ -146,19 +134,6 @@ class Live(LiveUse, LiveChange):
             yield fd
         finally:
             os.close(fd)
-
-    def _at(self, path: str, *, follow_last: bool = True) -> str:
-        if "\0" in path:
-            raise KernelRefused(path, errnos.EINVAL)
-        if not self._root:
-            return path
-        return self._root + resolve(path, self._readlink_inside, follow_last=follow_last)
-
-    def _readlink_inside(self, path: str) -> str | None:
-        try:
-            return os.readlink(self._root + path)
-        except OSError:
-            return None
 
     # -- what is in no file ------------------------------------------------------------------------
 
@@ -174,15 +149,13 @@ class Live(LiveUse, LiveChange):
     def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
         from vfioctl.kernel.live.nvml import read_gpus
 
-        if self._root:
-            return lambda: Unanswered("a captured directory has no NVML")
         asked = [str(gpu) for gpu in gpus]  # workers exchange plain data
         return partial(_nvml_answer, asked, self._workers.begin_each(read_gpus, asked, types, timeout=_NVML_SECONDS))
 
 
-def for_worker(root: str, read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - a worker gets positional arguments
+def for_worker(read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - a worker gets positional arguments
     """The host object that a worker reads with."""
-    return Live(root or "/", read_only=read_only, timeout=timeout)
+    return Live(read_only=read_only, timeout=timeout)
 
 
 def _nvml_answer(gpus: Iterable[str], wait: Callable[[], Gathered]) -> NvmlAnswer:

@@ -62,11 +62,11 @@ class Tree:
         """The path with its links resolved. The directory part is cached, because thousands of reads share it."""
         parent, _, name = path.rpartition("/")
         if parent not in self._resolved:
-            self._resolved[parent] = resolve(parent, self.links.get)
+            self._resolved[parent] = resolve(parent, self.links.get, self.directories.__contains__)
         there = f"{self._resolved[parent].rstrip('/')}/{name}"
         if there not in self.links and name not in ("", ".", ".."):
             return there
-        return resolve(there, self.links.get, follow_last=follow_last)
+        return resolve(there, self.links.get, self.directories.__contains__, follow_last=follow_last)
 
     def exists(self, path: str) -> bool:
         """Whether something is recorded at a resolved path."""
@@ -104,6 +104,7 @@ class Tree:
         if path not in self.directories:
             self._join(path)
             self.directories[path] = set()
+            self._resolved.clear()
 
     def remove(self, path: str) -> None:
         """Removes a path and everything below it."""
@@ -124,6 +125,8 @@ class Tree:
             known = (parent or "/") in self.directories
             self.directories.setdefault(parent or "/", set()).add(name)
             path = parent
+            if not known:
+                self._resolved.clear()
 
 
 def parse(text: str, source: str) -> Tree:

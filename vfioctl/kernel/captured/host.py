@@ -1,0 +1,166 @@
+"""A captured root directory as a host, read-only. It may belong to anyone, and may change while it is read.
+
+Every access goes through a descriptor that was opened inside the root (see `inside`), so nothing outside of it is read.
+The processes, devices and units of this machine are not those of the capture.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel import files
+from vfioctl.kernel.captured import reading
+from vfioctl.kernel.captured.below import below_captured
+from vfioctl.kernel.captured.inside import open_inside, open_root
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.live.use import refused
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    NO_PROCESSES,
+    Descendant,
+    Directory,
+    NvmlAnswer,
+    Prefixes,
+    Unanswered,
+)
+
+T = TypeVar("T")
+Identity = tuple[int, int]
+"""The device and the inode of a directory."""
+
+
+class Captured(Live):
+    """`root`: an absolute path without symbolic links. `identity`: that of the directory, where it is known.
+
+    Raises OSError when the directory cannot be opened. If it has another identity, every read is refused (ESTALE).
+    """
+
+    def __init__(self, root: str, *, identity: Identity | None = None, timeout: float = 2.0) -> None:
+        self._path, self._root = root, _Root(root, identity)
+        maker = ("vfioctl.kernel.captured.host:for_worker", (root, self._root.identity, timeout))
+        super().__init__(read_only=True, timeout=timeout, maker=maker)
+
+    @property
+    def description(self) -> str:
+        return f"the files under {self._path}"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, path: str) -> str:
+        most = files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT
+        with self._inside(path) as fd:
+            return reading.text_of(fd, most)
+
+    def link(self, path: str) -> str:
+        with self._inside(path, follow_last=False) as fd:
+            if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                raise KernelRefused(path, errnos.EINVAL)
+            return files.readable(os.readlink("", dir_fd=fd))
+
+    def children(self, path: str) -> list[str]:
+        with self._directory(path) as fd:
+            return sorted(map(files.readable, os.listdir(fd)))
+
+    def has(self, path: str) -> bool:
+        try:
+            with self._inside(path):
+                return True
+        except KernelRefused:
+            return False
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        with self._inside(path) as fd:
+            return files.device_number(os.fstat(fd))
+
+    def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
+        with self._directory(path) as fd:
+            return files.read_directory(fd, wanted, links, reading.read_attribute)
+
+    def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
+        return files.only(self.directory(path, wanted, tuple(links)), wanted, links)
+
+    def texts_below(self, path: str, name: str) -> Directory:
+        with self._directory(path) as fd:
+            return reading.read_texts_below(fd, name)
+
+    @contextmanager
+    def _inside(self, path: str, *, follow_last: bool = True) -> Iterator[int]:
+        """What is there, opened with O_PATH. An OSError from within becomes KernelRefused."""
+        try:
+            fd = self._root.open(path, follow_last=follow_last)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise refused(path, error) from None
+
+    @contextmanager
+    def _directory(self, path: str) -> Iterator[int]:
+        with self._inside(path) as there:
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=there)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+
+    # -- what a capture does not have --------------------------------------------------------------
+
+    @property
+    def processes_unknown(self) -> str:
+        return NO_PROCESSES
+
+    def below(self, path: str) -> Sequence[Descendant]:
+        return below_captured(self.directory, path)
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        return {}
+
+    def viable(self, group: int) -> bool:
+        raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
+
+    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+        return lambda: Unanswered("a captured directory has no NVML")
+
+    def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:
+        raise KernelRefused(path, errnos.ENOENT)
+
+    def _read_device(self, path: str, read: Callable[[str], bytes | int]) -> bytes:
+        raise KernelRefused(path, errnos.ENOENT)
+
+
+class _Root:
+    """The descriptor of a root directory, which is closed with the object."""
+
+    def __init__(self, path: str, expected: Identity | None) -> None:
+        self._fd = -1
+        try:
+            self._fd = open_root(path)
+        except OSError:
+            if expected is None:
+                raise
+            self.identity: Identity = (0, 0)
+        else:
+            status = os.fstat(self._fd)
+            self.identity = (status.st_dev, status.st_ino)
+        self._replaced = expected not in (None, self.identity)
+
+    def open(self, path: str, *, follow_last: bool) -> int:
+        if self._replaced:
+            raise OSError(errnos.ESTALE, os.strerror(errnos.ESTALE))
+        return open_inside(self._fd, path, follow_last=follow_last)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def for_worker(root: str, identity: Identity, timeout: float) -> Captured:
+    """The host object that a worker reads with: of the same directory, or every read is refused (ESTALE)."""
+    return Captured(root, identity=identity, timeout=timeout)

@@ -1,0 +1,136 @@
+"""Opens what is below a directory. No path and no symbolic link leads out of it, even while somebody replaces them.
+
+Uses openat2(2). Where the kernel lacks it (before 5.6) or a sandbox forbids it, opens one component after the other.
+Opens with O_PATH only, which has no effect on FIFOs and devices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno as errnos
+import os
+import stat
+from collections import deque
+
+_OPENAT2 = 437  # the same on all architectures but alpha
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_IN_ROOT = 0x02, 0x04, 0x10  # linux/openat2.h
+MOST_HOPS = 40
+"""MAXSYMLINKS of Linux (include/linux/namei.h)."""
+_MOST_PATH = 4096
+_ATTEMPTS = 16
+_LOOK = os.O_PATH | os.O_CLOEXEC
+_library = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    """struct open_how (linux/openat2.h)."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
+    """The system call. Raises OSError."""
+    how = _OpenHow(flags, 0, resolve)
+    # c_size_t and c_long: a variadic call passes a plain int with 32 bits
+    size, number = ctypes.c_size_t(ctypes.sizeof(how)), ctypes.c_long(_OPENAT2)
+    fd = int(_library.syscall(number, ctypes.c_long(directory), path, ctypes.byref(how), size))
+    if fd < 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, os.strerror(errno))
+    return fd
+
+
+def open_inside(root: int, path: str, *, follow_last: bool = True) -> int:
+    """What a path leads to when `root` is the root directory, as a descriptor with O_PATH. Raises OSError.
+
+    `follow_last`: whether a symbolic link at the end is followed. Absolute links and `..` stay inside, as in a chroot.
+    """
+    name = _encoded(path)
+    for _ in range(_ATTEMPTS):
+        try:
+            return openat2(root, name, _flags(follow_last), RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+        except OSError as error:
+            # EAGAIN: something was renamed while `..` was resolved; where that never ends, the walk does not mind
+            if error.errno in (errnos.ENOSYS, errnos.EPERM):
+                break
+            if error.errno != errnos.EAGAIN:
+                raise
+    return _walk(root, path, follow_last=follow_last)
+
+
+def open_root(path: str) -> int:
+    """A directory by its absolute path without symbolic links, as a descriptor with O_PATH. Raises OSError."""
+    flags = _LOOK | os.O_DIRECTORY
+    top = os.open("/", flags)
+    try:
+        try:
+            return openat2(top, _encoded(path), flags, RESOLVE_NO_SYMLINKS)
+        except OSError as error:
+            if error.errno not in (errnos.ENOSYS, errnos.EPERM):
+                raise
+        return _descend(top, path.split("/"))
+    finally:
+        os.close(top)
+
+
+def _encoded(path: str) -> bytes:
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise OSError(errnos.EILSEQ, os.strerror(errnos.EILSEQ)) from None
+    if b"\0" in name:
+        raise OSError(errnos.EINVAL, os.strerror(errnos.EINVAL))
+    if len(name) >= _MOST_PATH:
+        raise OSError(errnos.ENAMETOOLONG, os.strerror(errnos.ENAMETOOLONG))
+    return name
+
+
+def _flags(follow_last: bool) -> int:  # noqa: FBT001 - private
+    return _LOOK if follow_last else _LOOK | os.O_NOFOLLOW
+
+
+# -- without openat2 -----------------------------------------------------------------------------------
+
+
+def _walk(root: int, path: str, *, follow_last: bool) -> int:
+    """Follows the links itself: each component is opened in the directory before it, as what it is."""
+    todo, opened, hops = deque(path.split("/")), [os.dup(root)], 0
+    try:
+        while todo:
+            part = todo.popleft()
+            if part in ("", ".", ".."):
+                _refuse_file(opened[-1])
+                if part == ".." and len(opened) > 1:
+                    os.close(opened.pop())
+                continue
+            opened.append(os.open(part, _flags(follow_last=False), dir_fd=opened[-1]))
+            if not (todo or follow_last) or not stat.S_ISLNK(os.fstat(opened[-1]).st_mode):
+                continue
+            hops += 1
+            if hops > MOST_HOPS:
+                raise OSError(errnos.ELOOP, os.strerror(errnos.ELOOP))
+            target = os.readlink("", dir_fd=opened[-1])
+            os.close(opened.pop())
+            while target.startswith("/") and len(opened) > 1:
+                os.close(opened.pop())
+            todo.extendleft(reversed(target.split("/")))
+        return opened.pop()
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _refuse_file(fd: int) -> None:
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        raise OSError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
+
+
+def _descend(top: int, parts: list[str]) -> int:
+    here = os.dup(top)
+    for part in filter(None, parts):
+        try:
+            below = os.open(part, _LOOK | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+        finally:
+            os.close(here)
+        here = below
+    return here

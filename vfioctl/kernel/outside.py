@@ -1,0 +1,68 @@
+"""Reads files that anyone may have written: plans, host files, configurations, files of captured directories.
+
+Only regular files are read, and no more than a given number of bytes. FIFOs, devices and sockets are never opened:
+opening one can block for ever, and some devices act on it.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+import stat
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link",
+}
+_LOOK = os.O_PATH | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """A file's content. Raises OSError: ENXIO for what is no regular file, EFBIG for more than `most` bytes.
+
+    The text of these errors is fit for the user.
+    """
+    data = read_start(path, most + 1)
+    if len(data) > most:
+        raise too_large(most)
+    return data
+
+
+def read_start(path: str | os.PathLike[str], most: int) -> bytes:
+    """At most the first `most` bytes of a file. Raises OSError: ENXIO for what is no regular file."""
+    fd = os.open(path, _LOOK)
+    try:
+        return read_regular(fd, most)
+    finally:
+        os.close(fd)
+
+
+def read_regular(fd: int, most: int) -> bytes:
+    """As `read_start`, for a descriptor that was opened with O_PATH."""
+    refuse_special(os.fstat(fd).st_mode)
+    opened = os.open(f"/proc/self/fd/{fd}", _READ)  # the same file, whatever its name leads to by now
+    try:
+        data = b""
+        while len(data) < most and (more := os.read(opened, min(1 << 20, most - len(data)))):
+            data += more
+        return data
+    finally:
+        os.close(opened)
+
+
+def refuse_special(mode: int) -> None:
+    """Raises OSError (EISDIR, ENXIO) unless this is the mode of a regular file."""
+    if stat.S_ISDIR(mode):
+        raise OSError(errnos.EISDIR, os.strerror(errnos.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errnos.ENXIO, f"it is {_KINDS.get(stat.S_IFMT(mode), 'special')}, not a regular file")
+
+
+def too_large(most: int) -> OSError:
+    """The error for a file of more than `most` bytes."""
+    size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
+    return OSError(errnos.EFBIG, f"it is larger than {size}")
