@@ -844,6 +844,10 @@ class TestRecovery:
         assert isinstance(others, list)
         assert [text.partition(":00.0 ")[2][:15] for text in others] == ["is still wedged"]
         assert caught.value.restored == ""
+        for forward, wanted in ((False, Result.BACK), (True, Result.DONE)):
+            for repair in work.host.plan_recovery(forward=forward):
+                assert (repair.result, repair.steps) == (wanted, ())
+                assert "is still wedged" in repair.refused
 
     def test_interrupted_can_be_done_again(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", 9) as work:

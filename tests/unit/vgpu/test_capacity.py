@@ -71,6 +71,11 @@ class TestPool:
         assert after(card, {"medium": 1}).available == exactly(small=21, medium=5, large=1)
         assert after(card, {"medium": 2, "small": 1}).available == exactly(small=16, medium=4, large=1)
 
+    def test_what_may_not_fit_any_more_fits_no_times_for_certain(self) -> None:
+        card = card_of((mbochs("a", 3), mbochs("b", 4), mbochs("c", 2)), {"a": 2, "b": 1, "c": 3})
+        assert card.sharing is Sharing.POOL
+        assert after(card, {"a": 1, "b": 1}).available["c"] == Count(0, 0)
+
     def test_of_a_type_that_is_wanted_no_times_nothing_is_made(self) -> None:
         card = card_of(MBOCHS, {"small": 25, "medium": 6, "large": 1})
         assert after(card, {"medium": 1, "small": 0}).made == {"medium": 1}

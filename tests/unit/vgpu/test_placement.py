@@ -331,6 +331,11 @@ class TestBinpack:
             "0000:0b:00.0 has no room for A2-4C",
         )
 
+    def test_tells_the_largest_type_that_a_card_keeps_its_room_for(self) -> None:
+        half, other = Twin("01", ("8C",), mixed=True), Twin("02", ("4C", "4C", "4C"), mixed=True)
+        why = placed(cards_of(half, other), "A2-4C", 1).why
+        assert "0000:01:00.0 keeps its room for 1 A2-8Q" in why
+
     def test_opens_as_few_empty_cards_as_it_must(self) -> None:
         empty = [Twin(f"{bus:02x}") for bus in range(1, 5)]
         assert by_card(placed(cards_of(*empty), "A2-4C", 4)) == {"0000:01:00.0": 4}

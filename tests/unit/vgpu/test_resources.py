@@ -51,6 +51,7 @@ GOOD = (
     change(VGPU_TYPE, type_file(VF), VF, "0", "1155"),
     change(PARAMETER, PARAMS, ONE, "", "a=1, b=2"),
     change(PARAMETER, f"/sys/bus/pci/devices/{VF}/nvidia/placement_id", VF, "", "8"),
+    change(PARAMETER, PARAMS[:-11] + "a" * (254 - len(PARAMS[:-11])), ONE, "", "1"),
     change(VF_COUNT, count_file(PF), PF, "2", "4", "0"),
     change(AUTOPROBE, autoprobe_file(PF), PF, "1", "1", "0"),
     change(NVIDIA_VFS, PF, PF, "0", "32"),
@@ -80,6 +81,7 @@ BAD = (
     change(PARAMETER, PARAMS, VF, "", "1"),
     change(PARAMETER, PARAMS, ONE, "", "\n"),
     change(PARAMETER, f"{MDEVS}/../x", "..", "", "1"),
+    change(PARAMETER, PARAMS[:-11] + "a" * (255 - len(PARAMS[:-11])), ONE, "", "1"),
     change(VF_COUNT, count_file(PF), VF, "0", "1"),
     change(VF_COUNT, count_file(PF), PF, "0", "-1"),
     change(VF_COUNT, count_file("../x"), "../x", "0", "1"),
@@ -228,6 +230,12 @@ class TestRestore:
         back = self.restored(each, "1", on)
         assert back
         assert back.during is None, "VFs only go"
+
+    def test_a_parameter_of_a_vgpu_that_is_gone_is_written_only_to_create_it(self) -> None:
+        created, removed = change(PARAMETER, PARAMS, ONE, "", "a=1"), change(PARAMETER, PARAMS, ONE, "a=1", "")
+        for each, forward in ((created, created), (removed, None)):
+            seen = Found({each.key: None}, frozenset(), {each.key: each})
+            assert REGISTRY.resource(each).finish(each, seen) == forward
 
     def test_a_text_that_others_have_written_is_left_to_them_in_both_ways(self) -> None:
         each = change(DEFINITION, OWN_FILE, PF, "", "{}")
