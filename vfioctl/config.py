@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vfioctl.errors import BadSpec
+from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.timeouts import Timeouts
 
 CONFIG = Path("/etc/vfioctl/config.toml")
 _TABLE, _OLD_TABLE = "timeouts", "deadlines"
 _LONGEST = 3600.0
+_LARGEST = 1 << 20
 _STEPS = {
     "default",
     "load",
@@ -73,7 +75,9 @@ def read_timeouts(file: Path | None = None) -> Timeouts:
     import tomllib
 
     try:
-        document = tomllib.loads(place.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_file(place, _LARGEST).decode())
+    except RecursionError:
+        raise BadSpec(f"{place} is not TOML: it is nested too deeply") from None
     except OSError as error:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike

@@ -32,7 +32,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "signals": (),
     "subsystems": (),
     "kernel": ("errors", "signals", "environment"),
-    "config": ("errors", "kernel.timeouts"),
+    "config": ("errors", "kernel.timeouts", "kernel.outside"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "kernel.protocol", "kernel.lenient"),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),

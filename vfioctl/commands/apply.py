@@ -1,10 +1,10 @@
 """`vfioctl apply`: runs a saved plan, after planning it again to verify it. May not run a plan that differs."""
 
+import errno
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import emit, emit_json
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
+from vfioctl.kernel.outside import read_file, read_stream
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
@@ -25,6 +26,7 @@ LARGEST = 4 << 20
 """Maximum size of a plan file in bytes. A plan for a thousand functions has about one million."""
 
 _HINT = "write a new one: vfioctl bind DEVICE --dry-run --json > plan.json"
+_ADVICE = {errno.EFBIG: _HINT, errno.ENXIO: "to read a pipe, name it -"}
 
 
 @app.command(
@@ -95,17 +97,8 @@ def _read(name: str) -> bytes:
         raise BadDocument("the name of the plan file is empty", hint="name it, or - to read it from stdin")
     try:
         if name == "-" and sys.stdin is not None:
-            return _limited(sys.stdin.buffer, "on stdin")
-        with Path(name).open("rb") as file:
-            return _limited(file, name)
+            return read_stream(sys.stdin.buffer, LARGEST)
+        return read_file(name, LARGEST)
     except OSError as error:
-        failure = BadDocument(f"the plan {name} cannot be read")
-        failure.kernel_said = error.strerror or str(error)
-        raise failure from error
-
-
-def _limited(file: BinaryIO, name: str) -> bytes:
-    data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise BadDocument(f"the plan {name} is larger than {LARGEST >> 20} MiB", hint=_HINT)
-    return data
+        what, why = "on stdin" if name == "-" else name, error.strerror or str(error)
+        raise BadDocument(f"the plan {what} cannot be read: {why}", hint=_ADVICE.get(error.errno or 0, "")) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
+from typing import BinaryIO
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -26,15 +27,20 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
 
     The text of these errors is fit for the user.
     """
-    data = read_start(path, most + 1)
-    if len(data) > most:
-        raise too_large(most)
-    return data
+    return _whole(read_start(path, most + 1), most)
+
+
+def read_stream(stream: BinaryIO, most: int) -> bytes:
+    """All that comes from a stream, such as stdin, which may be a pipe. Raises OSError: EFBIG as for `read_file`."""
+    return _whole(stream.read(most + 1), most)
 
 
 def read_start(path: str | os.PathLike[str], most: int) -> bytes:
     """At most the first `most` bytes of a file. Raises OSError: ENXIO for what is no regular file."""
-    fd = os.open(path, _LOOK)
+    try:
+        fd = os.open(path, _LOOK)
+    except ValueError:  # a null byte, or text that is no name
+        raise OSError(errnos.EINVAL, os.strerror(errnos.EINVAL)) from None
     try:
         return read_regular(fd, most)
     finally:
@@ -62,7 +68,8 @@ def refuse_special(mode: int) -> None:
         raise OSError(errnos.ENXIO, f"it is {_KINDS.get(stat.S_IFMT(mode), 'special')}, not a regular file")
 
 
-def too_large(most: int) -> OSError:
-    """The error for a file of more than `most` bytes."""
-    size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
-    return OSError(errnos.EFBIG, f"it is larger than {size}")
+def _whole(data: bytes, most: int) -> bytes:
+    if len(data) > most:
+        size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
+        raise OSError(errnos.EFBIG, f"it is larger than {size}")
+    return data

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.files import only
+from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NO_PROCESSES,
@@ -33,19 +34,16 @@ T = TypeVar("T")
 def read_tree(file: Path) -> Tree:
     """The tree of a host file. Raises BadDocument."""
     try:
-        with file.open(encoding="utf-8") as stream:
-            text = stream.read(MOST_BYTES + 1)  # not stat: the size of a pipe or a device is unknown
-        if len(text) > MOST_BYTES:
-            raise BadDocument(f"{file} is larger than {MOST_BYTES >> 20} MiB")
-        tree = parse(text, str(file))
-        if not text.rstrip("\n").endswith(f"\n{END}"):
-            raise BadDocument(f"{file} is truncated: its last line is not {END!r}", hint="record it again")
-        return tree
+        text = read_file(file, MOST_BYTES).decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise BadDocument(f"{file} is not a vfioctl host file: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         hint = "--root reads a captured directory" if isinstance(error, IsADirectoryError) else ""
         raise BadDocument(f"{file} cannot be read: {error.strerror}", hint=hint) from None
+    tree = parse(text, str(file))
+    if not text.rstrip("\n").endswith(f"\n{END}"):
+        raise BadDocument(f"{file} is truncated: its last line is not {END!r}", hint="record it again")
+    return tree
 
 
 class Recorded:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.files import write_whole
 from vfioctl.kernel.lock import held
+from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     PCI_DEVICES,
@@ -24,7 +25,7 @@ from vfioctl.kernel.protocol import (
 )
 from vfioctl.kernel.recorded.bundled import boot_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
-from vfioctl.kernel.recorded.tree import Tree, form
+from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
 from vfioctl.kernel.simulated import blocking, rules, surroundings
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
@@ -258,7 +259,7 @@ class Simulated(Recorded):
         if self._file:
             try:
                 if not boot_file(self._file).exists():
-                    replace(boot_file(self._file), self._file.read_text(encoding="utf-8"))
+                    replace(boot_file(self._file), read_file(self._file, MOST_BYTES).decode())
                 replace(self._file, form(self._tree))
             except OSError as error:
                 self._stamp = None  # the tree is read again: a change that was not saved has not happened
