@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.environment import OF_COMMANDS
 from vfioctl.kernel.protocol import Directory, Prefixes
+from vfioctl.kernel.trusted import PRIVATE_FILE, PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -159,56 +160,49 @@ def replace_file(path: str, text: str | None) -> None:
     if text is None:
         if os.path.lexists(path):
             os.unlink(path)
-            _sync_directory(folder)
+            with opened_directory(folder) as directory:
+                _sync(directory)
         return
-    make_directories(folder)
-    write_whole(path, text.encode(), mode=0o644)
-    _sync_directory(folder)
+    with opened_directory(folder, make=PUBLIC_DIRECTORY) as directory:
+        write_into(directory, os.path.basename(path), text.encode(), mode=PUBLIC_FILE)
+        _sync(directory)
 
 
-def make_directories(path: str, *, mode: int = 0o755) -> None:
-    """Makes a directory, and those above it that are missing, with these permissions, independent of the umask.
+def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
+    """Writes a file atomically, its text synced to disk. A symbolic link at `path` is replaced, not its target.
 
-    Raises OSError.
-    """
-    if os.path.isdir(path):
-        return
-    make_directories(os.path.dirname(path) or ".", mode=mode)
-    with suppress(FileExistsError):  # another process was faster
-        os.mkdir(path, 0o700)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fchmod(fd, mode)
-        finally:
-            os.close(fd)
-
-
-def write_whole(path: str, data: bytes, *, mode: int | None = None, durable: bool = True) -> None:
-    """Writes a file atomically. A symbolic link at `path` is replaced; its target is left alone.
-
-    `mode`: the permissions, independent of the umask. `durable`: sync the file to disk. Raises OSError.
+    `mode`: the permissions, independent of the umask. Raises OSError.
     """
     folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{name}.{os.getpid()}.{threading.get_native_id()}")
+    directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        write_into(directory, name, data, mode=mode)
+    finally:
+        os.close(directory)
+
+
+def write_into(directory: int, name: str, data: bytes, *, mode: int | None = None) -> None:
+    """Writes a file of an open directory as `write_whole` does, whatever is put in the directory's place meanwhile."""
+    beside = f".{name}.{os.getpid()}.{threading.get_native_id()}"
     with suppress(FileNotFoundError):
-        os.unlink(beside)  # left by a process that was killed and had the same id
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        os.unlink(beside, dir_fd=directory)  # left by a process that was killed and had the same id
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(beside, flags, 0o666 if mode is None else PRIVATE_FILE, dir_fd=directory)
     try:
         with open(fd, "wb") as stream:
             stream.write(data)
             stream.flush()
             if mode is not None:
                 os.fchmod(fd, mode)
-            if durable:
-                os.fsync(fd)
-        os.replace(beside, path)
+            os.fsync(fd)
+        os.replace(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(beside, dir_fd=directory)
         raise
 
 
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(directory: int) -> None:
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         os.fsync(fd)
     finally:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vfioctl.errors import Busy, NotPermitted
+from vfioctl.kernel.trusted import KEEP_TO_ROOT, PRIVATE_DIRECTORY, PRIVATE_FILE, Untrusted, opened_directory
 
 
 @contextmanager
@@ -27,9 +28,12 @@ def held(lock: Path, *, wait: float) -> Iterator[int]:
 
 
 def _open(lock: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with opened_directory(str(lock.parent), make=PRIVATE_DIRECTORY) as directory:
+            return os.open(lock.name, flags, PRIVATE_FILE, dir_fd=directory)
+    except Untrusted as error:
+        raise NotPermitted(f"the lock {lock} is refused: {error.strerror}", hint=KEEP_TO_ROOT) from None
     except OSError as error:
         raise NotPermitted(
             f"the lock {lock} cannot be opened: {error.strerror}", hint="run it as root, or name another --ledger"

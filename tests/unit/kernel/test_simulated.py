@@ -242,7 +242,7 @@ class TestFile:
     def test_a_file_that_cannot_be_replaced_stays_as_it_was(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = file.read_text()
 
-        def full(old: str, new: Path) -> None:
+        def full(old: str, new: str, **directories: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "replace", full)

@@ -330,9 +330,9 @@ class TestKeeping:
         files.replace_file(str(file), "old")
         seen, genuine = [], os.replace
 
-        def watched(source: str, target: str) -> None:
-            seen.append((file.read_text(), Path(source).read_text()))
-            genuine(source, target)
+        def watched(source: str, target: str, **directories: int) -> None:
+            seen.append((file.read_text(), file.with_name(source).read_text()))
+            genuine(source, target, **directories)
 
         monkeypatch.setattr(os, "replace", watched)
         files.replace_file(str(file), "new")
@@ -341,7 +341,7 @@ class TestKeeping:
     def test_a_death_in_between_leaves_the_old_one(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files.replace_file(str(file), "old")
         with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", lambda *_: os._exit(9))
+            patch.setattr(os, "replace", lambda *_, **__: os._exit(9))
             assert in_a_child(lambda: files.replace_file(str(file), "new")) == 9
         assert file.read_text() == "old"
         files.replace_file(str(file), "newer")
@@ -353,7 +353,7 @@ class TestKeeping:
     ) -> None:
         files.replace_file(str(file), "old")
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, call, fail)

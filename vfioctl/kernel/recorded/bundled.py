@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from vfioctl.errors import BadDocument, NotPermitted
+from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted, opened_directory
 
 _PACKAGE = Path(__file__).parents[2]
 
@@ -21,15 +23,33 @@ def bundled_hosts() -> Mapping[str, Path]:
 
 
 def simulated_file(name: str) -> Path:
-    """The file of a simulated host. A bundled host is copied there when it is first used."""
+    """The file of a simulated host. A bundled host is copied there when it is first used.
+
+    Raises NotPermitted, for root also if another user could change the file's directory: what root writes there, it
+    could be made to write elsewhere.
+    """
     if not _is_name(name):
+        refuse_untrusted(Path(name))
         return Path(name)
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     file = state / "vfioctl" / "simulated" / f"{name}.host"
-    if not file.exists():
+    refuse_untrusted(file)
+    if not os.path.exists(file):  # an unreadable directory is told by _copy
         original = file_of(name)
         _copy(original, file)
     return file
+
+
+def refuse_untrusted(file: Path) -> None:
+    """Raises NotPermitted for root if another user could change the directory of a simulated host's file."""
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError, ValueError), opened_directory(str(file.parent)):
+            pass
+    except Untrusted as error:
+        why = f"the simulated host {str(file)[:200]} is refused for root: {error.strerror}"
+        raise NotPermitted(why, hint=KEEP_TO_ROOT) from None
+    except OSError as error:
+        raise BadDocument(f"{str(file)[:200]} cannot be read: {error.strerror}") from None
 
 
 def reset_simulated(name: str) -> Path:
@@ -61,7 +81,6 @@ def _copy(original: Path, file: Path) -> None:
     from vfioctl.kernel.simulated.host import replace
 
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         replace(file, original.read_text(encoding="utf-8"))
     except OSError as error:
         raise NotPermitted(f"{file} cannot be written: {error.strerror}", hint="set XDG_STATE_HOME") from None

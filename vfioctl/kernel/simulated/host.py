@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
-from vfioctl.kernel.files import write_whole
+from vfioctl.kernel.files import write_into
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.protocol import (
@@ -31,6 +31,7 @@ from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, block
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.reboot import BOOT_ID, KEPT_ROOTS, rebooted
 from vfioctl.kernel.simulated.refusal import WouldBlock
+from vfioctl.kernel.trusted import PRIVATE_DIRECTORY, PUBLIC_FILE, opened_directory
 
 T = TypeVar("T")
 
@@ -274,8 +275,9 @@ class Simulated(Recorded):
 
 
 def replace(file: Path, text: str) -> None:
-    """Replaces the file's text atomically, without a sync: it need not survive a power failure. Raises OSError."""
-    write_whole(str(file), text.encode(), mode=0o644, durable=False)
+    """Replaces the file's text atomically, or makes the file and its directory. Raises Untrusted, OSError."""
+    with opened_directory(str(file.parent), make=PRIVATE_DIRECTORY) as directory:
+        write_into(directory, file.name, text.encode(), mode=PUBLIC_FILE)
 
 
 @contextmanager
