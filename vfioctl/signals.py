@@ -72,6 +72,16 @@ def check_interrupt() -> None:
         raise Interrupt(number)
 
 
+def are_deferred() -> bool:
+    """Whether a `deferred` block of this thread is running."""
+    return _state.deferring
+
+
+def is_pending() -> bool:
+    """Whether a deferred signal is waiting for the end of the block, or for `check_interrupt`."""
+    return bool(signal.sigpending() & _ALL)
+
+
 def _heeded() -> set[signal.Signals]:
     """Signals that are not ignored: the kernel would keep an ignored one pending while it is blocked."""
     return {each for each in _ALL if signal.getsignal(each) != signal.SIG_IGN}

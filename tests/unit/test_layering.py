@@ -22,6 +22,8 @@ def _shared(name: str) -> tuple[str, ...]:
 SUBSYSTEMS = ("inventory", "binding", "vgpu")
 """In the order in which each may import those before it."""
 BELOW = ("errors", "signals", "kernel", "core", "session")
+WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")
+"""How the core writes the ledger and what it publishes of it."""
 SHARED = ("model", "api")
 """What one subsystem may import of another."""
 
@@ -34,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "kernel": ("errors", "signals", "environment"),
     "config": ("errors", "kernel.timeouts", "kernel.outside"),
     "journald": ("console.words",),
-    "core": ("errors", "signals", "kernel.protocol", "kernel.lenient"),
+    "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
     "session": ("errors", "config", "kernel", "core", "subsystems"),
     **{name: (*BELOW, "console", *_shared(name)) for name in SUBSYSTEMS},

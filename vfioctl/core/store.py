@@ -1,7 +1,7 @@
 """The store (the ledger): one SQLite file with the journal and the subsystems' records. May touch no other file.
 
 Related rows are written in one transaction. A constraint in the database keeps a device from being part of two open
-changes.
+changes. Only the file's owner may open it: whoever may read a database can lock it, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from vfioctl.core.guarded import bounded, guarded, refuse_unexpected, tables_of
+from vfioctl.core.ledger_file import LedgerFile
 from vfioctl.errors import StoreDamaged, StoreNewer
+from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 
 T = TypeVar("T")
 
@@ -92,9 +95,12 @@ class _Connections(threading.local):
 class Store:
     """The ledger file, opened on first use. Reading needs no write permission; a missing file is an empty store."""
 
-    def __init__(self, file: Path, migrations: Iterable[Migration] = ()) -> None:
-        """`migrations`: the subsystems' migrations, in the order of the table of subsystems."""
-        self.file = file
+    def __init__(self, file: Path, migrations: Iterable[Migration] = (), *, own_directory: bool = False) -> None:
+        """`migrations`: the subsystems' migrations, in the order of the table of subsystems.
+
+        `own_directory`: the file's directory is the ledger's alone, and no other user may enter it.
+        """
+        self.file, self._ledger = file, LedgerFile(file, own_directory=own_directory)
         self._migrations = tuple(sorted((*MIGRATIONS, *migrations), key=lambda each: each.version))
         self._local = _Connections()
 
@@ -109,12 +115,15 @@ class Store:
         """
         with _explained(self.file):
             if self._local.open:
-                return _answer(ask, self._local.open)
-            if not self.file.exists():
+                with bounded(self._local.open):
+                    return _answer(ask, self._local.open)
+            place = self._ledger.found()
+            if place is None:
                 return empty
-            connection = self._open_for_reading()
+            connection = self._open_for_reading(place)
             try:
-                return _answer(ask, connection)
+                with bounded(connection):
+                    return _answer(ask, connection)
             finally:
                 connection.close()
 
@@ -138,8 +147,7 @@ class Store:
             self._local.open = None
 
     def _connected(self) -> sqlite3.Connection:
-        self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.file, timeout=10, isolation_level=None)
+        connection = guarded(sqlite3.connect(self._ledger.made(), timeout=10, isolation_level=None))
         try:
             self._prepare(connection)
         except BaseException:
@@ -153,13 +161,14 @@ class Store:
         with _explained(self.file):
             connection = self._local.open or self._connected()
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    connection.rollback()
-                    raise
+                with bounded(connection, interruptible=False):
+                    connection.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield connection
+                        connection.execute("COMMIT")
+                    except BaseException:
+                        connection.rollback()
+                        raise
             finally:
                 if connection is not self._local.open:
                     connection.close()
@@ -196,22 +205,24 @@ class Store:
                 f"a newer vfioctl wrote the ledger {self.file}: version {version}, not {self.version}",
                 hint="upgrade vfioctl; the ledger is sound, and has what devices were before",
             )
+        refuse_unexpected(connection, tables_of(each.script for each in self._migrations if each.version <= version))
         return version
 
-    def _open_for_reading(self) -> sqlite3.Connection:
+    def _open_for_reading(self, place: Path) -> sqlite3.Connection:
         """Open read-only. Without write permission SQLite cannot create the WAL index; an empty WAL needs none."""
         try:
-            return self._opened("mode=ro")
+            return self._opened(place, "mode=ro")
         except sqlite3.OperationalError:
-            wal = self.file.with_name(f"{self.file.name}-wal")
+            wal = place.with_name(f"{place.name}-wal")
             if wal.exists() and wal.stat().st_size:
                 raise  # without the WAL the newest entries would be silently missing
-            return self._opened("mode=ro&immutable=1")
+            return self._opened(place, "mode=ro&immutable=1")
 
-    def _opened(self, mode: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(f"{self.file.absolute().as_uri()}?{mode}", uri=True, timeout=10)
+    def _opened(self, place: Path, mode: str) -> sqlite3.Connection:
+        connection = guarded(sqlite3.connect(f"{place.as_uri()}?{mode}", uri=True, timeout=10))
         try:
-            version = self._check_version(connection)
+            with bounded(connection):
+                version = self._check_version(connection)
         except BaseException:
             connection.close()
             raise
@@ -261,5 +272,7 @@ def _explained(file: Path) -> Iterator[None]:
             hint=f"set it aside with mv {file} {file}.damaged; what devices were before is then unknown, and unbind "
             "leaves it to the kernel",
         ) from None
+    except Untrusted as error:
+        raise StoreDamaged(f"the ledger {file} is refused: {error.strerror}", hint=KEEP_TO_ROOT) from None
     except OSError as error:
         raise StoreDamaged(f"the ledger {file} cannot be used: {error.strerror}", hint="run it as root") from None

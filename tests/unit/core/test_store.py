@@ -360,10 +360,13 @@ except VfioctlError as error:
 
 
 class TestReadingAsAnotherUser:
+    """A ledger of a release that let everybody read it, until root changes something."""
+
     @pytest.fixture
     def open_folder(self, fast_folder: Path, ledger: Store) -> Path:
         fast_folder.chmod(0o755)
         add(ledger)
+        ledger.file.chmod(0o644)
         return ledger.file.parent
 
     def nobodys(self, ledger: Store) -> str:
@@ -406,10 +409,10 @@ class TestReadingAsAnotherUser:
     def test_in_this_process_too(
         self, ledger: Store, monkeypatch: pytest.MonkeyPatch, left: str | None, found: int | str
     ) -> None:
-        def unwritable(self: Store, mode: str) -> sqlite3.Connection:
+        def unwritable(self: Store, place: Path, mode: str) -> sqlite3.Connection:
             if mode == "mode=ro":
                 raise sqlite3.OperationalError
-            return genuine(self, mode)
+            return genuine(self, place, mode)
 
         genuine = Store._opened
         monkeypatch.setattr(Store, "_opened", unwritable)

@@ -1,0 +1,58 @@
+"""Where the ledger is: finds or creates its file, which no other user may open, in a directory that root can rely on.
+
+May not open the file: closing it would release SQLite's locks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vfioctl.kernel.trusted import (
+    PRIVATE_DIRECTORY,
+    Untrusted,
+    keep_private,
+    make_private,
+    opened_directory,
+    place_of,
+    set_mode,
+    status_of,
+)
+
+_ENDINGS = ("", "-wal", "-shm")
+"""The database, its write-ahead log, and the log's index."""
+_MOST_BYTES = 256 << 20
+"""Of a ledger that is not root's."""
+
+
+class LedgerFile:
+    """The file of one ledger. `own_directory`: no other user may enter its directory."""
+
+    def __init__(self, file: Path, *, own_directory: bool) -> None:
+        self._file, self._own_directory = file, own_directory
+
+    def found(self) -> Path | None:
+        """Return the ledger's path without symbolic links; None if there is none. Raises Untrusted, OSError."""
+        try:
+            with opened_directory(str(self._file.parent)) as directory:
+                there = self._refuse_odd(directory)
+                return Path(place_of(directory), self._file.name) if there else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def made(self) -> Path:
+        """The same for writing: create the file if it is missing, and close it to all other users."""
+        with opened_directory(str(self._file.parent), make=PRIVATE_DIRECTORY) as directory:
+            self._refuse_odd(directory)
+            if self._own_directory:
+                set_mode(directory, PRIVATE_DIRECTORY)
+            make_private(directory, self._file.name)
+            for ending in _ENDINGS[1:]:  # SQLite gives new ones the mode of the database
+                keep_private(directory, f"{self._file.name}{ending}")
+            return Path(place_of(directory), self._file.name)
+
+    def _refuse_odd(self, directory: int) -> bool:
+        """Return whether there is a ledger. Raises Untrusted if one of its files is not what it should be."""
+        found = [status_of(directory, f"{self._file.name}{ending}") for ending in _ENDINGS]
+        if found[0] and found[0].st_uid != 0 and found[0].st_size > _MOST_BYTES:
+            raise Untrusted(f"it is larger than {_MOST_BYTES >> 20} MiB")
+        return found[0] is not None
