@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.change import Intent, JournalEntry, Outcome, Plan
     from vfioctl.core.engine import Engine
     from vfioctl.core.journal import Journal
+    from vfioctl.core.published import Changes, MarkRow, Published
     from vfioctl.core.registry import Registry
     from vfioctl.core.store import Store
     from vfioctl.kernel.protocol import Kernel
@@ -27,6 +28,8 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
 T = TypeVar("T")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
+PUBLIC = Path("/run/vfioctl/public.json")
+"""What users other than root may know of LEDGER, which only root may read. A reboot removes it, as it does marks."""
 
 
 class Session:
@@ -41,9 +44,11 @@ class Session:
         lock_wait: float = 10.0,
         config: Config = Config(),  # noqa: B008 - it is frozen
         subsystems: Sequence[Subsystem] = SUBSYSTEMS,
+        public: Path | None = None,
     ) -> None:
+        """`public`: where root publishes what other users may know of the ledger."""
         self.kernel, self.ledger, self.config, self.subsystems = kernel, ledger, config, tuple(subsystems)
-        self._settle, self._lock_wait = settle, lock_wait
+        self._settle, self._lock_wait, self._public = settle, lock_wait, public
 
     @cached_property
     def registry(self) -> Registry:
@@ -56,13 +61,13 @@ class Session:
         from vfioctl.core.store import Store, placed
 
         migrations = (migration for row in self.subsystems if row.migrations for migration in placed(row.migrations))
-        return Store(self.ledger, migrations)
+        return Store(self.ledger, migrations, own_directory=self.ledger == LEDGER)
 
     @cached_property
     def journal(self) -> Journal:
         from vfioctl.core.journal import Journal
 
-        return Journal(self.store, self.registry)
+        return Journal(self.store, self.registry, self.publish)
 
     @cached_property
     def engine(self) -> Engine:
@@ -90,21 +95,92 @@ class Session:
         For listings, which a damaged ledger or an unreadable boot id must not prevent.
         """
         try:
-            return (ask() if self.ledger.exists() else empty), ""
+            return ask(), ""
         except (StoreDamaged, KernelRefused) as error:
             return empty, f"{error.message}: marks, owners and unfinished changes are not shown"
         except OSError as error:
             return empty, f"the ledger {self.ledger} cannot be read: {error.strerror}"
 
-    def being_changed(self) -> tuple[tuple[str, ...], ...]:
-        """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged."""
-        from vfioctl.core.snapshot import read_unfinished
+    def ask_ledger(self, ask: Callable[[Store], T], told: Callable[[Published], T], empty: T) -> T:
+        """Return what `ask` reads from the ledger, or `empty` if there is none. Raises StoreDamaged, KernelRefused.
 
-        return read_unfinished(self.store)
+        If only root may read the ledger, return what `told` finds in the document that root publishes.
+        """
+        try:
+            if not self.has_ledger:
+                return empty
+            readable = os.access(self.ledger, os.R_OK, effective_ids=True)
+        except StoreDamaged:
+            if self._public is None:
+                raise
+            readable = False
+        return ask(self.store) if readable or self._public is None else told(self._published())
+
+    def _published(self) -> Published:
+        from vfioctl.core.published import read
+
+        assert self._public is not None
+        try:
+            found = read(str(self._public))
+            if found.boot_id != self.boot_id:
+                raise ValueError("it is of an earlier boot")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StoreDamaged(
+                f"only root may read the ledger {self.ledger}, and {self._public} cannot be used: {why}",
+                hint="run it as root; that writes the file again",
+            ) from None
+        return found
+
+    def marks(self) -> Sequence[MarkRow]:
+        """Return the marks of this boot. Raises StoreDamaged, KernelRefused."""
+
+        def ask(store: Store) -> Sequence[MarkRow]:
+            from vfioctl.core.snapshot import read_marks
+
+            return read_marks(store, boot_id=self.boot_id)
+
+        return self.ask_ledger(ask, lambda told: told.marks, ())
+
+    def being_changed(self) -> tuple[tuple[str, ...], ...]:
+        """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged.
+
+        As root, publish the ledger again if a process that changed it was killed before it could.
+        """
+
+        def ask(store: Store) -> Changes:
+            from vfioctl.core.snapshot import read_unfinished
+
+            found = read_unfinished(store)
+            self.publish()
+            return found
+
+        none: Changes = ()
+        return tuple(subjects for _, subjects in self.ask_ledger(ask, lambda told: told.unfinished, none))
+
+    def publish(self) -> None:
+        """As root, write what other users may know of the ledger, if that is not what is published."""
+        if self._public is None or os.geteuid() != 0:
+            return
+        from vfioctl.core.publishing import Publisher
+        from vfioctl.core.store import placed
+
+        records = {row.name: placed(row.published) for row in self.subsystems if row.published}
+        Publisher(self.store, self._public, records, lambda: self.boot_id).publish()
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether there is a ledger. Raises StoreDamaged if this user may not know."""
+        try:
+            return self.ledger.exists()
+        except OSError as error:
+            raise StoreDamaged(
+                f"the ledger {self.ledger} cannot be used: {error.strerror}", hint="run it as root"
+            ) from None
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the interrupted changes, the newest first. Raises StoreDamaged."""
-        return self.journal.unfinished() if self.ledger.exists() else ()
+        return self.journal.unfinished() if self.has_ledger else ()
 
     def plan_again(self, intent: Intent) -> Plan:
         """Plan an intent on the host as it is now. Raises what planning raises."""
@@ -143,7 +219,8 @@ class Session:
         from vfioctl.kernel.live.host import Live
 
         config = read_config()
-        return cls(Live(timeouts=config.timeouts), ledger or LEDGER, config=config)
+        public = ledger.with_name(f"{ledger.name}.public.json") if ledger else PUBLIC
+        return cls(Live(timeouts=config.timeouts), ledger or LEDGER, config=config, public=public)
 
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Self:

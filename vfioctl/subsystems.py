@@ -32,6 +32,8 @@ class Subsystem(NamedTuple):
     """Location of a `vfioctl.core.registry.Parts`."""
     migrations: str = ""
     """Location of a tuple of `vfioctl.core.store.Migration`."""
+    published: str = ""
+    """Location of a `vfioctl.core.publishing.Record`: what ordinary users may know of the records in the ledger."""
 
 
 SUBSYSTEMS: tuple[Subsystem, ...] = (
@@ -68,6 +70,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         api="vfioctl.vgpu.api:VgpuApi",
         parts="vfioctl.vgpu.parts:PARTS",
         migrations="vfioctl.vgpu.migrations:MIGRATIONS",
+        published="vfioctl.vgpu.ledger:published",
     ),
     Subsystem(
         name="host",

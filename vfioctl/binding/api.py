@@ -159,7 +159,7 @@ class BindingApi:
         identities = {function.address: function.identity for function in inventory.functions}
         selective = any(same_driver(n, intent.driver) and has_aliases(self._kernel, n) for n in inventory.drivers)
         circumstances, store = Circumstances(holders=holders, selective=selective), self._session.store
-        if not self._session.ledger.exists():  # no boot id is needed then
+        if not self._session.has_ledger:  # no boot id is needed then
             return plan_unbind(inventory, intent, {}, circumstances)
         boot_id = self._session.boot_id
         records = recorded_bindings(store, identities, boot_id=boot_id)

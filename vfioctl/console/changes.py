@@ -31,8 +31,7 @@ class Session(Protocol):
     @property
     def problem(self) -> str: ...
 
-    @property
-    def boot_id(self) -> str: ...
+    def marks(self) -> Sequence[object]: ...
 
     def being_changed(self) -> tuple[tuple[str, ...], ...]: ...
 
@@ -150,9 +149,10 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
     if session.problem:
         say(f"vfioctl: {session.problem}")
     none: tuple[tuple[str, ...], ...] = ()
+    no_marks: Sequence[object] = ()
     changes, problem = session.from_ledger(session.being_changed, none)
     if damage:
-        problem = problem or session.from_ledger(lambda: session.boot_id, "")[1]  # without it, no mark is known
+        problem = problem or session.from_ledger(session.marks, no_marks)[1]  # an unknown boot has unknown marks
     if problem and damage:
         say(f"vfioctl: {problem}")
     for subjects in changes:

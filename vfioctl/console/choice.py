@@ -58,9 +58,9 @@ class Choice:
         Raises BadSpec if it is a directory, or if its directory is missing: only the default is created on first use.
         """
         text = self.given.get("ledger") or os.environ.get(variable("ledger"))
-        if text and not Path(text).parent.is_dir():
+        if text and not os.path.isdir(Path(text).parent):
             raise BadSpec(f"--ledger {text}: there is no directory {Path(text).parent}", hint="create it first")
-        if text and Path(text).is_dir():
+        if text and os.path.isdir(text):
             raise BadSpec(f"--ledger {text} is a directory", hint=f"name a file, such as {Path(text, 'ledger.db')}")
         return Path(text) if text else None
 

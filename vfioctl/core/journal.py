@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vfioctl.core.change import Caller, JournalEntry, JournalState, Plan
@@ -33,11 +33,16 @@ _REFERENCES = """
 _UNKNOWN = Caller()
 
 
+def _nothing() -> None:
+    """Nobody else reads this ledger."""
+
+
 class Journal:
     """The journal of one ledger."""
 
-    def __init__(self, store: Store, registry: Registry) -> None:
-        self.store, self._registry = store, registry
+    def __init__(self, store: Store, registry: Registry, publish: Callable[[], None] = _nothing) -> None:
+        """`publish`: called after each transaction that changes what ordinary users may know."""
+        self.store, self._registry, self._publish = store, registry, publish
 
     def begin(self, plan: Plan, *, boot_id: str, now: str, caller: Caller = _UNKNOWN) -> int:
         """Record a change before its first write and return its entry number. Raises Unfinished, StoreDamaged."""
@@ -50,7 +55,8 @@ class Journal:
             _take(db, entry, plan.subjects)
             for records in self._registry.records:
                 records.begin(db, entry, plan, boot_id=boot_id, now=now)
-            return entry
+        self._publish()
+        return entry
 
     def end(
         self, entry: JournalEntry | int, state: JournalState, *, now: str, why: str = "", plan: Plan | None = None
@@ -61,12 +67,12 @@ class Journal:
         number = entry if isinstance(entry, int) else entry.id
         with self.store.transaction() as db:
             db.execute("UPDATE journal SET state = ?, ended = ?, why = ? WHERE id = ?", (state, now, why, number))
-            if state == JournalState.STUCK:
-                return
-            db.execute("DELETE FROM under_change WHERE journal = ?", (number,))
-            plan = plan or self._plan_of(db, number)
-            for records in self._registry.records:
-                records.end(db, number, plan, state)
+            if state != JournalState.STUCK:
+                db.execute("DELETE FROM under_change WHERE journal = ?", (number,))
+                plan = plan or self._plan_of(db, number)
+                for records in self._registry.records:
+                    records.end(db, number, plan, state)
+        self._publish()
 
     def reach(self, entry: int, number: int) -> None:
         """Record that step `number` (from 1) begins, so that recovery knows that no later step was begun."""
@@ -76,7 +82,7 @@ class Journal:
     def entries(self, *, most: int = -1, since: str = "") -> tuple[JournalEntry, ...]:
         """Return at most `most` entries that began at `since` or later, the newest first; all if `most` is negative."""
         limit = min(most, sys.maxsize)  # SQLite's largest integer
-        return self.store.read(lambda db: tuple(map(self._entry, db.execute(_NEWEST, (since, limit)))), ())
+        return self.store.read(lambda db: self._entries(db.execute(_NEWEST, (since, limit))), ())
 
     def needed(self) -> frozenset[int]:
         """Return the numbers of the entries that records refer to: unfinished ones, and what `unbind` must know."""
@@ -91,7 +97,7 @@ class Journal:
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the open and the stuck changes, the newest first."""
-        return self.store.read(lambda db: tuple(map(self._entry, db.execute(_UNFINISHED))), ())
+        return self.store.read(lambda db: self._entries(db.execute(_UNFINISHED)), ())
 
     def mark(self, marks: Iterable[Mark], *, boot_id: str) -> None:
         """Mark devices as wedged or dead in this boot. A new mark of a device replaces the old one."""
@@ -100,6 +106,7 @@ class Journal:
                 "INSERT OR REPLACE INTO mark (subject, kind, boot_id, since, why, ticket) VALUES (?, ?, ?, ?, ?, ?)",
                 [(m.address, m.kind, boot_id, m.since, m.why, m.ticket) for m in marks],
             )
+        self._publish()
 
     def marks(self, *, boot_id: str) -> Mapping[str, Mark]:
         """Return the marks of this boot, by subject."""
@@ -112,10 +119,14 @@ class Journal:
                 "DELETE FROM mark WHERE subject = ? AND kind = ?", [(each, MarkKind.WEDGED) for each in subjects]
             )
             db.execute("DELETE FROM mark WHERE boot_id != ?", (boot_id,))
+        self._publish()
 
     def _plan_of(self, db: sqlite3.Connection, entry: int) -> Plan:
         (text,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
         return plan_in(self._registry, entry, text)
+
+    def _entries(self, rows: sqlite3.Cursor) -> tuple[JournalEntry, ...]:
+        return tuple(map(self._entry, rows.fetchall()))  # parsing plans is no part of the time that SQLite may take
 
     def _entry(self, row: tuple[Any, ...]) -> JournalEntry:
         number, text, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command = row

@@ -11,7 +11,7 @@ from pydantic import Field
 from vfioctl.core.value import Value
 
 if TYPE_CHECKING:  # listings without a ledger start faster without SQLite
-    from vfioctl.core.snapshot import MarkRow
+    from vfioctl.core.published import MarkRow
 
 
 class MarkKind(StrEnum):

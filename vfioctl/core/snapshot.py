@@ -1,48 +1,40 @@
-"""What a listing reads from the ledger. May not write, nor import pydantic: the listing's workers start after this."""
+"""What a listing reads from the ledger. May not write, nor import pydantic: the listing's workers start after this.
+
+Users who may not open the ledger read `vfioctl.core.published` instead.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from itertools import groupby
-from typing import NamedTuple
 
+from vfioctl.core.published import Changes, MarkRow
 from vfioctl.core.store import Store
 
 _MARKS = "SELECT subject, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY subject"
 _UNFINISHED = "SELECT journal, subject FROM under_change ORDER BY journal DESC, rowid"
 
 
-class MarkRow(NamedTuple):
-    """A mark as the ledger holds it; see `Mark`."""
-
-    subject: str
-    kind: str
-    since: str
-    why: str
-    ticket: str
-
-
 def read_marks(store: Store, *, boot_id: str) -> tuple[MarkRow, ...]:
     """Return the marks of this boot, by subject. Raises StoreDamaged."""
-    return store.read(lambda db: tuple(map(_mark, db.execute(_MARKS, (boot_id,)))), ())
+    return store.read(lambda db: marks_in(db, boot_id), ())
 
 
-def _mark(columns: tuple[str, ...]) -> MarkRow:
-    row = MarkRow._make(columns)
-    if row.kind not in ("wedged", "dead"):
-        raise ValueError(f"{row.kind[:40]!r} is no kind of mark")
-    return row
-
-
-def read_unfinished(store: Store) -> tuple[tuple[str, ...], ...]:
-    """Return the subjects of each open or stuck change, the newest change first. Raises StoreDamaged.
+def read_unfinished(store: Store) -> Changes:
+    """Return the number and the subjects of each open or stuck change, the newest first. Raises StoreDamaged.
 
     The entries themselves are not read: a ledger keeps thousands of plans, and one that does not parse is recover's
     to report.
     """
+    return store.read(unfinished_in, ())
 
-    def ask(db: sqlite3.Connection) -> tuple[tuple[str, ...], ...]:
-        rows = db.execute(_UNFINISHED)
-        return tuple(tuple(subject for _, subject in alike) for _, alike in groupby(rows, key=lambda row: row[0]))
 
-    return store.read(ask, ())
+def marks_in(db: sqlite3.Connection, boot_id: str) -> tuple[MarkRow, ...]:
+    """Return the marks of this boot, by subject. Raises ValueError."""
+    return tuple(map(MarkRow.checked, db.execute(_MARKS, (boot_id,))))
+
+
+def unfinished_in(db: sqlite3.Connection) -> Changes:
+    """Return the unfinished changes, the newest first."""
+    rows = groupby(db.execute(_UNFINISHED), key=lambda row: row[0])
+    return tuple((number, tuple(subject for _, subject in alike)) for number, alike in rows)

@@ -14,7 +14,7 @@ from vfioctl.inventory.probe.scan import Catalogue, Scan
 if TYPE_CHECKING:
     from vfioctl.core.change import Fact
     from vfioctl.core.marks import Mark
-    from vfioctl.core.snapshot import MarkRow
+    from vfioctl.core.published import MarkRow
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -46,7 +46,7 @@ class InventoryApi:
     def inventory(self, *, nvml: bool = True) -> Inventory:
         """Return the host's devices as they are now, with their marks. `nvml`: whether NVML is asked."""
         # read the marks first: reads of a wedged device may block
-        marks, problem = self._session.from_ledger(self._marks, NO_MARKS)
+        marks, problem = self._session.from_ledger(self._session.marks, NO_MARKS)
         wedged = [mark.subject for mark in marks if mark.kind == _WEDGED]
         self._catalogue.refresh()
         # its workers read during the import of models
@@ -71,19 +71,14 @@ class InventoryApi:
         """Return an inventory of only these functions and their VFs."""
         from vfioctl.inventory.probe.inventory import read_some
 
-        marks, _ = self._session.from_ledger(self._marks, NO_MARKS)
+        marks, _ = self._session.from_ledger(self._session.marks, NO_MARKS)
         return read_some(self._kernel, addresses, [mark.subject for mark in marks if mark.kind == _WEDGED])
 
     def marks(self) -> Mapping[str, Mark]:
         """Return the ledger's marks; none if the ledger is unusable, because a listing must still work."""
         from vfioctl.core.marks import marks_in
 
-        return marks_in(self._session.from_ledger(self._marks, NO_MARKS)[0])
-
-    def _marks(self) -> Sequence[MarkRow]:
-        from vfioctl.core.snapshot import read_marks
-
-        return read_marks(self._session.store, boot_id=self._session.boot_id)
+        return marks_in(self._session.from_ledger(self._session.marks, NO_MARKS)[0])
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
         """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`.

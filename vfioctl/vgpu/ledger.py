@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from vfioctl.core.store import Store
+from vfioctl.errors import StoreDamaged
 from vfioctl.vgpu.model.recorded import NOTHING, Recorded, TypeNames
 from vfioctl.vgpu.model.vgpu import Created
 
 if TYPE_CHECKING:
+    import sqlite3
+
+    from vfioctl.core.published import Published
+    from vfioctl.core.store import Store
     from vfioctl.session import Session
 
 # of earlier boots only mediated devices: an address may belong to another device now
@@ -32,9 +35,23 @@ def read_records(store: Store, *, boot_id: str) -> Recorded:
     return store.read(ask, NOTHING)
 
 
+def published(db: sqlite3.Connection, boot_id: str) -> Mapping[str, Sequence[Sequence[object]]]:
+    """What users who may not read the ledger are told: created vGPUs, and names of types."""
+    return {name: db.execute(query, (boot_id,)).fetchall() for name, query in (("created", CREATED), ("names", _NAMES))}
+
+
 def recorded(session: Session) -> Recorded:
-    """The ledger's records of vGPUs on this host. Raises StoreDamaged."""
-    return read_records(session.store, boot_id=session.boot_id) if session.ledger.exists() else NOTHING
+    """The ledger's records of vGPUs on this host. Raises StoreDamaged, KernelRefused."""
+    return session.ask_ledger(lambda store: read_records(store, boot_id=session.boot_id), _told, NOTHING)
+
+
+def _told(told: Published) -> Recorded:
+    records: Any = told.records.get("vgpu")
+    wedged = {mark.subject: mark.why for mark in told.marks if mark.kind == "wedged"}
+    try:
+        return Recorded(wedged, _created(records["created"]), _names(records["names"]))
+    except (TypeError, LookupError, ValueError):
+        raise StoreDamaged("what root publishes of the ledger has no records of vGPUs") from None
 
 
 def recorded_if_possible(session: Session) -> tuple[Recorded, str]:

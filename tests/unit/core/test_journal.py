@@ -117,12 +117,12 @@ class TestEntries:
     def test_under_way_are_told_without_their_plans(self, journal: Journal) -> None:
         third, fourth = PciAddress("0000:01:00.0"), PciAddress("0000:02:00.0")
         done(journal, bind(OTHER))
-        journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
+        under_way = journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
         stuck = journal.begin(bind(third, fourth), boot_id=BOOT, now=NOW)
         journal.end(stuck, JournalState.STUCK, now=NOW)
         with journal.store.transaction() as db:
             db.execute("UPDATE journal SET plan = 'not json'")
-        assert read_unfinished(journal.store) == ((third, fourth), (GPU,))
+        assert read_unfinished(journal.store) == ((stuck, (str(third), str(fourth))), (under_way, (str(GPU),)))
 
     def test_that_cannot_have_all_their_devices_have_none(self, journal: Journal) -> None:
         journal.begin(bind(OTHER), boot_id=BOOT, now=NOW)

@@ -1,0 +1,86 @@
+"""What ordinary users may know of root's ledger: one JSON document, replaced as a whole.
+
+Users who could open the ledger could lock it. This module reads the document and forms it; it may not write, nor import
+pydantic or sqlite3: listings read it before their scan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
+
+from vfioctl.kernel.trusted import read_published
+
+VERSION = 1
+MOST_BYTES = 16 << 20
+Changes = tuple[tuple[int, tuple[str, ...]], ...]
+"""The number of each unfinished change, and its subjects."""
+
+
+class MarkRow(NamedTuple):
+    """A mark as the ledger holds it; see `Mark`."""
+
+    subject: str
+    kind: str
+    since: str
+    why: str
+    ticket: str
+
+    @classmethod
+    def checked(cls, columns: Iterable[object]) -> Self:
+        """Return the mark in these columns. Raises ValueError."""
+        row = texts(columns, len(cls._fields))
+        if row[1] not in ("wedged", "dead"):
+            raise ValueError(f"{row[1][:40]!r} is no kind of mark")
+        return cls(*row)
+
+
+class Published(NamedTuple):
+    """What root has published of its ledger."""
+
+    boot_id: str
+    """The boot that the marks and records are of."""
+    marks: tuple[MarkRow, ...] = ()
+    unfinished: Changes = ()
+    records: Mapping[str, Any] = {}
+    """What each subsystem publishes, by the subsystem's name."""
+
+    def text(self) -> str:
+        """Return the document."""
+        return json.dumps(
+            {
+                "version": VERSION,
+                "boot_id": self.boot_id,
+                "marks": [mark._asdict() for mark in self.marks],
+                "unfinished": [{"journal": number, "subjects": subjects} for number, subjects in self.unfinished],
+                "records": self.records,
+            },
+            indent=1,
+        )
+
+
+def read(path: str) -> Published:
+    """Read the document. Raises OSError, ValueError."""
+    try:
+        document = json.loads(read_published(path, MOST_BYTES))
+        if document["version"] != VERSION:
+            raise ValueError("another version of vfioctl wrote it")
+        (boot_id,) = texts([document["boot_id"]], 1)
+        return Published(
+            boot_id,
+            tuple(MarkRow.checked(mark[name] for name in MarkRow._fields) for mark in document["marks"]),
+            tuple((int(each["journal"]), texts(each["subjects"])) for each in document["unfinished"]),
+            dict(document["records"]),
+        )
+    except (TypeError, LookupError, AttributeError, RecursionError):
+        raise ValueError("it is no such document") from None
+
+
+def texts(values: Iterable[object], count: int | None = None) -> tuple[str, ...]:
+    """Return the values, which must be texts, and `count` of them. Raises ValueError."""
+    row = tuple(values)
+    found = tuple(value for value in row if isinstance(value, str))
+    if len(found) != (len(row) if count is None else count):
+        raise ValueError("a text is missing")
+    return found

@@ -1,0 +1,60 @@
+"""Publishes what ordinary users may know of root's ledger. Writes one file, and a lock beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from sqlite3 import Connection
+
+from vfioctl.core.published import MOST_BYTES, Published
+from vfioctl.core.snapshot import marks_in, unfinished_in
+from vfioctl.core.store import Store
+from vfioctl.errors import VfioctlError
+from vfioctl.kernel.files import write_into
+from vfioctl.kernel.lock import held
+from vfioctl.kernel.trusted import PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory, read_published
+
+Record = Callable[[Connection, str], object]
+"""Returns a subsystem's part of the document, as JSON has it, from the ledger and the boot id."""
+_LOCK_SECONDS = 2.0
+
+
+class Publisher:
+    """Publishes one ledger. `records`: each subsystem's part, by the subsystem's name."""
+
+    def __init__(self, store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
+        self._store, self._file, self._records, self._boot_id = store, file, records, boot_id
+
+    def publish(self) -> None:
+        """Write the document if it is not what the ledger says.
+
+        If that fails, no document is left rather than an old one: the change that it is about goes on all the same.
+        """
+        try:
+            with (
+                opened_directory(str(self._file.parent), make=PUBLIC_DIRECTORY) as directory,
+                # of two processes, the one that reads the ledger last writes last
+                held(self._file.with_name(f".{self._file.name}.lock"), wait=_LOCK_SECONDS),
+            ):
+                text = self._now().text().encode()
+                if not self._is(text):
+                    write_into(directory, self._file.name, text, mode=PUBLIC_FILE)
+        except (VfioctlError, OSError):
+            with suppress(OSError):
+                self._file.unlink()
+
+    def _is(self, text: bytes) -> bool:
+        try:
+            return read_published(str(self._file), MOST_BYTES) == text
+        except OSError:
+            return False
+
+    def _now(self) -> Published:
+        boot_id = self._boot_id()
+
+        def ask(db: Connection) -> Published:
+            records = {name: record(db, boot_id) for name, record in self._records.items()}
+            return Published(boot_id, marks_in(db, boot_id), unfinished_in(db), records)
+
+        return self._store.read(ask, Published(boot_id))
