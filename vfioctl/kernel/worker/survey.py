@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -22,17 +23,19 @@ def each(
     *,
     args: Sequence[object] = (),
     timeout: float,
+    total: float | None = None,
     workers: int = 1,
 ) -> Iterator[tuple[str, Any]]:
     """Yields `(subject, result)` in order; the result is an exception if the subject could not be read.
 
     The workers start at once. One that makes no progress for `timeout` seconds is abandoned; the result of its subject
-    is Unreturned, and another worker continues with the next subject.
+    is Unreturned, and another worker continues with the next subject. After `total` seconds of waiting, all workers are
+    abandoned, and the result of each remaining subject is OutOfTime.
     """
     size = -(-len(subjects) // workers) or 1
     name = name_of(reader)
     shards: list[_Shard] = []
-    collected = _collected(shards, timeout)
+    collected = _collected(shards, timeout, math.inf if total is None else total)
     next(collected)  # started, so that its cleanup always runs
     try:
         with deferred():
@@ -43,17 +46,21 @@ def each(
     return collected
 
 
-def _collected(shards: Sequence[_Shard], timeout: float) -> Generator[tuple[str, Any], None, None]:
+def _collected(shards: Sequence[_Shard], timeout: float, total: float) -> Generator[tuple[str, Any], None, None]:
     try:
         yield "", None
+        until = time.monotonic() + total
         while unfinished := [shard for shard in shards if not shard.finished]:
             poll = select.poll()
             for shard in unfinished:
                 poll.register(shard.answers, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(timeout * 1000 / 4)}
+            ready = {fd for fd, _ in poll.poll(max(min(timeout / 4, until - time.monotonic()), 0) * 1000)}
             for shard in unfinished:
                 with deferred():  # may start a worker, which must not leak
                     shard.advance(timeout, can_read=shard.answers in ready)
+            if time.monotonic() > until:
+                for shard in unfinished:
+                    shard.stop(OutOfTime(f"the scan took longer than {total:g} s"))
     except BaseException:
         _abandon(shards)
         raise
@@ -64,6 +71,10 @@ def _collected(shards: Sequence[_Shard], timeout: float) -> Generator[tuple[str,
 def _abandon(shards: Iterable[_Shard]) -> None:
     for shard in shards:
         shard.abandon()
+
+
+class OutOfTime(Exception):
+    """The subject was not read, because the whole survey took too long."""
 
 
 class _Shard:
@@ -88,8 +99,12 @@ class _Shard:
     def _job(self) -> Job:
         return self._worker.job
 
+    @property
+    def _progress(self) -> tuple[int, int]:
+        return self._job.page.at, self._job.page.moves
+
     def _start(self) -> None:
-        self._first, self._seen = len(self.results), 0
+        self._first, self._seen = len(self.results), (0, 0)
         rest = self.subjects[self._first :]
         if all(subject in self._lost for subject in rest):
             self.results += [self._lost[subject] for subject in rest]
@@ -113,8 +128,8 @@ class _Shard:
         batches = self._job.receive(0) if can_read else []
         if batches is None:
             self._ended()
-        elif batches or self._job.page.at != self._seen:
-            self._seen, self._moved = self._job.page.at, time.monotonic()
+        elif batches or self._progress != self._seen:
+            self._seen, self._moved = self._progress, time.monotonic()
             self._take(result for batch in batches for result in batch)
         elif not self._runs and self._job.pid:
             self._runs, self._moved = True, time.monotonic()
@@ -137,6 +152,12 @@ class _Shard:
         """Kills the worker without waiting for it, unless it has finished."""
         if not self.finished:
             self._worker.close()
+
+    def stop(self, why: Exception) -> None:
+        """Gives up the subjects that have no result, unless it has finished."""
+        if not self.finished:
+            self._worker.close()
+            self.results += [self._lost.get(subject, why) for subject in self.subjects[len(self.results) :]]
 
     def _take(self, results: Iterator[object]) -> None:
         for result in results:

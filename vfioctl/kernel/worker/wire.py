@@ -112,13 +112,14 @@ def receive_message(sock: _socket.socket, most: int) -> tuple[bytes, list[int]]:
 class Page:
     """Shared memory with the state of a worker, readable while the worker is blocked. The question follows it.
 
-    `at`: the index of the subject that is read. `pid` and `began` (clock ticks after boot): the worker process, 0 until
-    it runs. `reading`: set by the caller while only a read is in progress, so that the worker may be killed. `writing`:
-    set while a write is in progress, so that the server does not wait for the worker.
+    `moves`: counted up during a long read of one subject. `at`: the index of the subject that is read. `pid` and
+    `began` (clock ticks after boot): the worker process, 0 until it runs. `reading`: set by the caller while only a
+    read is in progress, so that the worker may be killed. `writing`: set while a write is in progress, so that the
+    server does not wait for the worker.
     """
 
-    _AT, _PID, _BEGAN, _READING, _WRITING = (slice(n * SIZE_BYTES, (n + 1) * SIZE_BYTES) for n in range(5))
-    BYTES = 5 * SIZE_BYTES
+    _AT, _PID, _BEGAN, _READING, _WRITING, _MOVES = (slice(n * SIZE_BYTES, (n + 1) * SIZE_BYTES) for n in range(6))
+    BYTES = 6 * SIZE_BYTES
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, self.BYTES)
@@ -151,6 +152,7 @@ class Page:
         self._memory[place] = value.to_bytes(SIZE_BYTES, "little")
 
     at = property(lambda self: self._get(self._AT), lambda self, value: self._set(self._AT, value))
+    moves = property(lambda self: self._get(self._MOVES), lambda self, value: self._set(self._MOVES, value))
     pid = property(lambda self: self._get(self._PID), lambda self, value: self._set(self._PID, value))
     began = property(lambda self: self._get(self._BEGAN), lambda self, value: self._set(self._BEGAN, value))
     writing = property(lambda self: self._get(self._WRITING) != 0, lambda self, value: self._set(self._WRITING, value))

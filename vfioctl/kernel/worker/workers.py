@@ -47,10 +47,17 @@ class Workers:
         return wait()
 
     def survey(
-        self, reader: Reader, subjects: Sequence[str], args: Sequence[object], *, timeout: float, workers: int = 1
+        self,
+        reader: Reader,
+        subjects: Sequence[str],
+        args: Sequence[object],
+        *,
+        timeout: float,
+        total: float | None = None,
+        workers: int = 1,
     ) -> Iterator[tuple[str, Any]]:
         """See `survey.each`."""
-        return survey.each(self._pool, reader, subjects, args=args, timeout=timeout, workers=workers)
+        return survey.each(self._pool, reader, subjects, args=args, timeout=timeout, total=total, workers=workers)
 
     def write(
         self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
