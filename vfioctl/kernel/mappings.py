@@ -25,7 +25,8 @@ _LONGEST = 4096
 LINE = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ (\S+ [1-9][0-9]*) +(/.*|anon_inode:\[vfio-device\])$", re.M)
 
 Mapping = tuple[bytes, bytes, bytes]
-"""The range as /proc/PID/map_files names it; device and inode, which identify the file; the path."""
+"""The range as /proc/PID/map_files names it; device and inode, which identify the file; the path,
+empty if it is too long to be told."""
 
 
 def file_mappings(pid: str) -> Iterator[Mapping]:
@@ -41,7 +42,7 @@ def file_mappings(pid: str) -> Iterator[Mapping]:
         except OSError as error:
             if error.errno != errnos.ENOTTY:
                 raise
-            yield from in_text(read_all(fd))
+            yield from _in_file(fd)
     finally:
         os.close(fd)
 
@@ -50,13 +51,27 @@ def _queried(fd: int) -> Iterator[Mapping]:
     name, query, end = array("B", bytes(_LONGEST)), bytearray(_QUERY.size), 0
     place, flags = name.buffer_info()[0], _COVERING_OR_NEXT | _FILE_BACKED | _SHARED
     while True:
-        _QUERY.pack_into(query, 0, _QUERY.size, flags, end, *[0] * 8, _LONGEST, 0, place, 0)
         try:
+            _QUERY.pack_into(query, 0, _QUERY.size, flags, end, *[0] * 8, _LONGEST, 0, place, 0)
             fcntl.ioctl(fd, _PROCMAP_QUERY, query)
         except FileNotFoundError:  # no further mapping
             return
-        start, end, length = *_QUERY.unpack_from(query)[3:5], _QUERY.unpack_from(query)[11]
-        yield b"%x-%x" % (start, end), bytes(query[64:80]), name[: length - 1].tobytes()
+        except OSError as error:
+            if error.errno != errnos.ENAMETOOLONG:
+                raise
+            _QUERY.pack_into(query, 0, _QUERY.size, flags, end, *[0] * 12)  # the same mapping, without its path
+            fcntl.ioctl(fd, _PROCMAP_QUERY, query)
+        answer = _QUERY.unpack_from(query)
+        start, end, (inode, major, minor, length) = *answer[3:5], answer[8:12]
+        yield b"%x-%x" % (start, end), b"%02x:%02x %d" % (major, minor, inode), name[: max(length - 1, 0)].tobytes()
+
+
+def _in_file(fd: int) -> Iterator[Mapping]:
+    """From the text of the file, a part at a time: of a process with many mappings and long paths it is very large."""
+    rest = b""
+    while part := os.read(fd, 1 << 16):
+        *lines, rest = (rest + part).split(b"\n")
+        yield from in_text(b"\n".join(lines))
 
 
 def in_text(text: bytes) -> Iterator[Mapping]:

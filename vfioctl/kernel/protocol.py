@@ -26,6 +26,9 @@ VFIO_DEVICE = "anon_inode:[vfio-device]"
 """The name in /proc of a VFIO device that was opened through its group."""
 NO_PROCESSES = "the capture has no processes"
 
+BELIEVED_USERS = ("root", "qemu", "libvirt-qemu")
+"""The users whose processes' command lines are believed, unless configured: those that libvirt runs QEMU as."""
+
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
 
@@ -60,6 +63,14 @@ class OpenNode(NamedTuple):
     """The device number, such as `c 195:0` or `b 259:1`; empty for a file without a node."""
     device: str
     """The sysfs directory of a VFIO device, if the kernel reports it (fdinfo, Linux 6.17); empty otherwise."""
+
+
+class Opened(NamedTuple):
+    """The device files that a process has open or mapped, as far as they could be read."""
+
+    nodes: tuple[OpenNode, ...] = ()
+    unread: str = ""
+    """Why some of its files are unknown, any of which may be a device; empty if all were read."""
 
 
 class Descendant(NamedTuple):
@@ -129,13 +140,15 @@ class Isolation(Protocol):
         *,
         args: Sequence[object] = (),
         timeout: float | None = None,
+        total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
         """Yields each subject with the result of `reader(kernel, *args)(subject)`, in order; Unanswered if it blocked.
 
         `reader` is a module-level function or class; workers import it by name, so its module should import no model.
         Each worker calls it once, and reads its part of the subjects with the result. `args` and results are plain data
-        (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default. On a
-        live host, reading starts with the call. `per_subject` makes a reader from a stateless function.
+        (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default.
+        `total`: seconds of waiting until all subjects without a result are skipped; None for no limit. On a live host,
+        reading starts with the call. `per_subject` makes a reader from a stateless function.
         """
 
 
@@ -180,8 +193,19 @@ class Processes(Protocol):
     def processes_unknown(self) -> str:
         """The reason why it is unknown which processes use devices; empty if processes can be read."""
 
-    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+    @property
+    def reads_all_processes(self) -> bool:
+        """Whether the reader may read every process, as root may. What it cannot read then is no normal limit."""
+
+    @property
+    def believed_users(self) -> Collection[str]:
+        """The users, by name or number, whose processes' command lines are believed. Root is always believed."""
+
+    def open_nodes(self, pid: str) -> Opened:
         """The device files that a process has open or mapped. Raises KernelRefused (ENOENT when it has ended)."""
+
+    def made_by_root(self, hierarchy: str, path: str) -> str:
+        """The beginning of a control group's path that no ordinary user can have named; `hierarchy` is empty for v2."""
 
     def below(self, path: str) -> Sequence[Descendant]:
         """The devices below a device's directory, at any depth, except those below another PCI function."""

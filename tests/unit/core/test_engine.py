@@ -446,13 +446,14 @@ class TestVerified:
                 *,
                 args: Sequence[object] = (),
                 timeout: float | None = None,
+                total: float | None = None,
             ) -> Iterator[tuple[str, T | Unanswered]]:
                 if len(self.writes) == last:
                     Slow.asked += 1
                 if Slow.asked == 3:
                     Simulated.write(self, DRIVERS_PROBE, GPU)
                     Simulated.write(self, f"{PCI_DEVICES}/{GPU}/power/control", "on")
-                return super().survey(reader, subjects, args=args, timeout=timeout)
+                return super().survey(reader, subjects, args=args, timeout=timeout, total=total)
 
         last = ScriptedHost(fast_folder / "y.db").writes
         work = ScriptedHost(fast_folder / "x.db", Slow)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyE
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.unheld import unheld
-from vfioctl.kernel.protocol import OpenNode
+from vfioctl.kernel.protocol import Opened
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
@@ -124,7 +123,7 @@ class TestTheCheck:
         class Slow(Simulated):
             asked = 0
 
-            def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+            def open_nodes(self, pid: str) -> Opened:
                 if pid == "77":
                     Slow.asked += 1
                 if Slow.asked == 3:

@@ -456,8 +456,9 @@ class TestWhatGoesWrong:
                 *,
                 args: Sequence[object] = (),
                 timeout: float | None = None,
+                total: float | None = None,
             ) -> Iterator[tuple[str, T | Unanswered]]:
-                for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout):
+                for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout, total=total):
                     yield subject, Unanswered("no answer after 1 s") if subject.endswith("08:01.0") else answer
 
         found = read_vgpus(Mute(original("a2"), ""))

@@ -116,6 +116,14 @@ class Captured(Live):
     def processes_unknown(self) -> str:
         return NO_PROCESSES
 
+    @property
+    def reads_all_processes(self) -> bool:
+        return False
+
+    def made_by_root(self, hierarchy: str, path: str) -> str:
+        del hierarchy, path
+        return ""
+
     def below(self, path: str) -> Sequence[Descendant]:
         return below_captured(self.directory, path)
 

@@ -16,6 +16,7 @@ from vfioctl.kernel import files, outside
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.protocol import (
+    BELIEVED_USERS,
     EVERY_LINK,
     NOT_LISTED,
     Directory,
@@ -36,8 +37,8 @@ _FEW = 1000  # for fewer subjects a second worker costs more than it saves: each
 class Live(LiveUse, LiveChange):
     """This machine's own files.
 
-    `timeout`: seconds without progress after which a read is given up. Any thread may use the object. `close` ends its
-    workers. `maker`: creates the object that workers read with.
+    `timeout`: seconds without progress after which a read is given up. `believed`: see `Processes.believed_users`. Any
+    thread may use the object. `close` ends its workers. `maker`: creates the object that workers read with.
     """
 
     def __init__(
@@ -47,10 +48,13 @@ class Live(LiveUse, LiveChange):
         timeouts: Timeouts | None = None,
         timeout: float = 2.0,
         maker: Maker | None = None,
+        believed: Sequence[str] = BELIEVED_USERS,
     ) -> None:
         self._read_only = read_only
         self._timeouts, self._timeout = timeouts or Timeouts(), timeout
-        self._workers = Workers(maker or ("vfioctl.kernel.live.host:for_worker", (read_only, timeout)))
+        self._believed = tuple(believed)
+        how = (read_only, timeout, self._believed)
+        self._workers = Workers(maker or ("vfioctl.kernel.live.host:for_worker", how))
         LiveChange.__init__(self)
 
     @property
@@ -115,10 +119,12 @@ class Live(LiveUse, LiveChange):
         *,
         args: Sequence[object] = (),
         timeout: float | None = None,
+        total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
         todo = [str(subject) for subject in subjects]  # workers exchange plain data
         workers = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
-        answers = self._workers.survey(reader, todo, args, timeout=timeout or self._timeout, workers=workers)
+        timeout = timeout or self._timeout
+        answers = self._workers.survey(reader, todo, args, timeout=timeout, total=total, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
     def _open(self, path: str) -> int:
@@ -153,9 +159,13 @@ class Live(LiveUse, LiveChange):
         return partial(_nvml_answer, asked, self._workers.begin_each(read_gpus, asked, types, timeout=_NVML_SECONDS))
 
 
-def for_worker(read_only: bool, timeout: float) -> Live:  # noqa: FBT001 - a worker gets positional arguments
+def for_worker(
+    read_only: bool,  # noqa: FBT001 - a worker gets positional arguments
+    timeout: float,
+    believed: tuple[str, ...],
+) -> Live:
     """The host object that a worker reads with."""
-    return Live(read_only=read_only, timeout=timeout)
+    return Live(read_only=read_only, timeout=timeout, believed=believed)
 
 
 def _nvml_answer(gpus: Iterable[str], wait: Callable[[], Gathered]) -> NvmlAnswer:

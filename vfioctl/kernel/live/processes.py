@@ -9,16 +9,20 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 
-from vfioctl.kernel.files import READ, readable
+from vfioctl.kernel.files import READ, readable, symbol
+from vfioctl.kernel.live import mounts
 from vfioctl.kernel.mappings import file_mappings, read_all
-from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNode
+from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, Opened, OpenNode
+from vfioctl.kernel.worker import progress
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
+TOO_LONG = "/... (a path that is too long)"
+"""Instead of a path that the kernel cannot tell: more than a page (ENAMETOOLONG)."""
 # Directories of sysfs that contain no devices but many files.
 WITHOUT_DEVICES = frozenset(
     {"holders", "integrity", "mq", "msi_irqs", "power", "queue", "queues", "slaves", "statistics", "trace"}
@@ -31,28 +35,62 @@ A cache in the workers of one scan; it ends with them.
 """
 
 
-def open_nodes(pid: str) -> list[OpenNode]:
-    """The device files that a process has open or mapped, each once. Raises OSError."""
-    found = dict.fromkeys(_opened(pid))
-    with suppress(ProcessLookupError):  # kernel threads and ending processes have no memory map
-        found.update(dict.fromkeys(_mapped(pid)))
-    return list(found)
+def open_nodes(pid: str) -> Opened:
+    """The device files that a process has open or mapped, each once. Raises OSError when nothing can be read.
+
+    A file that the kernel refuses to describe costs only itself: the rest is known, and `unread` has the reason.
+    """
+    found: dict[OpenNode, None] = {}
+    problems: list[str] = []
+    for node in _opened(pid, problems):
+        found[node] = None
+    try:
+        for node in _mapped(pid, problems):
+            found[node] = None
+    except (FileNotFoundError, ProcessLookupError):  # kernel threads and ending processes have no memory map
+        pass
+    except OSError as error:
+        problems.append(f"its memory map could not be read ({symbol(error.errno or 0)})")
+    return Opened(tuple(found), _summary(problems))
 
 
-def _opened(pid: str) -> Iterator[OpenNode]:
+def _summary(problems: Sequence[str]) -> str:
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}" if problems else ""
+
+
+def _opened(pid: str, problems: list[str]) -> Iterator[OpenNode]:
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for name in os.listdir(directory):
-            with suppress(FileNotFoundError):  # closed meanwhile
-                target = os.readlink(name, dir_fd=directory)
-                if target[0] == "/":
-                    # stat the link itself: its text may be a path in another mount namespace
-                    if number := _number(os.stat(name, dir_fd=directory)):
-                        yield OpenNode("open", readable(target), number, "")
-                elif target == VFIO_DEVICE:
-                    yield OpenNode("open", target, "", _device_of(pid, name))
+        with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
+            for count, entry in enumerate(entries):
+                if not count % progress.EVERY:
+                    progress.moved()
+                try:
+                    yield from _descriptor(pid, entry.name, directory)
+                except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                    continue
+                except OSError as error:
+                    if not mounts.descriptor_is_none(pid, entry.name):
+                        why = symbol(error.errno or 0)
+                        problems.append(f"its file descriptor {entry.name} could not be read ({why})")
     finally:
         os.close(directory)
+
+
+def _descriptor(pid: str, name: str, directory: int) -> Iterator[OpenNode]:
+    try:
+        target = os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno != errnos.ENAMETOOLONG:
+            raise
+        target = TOO_LONG  # the path; the file itself can be asked all the same
+    if target[:1] == "/":
+        # stat the link itself: its text may be a path in another mount namespace
+        if number := _number(os.stat(name, dir_fd=directory)):
+            yield OpenNode("open", readable(target), number, "")
+    elif target == VFIO_DEVICE:
+        yield OpenNode("open", target, "", _device_of(pid, name))
 
 
 def _number(status: os.stat_result) -> str:
@@ -70,24 +108,45 @@ def _device_of(pid: str, fd: str) -> str:
     return readable(os.fsdecode(next(lines, b"").removeprefix(SYSPATH).strip()))
 
 
-def _mapped(pid: str) -> Iterator[OpenNode]:
-    for place, key, path in file_mappings(pid):
+def _mapped(pid: str, problems: list[str]) -> Iterator[OpenNode]:
+    for count, (place, key, path) in enumerate(file_mappings(pid)):
+        if not count % progress.EVERY:
+            progress.moved()
         if path == VFIO_DEVICE.encode():
             yield OpenNode("mapped", VFIO_DEVICE, "", "")
             continue
         if key not in _numbers:
-            _numbers[key] = _mapped_number(pid, place, path.removesuffix(DELETED))
+            try:
+                _numbers[key] = _mapped_number(pid, place, path.removesuffix(DELETED))
+            except OSError as error:
+                if not mounts.device_is_none(pid, _device_number(key)):
+                    problems.append(f"a file that it has mapped could not be read ({symbol(error.errno or 0)})")
+                continue
         if _numbers[key]:
-            yield OpenNode("mapped", readable(os.fsdecode(path.removesuffix(DELETED))), _numbers[key], "")
+            shown = readable(os.fsdecode(path.removesuffix(DELETED))) if path else TOO_LONG
+            yield OpenNode("mapped", shown, _numbers[key], "")
 
 
 def _mapped_number(pid: str, place: bytes, path: bytes) -> str:
-    """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it."""
+    """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it.
+
+    Raises OSError for a file that is refused.
+    """
     home = f"/proc/{pid}/".encode()
-    for way in (home + b"map_files/" + place, home + b"root" + path):
-        with suppress(OSError):
-            return _number(os.stat(way))
+    try:
+        return _number(os.stat(home + b"map_files/" + place))
+    except OSError as error:
+        if error.errno not in (errnos.EPERM, errnos.ENOENT, errnos.ESRCH):  # not permitted; unmapped meanwhile
+            raise
+    with suppress(OSError):
+        return _number(os.stat(home + b"root" + path)) if path else ""
     return ""
+
+
+def _device_number(key: bytes) -> str:
+    """`0:45` for `00:2d 1234`, the device and inode of a mapping."""
+    major, _, minor = key.partition(b" ")[0].partition(b":")
+    return f"{int(major, 16)}:{int(minor, 16)}"
 
 
 def _bytes(path: str) -> bytes:

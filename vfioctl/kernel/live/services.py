@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from shlex import quote
 from typing import Any
 
 from vfioctl.errors import HostError, KernelRefused
@@ -57,7 +58,8 @@ def set_unit(
     workers: Workers, name: str, *, active: bool, timeout: float = UNIT_SECONDS, fds: Sequence[int] = ()
 ) -> None:
     """Starts or stops a systemd unit. Raises HostError, Stuck."""
-    what, hint = f"{'starting' if active else 'stopping'} {name}", f"systemctl status {name} says what it waits for"
+    what = f"{'starting' if active else 'stopping'} {name}"
+    hint = f"systemctl status {quote(name)} says what it waits for"
     code, output = _call(workers, what, units.set_active, name, active, timeout=timeout, fds=fds, hint=hint)
     if code:
         raise _failed(what, output or f"systemctl ended with {code}")

@@ -6,11 +6,12 @@ Modules are imported when they are used, so that a listing starts quickly.
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, OpenNode
+from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, Opened
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.workers import Workers
 
@@ -20,6 +21,7 @@ T = TypeVar("T")
 class LiveUse:
     """`_workers` read what can block."""
 
+    _believed: tuple[str, ...]
     _timeouts: Timeouts
     _workers: Workers
 
@@ -27,10 +29,23 @@ class LiveUse:
     def processes_unknown(self) -> str:
         return ""
 
-    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+    @property
+    def reads_all_processes(self) -> bool:
+        return os.geteuid() == 0
+
+    @property
+    def believed_users(self) -> Collection[str]:
+        return self._believed
+
+    def open_nodes(self, pid: str) -> Opened:
         from vfioctl.kernel.live.processes import open_nodes
 
         return self._asked(f"/proc/{pid}", open_nodes, pid)
+
+    def made_by_root(self, hierarchy: str, path: str) -> str:
+        from vfioctl.kernel.live.cgroups import made_by_root
+
+        return made_by_root(hierarchy, path)
 
     def below(self, path: str) -> Sequence[Descendant]:
         from vfioctl.kernel.live.processes import below

@@ -13,13 +13,14 @@ from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.files import only
 from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.protocol import (
+    BELIEVED_USERS,
     EVERY_LINK,
     NO_PROCESSES,
     NOT_LISTED,
     Descendant,
     Directory,
     NvmlAnswer,
-    OpenNode,
+    Opened,
     Prefixes,
     Unanswered,
 )
@@ -129,8 +130,9 @@ class Recorded:
         *,
         args: Sequence[object] = (),
         timeout: float | None = None,
+        total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del timeout  # nothing blocks here
+        del timeout, total  # nothing blocks here
         read_one = read_with(self, reader, args)
         for subject in subjects:
             yield subject, read_one(str(subject))
@@ -157,7 +159,19 @@ class Recorded:
         recorded = any(name.isdecimal() for name in self.tree.directories.get("/proc", ()))
         return "" if recorded else NO_PROCESSES
 
-    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+    @property
+    def reads_all_processes(self) -> bool:
+        return processes.read_by_root(self.tree)
+
+    @property
+    def believed_users(self) -> Collection[str]:
+        return BELIEVED_USERS
+
+    def made_by_root(self, hierarchy: str, path: str) -> str:
+        del hierarchy
+        return path  # owners of control groups are not recorded
+
+    def open_nodes(self, pid: str) -> Opened:
         return processes.open_nodes(self.tree, pid)
 
     def below(self, path: str) -> Sequence[Descendant]:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import errno as errnos
+import re
 from collections.abc import Iterator
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.files import symbol
 from vfioctl.kernel.live.processes import DELETED, SYSPATH
 from vfioctl.kernel.mappings import in_text
-from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, OpenNode
+from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, Opened, OpenNode
 from vfioctl.kernel.recorded.tree import Tree
 
+_REFUSED_TO_USERS = re.compile(r"/proc/[0-9]+/(fd|maps)", re.ASCII)
+_TO_USERS = (errnos.EACCES, errnos.EPERM)
 
-def open_nodes(tree: Tree, pid: str) -> list[OpenNode]:
+
+def read_by_root(tree: Tree) -> bool:
+    """Whether root recorded the processes: nobody was refused the descriptors of another user's process."""
+    return not any(_REFUSED_TO_USERS.fullmatch(path) for path, errno in tree.refused.items() if errno in _TO_USERS)
+
+
+def open_nodes(tree: Tree, pid: str) -> Opened:
     """The device files in /proc/PID/fd and /proc/PID/maps. Raises KernelRefused."""
     home = f"/proc/{pid}"
     if home not in tree.directories:
@@ -20,7 +30,10 @@ def open_nodes(tree: Tree, pid: str) -> list[OpenNode]:
     for name in ("fd", "maps"):
         if f"{home}/{name}" in tree.refused:
             raise KernelRefused(f"{home}/{name}", tree.refused[f"{home}/{name}"])
-    return list(dict.fromkeys([*_opened(tree, home), *_mapped(tree, home)]))
+    names = sorted(tree.directories.get(f"{home}/fd", ()))
+    refused = [(name, tree.refused[f"{home}/fd/{name}"]) for name in names if f"{home}/fd/{name}" in tree.refused]
+    unread = [f"its file descriptor {name} could not be read ({symbol(errno)})" for name, errno in refused]
+    return Opened(tuple(dict.fromkeys([*_opened(tree, home), *_mapped(tree, home)])), next(iter(unread), ""))
 
 
 def _opened(tree: Tree, home: str) -> Iterator[OpenNode]:

@@ -19,7 +19,7 @@ from vfioctl.kernel.protocol import (
     PCI_DRIVERS,
     Descendant,
     Directory,
-    OpenNode,
+    Opened,
     Prefixes,
     Unanswered,
 )
@@ -93,8 +93,9 @@ class Simulated(Recorded):
         *,
         args: Sequence[object] = (),
         timeout: float | None = None,
+        total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del timeout
+        del timeout, total
         read_one = read_with(self, reader, args)
         for subject in subjects:
             try:
@@ -123,7 +124,7 @@ class Simulated(Recorded):
         with self._mutex:
             return super().texts_below(path, name)
 
-    def open_nodes(self, pid: str) -> Sequence[OpenNode]:
+    def open_nodes(self, pid: str) -> Opened:
         with self._mutex:
             return super().open_nodes(pid)
 

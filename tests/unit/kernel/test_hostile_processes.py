@@ -1,0 +1,138 @@
+"""What an ordinary user's process has open, seen by root although the user tries to hide it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import fuse
+from vfioctl.inventory.probe import processes as scan
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.protocol import Opened
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as root and as another user")
+
+NOBODY = 65534
+FULL = "c 1:7"
+
+
+@contextmanager
+def nobodys(work: Callable[[], object]) -> Iterator[str]:
+    """The pid of a process of another user that has done `work`, keeps what it gave, and waits."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            kept = [work()]
+            os.write(writing, b"." * len(kept))
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    try:
+        assert os.read(reading, 1) == b"."
+        yield str(pid)
+    finally:
+        os.close(reading)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def has(found: Opened, number: str = FULL) -> bool:
+    return any(node.number == number for node in found.nodes)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A directory of the other user."""
+    for each in tmp_path.parents:
+        if each.stat().st_uid == 0 and each not in (Path("/"), Path("/tmp")):
+            each.chmod(0o755)
+    there = tmp_path / "nobody"
+    there.mkdir()
+    os.chown(there, NOBODY, NOBODY)
+    tmp_path.chmod(0o755)
+    here = os.getcwd()
+    yield there
+    os.chdir(here)
+
+
+def deep_file(place: Path) -> int:
+    """An open file whose path is longer than the kernel can tell."""
+    os.chdir(place)
+    for _ in range(25):
+        os.mkdir("d" * 200)
+        os.chdir("d" * 200)
+    return os.open("file", os.O_CREAT | os.O_RDWR)
+
+
+def test_a_path_that_is_too_long_hides_nothing(place: Path) -> None:
+    def work() -> object:
+        long = deep_file(place)
+        return long, os.open("/dev/full", os.O_RDONLY)
+
+    with nobodys(work) as pid:
+        found = Live().open_nodes(pid)
+    assert has(found)
+    assert found.unread == ""
+
+
+def test_a_mapped_file_with_such_a_path_hides_nothing(place: Path) -> None:
+    def work() -> object:
+        os.truncate(long := deep_file(place), 4096)
+        return mmap.mmap(long, 4096), os.open("/dev/full", os.O_RDONLY)
+
+    with nobodys(work) as pid:
+        found = Live().open_nodes(pid)
+    assert has(found)
+    assert found.unread == ""
+
+
+@contextmanager
+def on_fuse(place: Path, flags: int) -> Iterator[tuple[str, int]]:
+    """A process with a file of its own FUSE and a device open, and the server of the file system."""
+    try:
+        with (
+            fuse.mounted(place, NOBODY, flags) as server,
+            nobodys(lambda: (os.open(place / "file", os.O_RDONLY), os.open("/dev/full", os.O_RDONLY))) as pid,
+        ):
+            yield pid, server
+    except (FileNotFoundError, PermissionError) as error:
+        if error.filename not in (None, "/dev/fuse"):
+            raise
+        pytest.skip(f"no FUSE here: {error}")
+
+
+def test_a_file_on_the_users_own_fuse_hides_nothing_and_is_no_doubt(place: Path) -> None:
+    with on_fuse(place, fuse.NODEV) as (pid, server):
+        with pytest.raises(PermissionError):
+            os.stat(f"/proc/{pid}/fd/{_of_fuse(pid, place)}")
+        assert has(Live().open_nodes(pid))
+        assert Live().open_nodes(pid).unread == ""
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+        assert has(Live().open_nodes(pid))
+        assert Live().open_nodes(pid).unread == ""
+
+
+def test_a_refused_file_that_may_be_a_device_is_a_doubt(place: Path) -> None:
+    with on_fuse(place, 0) as (pid, _):
+        live = Live()
+        found = live.open_nodes(pid)
+        assert has(found)
+        assert found.unread == f"its file descriptor {_of_fuse(pid, place)} could not be read (EACCES)"
+        assert (pid, found.unread) in [(p.pid, p.unread) for p in scan.Processes(live).results().suspects]
+
+
+def _of_fuse(pid: str, place: Path) -> str:
+    return next(fd for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}") == f"{place}/file")
