@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from shlex import quote
 from typing import NamedTuple
 
 from vfioctl.inventory.model.holders import Holder, HolderKind
@@ -55,10 +56,10 @@ class Disks:
         places = sorted(self._mounts.get(number, ()), key=len)
         if places:
             more = f" at {len(places)} places" if len(places) > 1 else ""
-            remedy = f"umount {places[0]}" if places[0] != "/" else "this host runs from it"
+            remedy = f"umount {quote(places[0])}" if places[0] != "/" else "this host runs from it"
             yield Use(places[0], f"mounted{more}", remedy)
         if number in self._swaps:
-            yield Use("swap", "swap", f"swapoff {self._swaps[number]}")
+            yield Use("swap", "swap", f"swapoff {quote(self._swaps[number])}")
         for upper in names_in(self._kernel, f"{path}/holders") if depth else ():
             yield from self._above(upper, depth - 1)
 
@@ -66,9 +67,9 @@ class Disks:
         """Yield the uses of a device that is built on this one."""
         home = f"{_BLOCK}/{upper}"
         label = text_of(self._kernel, f"{home}/dm/name") or upper
-        undo = f"dmsetup remove {label}" if label != upper else f"take {upper} apart"
+        undo = f"dmsetup remove {quote(label)}" if label != upper else f"take {upper} apart"
         if upper.startswith("md"):
-            undo = f"mdadm --stop /dev/{upper}"
+            undo = f"mdadm --stop {quote(f'/dev/{upper}')}"
         found = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
         for use in found:
             remedy = f"{use.remedy}, then {undo}" if use.name != "/" else use.remedy

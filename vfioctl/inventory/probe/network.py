@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from shlex import quote
 from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
@@ -66,7 +67,7 @@ class Network:
         uppers = [f"a part of {upper}" for upper in interfaces[1:]]
         default = ["the default route"] if self._default & {*interfaces} else []
         session = ["this SSH session"] if self._session & {*interfaces} else []
-        remedy = f"ip link set {name} down"
+        remedy = f"ip link set {quote(name)} down"
         if session:
             remedy = "you are logged in through it: go to the console first"
         elif default:
