@@ -8,22 +8,28 @@
     unbind = 90          # any file, by its name: unbind, drivers_probe, driver_override, reset, ...
     unit = 120           # starting or stopping a systemd unit
 
-The table was called `[deadlines]` before; that name is still read, but not together with the new one.
+    [holders]
+    believed_users = ["root", "qemu", "libvirt-qemu"]    # whose processes' command lines are believed
+
+The table `[timeouts]` was called `[deadlines]` before; that name is still read, but not together with the new one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.outside import read_file
+from vfioctl.kernel.protocol import BELIEVED_USERS
 from vfioctl.kernel.timeouts import Timeouts
 
 CONFIG = Path("/etc/vfioctl/config.toml")
-_TABLE, _OLD_TABLE = "timeouts", "deadlines"
+_TABLE, _OLD_TABLE, _HOLDERS, _BELIEVED = "timeouts", "deadlines", "holders", "believed_users"
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,255}\$?", re.ASCII)
 _LONGEST = 3600.0
 _LARGEST = 1 << 20
 _STEPS = {
@@ -54,6 +60,8 @@ class Config(NamedTuple):
     """The settings of one host."""
 
     timeouts: Timeouts = Timeouts()
+    believed_users: tuple[str, ...] = BELIEVED_USERS
+    """The users, by name or number, whose processes' command lines are believed when they name devices and guests."""
     problem: BadSpec | None = None
     """Why the file cannot be used. Listings then use the defaults; a change raises it."""
 
@@ -61,34 +69,43 @@ class Config(NamedTuple):
 def read_config(file: Path | None = None) -> Config:
     """All settings in the file; the defaults where there is no file, or with a problem if it cannot be used."""
     try:
-        return Config(timeouts=read_timeouts(file))
+        place, document = _document(file)
+        believed = _believed(place, document.get(_HOLDERS, {}))
+        return Config(timeouts=_timeouts(place, *_table(place, document)), believed_users=believed)
     except BadSpec as error:
         return Config(problem=error)
 
 
 def read_timeouts(file: Path | None = None) -> Timeouts:
     """The timeouts in the file; the defaults where there is no file. Raises BadSpec."""
+    place, document = _document(file)
+    return _timeouts(place, *_table(place, document))
+
+
+def _document(file: Path | None) -> tuple[Path, Mapping[str, object]]:
+    """The file's place and content; empty where there is no file. Raises BadSpec."""
     named = file or (Path(os.environ["VFIOCTL_CONFIG"]) if os.environ.get("VFIOCTL_CONFIG") else None)
     place = named or CONFIG
     if named is None and not place.exists():
-        return Timeouts()
+        return place, {}
     import tomllib
 
     try:
-        document = tomllib.loads(read_file(place, _LARGEST).decode())
+        return place, tomllib.loads(read_file(place, _LARGEST).decode())
     except RecursionError:
         raise BadSpec(f"{place} is not TOML: it is nested too deeply") from None
     except OSError as error:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike
         raise BadSpec(f"{place} is not TOML: {error}") from None
-    return _timeouts(place, *_table(place, document))
 
 
 def _table(place: Path, document: Mapping[str, object]) -> tuple[str, object]:
     """The name of the table of timeouts in this file, and its content."""
-    if unknown := sorted(set(document) - {_TABLE, _OLD_TABLE}):
-        raise BadSpec(f"{place} has unknown settings: {', '.join(unknown)}", hint=f"the only table is [{_TABLE}]")
+    if unknown := sorted(set(document) - {_TABLE, _OLD_TABLE, _HOLDERS}):
+        raise BadSpec(
+            f"{place} has unknown settings: {', '.join(unknown)}", hint=f"the tables are [{_TABLE}] and [{_HOLDERS}]"
+        )
     if _TABLE in document and _OLD_TABLE in document:
         raise BadSpec(
             f"{place} has both [{_TABLE}] and [{_OLD_TABLE}], its old name",
@@ -110,3 +127,14 @@ def _timeouts(place: Path, table: str, given: object) -> Timeouts:
     known = {name: float(seconds) for name, seconds in given.items()}
     default = known.pop("default", Timeouts().default)
     return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)
+
+
+def _believed(place: Path, table: object) -> tuple[str, ...]:
+    if not isinstance(table, dict):
+        raise BadSpec(f"{place}: {_HOLDERS} must be a table: [{_HOLDERS}]")
+    if unknown := sorted(set(table) - {_BELIEVED}):
+        raise BadSpec(f"{place}: [{_HOLDERS}] has unknown settings: {', '.join(unknown)}", hint=f"it has {_BELIEVED}")
+    users = table.get(_BELIEVED, BELIEVED_USERS)
+    if not isinstance(users, list | tuple) or not all(isinstance(u, str) and _USER.fullmatch(u) for u in users):
+        raise BadSpec(f"{place}: {_HOLDERS}.{_BELIEVED} must be a list of users' names, or numbers as text")
+    return tuple(users)

@@ -220,7 +220,8 @@ class Session:
 
         config = read_config()
         public = ledger.with_name(f"{ledger.name}.public.json") if ledger else PUBLIC
-        return cls(Live(timeouts=config.timeouts), ledger or LEDGER, config=config, public=public)
+        kernel = Live(timeouts=config.timeouts, believed=config.believed_users)
+        return cls(kernel, ledger or LEDGER, config=config, public=public)
 
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Self:

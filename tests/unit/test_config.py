@@ -113,7 +113,7 @@ class TestTheFile:
 
     def test_with_unknown_tables_is_refused_and_they_are_named(self, file: Path) -> None:
         file.write_text("[timeout]\ndefault = 5\n[other]\n")
-        assert "the only table is [timeouts]" in refused(file, "unknown settings: other, timeout").hint
+        assert "the tables are [timeouts] and [holders]" in refused(file, "unknown settings: other, timeout").hint
 
     def test_with_a_timeout_of_nothing_is_refused_and_those_there_are_named(self, file: Path) -> None:
         file.write_text("[timeouts]\nunbnd = 5\n")

@@ -11,7 +11,7 @@ from vfioctl.core.action import Context, Write
 from vfioctl.core.change import Phase, Step
 from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.holders import Holder
+from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.preconditions import described, holding, ignored_by, refuse
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, subject
 from vfioctl.inventory.probe.holders import perhaps_open, read_holders, read_mdev_holders
@@ -110,7 +110,7 @@ def _seen(context: Context, address: str) -> list[Holder]:
     found = context.seen.get(_SEEN, ())
     assert isinstance(found, tuple)
     ignored = ignored_by(context.intent)
-    return [h for h in found if h.refuses and h.address == address and h.kind not in ignored]
+    return [h for h in found if h.refuses and h.address == address and h.kind not in {*ignored, HolderKind.UNREAD}]
 
 
 def _inventory(

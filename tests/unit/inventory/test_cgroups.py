@@ -29,21 +29,21 @@ POD_SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
         ("/user.slice/user-1000.slice/session-2.scope", {"unit": "session-2.scope"}),
         (
             "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte-spawn-1.scope",
-            {"unit": "vte-spawn-1.scope", "user_unit": True},
+            {"unit": "user@1000.service", "user_unit": True},
         ),
         (
             "/user.slice/user-1000.slice/user@1000.service/session.slice/pipewire.service",
-            {"unit": "pipewire.service", "user_unit": True},
+            {"unit": "user@1000.service", "user_unit": True},
         ),
         # Docker, under systemd and cgroupfs
         (f"/system.slice/docker-{ID}.scope", {"unit": f"docker-{ID}.scope", "container": f"docker/{SHORT}"}),
         (f"/docker/{ID}", {"container": f"docker/{SHORT}"}),
         (f"/docker/{ID}/init.scope", {"unit": "init.scope", "container": f"docker/{SHORT}"}),
-        # Podman, of root and of a user
+        # Podman, of root and of a user, who could have chosen any name
         (f"/machine.slice/libpod-{ID}.scope", {"unit": f"libpod-{ID}.scope", "container": f"libpod/{SHORT}"}),
         (
             f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container",
-            {"unit": f"libpod-{ID}.scope", "user_unit": True, "container": f"libpod/{SHORT}"},
+            {"unit": "user@1000.service", "user_unit": True},
         ),
         (f"/libpod_parent/libpod-{ID}", {"container": f"libpod/{SHORT}"}),
         (f"/machine.slice/libpod-conmon-{ID}.scope", {"unit": f"libpod-conmon-{ID}.scope"}),
@@ -198,16 +198,20 @@ def test_which_programs_are_vmms() -> None:
         (Membership(container=f"crio/{SHORT}", pod=POD), "delete the pod, or let it go to another node"),
         (Membership(unit="a.service"), "systemctl stop a.service"),
         (Membership(unit="seatd.service"), "log out the session that it has it open for: loginctl list-sessions"),
-        (Membership(unit="a.service", user_unit=True), "systemctl --user stop a.service"),
+        (Membership(unit="user@7.service", user_unit=True), "end it: kill 7"),
+        (Membership(guest="x;reboot"), "virsh shutdown 'x;reboot'"),
+        (Membership(container="lxc/a b"), "lxc-stop --name 'a b'"),
+        (Membership(container="machine/$(reboot)"), "machinectl poweroff '$(reboot)'"),
+        (Membership(unit="a\\x2db.service"), "systemctl stop 'a\\x2db.service'"),
         (Membership(unit="session-1.scope"), "end it: kill 7"),
         (Membership(), "end it: kill 7"),
     ],
 )
 def test_what_ends_a_process(belongs: Membership, expected: str) -> None:
-    process = Process("7", "x", (OpenNode("open", "/dev/x", "c 1:7", ""),), (), readable=True, is_vmm=False)
-    assert remedy(process, Identity("root", belongs, None)) == expected
+    process = Process("7", "x", (OpenNode("open", "/dev/x", "c 1:7", ""),))
+    assert remedy(process, Identity("x", "root", belongs, None)) == expected
 
 
 def test_what_ends_a_guest_that_nobody_manages() -> None:
-    process = Process("7", "qemu-system-x86", (), ("0000:01:00.0",), readable=True, is_vmm=True)
-    assert remedy(process, Identity("root", Membership(unit="session-1.scope"), "x")) == "shut the guest down"
+    process = Process("7", "qemu-system-x86", (), ("0000:01:00.0",), is_vmm=True)
+    assert remedy(process, Identity("qemu", "root", Membership(unit="session-1.scope"), "x")) == "shut the guest down"

@@ -47,6 +47,9 @@ def machine() -> HostOfOneGpu:
     return HostOfOneGpu()
 
 
+BY_ROOT = "Uid:\t0\t0\t0\t0"
+
+
 def only(found: Holders) -> Holder:
     (holder,) = found.holders
     return holder
@@ -158,7 +161,7 @@ class TestGuests:
     def test_by_the_group_that_they_have_open(self, machine: HostOfOneGpu) -> None:
         machine.node("/dev/vfio/7", "c", 243, 0)
         command = "qemu\0-name\0guest=win11\0-device\0vfio-pci,host=01:00.0\0"
-        machine.process(7, "/dev/vfio/7", name="qemu-system-x86", cmdline=command)
+        machine.process(7, "/dev/vfio/7", name="qemu-system-x86", cmdline=command, status=BY_ROOT)
         holder = only(machine.held(ON_VFIO))
         assert (holder.kind, holder.guest) == (HolderKind.GUEST, "win11")
         assert (holder.path, holder.how) == ("/dev/vfio/7", "open")
@@ -179,6 +182,7 @@ class TestGuests:
     def test_by_their_command_line_where_their_files_may_not_be_read(self, machine: HostOfOneGpu) -> None:
         machine.put_refused("/proc/7/fd", errno.EACCES)
         machine.put("/proc/7/comm", "qemu-system-x86")
+        machine.put("/proc/7/status", BY_ROOT)
         machine.put("/proc/7/cmdline", "qemu\0-device\0vfio-pci,host=0000:01:00.0\0")
         found = machine.held(ON_VFIO)
         assert (only(found).how, only(found).path, found.unread) == ("command line", "", 1)
@@ -193,7 +197,7 @@ class TestGuests:
         machine.node("/dev/vfio/40", "c", 243, 5)
         machine.process(7, "/dev/vfio/40", name="kvm")
         command = f"qemu\0-device\0vfio-pci,sysfsdev=/sys/bus/mdev/devices/{MDEV}\0"
-        machine.process(8, name="qemu-system-x86", cmdline=command)
+        machine.process(8, name="qemu-system-x86", cmdline=command, status=BY_ROOT)
         found = machine.held().holders
         assert [(holder.kind, holder.pid) for holder in found] == [(HolderKind.GUEST, 7), (HolderKind.MDEV, None)]
         machine.unreadable(8)

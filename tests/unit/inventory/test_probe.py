@@ -500,8 +500,9 @@ class Mute(Recorded):
         *,
         args: Sequence[object] = (),
         timeout: float | None = None,
+        total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout):
+        for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout, total=total):
             if subject == GPU and self._times:
                 self._times -= 1
                 yield subject, Unanswered("no answer after 1 s")

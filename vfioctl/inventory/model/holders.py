@@ -23,6 +23,8 @@ class HolderKind(StrEnum):
     """A network interface that is up."""
     VFIO_GROUP = "vfio group"
     """An open VFIO group whose process could not be found."""
+    UNREAD = "unread process"
+    """A process that may have the device open: not all of its open files are known, although root asked."""
     MDEV = "mdev"
     VGPU = "vgpu"
     """A vGPU type of NVIDIA's vendor-specific VFIO, set on a VF."""
@@ -47,7 +49,10 @@ class Holder(Value):
     pod: str | None = Field(default=None, description="the pod's uid")
     guest: str | None = Field(default=None, description="the virtual machine's name")
     path: str = Field(default="", description="the device file, or another path to the device")
-    how: str = Field(default="", description="open, mapped, command line, mounted, up, ...")
+    how: str = Field(
+        default="",
+        description="open, mapped, command line, mounted, up, ...; for an unread process, why it could not be read",
+    )
     remedy: str = Field(default="", description="what makes it release the device")
 
     @property
@@ -58,7 +63,7 @@ class Holder(Value):
     @property
     def can_be_forced(self) -> bool:
         """Whether --force-holders overrides it; never true for disks and network interfaces in use."""
-        return self.kind in (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP)
+        return self.kind in (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.UNREAD)
 
 
 class Holders(Value):

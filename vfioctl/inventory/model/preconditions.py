@@ -38,7 +38,9 @@ def holding(
 
 def ignored_by(intent: Intent) -> frozenset[HolderKind]:
     """Return the kinds of holders that do not block the intent, such as the vGPU that it removes."""
-    return intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
+    ignored = intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
+    # who cannot force it must not be stopped by a doubt
+    return ignored if isinstance(intent, TakesDevices) else ignored | {HolderKind.UNREAD}
 
 
 def unread_notes(holders: Holders) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
     more = len(against) - len(first[:_MOST_NAMED])
     others = f", and {more} more" if more else ""
     raise DeviceInUse(
-        f"{names.get(first[0].address, first[0].address)} is held by "
+        f"{names.get(first[0].address, first[0].address)} {_verb(first)} held by "
         f"{'; '.join(described(holder) for holder in first[:_MOST_NAMED])}{others}",
         hint=_remedies(against),
         next_command=f"vfioctl holders {first[0].address}",
@@ -72,9 +74,16 @@ def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
     )
 
 
+def _verb(holders: Iterable[Holder]) -> str:
+    return "may be" if all(holder.kind == HolderKind.UNREAD for holder in holders) else "is"
+
+
 def _remedies(against: Iterable[Holder]) -> str:
     """Return the remedy for each holder, each once, one on a line."""
+    against = tuple(against)
     known = tuple(dict.fromkeys(holder.remedy for holder in against if holder.remedy))
+    if _verb(against) == "may be":
+        known = (*known[: _MOST_REMEDIES - 1], "--force-holders continues although it is unknown what they have open")
     rest = [f"and {len(known) - _MOST_REMEDIES} more"] if len(known) > _MOST_REMEDIES else []
     return "\n".join((*known[:_MOST_REMEDIES], *rest)) or _NO_REMEDY
 

@@ -7,6 +7,7 @@ Kata Containers and libvirt, under both cgroup drivers (systemd, cgroupfs) and b
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})")
 _MACHINE = re.compile(r"machine-(.+)\.scope")
 _QEMU = re.compile(r"qemu-[0-9]+-(.+)")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_INSTANCE = re.compile(r"user@[0-9]+\.service")
 _SHORT_ID = 12
 """As `docker ps` and `crictl ps` show it."""
 
@@ -30,7 +32,7 @@ class Membership(NamedTuple):
     unit: str | None = None
     """The innermost systemd unit, with its escapes, as systemctl takes it."""
     user_unit: bool = False
-    """Whether the unit belongs to a user's systemd instance."""
+    """Whether the process belongs to a user's systemd instance, which is then the unit: users name what is in it."""
     container: str | None = None
     """`docker/0123456789ab`, `lxc/NAME`, ..."""
     pod: str | None = None
@@ -39,10 +41,18 @@ class Membership(NamedTuple):
     """The name of a virtual machine that libvirt runs."""
 
 
-def membership(text: str) -> Membership:
-    """Parse the lines `ID:CONTROLLERS:PATH`. Version 1 has several lines; all of them are used."""
+def _whole(_hierarchy: str, path: str) -> str:
+    return path
+
+
+def membership(text: str, made_by_root: Callable[[str, str], str] = _whole) -> Membership:
+    """Parse the lines `ID:CONTROLLERS:PATH`. Version 1 has several lines; all of them are used.
+
+    `made_by_root` (controllers, path): the beginning of the path that no ordinary user can have named. Nothing else is
+    believed, nor is what a user's slice has below the session or the user's systemd instance.
+    """
     lines = (line.split(":", 2) for line in text.split("\n"))
-    paths = {parts[2]: None for parts in lines if len(parts) == 3}
+    paths = {made_by_root(parts[1], parts[2]): None for parts in lines if len(parts) == 3}
     found = [_of_path(path) for path in paths]
     return Membership(
         unit=next((each.unit for each in found if each.unit), None),
@@ -56,13 +66,16 @@ def membership(text: str) -> Membership:
 def _of_path(path: str) -> Membership:
     parts = path.split("/")
     units = [part for part in parts if part.endswith((".service", ".scope"))]
+    if instance := next((unit for unit in units if _INSTANCE.fullmatch(unit)), None):
+        return Membership(unit=instance, user_unit=True)
+    if "user.slice" in parts:
+        return Membership(unit=units[0] if units else None)
     unit = units[-1] if units else None
     machine = next((found[1] for part in parts if (found := _MACHINE.fullmatch(part))), None)
     guest = _QEMU.fullmatch(_unescaped(machine)) if machine else None
     pod = _POD.search(path)
     return Membership(
         unit=unit,
-        user_unit=len(units) > 1 and units[0].startswith("user@"),
         container=_container(parts) or (f"machine/{_unescaped(machine)}" if machine and not guest else None),
         pod=pod[1].replace("_", "-") if pod else None,
         guest=guest[1] if guest else None,

@@ -39,6 +39,7 @@ def read_holders(
     free = [f for f, _ in looked_at if f.on_vfio and f.address not in taken and f.iommu_group is not None]
     found += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
     found += _vfs(functions, inventory, found)
+    found += _suspected(kernel, [function.address for function, _ in looked_at], found, running.suspects)
     asked = tuple(function.address for function in functions)
     return _sorted_holders(asked, found, running)
 
@@ -58,6 +59,7 @@ def read_mdev_holders(
     taken = {holder.address for holder in found}
     free = [(mdev, group) for mdev, group in groups.items() if group is not None and mdev not in taken]
     found += _open_groups(kernel, free, running.processes)
+    found += _suspected(kernel, mdevs, found, running.suspects)
     return _sorted_holders(mdevs, found, running)
 
 
@@ -191,7 +193,7 @@ class _DeviceIndex:
             named = self._names.get(device_at(node.device))
             for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
                 found.setdefault((address, node.path), {})[node.how] = None
-        if process.readable:
+        if not process.unread:
             return {key: [*hows] for key, hows in found.items()}  # a command line may name an unplugged device
         open_ones = {address for address, _ in found}
         for name in process.given:
@@ -213,7 +215,7 @@ def _processes(kernel: Reader, index: _DeviceIndex, running: Iterable[Process]) 
                 name=process.name,
                 user=who.user,
                 unit=who.belongs.unit,
-                in_session=who.belongs.user_unit or (who.belongs.unit or "").startswith("session-"),
+                in_session=who.in_session,
                 container=who.belongs.container,
                 pod=who.belongs.pod,
                 guest=who.belongs.guest or (who.guest if process.is_vmm else None),
@@ -221,6 +223,32 @@ def _processes(kernel: Reader, index: _DeviceIndex, running: Iterable[Process]) 
                 how=", ".join(hows),
                 remedy=remedy(process, who),
             )
+
+
+def _suspected(
+    kernel: Reader, devices: Sequence[Subject], found: Sequence[Holder], suspects: Sequence[Process]
+) -> Iterator[Holder]:
+    """Yield the processes that may have the devices open, except those that are known to."""
+    known = {(holder.address, holder.pid) for holder in found}
+    identified = identities(kernel, [process.pid for process in suspects]) if suspects else {}
+    for process in suspects:
+        who = identified[process.pid]
+        for address in devices:
+            if (address, int(process.pid)) not in known:
+                yield Holder(
+                    address=address,
+                    kind=HolderKind.UNREAD,
+                    pid=int(process.pid),
+                    name=process.name or who.name,
+                    user=who.user,
+                    unit=who.belongs.unit,
+                    in_session=who.in_session,
+                    container=who.belongs.container,
+                    pod=who.belongs.pod,
+                    guest=who.belongs.guest,
+                    how=process.unread,
+                    remedy=remedy(process, who),
+                )
 
 
 def _open_groups(kernel: Reader, groups: Iterable[tuple[Subject, int]], running: Sequence[Process]) -> Iterator[Holder]:

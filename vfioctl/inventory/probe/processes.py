@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,7 +20,11 @@ from vfioctl.kernel.protocol import OpenNode, Reader, Unanswered, per_subject
 _ENDED = ("ENOENT", "ESRCH")
 _KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: a process that has it open runs a guest
 _INITIAL = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h: the PID namespace that has every process in it
-_EFFECTIVE_USER = re.compile(r"^Uid:\s+\d+\s+(\d+)", re.M)
+_USERS = re.compile(r"^Uid:((?:[ \t]+[0-9]{1,10}){4})", re.M)
+_EFFECTIVE = 1
+WHOLE_SCAN = 30.0
+"""Seconds after which a scan of all processes goes on with what it has. Users can start processes that take long."""
+MOST_SUSPECTS = 100
 
 
 class Process(NamedTuple):
@@ -27,12 +32,12 @@ class Process(NamedTuple):
 
     pid: str
     name: str
-    nodes: tuple[OpenNode, ...]
-    given: tuple[str, ...]
-    """PCI addresses and mdevs on a VMM's command line, which is readable even if open files are not."""
-    is_vmm: bool
-    readable: bool
-    """Whether its open files could be read."""
+    nodes: tuple[OpenNode, ...] = ()
+    given: tuple[str, ...] = ()
+    """PCI addresses and mdevs on a believed VMM's command line, which is readable even if open files are not."""
+    is_vmm: bool = False
+    unread: str = ""
+    """Why its open files are not all known; empty if they are."""
 
 
 class Running(NamedTuple):
@@ -45,18 +50,27 @@ class Running(NamedTuple):
     """Why some processes may be hidden; empty if all are visible."""
     unknown: str
     """Why nothing is known about processes; empty if they can be read."""
+    suspects: Sequence[Process]
+    """Those that may have any device open: they could not be read whole although the reader may read all. No more than
+    `MOST_SUSPECTS`."""
 
 
 class Identity(NamedTuple):
     """The identity of a process: name, user, membership, guest."""
 
+    name: str
     user: str | None
     belongs: Membership
     guest: str | None
-    """The name on a VMM's command line."""
+    """The name on a believed VMM's command line."""
+
+    @property
+    def in_session(self) -> bool:
+        """Whether it is part of a login session."""
+        return self.belongs.user_unit or (self.belongs.unit or "").startswith("session-")
 
 
-_UNKNOWN = Identity(None, Membership(), None)
+_UNKNOWN = Identity("", None, Membership(), None)
 
 
 class Processes:
@@ -65,7 +79,8 @@ class Processes:
     def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
         self._hidden, self._unknown = _hidden(kernel, pids), kernel.processes_unknown
-        self._answers = kernel.survey(look, pids, timeout=timeout)
+        self._reads_all = kernel.reads_all_processes
+        self._answers = kernel.survey(look, pids, timeout=timeout, total=WHOLE_SCAN)
 
     def results(self) -> Running:
         """Return the running processes. One that blocks, such as by a file on a dead server, counts as unread."""
@@ -73,26 +88,27 @@ class Processes:
 
     @cached_property
     def _running(self) -> Running:
-        found, unread, silent = [], 0, 0
+        found = []
         for pid, seen in self._answers:
             if isinstance(seen, Unanswered):
-                silent += 1
+                found.append(Process(pid, "", unread=f"its open files could not be read: {seen.reason}"))
             elif seen is not None:
-                name, nodes, given, vmm, readable = seen
-                unread += not readable
-                found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, readable))
-        return Running(found, len(found) - unread, unread + silent, self._hidden, self._unknown)
+                name, nodes, given, vmm, unread = seen
+                found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, unread))
+        unread = [process for process in found if process.unread]
+        suspects = unread[:MOST_SUSPECTS] if self._reads_all else []
+        return Running(found, len(found) - len(unread), len(unread), self._hidden, self._unknown, suspects)
 
 
 def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:
     """Return the identities of processes; only the pid of one that has ended or does not answer."""
     found = {}
-    for pid, said in kernel.survey(who, pids):
+    for pid, said in kernel.survey(who, pids, total=WHOLE_SCAN):
         if isinstance(said, Unanswered):
             found[pid] = _UNKNOWN
         else:
-            user, belongs, guest = said
-            found[pid] = Identity(user, Membership(*belongs), guest)
+            name, user, belongs, guest = said
+            found[pid] = Identity(name, user, Membership(*belongs), guest)
     return found
 
 
@@ -105,25 +121,51 @@ def _hidden(kernel: Reader, pids: Sequence[str]) -> str:
 @per_subject
 def look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
     """Return a process's device files as plain data; None if the process has ended."""
-    nodes, readable = [], True
+    nodes: Sequence[OpenNode] = ()
     try:
-        nodes = [tuple(node) for node in kernel.open_nodes(pid)]
+        nodes, unread = kernel.open_nodes(pid)
     except KernelRefused as error:
         if error.symbol in _ENDED:
             return None
-        readable = False
+        unread = f"its open files could not be read ({error.symbol})"
+    except Exception as error:  # noqa: BLE001 - no process may end the scan of all
+        unread = f"its open files could not be read ({type(error).__name__})"
     name = text_of(kernel, f"/proc/{pid}/comm")
     vmm = is_vmm(name) or any(number == _KVM for _, _, number, _ in nodes)
-    given = handed_over(text_of(kernel, f"/proc/{pid}/cmdline")) if vmm else []
-    return name, nodes, given, vmm, readable
+    given: Sequence[str] = ()
+    if vmm:
+        with suppress(Exception):  # the open files are known all the same
+            given = handed_over(_believed_command_line(kernel, pid))
+    return name, [tuple(node) for node in nodes], list(given), vmm, unread
 
 
 @per_subject
 def who(kernel: Reader, pid: str) -> tuple[Any, ...]:
-    """Return the name, user, membership and guest of a process as plain data."""
-    effective = _EFFECTIVE_USER.search(text_of(kernel, f"/proc/{pid}/status"))
-    return (
-        kernel.user(int(effective[1])) if effective else None,
-        tuple(membership(text_of(kernel, f"/proc/{pid}/cgroup"))),
-        guest_name(text_of(kernel, f"/proc/{pid}/cmdline")),
-    )
+    """Return the name, user, membership and guest of a process as plain data; what cannot be understood is unknown."""
+    name, user, guest, belongs = text_of(kernel, f"/proc/{pid}/comm"), None, None, Membership()
+    with suppress(Exception):
+        users = _users(kernel, pid)
+        user = kernel.user(users[_EFFECTIVE]) if users else None
+    with suppress(Exception):
+        belongs = membership(text_of(kernel, f"/proc/{pid}/cgroup"), kernel.made_by_root)
+    with suppress(Exception):
+        guest = guest_name(_believed_command_line(kernel, pid))
+    return name, user, tuple(belongs), guest
+
+
+def _believed_command_line(kernel: Reader, pid: str) -> str:
+    """Return the command line, if all of the process's users are believed; anybody can give a program any other name.
+
+    All of them: a program that is setuid has the command line that an ordinary user gave it.
+    """
+    users = _users(kernel, pid)
+    believed = kernel.believed_users
+    if not users or not all(uid == 0 or str(uid) in believed or kernel.user(uid) in believed for uid in set(users)):
+        return ""
+    return text_of(kernel, f"/proc/{pid}/cmdline")
+
+
+def _users(kernel: Reader, pid: str) -> tuple[int, ...]:
+    """Return the real, effective, saved and file system user; none if they are unknown."""
+    line = _USERS.search(text_of(kernel, f"/proc/{pid}/status"))
+    return tuple(map(int, line[1].split())) if line else ()

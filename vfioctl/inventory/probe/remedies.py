@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from vfioctl.inventory.probe.processes import Identity, Process
 
 _STOP = {
@@ -17,19 +19,20 @@ _FOR_SESSIONS = ("systemd-logind.service", "seatd.service")
 
 
 def remedy(process: Process, who: Identity) -> str:
-    """Return one line that says how to end the process; a command if there is one."""
+    """Return one line that says how to end the process; a command if there is one. Quotes every name for the shell."""
     belongs = who.belongs
     runtime, _, name = (belongs.container or "").partition("/")
     if belongs.guest:
-        return f"virsh shutdown {belongs.guest}"
+        return f"virsh shutdown {quote(belongs.guest)}"
     if belongs.pod:
         return "delete the pod, or let it go to another node"
     if runtime in _STOP:
-        return _STOP[runtime].format(name)
+        return _STOP[runtime].format(quote(name))
     if process.is_vmm or runtime:
-        return f"crictl stop {name}" if runtime else "shut the guest down"
+        return f"crictl stop {quote(name)}" if runtime else "shut the guest down"
     if belongs.unit in _FOR_SESSIONS:
         return "log out the session that it has it open for: loginctl list-sessions"
     service = belongs.unit if belongs.unit and belongs.unit.endswith(".service") else None
-    by_systemd = f"systemctl{' --user' if belongs.user_unit else ''} stop {service}"
-    return by_systemd if service else f"end it: kill {process.pid}"
+    # a user's systemd instance runs more than this process
+    ends_service = service and not belongs.user_unit
+    return f"systemctl stop {quote(service or '')}" if ends_service else f"end it: kill {process.pid}"

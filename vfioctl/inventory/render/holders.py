@@ -71,7 +71,8 @@ def _who(holder: Holder) -> str:
 
 def _how(alike: Sequence[Holder]) -> str:
     """Return how one process holds a device, and the remedy."""
-    ways = [": ".join(filter(None, (holder.path, holder.how))) for holder in alike]
+    doubt = "may have it open: " if alike[0].kind == HolderKind.UNREAD else ""
+    ways = [doubt + ": ".join(filter(None, (holder.path, holder.how))) for holder in alike]
     pod = [f"pod {alike[0].pod}"] if alike[0].pod else []
     return words.plain("  ->  ".join(filter(None, ("; ".join([*ways, *pod]), alike[0].remedy))))
 
@@ -86,7 +87,8 @@ def _notes(found: Holders) -> Iterator[str]:
         yield f"The module {words.plain(holder.name)} is {words.plain(holder.how)}."
     if found.unread:
         one = found.unread == 1
-        yield f"{found.unread} process{'' if one else 'es'} could not be read, and may hold it too; root can read more."
+        more = "" if any(holder.kind == HolderKind.UNREAD for holder in found.holders) else "; root can read more"
+        yield f"{found.unread} process{'' if one else 'es'} could not be read, and may hold it too{more}."
     if found.hidden:
         yield f"Processes may be hidden: {words.plain(found.hidden)}."
     if found.unknown:
