@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vfioctl.errors import BadSpec
+from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.outside import read_file
-from vfioctl.kernel.protocol import BELIEVED_USERS
 from vfioctl.kernel.timeouts import Timeouts
 
 CONFIG = Path("/etc/vfioctl/config.toml")

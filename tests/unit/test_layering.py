@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "signals": (),
     "subsystems": (),
     "kernel": ("errors", "signals", "environment"),
-    "config": ("errors", "kernel.timeouts", "kernel.outside"),
+    "config": ("errors", "kernel.open_nodes", "kernel.outside", "kernel.timeouts"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
@@ -55,7 +55,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dialects": (("dialects", "probe.describe"), ("errors", "kernel.protocol", "kernel.lenient", "kernel.places")),
     "probe": (
         ("model", "probe", "dialects", "capacity", "resources", "placement"),
-        (*VALUES, "core.reading", "kernel.lenient", "kernel.modalias"),
+        (*VALUES, "core.reading", "kernel.lenient", "kernel.modalias", "kernel.open_nodes"),
     ),
     "plan": (("model", "plan", "placement", "capacity", "resources", "checks", "intents"), VALUES),
 }

@@ -13,6 +13,8 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from vfioctl.kernel.open_nodes import Opened
+
 PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
@@ -25,9 +27,6 @@ FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "
 VFIO_DEVICE = "anon_inode:[vfio-device]"
 """The name in /proc of a VFIO device that was opened through its group."""
 NO_PROCESSES = "the capture has no processes"
-
-BELIEVED_USERS = ("root", "qemu", "libvirt-qemu")
-"""The users whose processes' command lines are believed, unless configured: those that libvirt runs QEMU as."""
 
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
@@ -50,27 +49,6 @@ class Unanswered(NamedTuple):
     """The result of a read that did not return in time, or whose worker died. `reason`: text for the user."""
 
     reason: str
-
-
-class OpenNode(NamedTuple):
-    """A device file that a process has open or mapped."""
-
-    how: str
-    """`open` or `mapped`."""
-    path: str
-    """The path in the process's namespace; for a file without a path, its kind, such as `anon_inode:[vfio-device]`."""
-    number: str
-    """The device number, such as `c 195:0` or `b 259:1`; empty for a file without a node."""
-    device: str
-    """The sysfs directory of a VFIO device, if the kernel reports it (fdinfo, Linux 6.17); empty otherwise."""
-
-
-class Opened(NamedTuple):
-    """The device files that a process has open or mapped, as far as they could be read."""
-
-    nodes: tuple[OpenNode, ...] = ()
-    unread: str = ""
-    """Why some of its files are unknown, any of which may be a device; empty if all were read."""
 
 
 class Descendant(NamedTuple):

@@ -36,7 +36,7 @@ from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyE
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.unheld import unheld
-from vfioctl.kernel.protocol import Opened
+from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated

@@ -11,7 +11,7 @@ from vfioctl.inventory.probe.cgroups import Membership, membership
 from vfioctl.inventory.probe.guests import device_at, full_name, guest_name, handed_over, is_vmm
 from vfioctl.inventory.probe.processes import Identity, Process
 from vfioctl.inventory.probe.remedies import remedy
-from vfioctl.kernel.protocol import OpenNode
+from vfioctl.kernel.open_nodes import OpenNode
 
 ID = "0123456789ab" + "c" * 52
 SHORT = ID[:12]

@@ -14,7 +14,7 @@ import pytest
 from tests import fuse
 from vfioctl.inventory.probe import processes as scan
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.protocol import Opened
+from vfioctl.kernel.open_nodes import Opened
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as root and as another user")
 

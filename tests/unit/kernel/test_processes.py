@@ -24,7 +24,8 @@ from vfioctl.kernel import mappings
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live import processes
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.protocol import Descendant, Opened, OpenNode
+from vfioctl.kernel.open_nodes import Opened, OpenNode
+from vfioctl.kernel.protocol import Descendant
 
 pytestmark = pytest.mark.alone  # what it patches, workers have only where they are forked by a process with one thread
 

@@ -15,7 +15,8 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.cgroups import Membership, membership
 from vfioctl.inventory.probe.guests import guest_name, handed_over, is_vmm
 from vfioctl.kernel.lenient import link_name, names_in, text_of
-from vfioctl.kernel.protocol import OpenNode, Reader, Unanswered, per_subject
+from vfioctl.kernel.open_nodes import OpenNode
+from vfioctl.kernel.protocol import Reader, Unanswered, per_subject
 
 _ENDED = ("ENOENT", "ESRCH")
 _KVM = "c 10:232"  # KVM_MINOR, linux/miscdevice.h: a process that has it open runs a guest

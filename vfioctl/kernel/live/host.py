@@ -15,15 +15,8 @@ from typing import TypeVar
 from vfioctl.kernel import files, outside
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
-from vfioctl.kernel.protocol import (
-    BELIEVED_USERS,
-    EVERY_LINK,
-    NOT_LISTED,
-    Directory,
-    NvmlAnswer,
-    Prefixes,
-    Unanswered,
-)
+from vfioctl.kernel.open_nodes import BELIEVED_USERS
+from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, NvmlAnswer, Prefixes, Unanswered
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import Gathered, Unreturned
 from vfioctl.kernel.worker.worker import Maker

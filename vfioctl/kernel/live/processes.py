@@ -16,7 +16,8 @@ from functools import cache
 from vfioctl.kernel.files import READ, readable, symbol
 from vfioctl.kernel.live import mounts
 from vfioctl.kernel.mappings import file_mappings, read_all
-from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, Opened, OpenNode
+from vfioctl.kernel.open_nodes import Opened, OpenNode
+from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.worker import progress
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17

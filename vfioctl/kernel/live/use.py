@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, Opened
+from vfioctl.kernel.open_nodes import Opened
+from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.workers import Workers
 

@@ -11,16 +11,15 @@ from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.files import only
+from vfioctl.kernel.open_nodes import BELIEVED_USERS, Opened
 from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.protocol import (
-    BELIEVED_USERS,
     EVERY_LINK,
     NO_PROCESSES,
     NOT_LISTED,
     Descendant,
     Directory,
     NvmlAnswer,
-    Opened,
     Prefixes,
     Unanswered,
 )

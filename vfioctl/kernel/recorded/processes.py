@@ -10,7 +10,8 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.files import symbol
 from vfioctl.kernel.live.processes import DELETED, SYSPATH
 from vfioctl.kernel.mappings import in_text
-from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant, Opened, OpenNode
+from vfioctl.kernel.open_nodes import Opened, OpenNode
+from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.recorded.tree import Tree
 
 _REFUSED_TO_USERS = re.compile(r"/proc/[0-9]+/(fd|maps)", re.ASCII)

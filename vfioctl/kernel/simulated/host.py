@@ -12,17 +12,9 @@ from typing import TypeVar
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.files import write_into
 from vfioctl.kernel.lock import held
+from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.outside import read_file
-from vfioctl.kernel.protocol import (
-    EVERY_LINK,
-    PCI_DEVICES,
-    PCI_DRIVERS,
-    Descendant,
-    Directory,
-    Opened,
-    Prefixes,
-    Unanswered,
-)
+from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Descendant, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.bundled import boot_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
