@@ -1,0 +1,216 @@
+"""Every command on a host full of hostile text: the table of commands is walked, so a new one is covered or fails here.
+
+As text, as JSON, as CSV and as a tree, as a dry run and in earnest, with its errors; in a pipe and on a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.machines import copy, original
+from tests.unit.conftest import FAILURES, ROOT, Answer, Run
+from tests.unit.console.test_hostile_text import HOSTILE, Spoiler, raw
+from vfioctl.app import places
+from vfioctl.console.lazy import built
+from vfioctl.kernel.recorded.tree import Tree, form
+
+ARGUMENTS = {
+    "inventory": ("", "--all", "--ready", "--all --columns address,driver,name"),
+    "show": ("gpu0", "gpu1", "\x1b[2J"),
+    "rom": ("gpu0", "gpu1 -o {folder}/rom"),
+    "bind": ("gpu0 --with-group --allow-boot-vga", "gpu1", "gpu0 --driver \x9b31m"),
+    "unbind": ("gpu0 --with-group", "gpu1 --to \u202ex"),
+    "reset": ("gpu0", "gpu1 --method \x1b[2J"),
+    "vgpu types": ("", "gpu0", "--after \x1b[2J=1"),
+    "vgpu list": ("", "gpu0"),
+    "vgpu show": ("{vgpu}", "\u202ex"),
+    "vgpu create": ("{type}", "{type} --on gpu0 --persistent", "\x9b31m"),
+    "vgpu remove": ("{vgpu} --foreign", "\u202ex"),
+    "vgpu restore": ("",),
+    "sriov set": ("gpu0 2", "gpu1 2 --persistent", "\x1b[2J 1"),
+    "sriov off": ("gpu0 --foreign", "gpu1"),
+    "sriov profile": ("gpu0 \x1b[2J=1", "gpu1 preempt_timeout_us=1"),
+    "holders": ("gpu0", "gpu1", "\x1b[2J"),
+    "history": ("",),
+    "history show": ("1", "2", "\x1b[2J"),
+    "history prune": ("--keep 1",),
+    "snapshot": ("", "-o {folder}/snapshot"),
+    "hosts": ("",),
+    "hosts reboot": ("{host}", "\x1b[2J"),
+    "apply": ("{plan}", "{host}", "\x1b[2J"),
+    "recover": ("", "--forward"),
+}
+"""Of each command: arguments with which it says much, and with which it refuses something hostile."""
+CHANGING = ("bind", "unbind", "reset", "vgpu create", "vgpu remove", "sriov set", "sriov off", "apply", "recover")
+ODD_HOSTS = [("busy", 0), ("l40s", 1), ("laptop", 2)]
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def commands() -> dict[str, set[str]]:
+    """Every command and its options."""
+    group, found = built(places()), {}
+    for name in group.places:
+        command = group.load(name)
+        children = getattr(command, "commands", {})
+        if not children or getattr(command, "invoke_without_command", False):
+            found[name] = command
+        found |= {f"{name} {child}": each for child, each in children.items()}
+    return {name: {option for each in command.params for option in each.opts} for name, command in found.items()}
+
+
+COMMANDS = commands()
+
+
+def test_every_command_has_arguments_here() -> None:
+    assert set(COMMANDS) == set(ARGUMENTS)
+
+
+class Hostile:
+    """A hostile host in a file, with a hostile ledger, and what a command may name on it."""
+
+    def __init__(self, folder: Path, host: str, seed: int) -> None:
+        self.folder, self.file = folder, folder / f"{host}.host"
+        self._spoiler, self._random = Spoiler(seed), random.Random(seed)
+        self._clean, self._tree = original(host), self._told_names(copy(original(host)))
+        self.restore()
+
+    def _told_names(self, tree: Tree) -> Tree:
+        """What a user's process, a library or a unit says is hostile throughout."""
+        spoil = self._spoiler.text
+        theirs = ("comm", "cmdline", "status", "cgroup", "name", "driver_override", "label", "mountinfo", "operstate")
+        for path, text in [*tree.files.items()]:
+            if path.endswith(theirs):
+                tree.put(path, spoil(text))
+        for subject, facts in tree.properties.items():
+            if not subject.startswith("sim:"):  # the simulator's own notes
+                tree.properties[subject] = {key: spoil(text) for key, text in facts.items()}
+        return tree
+
+    def restore(self, *, wholly: bool = False) -> None:
+        """Write the host anew. `wholly`: names of drivers, devices and groups and all attributes may be hostile too."""
+        tree = self._spoiler.spoiled(self._tree) if wholly else self._tree
+        self.file.write_text(form(tree), encoding="utf-8")
+
+    def words(self, arguments: str) -> list[str]:
+        vgpus = sorted(path.rpartition("/")[2] for path in self._clean.links if "/bus/mdev/devices/" in path)
+        kinds = sorted(path.split("/")[-2] for path in self._clean.files if path.endswith("/available_instances"))
+        known = {"folder": self.folder, "host": self.file, "plan": self.folder / "plan.json"}
+        return arguments.format(vgpu=[*vgpus, "x"][0], type=[*kinds, "L40S-12Q"][-1], **known).split()
+
+    def spoil_ledger(self) -> None:
+        """Put hostile text into rows, inside the strings of their JSON, and the names of owners and users."""
+        for ledger in self.folder.glob("*.ledger.db"):
+            db = sqlite3.connect(ledger)
+            tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+            for table in tables:
+                for column in [row[1] for row in db.execute(f"PRAGMA table_info({table})") if row[2] == "TEXT"]:
+                    self._spoil_column(db, table, column)
+            db.commit()
+            db.close()
+
+    def _spoil_column(self, db: sqlite3.Connection, table: str, column: str) -> None:
+        for row, value in db.execute(f"SELECT rowid, {column} FROM {table}").fetchall():  # noqa: S608 - its own
+            if isinstance(value, str):
+                try:
+                    db.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (self._spoiled(value), row))  # noqa: S608
+                except sqlite3.DatabaseError:  # a value that the table does not take
+                    continue
+
+    def _spoiled(self, text: str) -> str:
+        try:
+            return json.dumps(self._value(json.loads(text)), ensure_ascii=False)
+        except ValueError:
+            return self._value(text) if self._random.random() < 0.5 else text
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._value(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._value(each) for each in value]
+        spoil = isinstance(value, str) and self._random.random() < 0.2
+        return value + self._random.choice(HOSTILE) if spoil else value
+
+
+@pytest.fixture(params=ODD_HOSTS, ids=lambda param: param[0])
+def hostile(request: pytest.FixtureRequest, fast_folder: Path, run: Run) -> Hostile:
+    """With a plan and a ledger of changes made while the host's own names were sound."""
+    found = Hostile(fast_folder, *request.param)
+    plan = run(f"bind gpu0 --with-group --allow-boot-vga --force-holders --dry-run --json --simulate {found.file}").out
+    (fast_folder / "plan.json").write_text(plan, encoding="utf-8")
+    for line in ("vgpu create {type} --persistent", "bind gpu1 --force-holders", "unbind gpu1", "sriov set gpu0 1"):
+        run("", *found.words(line), "--yes", "--simulate", str(found.file))
+    return found
+
+
+def lines(name: str) -> Iterator[str]:
+    """The command with each set of arguments, in each form that it has."""
+    options = COMMANDS[name]
+    forms = ("--json", "--format csv", "--format json", "--tree", "--tree --json", "--no-header", "--columns all")
+    for arguments in ARGUMENTS[name]:
+        ways = ["--dry-run", "--dry-run --json", "--yes --json", "--yes"] if "--dry-run" in options else [""]
+        ways += [way for way in forms if way.split()[0] in options and "--dry-run" not in options]
+        yield from (f"{name} {arguments} {way}".strip() for way in ways)
+
+
+def check(answer: Answer, line: str) -> None:
+    assert not raw(answer.out), line
+    assert not raw(answer.err), line
+    assert answer.code in {0, *FAILURES}, line
+    assert "Traceback" not in answer.err, line
+    if "json" in line and answer.out:
+        json.loads(answer.out)
+
+
+@pytest.mark.parametrize("wholly", [False, True], ids=["told", "wholly"])
+def test_no_command_writes_what_a_terminal_obeys(run: Run, terminal: Run, hostile: Hostile, wholly: bool) -> None:
+    hostile.restore(wholly=wholly)
+    hostile.spoil_ledger()
+    for name in COMMANDS:
+        for line in lines(name):
+            words = [*hostile.words(line), "--simulate", str(hostile.file)]
+            check(run("", *words), line)
+            if "json" not in line:
+                check(terminal("", *words), line)
+            if name in CHANGING and "--yes" in line:
+                hostile.restore(wholly=wholly)
+
+
+@pytest.mark.parametrize(
+    "line", ["inventory --all --tree", "show gpu0", "holders gpu0", "history", "bind gpu0 --dry-run"]
+)
+def test_of_a_real_terminal(tmp_path: Path, line: str) -> None:
+    """One that knows colours: but for those, all is printable."""
+    host = Hostile(tmp_path, "busy", 5)
+    host.restore(wholly=True)
+    code, shown = on_a_terminal(*line.split(), "--host", str(host.file))
+    assert code in {0, *FAILURES}
+    assert shown
+    assert not raw(COLOURS.sub("", shown).replace("\r\n", "\n")), line
+
+
+def on_a_terminal(*words: str) -> tuple[int, str]:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    program = [sys.executable, "-c", "from vfioctl.app import console; console()", *words]
+    with subprocess.Popen(program, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as child:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:  # EIO: the child has closed its end
+            pass
+    os.close(ours)
+    return child.returncode, shown.decode()
