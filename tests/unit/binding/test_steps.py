@@ -13,7 +13,7 @@ from tests.hosts.machines import REGISTRY, copy, original, unhurried
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_in, same_driver
 from vfioctl.binding.plan.asked_driver import Bindings
 from vfioctl.binding.resources.driver import binding_change
-from vfioctl.binding.resources.module import module_change
+from vfioctl.binding.resources.module import module_change, modules_for
 from vfioctl.core.change import Change, Step
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
@@ -298,3 +298,18 @@ def test_a_binding_is_read_also_without_an_override_file() -> None:
         for change in [binding_change(address, Binding("nouveau"), Binding("vfio-pci"))]
     }
     assert read == {gpu: Binding("nouveau").text, gone: None}
+
+
+@pytest.mark.parametrize(
+    ("driver", "available", "loaded"),
+    [
+        ("nouveau", ["nvidiafb", "nouveau"], ["nouveau"]),
+        ("nvidia", ["nvidia_drm", "nouveau", "vfio-pci"], ["nvidia_drm", "nouveau"]),
+        ("nvidia", ["vfio-pci"], ["nvidia"]),
+        ("vfio-pci", ["nouveau"], ["vfio-pci"]),
+    ],
+)
+def test_the_module_of_a_driver_else_those_of_the_device_are_loaded(
+    driver: str, available: list[str], loaded: list[str]
+) -> None:
+    assert modules_for(driver, available) == loaded

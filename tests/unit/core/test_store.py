@@ -524,3 +524,8 @@ print("as before" if state(tree) == state(original("laptop")) else "changed")
 (home / "filler").unlink()
 print(host.apply(plan).result.name)
 """
+
+
+def test_marks_need_no_database() -> None:
+    program = "import sys, vfioctl.core.marks; sys.exit('sqlite3' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -174,6 +174,10 @@ class TestSizes:
         four = card_of(types, *[{"4Q": 1, "4C": 1}] * 3, {}, told=SizeMode.SAME)
         assert after(four, {"4Q": 1}).available["4C"] == Count(2, 2)
 
+    def test_one_parent_that_offers_one_may_take_more(self) -> None:
+        one = card_of((nvidia(4), nvidia(4, "C")), {"4Q": 1, "4C": 1})
+        assert after(one, {"4Q": 1}).available["4C"] == Count(0, 1)
+
     def test_one_size_there_and_only_it_on_offer_is_exact(self) -> None:
         card = Nvidia(["4Q", "4A"], mixed=False).card(NAMES)
         assert card.size_mode is SizeMode.SAME

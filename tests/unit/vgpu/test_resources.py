@@ -272,6 +272,11 @@ class TestRead:
         assert found
         assert f"[{found}]" in Recorded(tree, "").read(name)
 
+    def test_a_definition_that_cannot_be_read_is_unknown(self) -> None:
+        tree = Tree()
+        tree.put_refused(OWN_FILE, errno.EIO)
+        assert self.read(tree, change(DEFINITION, OWN_FILE, PF, "", "{}")) is None
+
     def test_a_definition_that_is_not_there_is_empty(self) -> None:
         assert self.read(Tree(), change(DEFINITION, OWN_FILE, PF, "", "{}")) == ""
 
