@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,12 +43,20 @@ class CommandSession(Session):
     def follow(self, choice: Choice, *, live: bool) -> None:
         """Set up logging. `live`: the host is this machine, so its changes also go to the system journal."""
         self._choice, self._live = choice, live
+        if live:
+            choice.at_end.callback(self._publish_at_end)
         if choice.log_level:
             from vfioctl.console.logs import log_to_stderr
             from vfioctl.kernel.logged import logged
 
             choice.at_end.callback(log_to_stderr(choice.log_level))
             self.kernel = logged(self.kernel)
+
+    def _publish_at_end(self) -> None:
+        """Publish the ledger again if a reboot, or a process that was killed, has left something else."""
+        with suppress(KeyboardInterrupt):
+            if not self.is_published:
+                self.publish()
 
     @cached_property
     def engine(self) -> Engine:

@@ -143,30 +143,40 @@ class Session:
         return self.ask_ledger(ask, lambda told: told.marks, ())
 
     def being_changed(self) -> tuple[tuple[str, ...], ...]:
-        """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged.
-
-        As root, publish the ledger again if a process that changed it was killed before it could.
-        """
+        """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged."""
 
         def ask(store: Store) -> Changes:
             from vfioctl.core.snapshot import read_unfinished
 
-            found = read_unfinished(store)
-            self.publish()
-            return found
+            return read_unfinished(store)
 
         none: Changes = ()
         return tuple(subjects for _, subjects in self.ask_ledger(ask, lambda told: told.unfinished, none))
 
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
-        if self._public is None or os.geteuid() != 0:
+        if self._public is None or os.geteuid() != 0 or not os.path.lexists(self.ledger):
             return
         from vfioctl.core.publishing import Publisher
         from vfioctl.core.store import placed
 
         records = {row.name: placed(row.published) for row in self.subsystems if row.published}
         Publisher(self.store, self._public, records, lambda: self.boot_id).publish()
+
+    @property
+    def is_published(self) -> bool:
+        """Whether what is published is newer than the ledger. False if in doubt: reading the ledger tells."""
+        if self._public is None:
+            return True
+        try:
+            published = os.lstat(self._public).st_mtime_ns
+            return (
+                os.stat(self.ledger).st_mtime_ns < published and os.stat(f"{self.ledger}-wal").st_mtime_ns < published
+            )
+        except FileNotFoundError as error:
+            return bool(error.filename == f"{self.ledger}-wal")
+        except OSError:
+            return False
 
     @property
     def has_ledger(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,9 @@ class Publisher:
                 held(self._file.with_name(f".{self._file.name}.lock"), wait=_LOCK_SECONDS),
             ):
                 text = self._now().text().encode()
-                if not self._is(text):
+                if self._is(text):
+                    os.utime(self._file.name, dir_fd=directory)
+                else:
                     write_into(directory, self._file.name, text, mode=PUBLIC_FILE)
         except (VfioctlError, OSError):
             with suppress(OSError):

@@ -29,6 +29,7 @@ from vfioctl.kernel.lock import held
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.trusted import Untrusted, opened_directory, place_of
+from vfioctl.opening import CommandSession
 from vfioctl.session import Session
 
 GPU = "0000:01:00.0"
@@ -95,6 +96,12 @@ class Machine:
         session.journal.mark(
             [Mark(address=GPU, kind=MarkKind.WEDGED, since="t", why="it hangs", ticket="1:2")], boot_id=session.boot_id
         )
+
+
+def machine_session(folder: Path) -> CommandSession:
+    """The session that a command line on such a host has."""
+    machine = Machine(folder)
+    return CommandSession(Simulated(machine.tree, "simulated"), machine.ledger, public=machine.public)
 
 
 @as_root
@@ -275,7 +282,18 @@ class TestPublication:
             patch.setattr(Session, "publish", lambda _: None)
             machine.cut_short()
         assert not published.read(str(machine.public)).unfinished
-        assert machine.session.being_changed()
+        machine.session.publish()
+        assert published.read(str(machine.public)).unfinished
+
+    @pytest.mark.parametrize("line", ["inventory", "holders gpu0", "bind nonsense", "vgpu list"])
+    def test_is_repeated_at_the_end_of_every_command(
+        self, run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch, line: str
+    ) -> None:
+        machine, session = Machine(shared), machine_session(shared)
+        machine.cut_short()
+        machine.public.unlink()
+        monkeypatch.setattr(CommandSession, "live", lambda _: session)
+        run(line)
         assert published.read(str(machine.public)).unfinished
 
     def test_that_fails_leaves_no_old_one_and_fails_no_change(
@@ -296,8 +314,14 @@ class TestPublication:
         machine = Machine(shared)
         machine.cut_short()
         before = machine.public.stat().st_ino
-        assert machine.session.being_changed()
+        machine.session.publish()
         assert machine.public.stat().st_ino == before
+        time.sleep(0.02)
+        machine.session.publish()
+        assert machine.session.is_published
+        with machine.session.store.transaction() as db:
+            db.execute("UPDATE mark SET why = 'another reason'")
+        assert not machine.session.is_published
 
     def test_by_several_ends_with_what_the_ledger_says(self, shared: Path) -> None:
         machine = Machine(shared)
