@@ -27,6 +27,7 @@ document = tomllib.load(open("pyproject.toml", "rb"))
 project = document["project"]
 parts = {
     "dev": project["dependencies"] + document["dependency-groups"]["dev"],
+    "run": project["dependencies"] + document["build-system"]["requires"],
     "libvirt": project["optional-dependencies"]["libvirt"],
     "mutants": document["dependency-groups"]["mutants"],
 }
@@ -110,9 +111,9 @@ documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
 release-check: $(VENV)/for-tests ## what must hold before a release; builds into dist/
 	$(BIN)/python -m tests.checks.release
 
-lock: $(VENV)/for-run ## renews the lock files from pyproject.toml
+lock: $(VENV)/made ## renews the lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools
-	for part in dev libvirt mutants; do \
+	for part in dev run libvirt mutants; do \
 		$(BIN)/python -c "$$REQUIREMENTS" $$part | CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/lock/bin/pip-compile \
 			--quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-annotate --no-emit-options \
 			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
@@ -130,9 +131,10 @@ $(VENV)/made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# what the command itself needs, all of it wheels
-$(VENV)/for-run: $(VENV)/made pyproject.toml
-	$(PIP) install --editable .
+# what the command itself needs, as locked, all of it wheels
+$(VENV)/for-run: $(VENV)/made pyproject.toml requirements-run.lock
+	$(PIP) install --require-hashes --only-binary :all: --requirement requirements-run.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # what the tests need, as locked
