@@ -5,6 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,3 +139,38 @@ def test_a_refused_file_that_may_be_a_device_is_a_doubt(place: Path) -> None:
 
 def _of_fuse(pid: str, place: Path) -> str:
     return next(fd for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}") == f"{place}/file")
+
+
+@pytest.mark.parametrize("leader_ends", [False, True])
+def test_a_thread_with_descriptors_of_its_own_hides_nothing(tmp_path: Path, *, leader_ends: bool) -> None:
+    """Its table is not that of the process; and a process can go on without the thread that began it."""
+    program = tmp_path / "threads.py"
+    program.write_text(
+        "import ctypes, os, threading, time\n"
+        "libc = ctypes.CDLL(None)\n"
+        "def hold():\n"
+        "    libc.unshare(0x400)  # CLONE_FILES\n"
+        "    os.open('/dev/full', os.O_RDONLY)\n"
+        "    os.write(1, b'.')\n"
+        "    time.sleep(600)\n"
+        "threading.Thread(target=hold).start()\n"
+        f"{'libc.pthread_exit(None)' if leader_ends else 'time.sleep(600)'}\n"
+    )
+    words = [sys.executable, "-S", "-E", str(program)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.read(1) == b"."
+            if leader_ends:
+                _until_ended(process.pid)
+            assert FULL in {node.number for node in Live().open_nodes(str(process.pid)).nodes}
+        finally:
+            process.kill()
+
+
+def _until_ended(pid: int) -> None:
+    for _ in range(100):
+        if "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the first thread has not ended")

@@ -11,48 +11,52 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 
 from vfioctl.kernel.files import READ
 
 _NS_GET_USERNS = 0xB701
 _INITIAL = 0xEFFFFFFD  # PROC_USER_INIT_INO, linux/proc_ns.h
-_MOST = 16 << 20  # a user may have 100,000 mounts
+_MOST = 64 << 20
 _ID, _DEVICE, _OPTIONS = 0, 2, 5  # fields of mountinfo
 
 
-def descriptor_is_none(pid: str, fd: str) -> bool:
-    """Whether this descriptor cannot be of a device file, by its mount. False where that is unknown."""
-    try:
-        lines = _bytes(f"/proc/{pid}/fdinfo/{fd}").split(b"\n")
-        number = next((line.split()[1] for line in lines if line.startswith(b"mnt_id:")), b"")
-        return _forbidden(pid, lambda fields: fields[_ID] == number)
-    except FileNotFoundError:  # closed meanwhile
-        return True
-    except (OSError, IndexError):
-        return False
+class Mounts:
+    """The mounts that a process sees, read once and only when needed: a user may have 100,000."""
 
+    def __init__(self, pid: str) -> None:
+        self._pid = pid
 
-def device_is_none(pid: str, device: str) -> bool:
-    """Whether no file of the file system with this device number, such as `0:45`, can be a device file."""
-    try:
-        return _forbidden(pid, lambda fields: fields[_DEVICE] == device.encode())
-    except (OSError, IndexError):
-        return False
-
-
-def _forbidden(pid: str, concerned: Callable[[list[bytes]], bool]) -> bool:
-    found = [(fields, kind) for fields, kind in _mounts(pid) if concerned(fields)]
-    foreign: bool | None = None
-    for fields, kind in found:
-        if b"nodev" in fields[_OPTIONS].split(b","):
-            continue
-        if kind.partition(b".")[0] != b"fuse":
+    def descriptor_is_none(self, fd: str) -> bool:
+        """Whether this descriptor cannot be of a device file, by its mount. False where that is unknown."""
+        try:
+            lines = _bytes(f"/proc/{self._pid}/fdinfo/{fd}").split(b"\n")
+            number = next((line.split()[1] for line in lines if line.startswith(b"mnt_id:")), b"")
+            return number in self._forbidding[0]
+        except FileNotFoundError:  # closed meanwhile
+            return True
+        except (OSError, IndexError):
             return False
-        foreign = _in_user_namespace(pid) if foreign is None else foreign
-        if not foreign:
+
+    def device_is_none(self, device: str) -> bool:
+        """Whether no file of the file system with this device number, such as `0:45`, can be a device file."""
+        try:
+            return device.encode() in self._forbidding[1]
+        except (OSError, IndexError):
             return False
-    return bool(found)
+
+    @cached_property
+    def _forbidding(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
+        """The ids of the mounts, and the file systems, that allow no device files."""
+        ids, forbidding, allowing = set[bytes](), set[bytes](), set[bytes]()
+        apart = _in_user_namespace(self._pid)
+        for fields, kind in _mounts(self._pid):
+            forbids = b"nodev" in fields[_OPTIONS].split(b",") or (apart and kind.partition(b".")[0] == b"fuse")
+            if forbids:
+                ids.add(fields[_ID])
+            (forbidding if forbids else allowing).add(fields[_DEVICE])
+        return frozenset(ids), frozenset(forbidding - allowing)
 
 
 def _mounts(pid: str) -> Iterator[tuple[list[bytes], bytes]]:

@@ -14,7 +14,8 @@ from contextlib import suppress
 from functools import cache
 
 from vfioctl.kernel.files import READ, readable, symbol
-from vfioctl.kernel.live import mounts
+from vfioctl.kernel.live.mounts import Mounts
+from vfioctl.kernel.live.threads import tables
 from vfioctl.kernel.mappings import file_mappings, read_all
 from vfioctl.kernel.open_nodes import Opened, OpenNode
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
@@ -43,16 +44,31 @@ def open_nodes(pid: str) -> Opened:
     """
     found: dict[OpenNode, None] = {}
     problems: list[str] = []
-    for node in _opened(pid, problems):
-        found[node] = None
+    threads = tables(pid)
+    for thread in threads:
+        try:
+            found.update(dict.fromkeys(_opened(thread, problems)))
+        except OSError:
+            if thread == pid:
+                raise
+    for thread in threads:  # all have the same memory, except one that has ended
+        mapped = _all_mapped(thread, problems)
+        found.update(mapped)
+        if mapped:
+            break
+    return Opened(tuple(found), _summary(problems))
+
+
+def _all_mapped(thread: str, problems: list[str]) -> dict[OpenNode, None]:
+    found: dict[OpenNode, None] = {}
     try:
-        for node in _mapped(pid, problems):
+        for node in _mapped(thread, problems):
             found[node] = None
     except (FileNotFoundError, ProcessLookupError):  # kernel threads and ending processes have no memory map
         pass
     except OSError as error:
         problems.append(f"its memory map could not be read ({symbol(error.errno or 0)})")
-    return Opened(tuple(found), _summary(problems))
+    return found
 
 
 def _summary(problems: Sequence[str]) -> str:
@@ -61,6 +77,7 @@ def _summary(problems: Sequence[str]) -> str:
 
 
 def _opened(pid: str, problems: list[str]) -> Iterator[OpenNode]:
+    mounts = Mounts(pid)
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
@@ -72,7 +89,7 @@ def _opened(pid: str, problems: list[str]) -> Iterator[OpenNode]:
                 except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
                     continue
                 except OSError as error:
-                    if not mounts.descriptor_is_none(pid, entry.name):
+                    if not mounts.descriptor_is_none(entry.name):
                         why = symbol(error.errno or 0)
                         problems.append(f"its file descriptor {entry.name} could not be read ({why})")
     finally:
@@ -110,6 +127,7 @@ def _device_of(pid: str, fd: str) -> str:
 
 
 def _mapped(pid: str, problems: list[str]) -> Iterator[OpenNode]:
+    mounts = Mounts(pid)
     for count, (place, key, path) in enumerate(file_mappings(pid)):
         if not count % progress.EVERY:
             progress.moved()
@@ -120,7 +138,7 @@ def _mapped(pid: str, problems: list[str]) -> Iterator[OpenNode]:
             try:
                 _numbers[key] = _mapped_number(pid, place, path.removesuffix(DELETED))
             except OSError as error:
-                if not mounts.device_is_none(pid, _device_number(key)):
+                if not mounts.device_is_none(_device_number(key)):
                     problems.append(f"a file that it has mapped could not be read ({symbol(error.errno or 0)})")
                 continue
         if _numbers[key]:
