@@ -86,3 +86,9 @@ def test_bundled_hosts_are_current() -> None:
 )
 def test_dots_stand_for_anything(shown: list[str], lines: list[str], *, same: bool) -> None:
     assert examples.matches(shown, lines) is same
+
+
+def test_the_threat_model_names_tests_that_there_are() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / name).is_file()]
