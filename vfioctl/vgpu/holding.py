@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.vgpu.model.vgpu import Vgpus
 
-_MDEV = re.compile(r"[0-9a-fA-F-]{4,}|.*-.*-.*-.*-.*", re.ASCII)
+_BEGINNING = re.compile(r"[0-9a-fA-F-]{4,}", re.ASCII)
+_HYPHENS = 4
 """The beginning of a UUID, or what was meant to be one; no name of a function is like that."""
 
 
 def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     """See `VgpuApi.holders`."""
     processes = devices.processes()  # its workers run while the rest is read
-    mdevs = [word for word in selectors if _MDEV.fullmatch(word)]
+    mdevs = [word for word in selectors if _BEGINNING.fullmatch(word) or word.count("-") >= _HYPHENS]
     words = [word for word in selectors if word not in mdevs]
     of_mdevs = _holders_of_mdevs(devices, vgpus(), mdevs, processes) if mdevs else None
     if of_mdevs and not words:

@@ -115,7 +115,7 @@ def _switches(kernel: Reader, function: Function | Named) -> Iterator[str]:
 
 
 def _major(kernel: Reader, name: str) -> int | None:
-    found = re.search(rf"^\s*([0-9]{{1,4}}) {re.escape(name)}$", text_of(kernel, "/proc/devices"), re.M)
+    found = re.search(rf"^ *([0-9]{{1,4}}) {re.escape(name)}$", text_of(kernel, "/proc/devices"), re.M)
     return int(found[1]) if found else None
 
 

@@ -125,7 +125,7 @@ def load_module(tree: Tree, module: str) -> None:
 
 def _known_modules(tree: Tree) -> set[str]:
     release = tree.files.get("/proc/sys/kernel/osrelease", "")
-    listed = re.findall(r"([^/\s]+)\.ko", tree.files.get(f"/lib/modules/{release}/modules.dep", ""))
+    listed = re.findall(r"(?<![^/\s])([^/\s]+)\.ko", tree.files.get(f"/lib/modules/{release}/modules.dep", ""))
     aliased = re.findall(rf"^alias (?:{NATIVE}|{VFIO}):\S+ (\S+)$", drivers.modules_alias(tree), re.M)
     return {name.replace("-", "_") for name in (*listed, *aliased)}
 
