@@ -33,13 +33,13 @@ Text = Any
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("compile", "match", "search", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 SIZES = (2048, 8192)
-LONGEST_SAMPLE = 32
+LONGEST_SAMPLE = 20
 GROWTH = 9.0
 """From one size to the next, time in proportion grows to 4 times, and quadratic time to 16 times."""
 FLOOR = 0.01
 """Seconds of CPU time below which a growth is chance. A linear regex needs less than that for the largest size."""
-HOPELESS = 5
-"""Seconds after which a regex is given up: it is worse than quadratic."""
+HOPELESS = 20.0
+"""Seconds of CPU time after which a regex is given up: it is worse than quadratic."""
 
 
 class Regex(NamedTuple):
@@ -117,15 +117,15 @@ CALLS = [call for source in SOURCES for call in _calls(source)]
 
 
 @cache
-def _methods(name: str) -> frozenset[str]:
-    """The methods of a named regex that the package uses anywhere."""
-    nodes = [node for source in SOURCES for node in ast.walk(ast.parse(source.read_text()))]
-    used = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr in FUNCTIONS)
-    return frozenset(node.attr for node in used if name in (_last(node.value), ast.unparse(node.value)))
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else ""
+def _used() -> Mapping[str, frozenset[str]]:
+    """The methods that the package uses anywhere of each name."""
+    found: dict[str, set[str]] = {}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
+                whose = node.value.attr if isinstance(node.value, ast.Attribute) else ast.unparse(node.value)
+                found.setdefault(whose, set()).add(node.attr)
+    return {name: frozenset(methods) for name, methods in found.items()}
 
 
 def _resources() -> Iterator[tuple[str, str]]:
@@ -160,7 +160,7 @@ def _regexes() -> Iterator[Regex]:
         except NameError:
             patterns, flags = [*FROM_DATA[ast.unparse(call.pattern)]], re.NOFLAG
         methods = (
-            (call.name and _methods(call.name)) or {"match", "search", "fullmatch"}
+            (call.name and _used().get(call.name)) or {"match", "search", "fullmatch"}
             if call.function == "compile"
             else {call.function}
         )
@@ -177,7 +177,7 @@ def pumps(regex: re.Pattern[Any], sample: Text) -> Iterator[tuple[Text, Text, Te
     letters = sorted({*"0a-/ \n", *(regex.pattern if isinstance(regex.pattern, str) else regex.pattern.decode())})
     for letter in letters:
         part, end = _alike(letter, sample), _alike(wrong, sample)
-        for begin in {nothing, sample[:1], sample}:
+        for begin in {nothing, sample}:
             yield begin, part, end
     for size in {1, 2, 3, len(sample)} - {0}:
         for at in range(len(sample) - size + 1):
@@ -216,13 +216,13 @@ def grows_too_fast(regex: re.Pattern[Any], method: str, begin: Text, part: Text,
 @contextmanager
 def given_up(told: str) -> Iterator[None]:
     """Fail when it takes hopelessly long: a regex hears signals."""
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"worse than quadratic: {told}"))
-    signal.alarm(HOPELESS)
+    before = signal.signal(signal.SIGVTALRM, lambda *_: pytest.fail(f"worse than quadratic: {told}"))
+    signal.setitimer(signal.ITIMER_VIRTUAL, HOPELESS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def slow_for(regex: re.Pattern[Any], method: str, sample: Text) -> tuple[Text, Text, Text] | None:
@@ -230,7 +230,6 @@ def slow_for(regex: re.Pattern[Any], method: str, sample: Text) -> tuple[Text, T
 
 
 REGEXES = sorted(set(_regexes()), key=str)
-OF_OTHERS = ("vfioctl/inventory/probe/guests.py", "vfioctl/inventory/probe/cgroups.py")
 
 
 def test_regexes_are_found() -> None:
@@ -272,7 +271,7 @@ def test_takes_time_in_proportion(regex: Regex) -> None:
         (r"\s+$", "search", " "),
         (r".*-.*x", "fullmatch", "-x"),
         (r"(?:[^/]+/)*?ab", "search", "a/ab"),
-        (r"begin(.+)end", "search", "begin end"),
+        (r"b(.+)end", "search", "b end"),
         (rb"a*b", "search", b"ab"),
     ],
 )
@@ -281,7 +280,7 @@ def test_quadratic_ones_are_noticed(pattern: Text, method: str, sample: Text) ->
 
 
 def test_exponential_ones_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "HOPELESS", 1)
+    monkeypatch.setitem(globals(), "HOPELESS", 0.5)
     with pytest.raises(pytest.fail.Exception, match="worse than quadratic"):
         slow_for(re.compile(r"(a+)+b"), "fullmatch", "ab")
 

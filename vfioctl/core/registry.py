@@ -179,7 +179,12 @@ class Registry:
         """
         document = _document(text)
         found = document.get("plans") if "steps" not in document else None
-        return tuple(self.read_plan(json.dumps(each)) for each in found) if isinstance(found, list) else None
+        if not isinstance(found, list):
+            return None
+        try:
+            return tuple(self.read_plan(json.dumps(each)) for each in found)
+        except RecursionError:
+            raise BadDocument("not a plan: it is nested too deeply") from None
 
     def is_forged(self, plan: Plan) -> bool:
         """Return whether the steps do not follow from the changes, or the verb does not permit the changes."""

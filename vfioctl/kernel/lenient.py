@@ -95,3 +95,8 @@ def text_or_errno(kernel: FileReader, path: str) -> str | int:
         return kernel.read(path)
     except KernelRefused as error:
         return error.errno
+
+
+def failure_of(error: Exception) -> str:
+    """Why looking at one thing failed, for the user: other than a refusal, which has an errno."""
+    return f"{type(error).__name__}: {str(error)[:80]}" if str(error) else type(error).__name__

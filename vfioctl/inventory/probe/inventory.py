@@ -17,7 +17,7 @@ from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, rea
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
-from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
 
 Marks = Mapping[str, Mark]
@@ -167,6 +167,8 @@ def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Functi
             functions.append(Function.model_validate(each))
         except ValidationError as error:  # one invalid function must not hide the others
             warnings.append(ProbeWarning(subject=str(each.get("address")), text=first_problem(error)))
+        except Exception as error:  # noqa: BLE001 - nor must one whose values cannot be computed
+            warnings.append(ProbeWarning(subject=str(each.get("address")), text=failure_of(error)))
     return tuple(functions)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.drivers import aliases_text, modules_for, read_aliases
 from vfioctl.inventory.probe.pci import SAFE, Facts, read_everything, read_function
-from vfioctl.kernel.lenient import nvidia_gpus
+from vfioctl.kernel.lenient import failure_of, nvidia_gpus
 from vfioctl.kernel.modalias import Aliases
 from vfioctl.kernel.protocol import PCI_DEVICES, NvmlAnswer, Reader, Unanswered
 
@@ -148,6 +148,8 @@ class FunctionReader:
             return f"it could not be read: {error.symbol}"
         except ValueError as error:
             return str(error)
+        except Exception as error:  # noqa: BLE001 - no function may end the scan of all
+            return f"it could not be read: {failure_of(error)}"
 
     def _facts(self, address: str) -> Facts:
         if self._wanted:

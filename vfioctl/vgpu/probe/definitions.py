@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.places import DEFINITIONS, UUID
 from vfioctl.kernel.protocol import FileReader
 
@@ -31,8 +31,10 @@ def read_definitions(
             found.append({"path": path, "parent": parent, "uuid": uuid.lower(), **facts})
         except KernelRefused as error:
             problems.append((path, error.symbol))
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             problems.append((path, f"not a definition of mdevctl: {str(error)[:80]}"))
+        except Exception as error:  # noqa: BLE001 - such as a RecursionError; the others are read
+            problems.append((path, f"not a definition of mdevctl: {failure_of(error)}"))
     return found, problems
 
 
@@ -60,5 +62,12 @@ def parsed(text: str) -> dict[str, Any]:
     attributes = document.get("attrs") or []
     if not isinstance(attributes, list) or not all(isinstance(each, dict) for each in attributes):
         raise ValueError("attrs is no list of objects")
-    pairs = [(str(name), str(value)) for each in attributes for name, value in each.items()]
-    return {"type": document["mdev_type"], "start": str(document.get("start", "manual")), "attributes": pairs}
+    pairs = [(_text(name), _text(value)) for each in attributes for name, value in each.items()]
+    return {"type": _text(document["mdev_type"]), "start": _text(document.get("start", "manual")), "attributes": pairs}
+
+
+def _text(value: object) -> str:
+    """As text that can be written: JSON may hold half of a surrogate pair. Raises ValueError."""
+    text = str(value)
+    text.encode()
+    return text

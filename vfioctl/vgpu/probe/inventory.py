@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.lenient import failure_of, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
 from vfioctl.vgpu.capacity import counted
 from vfioctl.vgpu.dialects.dialect import Facts
@@ -78,9 +78,17 @@ def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: C
         gathered.setdefault(card, _Gathered(card, Dialect(dialect), known)).add(parent, facts)
     by_nvml = scan.nvml()
     definitions, problems = read_definitions(kernel, defined)
-    found = [each.card(by_nvml.get(each.id, {})) for each in gathered.values()]
+    found: list[VgpuCard] = []
+    live: list[Vgpu] = []
+    for each in gathered.values():
+        try:
+            card = each.card(by_nvml.get(each.id, {}))
+            live += each.instances(card)
+            found.append(card)
+        except Exception as error:  # noqa: BLE001 - no card may hide the others
+            problems.append((each.id, f"it could not be read: {failure_of(error)}"))
     cards = tuple(sorted(found, key=_order))
-    instances = _with_definitions([v for each in gathered.values() for v in each.instances(cards)], definitions, cards)
+    instances = _with_definitions(live, definitions, cards)
     warnings = (VgpuWarning(subject, text) for subject, text in (*scan.problems, *problems))
     return Vgpus(cards, tuple(sorted(instances, key=_vgpu_order)), tuple(warnings))
 
@@ -144,8 +152,7 @@ class _Gathered:
             )
         )
 
-    def instances(self, cards: Iterable[VgpuCard]) -> list[Vgpu]:
-        (card,) = (card for card in cards if card.id == self.id)
+    def instances(self, card: VgpuCard) -> list[Vgpu]:
         return [_vgpu(card, parent, facts) for parent, facts in self._vgpus]
 
 

@@ -6,13 +6,14 @@ Reads only. Only root can write these files, but their content is still validate
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
 from vfioctl.core.value import first_problem
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.values import Uuid
-from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.places import OWN_DEFINITIONS
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
@@ -35,15 +36,22 @@ def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple
     ours = {name for name, each in created.items() if each.persistent}
     for facts in definitions:
         if facts["uuid"] in ours and facts["start"] == "auto":
-            # from the file, not the ledger: mdevctl may have changed it since
-            found[facts["path"]] = CreateVgpuIntent(
-                type=facts["type"],
-                parent=facts["parent"],
-                uuids=(Uuid(facts["uuid"]),),
-                parameters=tuple(facts["attributes"]),
-            )
+            try:
+                found[facts["path"]] = _asked(facts)
+            except ValidationError as error:
+                problems.append((facts["path"], f"not a definition of a vGPU: {first_problem(error)[:80]}"))
     problems += ((path, text) for path, text in damaged if path.rpartition("/")[2].lower() in ours)
     return found, dict(problems)
+
+
+def _asked(facts: Mapping[str, Any]) -> CreateVgpuIntent:
+    """From the file, not the ledger: mdevctl may have changed it since."""
+    return CreateVgpuIntent(
+        type=facts["type"],
+        parent=facts["parent"],
+        uuids=(Uuid(facts["uuid"]),),
+        parameters=tuple(facts["attributes"]),
+    )
 
 
 def _wanted(own: OwnDefinition) -> Wanted:
@@ -70,6 +78,8 @@ def read_own_definitions(kernel: FileReader) -> tuple[list[OwnDefinition], list[
             problems.append((path, error.symbol))
         except ValidationError as error:
             problems.append((path, f"not a file of vfioctl: {first_problem(error)[:80]}"))
+        except Exception as error:  # noqa: BLE001 - the other files are read
+            problems.append((path, f"not a file of vfioctl: {failure_of(error)}"))
         else:
             if own.device == device and (own.vfs is None) != (own.type is None):
                 found.append(own)

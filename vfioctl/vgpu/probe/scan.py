@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import physical
+from vfioctl.kernel.lenient import failure_of, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader, Unanswered
 from vfioctl.vgpu.dialects.dialect import Dialect, Facts
 from vfioctl.vgpu.dialects.mdev import MdevReader
@@ -121,6 +121,8 @@ class PlaceReader:
             return self._reader(dialect).read(parent)
         except KernelRefused as error:
             return f"it could not be read: {error.symbol}"
+        except Exception as error:  # noqa: BLE001 - no parent may end the scan of all
+            return f"it could not be read: {failure_of(error)}"
 
     def _reader(self, dialect: str) -> Dialect:
         if dialect not in self._readers:
