@@ -450,6 +450,14 @@ class TestSimulatedHosts:
         assert mode(secret) == "0400"
         assert not list((shared / "private").iterdir())
 
+    def test_that_are_only_read_have_no_ledger_of_theirs(self, run: Run, file: Path) -> None:
+        (file.parent / "my.host.ledger.db").touch()
+        answer = run(f"inventory --host {file}")
+        assert answer.code == 0
+        assert f"belongs to user {NOBODY}" in answer.out
+        assert run(f"history --host {file}").code == 3
+        assert len(list(file.parent.iterdir())) == 2, "SQLite has made no files there"
+
     def test_that_are_bundled_are_not_kept_there(self, run: Run, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", str(theirs))
         assert run("bind gpu1 --yes --simulate laptop").code == 3
