@@ -19,6 +19,7 @@ from vfioctl import environment
 from vfioctl.kernel import files
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.worker.workers import Workers
 
 NOBODY = 65534
@@ -101,6 +102,20 @@ def test_a_process_substitution_can_be_applied(tmp_path: Path) -> None:
         ["bash", "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert '"done"' in done.stdout, done.stderr
+
+
+def test_only_the_pipe_itself_is_read_not_a_link_to_it(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    try:
+        (tmp_path / "plan").symlink_to(f"/dev/fd/{reading}")
+        with pytest.raises(OSError, match="FIFO"):
+            read_file(tmp_path / "plan", 100)
+        os.write(writing, b"x")
+        os.close(writing)
+        assert read_file(f"/dev/fd/{reading}", 100) == b"x"
+        assert os.fstat(reading)
+    finally:
+        os.close(reading)
 
 
 class TestCommands:

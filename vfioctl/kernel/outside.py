@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
+from contextlib import suppress
 from typing import BinaryIO
+
+from vfioctl.environment import named_descriptors
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -25,14 +28,27 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     """A file's content. Raises OSError: ENXIO for what is no regular file, EFBIG for more than `most` bytes.
 
-    The text of these errors is fit for the user.
+    The text of these errors is fit for the user. A pipe that this process was started with may be named as /dev/fd/N,
+    which is what `<(command)` becomes in a shell: it is read like stdin.
     """
+    if (pipe := _inherited_pipe(os.fspath(path))) is not None:
+        with open(os.dup(pipe), "rb") as stream:
+            return read_stream(stream, most)
     return _whole(read_start(path, most + 1), most)
 
 
 def read_stream(stream: BinaryIO, most: int) -> bytes:
     """All that comes from a stream, such as stdin, which may be a pipe. Raises OSError: EFBIG as for `read_file`."""
     return _whole(stream.read(most + 1), most)
+
+
+def _inherited_pipe(path: str) -> int | None:
+    """The descriptor that exactly this text names; not one that a link in a directory of another user leads to."""
+    for fd in named_descriptors([path]):
+        with suppress(OSError):
+            if path in (f"/dev/fd/{fd}", f"/proc/self/fd/{fd}") and stat.S_ISFIFO(os.fstat(fd).st_mode):
+                return fd
+    return None
 
 
 def read_start(path: str | os.PathLike[str], most: int) -> bytes:
