@@ -21,8 +21,8 @@ EFFECTS = frozenset({"write", "persist", "set_unit", "replace_file", "manage_vfs
 READS = frozenset(
     {
         "read", "link", "children", "has", "device_number", "writable", "directory", "entries", "texts_below",
-        "properties", "nvml", "open_nodes", "below", "claimed", "user", "unit_states", "config", "write_ended",
-        "viable",
+        "properties", "nvml", "open_nodes", "made_by_root", "below", "claimed", "user", "unit_states", "config",
+        "write_ended", "viable",
     }
 )  # fmt: skip
 
