@@ -252,6 +252,7 @@ class TestReading:
 class TestForged:
     def test_is_no_plan_of_ours(self, plan: Plan) -> None:
         assert not REGISTRY.is_forged(plan)
+        assert len(plan.id) == 12
 
     def test_is_one_with_other_steps(self, plan: Plan) -> None:
         for number, step in enumerate(plan.steps):

@@ -76,6 +76,10 @@ class TestPool:
         assert card.sharing is Sharing.POOL
         assert after(card, {"a": 1, "b": 1}).available["c"] == Count(0, 0)
 
+    def test_a_type_that_takes_nothing_is_of_no_pool(self) -> None:
+        card = card_of((mbochs("none", 0), mbochs("small", 4)), {"none": 1, "small": 25})
+        assert card.sharing is Sharing.UNKNOWN
+
     def test_of_a_type_that_is_wanted_no_times_nothing_is_made(self) -> None:
         card = card_of(MBOCHS, {"small": 25, "medium": 6, "large": 1})
         assert after(card, {"medium": 1, "small": 0}).made == {"medium": 1}

@@ -142,6 +142,11 @@ def test_what_links_tell_is_read_without_a_worker(kind: str) -> None:
     assert not [*REGISTRY.resource(each).blocking(each)]
 
 
+def test_what_a_driver_answers_is_read_by_a_worker() -> None:
+    for each in (change(PARAMETER, PARAMS, ONE, "", "1"), change(VGPU_TYPE, type_file(VF), VF, "0", "1155")):
+        assert [*REGISTRY.resource(each).blocking(each)] == [each.name]
+
+
 class TestMatches:
     @pytest.mark.parametrize(
         ("each", "found", "as_meant"),
