@@ -257,6 +257,12 @@ def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connecti
         raise sqlite3.DatabaseError(str(error)) from None
 
 
+def _aside(file: Path) -> str:
+    from shlex import join
+
+    return join(["mv", str(file), f"{file}.damaged"])
+
+
 @contextmanager
 def _explained(file: Path) -> Iterator[None]:
     try:
@@ -269,7 +275,7 @@ def _explained(file: Path) -> Iterator[None]:
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
         raise StoreDamaged(
             f"the ledger {file} is damaged: {error}",
-            hint=f"set it aside with mv {file} {file}.damaged; what devices were before is then unknown, and unbind "
+            hint=f"set it aside with {_aside(file)}; what devices were before is then unknown, and unbind "
             "leaves it to the kernel",
         ) from None
     except Untrusted as error:

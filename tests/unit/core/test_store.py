@@ -526,6 +526,14 @@ print(host.apply(plan).result.name)
 """
 
 
+def test_the_command_that_sets_a_damaged_ledger_aside_quotes_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "my;ledger.db"
+    file.write_bytes(b"SQLite format 3\0" + b"x" * 4096)
+    with pytest.raises(StoreDamaged) as caught:
+        Store(file).read(lambda db: db.execute("SELECT 1").fetchone(), None)
+    assert f"mv '{file}' '{file}.damaged'" in caught.value.hint
+
+
 def test_marks_need_no_database() -> None:
     program = "import sys, vfioctl.core.marks; sys.exit('sqlite3' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
