@@ -9,12 +9,13 @@ import pytest
 
 from tests.hosts.machines import add_process, copy, original
 from tests.hosts.pool import PARENT, SIZES, add_pool
-from vfioctl.errors import HostError, KernelRefused, Stuck
+from vfioctl.errors import BadDocument, HostError, KernelRefused, Stuck
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS
-from vfioctl.kernel.recorded.tree import form, parse
+from vfioctl.kernel.recorded.tree import Tree, form, parse
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
+from vfioctl.kernel.simulated.room import facts_of, known_types
 
 BUS = "/sys/bus/mdev/devices"
 A2, A2_VFS = "0000:08:00.0", [f"0000:08:{n // 8:02x}.{n % 8}" for n in range(4, 20)]
@@ -796,3 +797,11 @@ class TestKeptFiles:
         with pytest.raises(SimulatedDeath):
             kernel.replace_file(self.PATH, "{}")
         assert kernel.read(self.PATH) == "{}"
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", '{"1155": 7}', "[" * 100_000])
+def test_a_damaged_note_of_the_simulation_is_told(note: str) -> None:
+    tree = Tree()
+    facts_of(tree, L40S)["types"] = note
+    with pytest.raises(BadDocument, match="damaged note of the simulation"):
+        known_types(tree, L40S, [])

@@ -12,8 +12,9 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from vfioctl.errors import BadDocument
 from vfioctl.kernel.places import UUID_FORM
 from vfioctl.kernel.recorded.tree import Tree
 
@@ -130,7 +131,7 @@ class Account:
         if "stock" not in self._facts:
             left = {kind: _recorded(tree, self._card, kind) for kind in self._stated}
             self._facts["stock"] = json.dumps(self._computed_stock(left), sort_keys=True)
-        found: dict[str, int] = json.loads(self._facts["stock"])
+        found: dict[str, int] = _noted(self._facts["stock"], int)
         return found
 
     def _computed_stock(self, left: Mapping[str, int]) -> dict[str, int]:
@@ -176,12 +177,23 @@ def _stated_amounts(text: str) -> dict[str, int]:
     return {name: int(n) for name, n in re.findall(r"^(low_gm_size|high_gm_size|fence): ([1-9][0-9]*)", text, re.M)}
 
 
+def _noted(text: str, kind: type) -> Any:
+    """An object that the simulation has noted as JSON, with values of this type. Raises BadDocument."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and all(type(value) is kind for value in found.values()):
+        return found
+    raise BadDocument(f"the host file has a damaged note of the simulation: {text[:80]!r}")
+
+
 # -- types in `nvidia/`, known by name only ------------------------------------------------------------
 
 
 def known_types(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, str]:
     """The names of all types that the card has ever listed, by number."""
-    known: dict[str, str] = json.loads(facts_of(tree, card).get("types", "{}"))
+    known: dict[str, str] = _noted(facts_of(tree, card).get("types", "{}"), str)
     texts = {tree.files.get(f"{parent}/{VENDOR}/creatable_vgpu_types", "") for parent in parents}
     pairs = (pair for text in texts for pair in re.findall(r"^([0-9]+) *: *(\S.*)$", text, re.M))
     if new := {number: name for number, name in pairs if number not in known}:
