@@ -140,6 +140,7 @@ class TestStates:
         assert Captured(str(tmp_path)).unit_states(self.NAMES) == {}
 
 
+@pytest.mark.alone  # workers have the script as systemctl only where they are forked by a process with one thread
 class TestStartingAndStopping:
     NAME = "nvidia-persistenced.service"
 
