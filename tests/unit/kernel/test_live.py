@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -476,6 +477,16 @@ def test_a_survey_of_many_is_shared_among_children_and_keeps_its_order(root: Pat
     pids = {answer[0] for _, answer in found if isinstance(answer, list)}
     assert len(pids) == min(4, len(os.sched_getaffinity(0)))
     assert os.getpid() not in pids
+
+
+def test_a_survey_keeps_the_workers_that_it_needs() -> None:
+    kernel = Live()
+    workers, answers = weakref.ref(kernel._workers), kernel.survey(who_reads, ["a", "b"])
+    del kernel
+    assert workers(), "to be freed would end them while they read"
+    assert [subject for subject, _ in answers] == ["a", "b"]
+    del answers
+    assert not workers()
 
 
 def test_a_survey_says_why_there_is_no_answer(root: Path) -> None:

@@ -57,7 +57,13 @@ class Workers:
         workers: int = 1,
     ) -> Iterator[tuple[str, Any]]:
         """See `survey.each`."""
-        return survey.each(self._pool, reader, subjects, args=args, timeout=timeout, total=total, workers=workers)
+        return self._kept(
+            survey.each(self._pool, reader, subjects, args=args, timeout=timeout, total=total, workers=workers)
+        )
+
+    def _kept(self, answers: Iterator[T]) -> Iterator[T]:
+        """The same answers; see `_waited`."""
+        yield from answers
 
     def write(
         self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
