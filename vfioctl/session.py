@@ -155,7 +155,11 @@ class Session:
 
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
-        if self._public is None or os.geteuid() != 0 or not os.path.lexists(self.ledger):
+        if self._public is None or os.geteuid() != 0:
+            return
+        if not os.path.lexists(self.ledger):
+            with suppress(OSError):
+                os.unlink(self._public)  # of a ledger that was set aside
             return
         from vfioctl.core.publishing import Publisher
         from vfioctl.core.store import placed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -148,6 +149,17 @@ class TestTheFile:
         assert read_timeouts().load == 1.0
         monkeypatch.setenv("VFIOCTL_CONFIG", "")
         assert read_timeouts().load == 1.0, "an empty variable names none"
+
+    def test_in_a_directory_of_roots_own_are_not_for_others(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "CONFIG", file)
+        monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
+        file.write_text("[timeouts]\nload = 1\n")
+        monkeypatch.setattr(os, "access", lambda path, _mode: path != file.parent)
+        assert read_timeouts() == DEFAULT
+
+    def test_may_be_nowhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFIOCTL_CONFIG", "/dev/null")
+        assert read_timeouts() == DEFAULT
 
 
 def test_this_machine_has_them(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

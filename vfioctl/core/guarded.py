@@ -20,6 +20,8 @@ _INSTRUCTIONS = 20_000
 """Of SQLite's virtual machine between two looks at the clock: less than a millisecond."""
 _SCHEMA = "SELECT type, name, sql FROM sqlite_schema"
 _TABLE = re.compile(r"CREATE TABLE (\w+)|ALTER TABLE (\w+) RENAME TO (\w+)")
+_OF_SQLITE = frozenset({"sqlite_stat1", "sqlite_stat4"})
+"""What ANALYZE makes."""
 _COMPUTED = re.compile(r"\bAS\s*\(|\bGENERATED\b", re.IGNORECASE)
 
 
@@ -34,7 +36,7 @@ def guarded(connection: sqlite3.Connection) -> sqlite3.Connection:
 def bounded(connection: sqlite3.Connection, *, interruptible: bool = True) -> Iterator[None]:
     """End statements that run when the time is up; and, unless the caller defers them, when a signal asks to end.
 
-    Raises sqlite3.DatabaseError, and Interrupt for a signal.
+    Raises sqlite3.OperationalError, and Interrupt for a signal.
     """
     hear = interruptible and not are_deferred()
     until = time.monotonic() + SECONDS
@@ -51,7 +53,7 @@ def bounded(connection: sqlite3.Connection, *, interruptible: bool = True) -> It
                     check_interrupt()
                 if time.monotonic() <= until:  # SQLite has discarded what a signal's handler raised
                     raise KeyboardInterrupt from None
-                raise sqlite3.DatabaseError(f"reading it took more than {SECONDS:g} s") from None
+                raise sqlite3.OperationalError(f"it took more than {SECONDS:g} s; try again") from None
     finally:
         connection.set_progress_handler(None, 0)
 
@@ -71,5 +73,5 @@ def refuse_unexpected(connection: sqlite3.Connection, tables: frozenset[str]) ->
     for kind, name, text in connection.execute(_SCHEMA):
         automatic = kind == "index" and text is None
         plain = kind == "table" and str(text).startswith("CREATE TABLE ") and not _COMPUTED.search(str(text))
-        if not (automatic or (plain and name in tables)):
+        if not (automatic or (plain and (name in tables or name in _OF_SQLITE))):
             raise sqlite3.DatabaseError(f"it holds {ascii(name)[:80]}, which vfioctl did not make")

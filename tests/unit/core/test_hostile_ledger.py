@@ -285,6 +285,13 @@ class TestPublication:
         machine.session.publish()
         assert published.read(str(machine.public)).unfinished
 
+    def test_ends_with_the_ledger(self, shared: Path) -> None:
+        machine = Machine(shared)
+        machine.bind()
+        machine.session.ledger.unlink()
+        machine.session.publish()
+        assert not machine.public.exists()
+
     @pytest.mark.parametrize("line", ["inventory", "holders gpu0", "bind nonsense", "vgpu list"])
     def test_is_repeated_at_the_end_of_every_command(
         self, run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch, line: str
@@ -519,10 +526,18 @@ class TestCraftedLedgers:
         monkeypatch.setattr(guarded, "SECONDS", 0.2)
         ledger = store_at(fast_folder / "ledger.db")
         add(ledger)
-        with pytest.raises(StoreDamaged, match=r"more than 0\.2 s"):
+        with pytest.raises(StoreDamaged, match=r"cannot be used: it took more than 0\.2 s; try again") as slow:
             ledger.read(lambda db: db.execute(ENDLESS).fetchall(), [])
+        assert "mv " not in slow.value.hint, "a slow disk is no reason to set a sound ledger aside"
         with pytest.raises(StoreDamaged, match=r"more than 0\.2 s"), ledger.transaction() as db:
             db.execute(ENDLESS).fetchall()
+
+    def test_are_not_those_that_sqlite_has_analysed(self, fast_folder: Path) -> None:
+        ledger = store_at(fast_folder / "ledger.db")
+        add(ledger)
+        with sqlite3.connect(ledger.file) as db:
+            db.execute("ANALYZE")
+        assert ledger.read(lambda db: db.execute("SELECT count(*) FROM journal").fetchone(), None)
 
     @pytest.mark.alone
     def test_are_left_when_a_signal_asks(self, fast_folder: Path) -> None:

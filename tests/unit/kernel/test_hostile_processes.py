@@ -16,6 +16,7 @@ import pytest
 
 from tests import fuse
 from vfioctl.inventory.probe import processes as scan
+from vfioctl.kernel.live import processes
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.open_nodes import Opened
 
@@ -174,3 +175,69 @@ def _until_ended(pid: int) -> None:
             return
         time.sleep(0.05)
     pytest.fail("the first thread has not ended")
+
+
+def moving_descriptor(pause: float) -> Callable[[], None]:
+    """Work that never ends: behind many others, the descriptor of a device goes from number to number."""
+
+    def move() -> None:
+        for _ in range(800):
+            os.open("/dev/zero", os.O_RDONLY)
+        full = os.open("/dev/full", os.O_RDONLY)
+        while True:
+            other = os.dup(full)
+            os.close(full)
+            full = other
+            time.sleep(pause)
+
+    return move
+
+
+@contextmanager
+def restless(work: Callable[[], None]) -> Iterator[str]:
+    """The pid of a process of another user that is at `work`."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work()
+        finally:
+            os._exit(1)
+    try:
+        time.sleep(0.3)
+        yield str(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_descriptor_that_moves_hides_nothing() -> None:
+    with restless(moving_descriptor(0.0)) as pid:
+        for _ in range(20):
+            found = Live().open_nodes(pid)
+            assert has(found) or "descriptors change while they are read" in found.unread
+
+
+def test_a_process_that_opens_and_closes_files_at_times_is_no_doubt() -> None:
+    with restless(moving_descriptor(0.02)) as pid:
+        for _ in range(20):
+            found = Live().open_nodes(pid)
+            assert has(found)
+            assert found.unread == ""
+
+
+def test_a_mapping_that_moves_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = os.stat
+
+    def vanished(path: object, *args: object, **how: object) -> os.stat_result:
+        if isinstance(path, bytes) and b"/map_files/" in path:
+            raise FileNotFoundError(2, "moved")
+        return genuine(path, *args, **how)  # type: ignore[arg-type]
+
+    with nobodys(lambda: mmap.mmap(os.open("/dev/zero", os.O_RDWR), 4096)) as pid:
+        monkeypatch.setattr(os, "stat", vanished)
+        monkeypatch.setattr(processes, "_numbers", {})
+        assert "mappings change while they are read" in Live().open_nodes(pid).unread
+        assert processes._numbers == {}, "what one process hides is not taken for true of others"

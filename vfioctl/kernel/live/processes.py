@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -23,6 +23,9 @@ from vfioctl.kernel.worker import progress
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
+_PASSES = 20
+"""How often a table is read that changes meanwhile. Busy processes close files too, but not one in every pass."""
+_Read = Callable[[str, list[str]], tuple[list[OpenNode], bool]]
 TOO_LONG = "/... (a path that is too long)"
 """Instead of a path that the kernel cannot tell: more than a page (ENAMETOOLONG)."""
 # Directories of sysfs that contain no devices but many files.
@@ -47,28 +50,37 @@ def open_nodes(pid: str) -> Opened:
     threads = tables(pid)
     for thread in threads:
         try:
-            found.update(dict.fromkeys(_opened(thread, problems)))
-        except OSError:
+            found.update(dict.fromkeys(_steadily(_opened, thread, problems, "descriptors")))
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
             if thread == pid:
                 raise
+        except OSError as error:
+            if thread == pid:
+                raise
+            problems.append(f"the descriptors of its thread {thread} could not be read ({symbol(error.errno or 0)})")
     for thread in threads:  # all have the same memory, except one that has ended
-        mapped = _all_mapped(thread, problems)
-        found.update(mapped)
-        if mapped:
+        try:
+            found.update(dict.fromkeys(_steadily(_mapped, thread, problems, "mappings")))
+            break
+        except (FileNotFoundError, ProcessLookupError):  # kernel threads and ending processes have no memory map
+            continue
+        except OSError as error:
+            problems.append(f"its memory map could not be read ({symbol(error.errno or 0)})")
             break
     return Opened(tuple(found), _summary(problems))
 
 
-def _all_mapped(thread: str, problems: list[str]) -> dict[OpenNode, None]:
-    found: dict[OpenNode, None] = {}
-    try:
-        for node in _mapped(thread, problems):
-            found[node] = None
-    except (FileNotFoundError, ProcessLookupError):  # kernel threads and ending processes have no memory map
-        pass
-    except OSError as error:
-        problems.append(f"its memory map could not be read ({symbol(error.errno or 0)})")
-    return found
+def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator[OpenNode]:
+    """What `read` finds, which is called again while something vanishes under it: it may have moved, to hide."""
+    for _ in range(_PASSES):
+        own: list[str] = []
+        found, is_whole = read(pid, own)
+        yield from found
+        if is_whole:
+            break
+    else:
+        own.append(f"its {what} change while they are read")
+    problems += own
 
 
 def _summary(problems: Sequence[str]) -> str:
@@ -76,8 +88,9 @@ def _summary(problems: Sequence[str]) -> str:
     return f"{problems[0]}{more}" if problems else ""
 
 
-def _opened(pid: str, problems: list[str]) -> Iterator[OpenNode]:
-    mounts = Mounts(pid)
+def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
+    """The descriptors, and whether each one that was listed was there when it was read."""
+    mounts, found, is_whole = Mounts(pid), list[OpenNode](), True
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
@@ -85,15 +98,16 @@ def _opened(pid: str, problems: list[str]) -> Iterator[OpenNode]:
                 if not count % progress.EVERY:
                     progress.moved()
                 try:
-                    yield from _descriptor(pid, entry.name, directory)
-                except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    continue
+                    found += _descriptor(pid, entry.name, directory)
+                except (FileNotFoundError, ProcessLookupError):
+                    is_whole = False
                 except OSError as error:
                     if not mounts.descriptor_is_none(entry.name):
                         why = symbol(error.errno or 0)
                         problems.append(f"its file descriptor {entry.name} could not be read ({why})")
     finally:
         os.close(directory)
+    return found, is_whole
 
 
 def _descriptor(pid: str, name: str, directory: int) -> Iterator[OpenNode]:
@@ -126,40 +140,51 @@ def _device_of(pid: str, fd: str) -> str:
     return readable(os.fsdecode(next(lines, b"").removeprefix(SYSPATH).strip()))
 
 
-def _mapped(pid: str, problems: list[str]) -> Iterator[OpenNode]:
-    mounts = Mounts(pid)
+def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
+    """The mapped files, and whether each mapping was still there when its file was asked."""
+    mounts, found, is_whole = Mounts(pid), list[OpenNode](), True
     for count, (place, key, path) in enumerate(file_mappings(pid)):
         if not count % progress.EVERY:
             progress.moved()
         if path == VFIO_DEVICE.encode():
-            yield OpenNode("mapped", VFIO_DEVICE, "", "")
+            found.append(OpenNode("mapped", VFIO_DEVICE, "", ""))
             continue
         if key not in _numbers:
             try:
-                _numbers[key] = _mapped_number(pid, place, path.removesuffix(DELETED))
+                number = _mapped_number(pid, place, path.removesuffix(DELETED))
+            except (FileNotFoundError, ProcessLookupError):
+                is_whole = False
+                continue
             except OSError as error:
                 if not mounts.device_is_none(_device_number(key)):
                     problems.append(f"a file that it has mapped could not be read ({symbol(error.errno or 0)})")
                 continue
+            if number is None:
+                continue
+            _numbers[key] = number  # only what the file itself has told: all processes share it
         if _numbers[key]:
             shown = readable(os.fsdecode(path.removesuffix(DELETED))) if path else TOO_LONG
-            yield OpenNode("mapped", shown, _numbers[key], "")
+            found.append(OpenNode("mapped", shown, _numbers[key], ""))
+    return found, is_whole
 
 
-def _mapped_number(pid: str, place: bytes, path: bytes) -> str:
+def _mapped_number(pid: str, place: bytes, path: bytes) -> str | None:
     """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it.
 
-    Raises OSError for a file that is refused.
+    None if neither tells. Raises FileNotFoundError if it is no longer mapped there, OSError for a file that is refused.
     """
     home = f"/proc/{pid}/".encode()
     try:
         return _number(os.stat(home + b"map_files/" + place))
+    except FileNotFoundError:
+        if os.path.exists(home + b"map_files"):
+            raise
     except OSError as error:
-        if error.errno not in (errnos.EPERM, errnos.ENOENT, errnos.ESRCH):  # not permitted; unmapped meanwhile
+        if error.errno != errnos.EPERM:
             raise
     with suppress(OSError):
-        return _number(os.stat(home + b"root" + path)) if path else ""
-    return ""
+        return _number(os.stat(home + b"root" + path)) if path else None
+    return None
 
 
 def _device_number(key: bytes) -> str:
