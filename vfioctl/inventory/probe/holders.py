@@ -247,7 +247,8 @@ def _suspected(
                     pod=who.belongs.pod,
                     guest=who.belongs.guest,
                     how=process.unread,
-                    remedy=remedy(process, who),
+                    # one that the scan did not reach is no reason to end it
+                    remedy=remedy(process, who) if process.name else f"see what it has open: lsof -p {process.pid}",
                 )
 
 
