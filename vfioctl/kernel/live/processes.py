@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import count
 
 from vfioctl.kernel.files import READ, readable, symbol
 from vfioctl.kernel.live.mounts import Mounts
@@ -25,6 +27,8 @@ SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
 _PASSES = 20
 """How often a table is read that changes meanwhile. Busy processes close files too, but not one in every pass."""
+_LONGEST = 0.5
+"""Seconds after which a table is not read again: a user may have made it large to use up the time for all."""
 _Read = Callable[[str, list[str]], tuple[list[OpenNode], bool]]
 TOO_LONG = "/... (a path that is too long)"
 """Instead of a path that the kernel cannot tell: more than a page (ENAMETOOLONG)."""
@@ -72,14 +76,16 @@ def open_nodes(pid: str) -> Opened:
 
 def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator[OpenNode]:
     """What `read` finds, which is called again while something vanishes under it: it may have moved, to hide."""
-    for _ in range(_PASSES):
+    until = time.monotonic() + _LONGEST
+    for passes in count(1):
         own: list[str] = []
         found, is_whole = read(pid, own)
         yield from found
         if is_whole:
             break
-    else:
-        own.append(f"its {what} change while they are read")
+        if passes == _PASSES or time.monotonic() > until:
+            own.append(f"its {what} change while they are read")
+            break
     problems += own
 
 
@@ -94,8 +100,8 @@ def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
-            for count, entry in enumerate(entries):
-                if not count % progress.EVERY:
+            for number, entry in enumerate(entries):
+                if not number % progress.EVERY:
                     progress.moved()
                 try:
                     found += _descriptor(pid, entry.name, directory)
@@ -143,8 +149,8 @@ def _device_of(pid: str, fd: str) -> str:
 def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     """The mapped files, and whether each mapping was still there when its file was asked."""
     mounts, found, is_whole = Mounts(pid), list[OpenNode](), True
-    for count, (place, key, path) in enumerate(file_mappings(pid)):
-        if not count % progress.EVERY:
+    for index, (place, key, path) in enumerate(file_mappings(pid)):
+        if not index % progress.EVERY:
             progress.moved()
         if path == VFIO_DEVICE.encode():
             found.append(OpenNode("mapped", VFIO_DEVICE, "", ""))
