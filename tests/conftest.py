@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -36,3 +37,16 @@ def memory(otherwise: Path | None = None) -> Iterator[Path]:
     place = shared if os.access(shared, os.W_OK) else otherwise
     with tempfile.TemporaryDirectory(dir=place, prefix="vfioctl-test-") as folder:
         yield Path(folder)
+
+
+@contextmanager
+def no_descriptor_left_open() -> Iterator[None]:
+    """What is opened meanwhile is closed in the end. Garbage of other tests closes its own before, or after."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = set(os.listdir("/proc/self/fd"))
+        yield
+        assert set(os.listdir("/proc/self/fd")) - before == set()
+    finally:
+        gc.enable()

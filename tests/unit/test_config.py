@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from tests.unit.conftest import Run
+from tests.users import as_nobody, as_root
 from vfioctl import config
 from vfioctl.config import read_timeouts
 from vfioctl.console.changes import tell_unfinished
@@ -150,12 +150,14 @@ class TestTheFile:
         monkeypatch.setenv("VFIOCTL_CONFIG", "")
         assert read_timeouts().load == 1.0, "an empty variable names none"
 
+    @as_root
     def test_in_a_directory_of_roots_own_are_not_for_others(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "CONFIG", file)
         monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
         file.write_text("[timeouts]\nload = 1\n")
-        monkeypatch.setattr(os, "access", lambda path, _mode: path != file.parent)
-        assert read_timeouts() == DEFAULT
+        file.parent.chmod(0o700)
+        assert read_timeouts().load == 1.0
+        assert as_nobody(lambda: read_timeouts().load) == DEFAULT.load
 
     def test_may_be_nowhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_CONFIG", "/dev/null")
