@@ -32,14 +32,24 @@ def readable(name: str) -> str:
 
 def read_text(path: str, most: int = MOST_TEXT) -> str:
     """A file's text, cut off after `most` bytes."""
+    return read_bytes(path, most).decode("utf-8", "replace").rstrip("\n")
+
+
+def read_bytes(path: str, most: int = MOST_TEXT) -> bytes:
+    """A file's content, cut off after `most` bytes."""
     fd = os.open(path, READ)
     try:
-        data = b""
-        while len(data) < most and (more := os.read(fd, min(1 << 20, most - len(data)))):
-            data += more
+        return read_up_to(fd, most)
     finally:
         os.close(fd)
-    return data.decode("utf-8", "replace").rstrip("\n")
+
+
+def read_up_to(fd: int, most: int) -> bytes:
+    """At most the next `most` bytes: one read of a file of /proc returns a few pages."""
+    data = b""
+    while len(data) < most and (more := os.read(fd, min(1 << 20, most - len(data)))):
+        data += more
+    return data
 
 
 def read_directory(fd: int, wanted: Collection[str], links: Prefixes, read: Callable[[str, int], str]) -> Directory:
@@ -90,13 +100,13 @@ def only(found: Directory, wanted: Collection[str], links: Collection[str]) -> D
     return Directory(found.names & {*wanted, *links}, found.texts, targets, found.refused)
 
 
-def read_texts_below(fd: int, name: str) -> Directory:
-    """The attribute `name` of each directory in a directory of the kernel's."""
+def read_texts_below(fd: int, read: Callable[[str, int], str]) -> Directory:
+    """A text of each directory in a directory. `read`: reads it, by the name and the descriptor of where that is."""
     texts, refused, names = {}, {}, os.listdir(fd)
     plain = "".join(names).isascii()
     for folder in names:
         try:
-            texts[folder if plain else readable(folder)] = read_attribute(f"{folder}/{name}", fd)
+            texts[folder if plain else readable(folder)] = read(folder, fd)
         except OSError as error:
             if error.errno != errnos.ENOTDIR:
                 refused[readable(folder)] = symbol(error.errno or errnos.EIO)

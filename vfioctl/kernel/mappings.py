@@ -78,11 +78,3 @@ def in_text(text: bytes) -> Iterator[Mapping]:
     """From the text of /proc/PID/maps, where ranges have leading zeros that the names in map_files do not have."""
     for place, key, path in LINE.findall(text):
         yield b"-".join(end.lstrip(b"0") or b"0" for end in place.split(b"-")), key, path
-
-
-def read_all(fd: int) -> bytes:
-    """Reads a file of /proc to its end; one read returns a few pages at most."""
-    parts = []
-    while part := os.read(fd, 1 << 16):
-        parts.append(part)
-    return b"".join(parts)

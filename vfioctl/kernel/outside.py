@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from vfioctl.environment import named_descriptors
+from vfioctl.kernel.files import READ, read_up_to
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -22,7 +23,6 @@ _KINDS = {
     stat.S_IFLNK: "a symbolic link",
 }
 _LOOK = os.O_PATH | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
@@ -66,12 +66,9 @@ def read_start(path: str | os.PathLike[str], most: int) -> bytes:
 def read_regular(fd: int, most: int) -> bytes:
     """As `read_start`, for a descriptor that was opened with O_PATH."""
     refuse_special(os.fstat(fd).st_mode)
-    opened = os.open(f"/proc/self/fd/{fd}", _READ)  # the same file, whatever its name leads to by now
+    opened = os.open(f"/proc/self/fd/{fd}", READ)  # the same file, whatever its name leads to by now
     try:
-        data = b""
-        while len(data) < most and (more := os.read(opened, min(1 << 20, most - len(data)))):
-            data += more
-        return data
+        return read_up_to(opened, most)
     finally:
         os.close(opened)
 

@@ -15,8 +15,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from vfioctl.kernel.paths import MOST_HOPS
+
 _SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40
 _OVERFLOW_UID = 65534
 """Owner of what belongs to a user that this user namespace does not have."""
 PRIVATE_DIRECTORY, PUBLIC_DIRECTORY = 0o700, 0o755
@@ -122,7 +123,7 @@ def _walk(path: str, make: int | None) -> int:
             if stat.S_ISLNK(status.st_mode):
                 target = _target(found, status, f"{place_of(fd)}/{name}")
                 links += 1
-                if links > _MOST_LINKS:
+                if links > MOST_HOPS:
                     raise OSError(errnos.ELOOP, os.strerror(errnos.ELOOP))
                 names += _names(target)
                 found = _opened("/", None) if target.startswith("/") else os.dup(fd)

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
@@ -87,7 +88,7 @@ class Captured(Live):
 
     def texts_below(self, path: str, name: str) -> Directory:
         with self._directory(path) as fd:
-            return reading.read_texts_below(fd, name)
+            return files.read_texts_below(fd, partial(reading.read_below, name))
 
     @contextmanager
     def _inside(self, path: str, *, follow_last: bool = True) -> Iterator[int]:

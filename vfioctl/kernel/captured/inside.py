@@ -12,14 +12,14 @@ import os
 import stat
 from collections import deque
 
+from vfioctl.kernel.paths import MOST_HOPS
+from vfioctl.kernel.syscalls import call
+
 _OPENAT2 = 437  # the same on all architectures but alpha
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_IN_ROOT = 0x02, 0x04, 0x10  # linux/openat2.h
-MOST_HOPS = 40
-"""MAXSYMLINKS of Linux (include/linux/namei.h)."""
 _MOST_PATH = 4096
 _ATTEMPTS = 16
 _LOOK = os.O_PATH | os.O_CLOEXEC
-_library = ctypes.CDLL(None, use_errno=True)
 
 
 class _OpenHow(ctypes.Structure):
@@ -31,13 +31,7 @@ class _OpenHow(ctypes.Structure):
 def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
     """The system call. Raises OSError."""
     how = _OpenHow(flags, 0, resolve)
-    # c_size_t and c_long: a variadic call passes a plain int with 32 bits
-    size, number = ctypes.c_size_t(ctypes.sizeof(how)), ctypes.c_long(_OPENAT2)
-    fd = int(_library.syscall(number, ctypes.c_long(directory), path, ctypes.byref(how), size))
-    if fd < 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, os.strerror(errno))
-    return fd
+    return call(_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how))
 
 
 def open_inside(root: int, path: str, *, follow_last: bool = True) -> int:

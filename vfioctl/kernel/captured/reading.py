@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno as errnos
 import os
 
 from vfioctl.kernel import outside
-from vfioctl.kernel.files import readable, symbol
-from vfioctl.kernel.protocol import Directory
 
 _LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _ATTRIBUTE = 4096
@@ -27,20 +24,9 @@ def text_of(fd: int, most: int) -> str:
     return outside.read_regular(fd, most).decode("utf-8", "replace").rstrip("\n")
 
 
-def read_texts_below(fd: int, name: str) -> Directory:
-    """The attribute `name` of each directory in a directory."""
-    texts, refused, names = {}, {}, os.listdir(fd)
-    for folder in names:
-        try:
-            texts[readable(folder)] = _read_below(fd, folder, name)
-        except OSError as error:
-            if error.errno != errnos.ENOTDIR:
-                refused[readable(folder)] = symbol(error.errno or errnos.EIO)
-    return Directory(frozenset(map(readable, names)), texts, {}, refused)
-
-
-def _read_below(fd: int, folder: str, name: str) -> str:
-    below = os.open(folder, _LOOK | os.O_DIRECTORY, dir_fd=fd)
+def read_below(name: str, folder: str, directory: int) -> str:
+    """The same for the file `name` in a directory of a directory. Raises OSError (ENOTDIR) for a link to one."""
+    below = os.open(folder, _LOOK | os.O_DIRECTORY, dir_fd=directory)
     try:
         return read_attribute(name, below)
     finally:

@@ -103,7 +103,7 @@ class Live(LiveUse, LiveChange):
 
     def texts_below(self, path: str, name: str) -> Directory:
         with self._opened(path) as fd:
-            return files.read_texts_below(fd, name)
+            return files.read_texts_below(fd, lambda folder, fd: files.read_attribute(f"{folder}/{name}", fd))
 
     def survey(
         self,

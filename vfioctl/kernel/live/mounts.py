@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 
-from vfioctl.kernel.files import READ
+from vfioctl.kernel.files import READ, read_bytes
 
 _NS_GET_USERNS = 0xB701
 _INITIAL = 0xEFFFFFFD  # PROC_USER_INIT_INO, linux/proc_ns.h
@@ -31,7 +31,7 @@ class Mounts:
     def descriptor_is_none(self, fd: str) -> bool:
         """Whether this descriptor cannot be of a device file, by its mount. False where that is unknown."""
         try:
-            lines = _bytes(f"/proc/{self._pid}/fdinfo/{fd}").split(b"\n")
+            lines = read_bytes(f"/proc/{self._pid}/fdinfo/{fd}").split(b"\n")
             number = next((line.split()[1] for line in lines if line.startswith(b"mnt_id:")), b"")
             return number in self._forbidding[0]
         except FileNotFoundError:  # closed meanwhile
@@ -61,7 +61,7 @@ class Mounts:
 
 def _mounts(pid: str) -> Iterator[tuple[list[bytes], bytes]]:
     """Yield the fields before the separator, and the file system's type, of each mount that the process sees."""
-    for line in _bytes(f"/proc/{pid}/mountinfo").split(b"\n"):
+    for line in read_bytes(f"/proc/{pid}/mountinfo", _MOST).split(b"\n"):
         before, separator, after = line.partition(b" - ")
         if separator:
             yield before.split(b" "), after.split(b" ")[0]
@@ -78,13 +78,3 @@ def _in_user_namespace(pid: str) -> bool:
         return os.fstat(owner).st_ino != _INITIAL
     finally:
         os.close(owner)
-
-
-def _bytes(path: str) -> bytes:
-    fd, data = os.open(path, READ), b""
-    try:
-        while len(data) < _MOST and (part := os.read(fd, 1 << 20)):
-            data += part
-    finally:
-        os.close(fd)
-    return data

@@ -15,10 +15,10 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 
-from vfioctl.kernel.files import READ, readable, symbol
+from vfioctl.kernel.files import read_bytes, readable, symbol
 from vfioctl.kernel.live.mounts import Mounts
 from vfioctl.kernel.live.threads import tables
-from vfioctl.kernel.mappings import file_mappings, read_all
+from vfioctl.kernel.mappings import file_mappings
 from vfioctl.kernel.open_nodes import Opened, OpenNode
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.worker import progress
@@ -142,7 +142,7 @@ def _number(status: os.stat_result) -> str:
 
 
 def _device_of(pid: str, fd: str) -> str:
-    lines = (line for line in _bytes(f"/proc/{pid}/fdinfo/{fd}").split(b"\n") if line.startswith(SYSPATH))
+    lines = (line for line in read_bytes(f"/proc/{pid}/fdinfo/{fd}").split(b"\n") if line.startswith(SYSPATH))
     return readable(os.fsdecode(next(lines, b"").removeprefix(SYSPATH).strip()))
 
 
@@ -199,14 +199,6 @@ def _device_number(key: bytes) -> str:
     return f"{int(major, 16)}:{int(minor, 16)}"
 
 
-def _bytes(path: str) -> bytes:
-    fd = os.open(path, READ)
-    try:
-        return read_all(fd)
-    finally:
-        os.close(fd)
-
-
 def below(path: str) -> list[Descendant]:
     """The devices below a directory of sysfs, except those below another PCI function. Raises OSError.
 
@@ -236,7 +228,7 @@ def _directories(path: str) -> list[str]:
 
 def _dev(path: str) -> str:
     try:
-        return _bytes(f"{path}/dev").decode("ascii", "replace").strip()
+        return read_bytes(f"{path}/dev").decode("ascii", "replace").strip()
     except OSError:
         return ""
 

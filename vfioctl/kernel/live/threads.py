@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ctypes
 
 _KCMP = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "loongarch64": 272, "ppc64le": 354, "s390x": 343}
 _KCMP_FILES = 2  # linux/kcmp.h
@@ -53,16 +48,6 @@ def _compared(one: int, other: int) -> int:
     number = _KCMP.get(os.uname().machine)
     if number is None:
         raise OSError(errnos.ENOSYS, os.strerror(errnos.ENOSYS))
-    import ctypes
+    from vfioctl.kernel.syscalls import call  # ctypes loads slowly, and most processes have one thread
 
-    result = int(_libc().syscall(number, one, other, _KCMP_FILES, ctypes.c_ulong(0), ctypes.c_ulong(0)))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    import ctypes
-
-    return ctypes.CDLL(None, use_errno=True)
+    return call(number, one, other, _KCMP_FILES, 0, 0)
