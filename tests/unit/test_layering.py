@@ -19,7 +19,7 @@ def _shared(name: str) -> tuple[str, ...]:
     return tuple(f"{other}.{part}" for other in before for part in SHARED)
 
 
-SUBSYSTEMS = ("inventory", "binding", "vgpu")
+SUBSYSTEMS = ("inventory", "binding", "vgpu", "claims")
 """In the order in which each may import those before it."""
 BELOW = ("errors", "signals", "kernel", "core", "session")
 WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")

@@ -1,0 +1,1 @@
+"""Claims: who holds which devices, CPUs and hugepages of this host, and for what."""

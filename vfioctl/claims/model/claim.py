@@ -1,0 +1,106 @@
+"""Claims as values: who holds which devices, CPUs and hugepages, since when, for what. May not do input or output.
+
+These are plain dataclasses: a ledger keeps thousands of claims, and listing them takes less time than importing
+pydantic and building its models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vfioctl.claims.model.owner import Owner
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+
+
+class ClaimState(StrEnum):
+    """The states of a claim. Its devices are nobody else's in the first four of them."""
+
+    RESERVED = "reserved"
+    """Its devices are taken, and not yet in the state that it needs."""
+    HELD = "held"
+    RELEASING = "releasing"
+    WEDGED = "wedged"
+    """A change of its devices could not be finished; `vfioctl recover` and a release come next."""
+    RELEASED = "released"
+    FAILED = "failed"
+    """Its devices could not be brought into the state that it needs, and are what they were before."""
+
+
+LIVE = frozenset({ClaimState.RESERVED, ClaimState.HELD, ClaimState.RELEASING, ClaimState.WEDGED})
+
+
+class Undo(StrEnum):
+    """What releasing a claim does to a device: nothing, if the claim changed nothing."""
+
+    NOTHING = ""
+    UNBIND = "unbind"
+    REMOVE = "remove"
+    """The claim created the vGPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """A device of a claim: a function, or a mediated device on one."""
+
+    address: PciAddress
+    """The function's address; of a mediated device, its parent's."""
+    mdev: Uuid | None = None
+    asked: bool = True
+    """False for a companion, which only travels with a device that was asked for."""
+    undo: Undo = Undo.NOTHING
+
+    @property
+    def subject(self) -> Subject:
+        """What changes and holders name: the mediated device, or the function."""
+        return self.mdev or self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Hugepages:
+    """Hugepages of one size (bytes) on one NUMA node."""
+
+    node: int
+    size: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim. Times are ISO 8601 in UTC."""
+
+    id: str
+    owner: Owner
+    state: ClaimState
+    devices: tuple[ClaimedDevice, ...]
+    since: str
+    boot_id: str
+    """The boot in which it was made."""
+    cpus: tuple[int, ...] = ()
+    hugepages: tuple[Hugepages, ...] = ()
+    key: str = ""
+    """The caller's name for the request, which makes repeating it harmless; empty for none."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    expires: str | None = None
+    ended: str | None = None
+    why: str = ""
+    """What went wrong, for a claim that failed or is wedged."""
+    user: str = ""
+    sudo_user: str = ""
+    pid: int | None = None
+    command: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its devices are still its own."""
+        return self.state in LIVE
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """The functions that were asked for."""
+        return tuple(device.address for device in self.devices if device.asked and device.mdev is None)
+
+    @property
+    def mdevs(self) -> tuple[Uuid, ...]:
+        return tuple(device.mdev for device in self.devices if device.mdev)
