@@ -1,0 +1,162 @@
+"""The options that ask for a claim, for the commands that share them, and the request that they make.
+
+May not access a host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import typer
+
+from vfioctl.console.options import completion
+from vfioctl.errors import BadSpec
+from vfioctl.inventory.api import suggest_devices, suggest_nodes
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.request import ClaimRequest
+    from vfioctl.inventory.model.values import Subject
+
+_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(B|[KMGT]iB|[KMGT]|)", re.ASCII)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="DEVICE",
+        help="This device: 0000:41:00.0, 41:00.0, gpu0, or the UUID of a mediated device. Repeat it for each.",
+        autocompletion=completion(suggest_devices),
+    ),
+]
+Vgpu = Annotated[str | None, typer.Option("--vgpu", metavar="TYPE[=K]", help="K new vGPUs of this type (1).")]
+OwnerName = Annotated[
+    str, typer.Option("--owner", metavar="OWNER", help="vm/NAME, pod/NAMESPACE/NAME/CONTAINER or user/NAME.")
+]
+Numa = Annotated[
+    str,
+    typer.Option(
+        "--numa",
+        metavar="same|N|any",
+        help="All devices of one NUMA node, of node N, or of as few nodes as there are.",
+        autocompletion=completion(suggest_nodes),
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help="A part of the GPU's name, 10de:2330, or an alias of config.toml."),
+]
+MemoryMin = Annotated[
+    str | None, typer.Option("--memory-min", metavar="SIZE", help="GPUs with at least so much memory, such as 40GiB.")
+]
+Cpus = Annotated[
+    int | None, typer.Option("--cpus", metavar="N", help="N CPUs of the devices' NUMA node, in whole cores.", min=1)
+]
+HugepageMemory = Annotated[
+    str | None,
+    typer.Option("--hugepages", metavar="SIZE", help="So much memory in free hugepages of that node, such as 64GiB."),
+]
+Ttl = Annotated[
+    str | None, typer.Option("--ttl", metavar="DURATION", help="After DURATION (10m, 2h) the claim may be released.")
+]
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the claim. Repeat it for each.")
+]
+NoBind = Annotated[bool, typer.Option("--no-bind", help="Leave the devices with their drivers.")]
+
+
+class Wish(NamedTuple):
+    """What the options ask for, as it was typed."""
+
+    gpus: int | None = None
+    devices: Sequence[str] = ()
+    vgpu: str | None = None
+    numa: str = "any"
+    model: str | None = None
+    memory_min: str | None = None
+    cpus: int | None = None
+    hugepages: str | None = None
+    ttl: str | None = None
+    labels: Sequence[str] = ()
+    bind: bool = True
+
+    def refuse_unclear(self) -> None:
+        """Raise BadSpec unless it asks for GPUs, devices or vGPUs: for exactly one of these."""
+        given = [bool(self.gpus), bool(self.devices), bool(self.vgpu)]
+        if sum(given) != 1:
+            what = "what is wanted was not said" if not any(given) else "only one of them can be asked for"
+            raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="say --gpus N, --device DEVICE or --vgpu TYPE")
+
+    def request(self, owner: str, devices: Sequence[Subject] = ()) -> ClaimRequest:
+        """Return the request. `devices`: what the names in `self.devices` mean. Raises BadSpec."""
+        from pydantic import ValidationError
+
+        from vfioctl.claims.model.request import ClaimRequest
+        from vfioctl.console.waiting import seconds_in
+        from vfioctl.core.value import first_problem
+
+        self.refuse_unclear()
+        kind, count = vgpu_in(self.vgpu)
+        try:
+            return ClaimRequest(
+                owner=owner,
+                devices=tuple(devices),
+                gpus=self.gpus or 0,
+                vgpu=kind,
+                vgpus=count,
+                numa=numa_in(self.numa),
+                model=self.model or "",
+                memory_min=size_in(self.memory_min),
+                cpus=self.cpus or 0,
+                hugepages=size_in(self.hugepages),
+                ttl=seconds_in(self.ttl) if self.ttl is not None else None,
+                labels=labels_in(self.labels),
+                bind=self.bind,
+            )
+        except ValidationError as error:
+            raise BadSpec(first_problem(error)) from None
+
+
+def size_in(text: str | None) -> int:
+    """Return the bytes in `40GiB`, `40G` or `512MiB`; 0 for None. All units are binary. Raises BadSpec."""
+    if text is None:
+        return 0
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise BadSpec(f"not a size: {text[:40]!r}", hint="write it as 40GiB or 512MiB")
+    unit = match[2].removesuffix("iB")
+    return int(float(match[1]) * 1024 ** [each.removesuffix("iB") for each in _UNITS].index(unit or "B"))
+
+
+def numa_in(text: str) -> Literal["any", "same"] | int:
+    """Return a node's number, `same` or `any`. Raises BadSpec."""
+    if text == "same":
+        return "same"
+    if text == "any":
+        return "any"
+    if re.fullmatch(r"[0-9]{1,4}", text, re.ASCII):
+        return int(text)
+    raise BadSpec(f"not a NUMA node: {text[:40]!r}", hint="write its number, same or any")
+
+
+def labels_in(texts: Sequence[str]) -> Mapping[str, str]:
+    """Return the labels of `KEY=VALUE`, ... Raises BadSpec."""
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise BadSpec(f"not a label: {text[:60]!r}", hint="write it as KEY=VALUE")
+        labels[key] = value
+    return labels
+
+
+def vgpu_in(text: str | None) -> tuple[str, int]:
+    """Return the type and the number of `TYPE[=K]`; no type and 1 for None. Raises BadSpec."""
+    kind, equals, number = (text or "").partition("=")
+    if equals and not re.fullmatch(r"[1-9][0-9]{0,3}", number, re.ASCII):
+        raise BadSpec(f"not a number of vGPUs: {number[:40]!r}", hint="write it as L40S-12Q=2")
+    return kind, int(number or 1)

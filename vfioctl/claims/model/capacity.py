@@ -1,0 +1,67 @@
+"""What a host has for claims: its devices, CPUs and hugepages, and what is not free of them. May not do I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from vfioctl.claims.model.settings import ClaimSettings
+from vfioctl.claims.model.taken import Taken
+from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.values import PciAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core: the online CPUs that share it, ascending."""
+
+    cpus: tuple[int, ...]
+    node: int
+    cache: int | None = None
+    """The L3 cache that it shares: the lowest of the CPUs that have it. None if there is none, or it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class HugepagePool:
+    """The hugepages of one size (bytes) on one node."""
+
+    node: int
+    size: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The CPUs of a host. `unknown`: facts that could not be read, and why."""
+
+    cores: tuple[Core, ...] = ()
+    """In the order of their first CPUs."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def by_node(self) -> Mapping[int, tuple[Core, ...]]:
+        nodes: dict[int, list[Core]] = {}
+        for core in self.cores:
+            nodes.setdefault(core.node, []).append(core)
+        return {node: tuple(cores) for node, cores in sorted(nodes.items())}
+
+    @cached_property
+    def core_of(self) -> Mapping[int, Core]:
+        return {cpu: core for core in self.cores for cpu in core.cpus}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """A host at one moment, with what claims and settings leave of it."""
+
+    inventory: Inventory
+    topology: Topology = field(default_factory=Topology)
+    hugepages: tuple[HugepagePool, ...] = ()
+    taken: Taken = field(default_factory=Taken)
+    settings: ClaimSettings = field(default_factory=ClaimSettings)
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    """CPUs to which running guests are pinned, each with the guest."""
+    peers: Mapping[PciAddress, frozenset[PciAddress]] = field(default_factory=dict)
+    """The GPUs that each GPU reaches over NVLink, as NVML tells."""
