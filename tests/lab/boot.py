@@ -31,6 +31,8 @@ START = Path(__file__).with_name("outside") / "start.sh"
 CANNOT_RUN = 3
 # the first writes into a folder that is thrown away, the second takes five emulated seconds to import
 FASTER = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+# QEMU 7.2 sometimes stops a processor for ever when it emulates one that runs a guest of its own; see l2.py
+ATTEMPTS = 2
 # of the whole run, kept for booting before the tests and for the evidence after them
 SECONDS_AROUND_TESTS = 60
 
@@ -72,12 +74,16 @@ def _run(found: requirements.Found, name: str, results: Path, deadline: float, p
     extras = [second_level.initramfs(CACHE, found.busybox), *modules.built(CACHE, found)]
     sources = disks.sources_disk(CACHE, REPO, extras)
     say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
-    _start_script(results, kernel, deadline, pytest or ([CAPTURE] if name != "lab" else []), name)
-    booted = time.time()
-    with disks.busy_disk(CACHE) as busy:
-        devices = topology.qemu_arguments(name, {"environment": environment, "sources": sources}, busy)
-        status = machine.run(found, devices, results, deadline)
-    _report(results, booted, status)
+    for attempt in range(ATTEMPTS):
+        _start_script(results, kernel, deadline, pytest or ([CAPTURE] if name != "lab" else []), name)
+        booted = time.time()
+        with disks.busy_disk(CACHE) as busy:
+            devices = topology.qemu_arguments(name, {"environment": environment, "sources": sources}, busy)
+            status = machine.run(found, devices, results, deadline)
+        _report(results, booted, status)
+        if status != machine.STALLED:
+            break
+        say(f"the emulated processor stalled{'' if attempt else ', so all tests run once more'}")
     return status
 
 
@@ -110,7 +116,7 @@ def _report(results: Path, booted: float, status: int) -> None:
     times = [(name, float(at) - booted) for at, name in (mark.split(" ", 1) for mark in marks)]
     times.append(("machine gone", time.time() - booted))
     say(", ".join(f"{name} at {at:.1f} s" for name, at in times))
-    if status in (machine.DEADLINE_PASSED, machine.NO_VERDICT):
+    if status in (machine.DEADLINE_PASSED, machine.NO_VERDICT, machine.STALLED):
         say(f"no verdict; the end of {results}/console.log:")
         for line in (results / "console.log").read_text(errors="replace").splitlines()[-10:]:
             say(line)

@@ -20,10 +20,17 @@ RESULTS_IN_LAB = "/run/lab/results"
 POWER_OFF_SECONDS = 15
 DEADLINE_PASSED = 124
 NO_VERDICT = 125
+STALLED = 126
+STALL = b"rcu_preempt kthread starved"
+"""What Linux says when an emulated processor does not run any more, or did not for a while."""
+SILENT_SECONDS = 180.0
+"""The longest that a machine may say nothing after that; the slowest test says nothing for about a minute."""
 
 
 def run(found: Found, devices: list[str], results: Path, seconds: float) -> int:
-    """Boots, streams the output, returns pytest's status (124: the deadline passed, 125: it never came to an end).
+    """Boots, streams the output, returns pytest's status.
+
+    Or 124: the deadline passed; 125: it never came to an end; 126: the emulated processor stalled.
 
     `devices` are QEMU's arguments. `results` holds `start.sh`, which the machine runs; the console is kept in
     `console.log` beside it.
@@ -40,16 +47,16 @@ def run(found: Found, devices: list[str], results: Path, seconds: float) -> int:
     assert machine.stderr
     with (results / "console.log").open("wb", buffering=0) as console:
         # pipes, since QEMU opens /proc/self/fd/1 anew and would truncate a plain file there
-        copiers = [_copy(machine.stdout, sys.stdout.buffer), _copy(machine.stderr, console)]
+        copiers = [_Copier(machine.stdout, sys.stdout.buffer), _Copier(machine.stderr, console)]
         try:
-            in_time = _wait(machine, results / "status", seconds)
+            ended = _wait(machine, results, seconds, copiers)
         finally:
             _kill_session(machine)
             for copier in copiers:
                 copier.join(timeout=5)
             machine.stdout.close()
             machine.stderr.close()
-    return _verdict(results / "status", in_time=in_time)
+    return _verdict(results / "status", otherwise=ended)
 
 
 def _command(found: Found, devices: list[str], results: Path) -> list[str]:
@@ -64,31 +71,40 @@ def _command(found: Found, devices: list[str], results: Path) -> list[str]:
     return [*command, f"--qemu-opts={shlex.join(devices)}"]
 
 
-def _copy(source: IO[bytes], sink: IO[bytes]) -> threading.Thread:
-    def copy() -> None:
-        while chunk := os.read(source.fileno(), 65536):
-            sink.write(chunk)
-            sink.flush()
+class _Copier(threading.Thread):
+    """Copies a stream to its end, and knows when it last said anything."""
 
-    thread = threading.Thread(target=copy, daemon=True)
-    thread.start()
-    return thread
+    def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._source, self._sink = source, sink
+        self.last = time.monotonic()
+        self.start()
+
+    def run(self) -> None:
+        while chunk := os.read(self._source.fileno(), 65536):
+            self.last = time.monotonic()
+            self._sink.write(chunk)
+            self._sink.flush()
 
 
-def _wait(machine: "subprocess.Popen[bytes]", status: Path, seconds: float) -> bool:
+def _wait(machine: "subprocess.Popen[bytes]", results: Path, seconds: float, copiers: list[_Copier]) -> int:
     deadline = time.monotonic() + seconds
     while machine.poll() is None:
-        if status.exists():
+        if (results / "status").exists():
             deadline = min(deadline, time.monotonic() + POWER_OFF_SECONDS)
             break
-        if time.monotonic() > deadline:
-            return False
+        now = time.monotonic()
+        if now > deadline:
+            return DEADLINE_PASSED
+        silent = now - max(copier.last for copier in copiers)
+        if silent > SILENT_SECONDS and STALL in (results / "console.log").read_bytes():
+            return STALLED
         time.sleep(0.1)
     try:
         machine.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         say("the machine did not power off after its tests and was ended")
-    return True
+    return NO_VERDICT
 
 
 def _kill_session(machine: "subprocess.Popen[bytes]") -> None:
@@ -97,7 +113,7 @@ def _kill_session(machine: "subprocess.Popen[bytes]") -> None:
     machine.wait()
 
 
-def _verdict(status: Path, *, in_time: bool) -> int:
+def _verdict(status: Path, *, otherwise: int) -> int:
     if status.exists() and (text := status.read_text().strip()):
         return int(text)
-    return NO_VERDICT if in_time else DEADLINE_PASSED
+    return otherwise
