@@ -22,6 +22,8 @@ MOST_TEXT = 16 << 20
 MOST_OF_SYSFS = 1 << 16
 """Attributes have at most a page, lists of CPUs a few. A damaged capture has files of any size."""
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
+_PART = 1 << 16
+"""A buffer of more would be mapped and unmapped again for each read."""
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -46,10 +48,11 @@ def read_bytes(path: str, most: int = MOST_TEXT) -> bytes:
 
 def read_up_to(fd: int, most: int) -> bytes:
     """At most the next `most` bytes: one read of a file of /proc returns a few pages."""
-    data = b""
-    while len(data) < most and (more := os.read(fd, min(1 << 20, most - len(data)))):
-        data += more
-    return data
+    parts, size = [], 0
+    while size < most and (part := os.read(fd, min(_PART, most - size))):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def read_directory(fd: int, wanted: Collection[str], links: Prefixes, read: Callable[[str, int], str]) -> Directory:
