@@ -2,11 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from vfioctl.claims.model.capacity import Capacity
-from vfioctl.claims.model.placement import Placement
+from vfioctl.claims.model.placement import Placement, Rejection
 from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.claims.placement.choice import Pool
+from vfioctl.claims.placement.failures import no_capacity, too_few
+from vfioctl.claims.placement.homes import UNKNOWN_NODE, node_of
+from vfioctl.claims.placement.quotas import over_quota
+from vfioctl.claims.placement.reasons import rejections, why_beside, why_these
+from vfioctl.claims.placement.refusals import refusal, refusal_of_mdev, refusals
+from vfioctl.claims.placement.rooms import Rooms
+from vfioctl.errors import BadSpec, UnknownDevice
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 
 
 def place(request: ClaimRequest, capacity: Capacity) -> Placement:
-    """Return what the claim gets. Raises NoCapacity with the reason for each device, UnknownDevice."""
-    raise NotImplementedError
+    """Return what the claim gets: the devices that it names, or so many GPUs. For vGPUs, see `place_beside`.
+
+    Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec.
+    """
+    if request.devices:
+        return _named(request, capacity)
+    if not request.gpus:
+        raise BadSpec("the request names no device and no number of GPUs")
+    return _chosen(request, capacity)
+
+
+def place_beside(parents: Sequence[PciAddress], request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return CPUs and hugepages for vGPUs on these cards, which others have chosen. Raises NoCapacity, UnknownDevice.
+
+    `devices` of the placement are the cards.
+    """
+    functions = [_function(capacity, parent) for parent in parents]
+    return _beside(request, capacity, parents, functions)
+
+
+def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
+    """Return why each GPU, without VFs, cannot be chosen for the request; GPUs that can be are left out.
+
+    For a request for vGPUs: why none may be created on it.
+    """
+    return refusals(request, capacity, candidates(capacity))
+
+
+def candidates(capacity: Capacity) -> Sequence[Function]:
+    """Return the GPUs that a number of GPUs may mean: all but VFs, in address order."""
+    return [gpu for gpu in capacity.inventory.gpus if not gpu.is_vf]
+
+
+# -- so many GPUs ----------------------------------------------------------------------------------------
+
+
+def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
+    gpus = candidates(capacity)
+    reasons = refusals(request, capacity, gpus)
+    free = tuple(gpu.address for gpu in gpus if gpu.address not in reasons)
+    if over := over_quota(request, capacity, request.gpus):
+        raise no_capacity(over, gpus, {**dict.fromkeys(free, over), **reasons})
+    pool = Pool(request, capacity, free)
+    chosen = pool.choice()
+    if chosen is None:
+        raise too_few(pool, gpus, reasons)
+    nodes = pool.used_nodes(chosen)
+    beside = pool.rooms.beside(nodes)
+    return Placement(
+        devices=chosen,
+        cpus=beside.cpus,
+        hugepages=beside.hugepages,
+        nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
+        why=(*why_these(pool, chosen), *why_beside(request, capacity, beside)),
+        others=rejections(pool, chosen, gpus, reasons),
+    )
+
+
+# -- these devices -----------------------------------------------------------------------------------
+
+
+def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
+    functions = {device: _of(capacity, device) for device in request.devices}
+    asked = [device for device in request.devices if isinstance(device, PciAddress)]
+    bad = []
+    for device, function in functions.items():
+        if isinstance(device, Uuid):
+            reason = refusal_of_mdev(device, function, capacity)
+        else:
+            reason = refusal(function, request, capacity, asked)
+        if reason:
+            bad.append(Rejection(device, function.title, reason))
+    if bad:
+        more = f", nor {len(bad) - 1} more" if bad[1:] else ""
+        raise no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
+    gpus = sum(functions[device].is_gpu for device in asked)
+    if over := over_quota(request, capacity, gpus):
+        raise no_capacity(over, (), {}, [Rejection(d, f.title, over) for d, f in functions.items()])
+    return _beside(request, capacity, request.devices, [*functions.values()])
+
+
+def _of(capacity: Capacity, device: Subject) -> Function:
+    """Return the function; the parent of a mediated device. Raises UnknownDevice."""
+    if isinstance(device, PciAddress):
+        return _function(capacity, device)
+    parent = next((each for each in capacity.inventory.functions if device in each.mdevs), None)
+    if parent is None:
+        raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
+    return parent
+
+
+def _function(capacity: Capacity, address: PciAddress) -> Function:
+    function = capacity.inventory.by_address.get(address)
+    if function is None:
+        raise UnknownDevice(f"there is no device {address} here", next_command="vfioctl inventory --all")
+    return function
+
+
+def _beside(
+    request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function]
+) -> Placement:
+    nodes: dict[int, int] = {}
+    for function in functions:
+        node = node_of(function, capacity)
+        number = UNKNOWN_NODE if node is None else node
+        nodes[number] = nodes.get(number, 0) + 1
+    nodes, rooms = dict(sorted(nodes.items())), Rooms(request, capacity)
+    if request.numa == "same" and len(nodes) > 1:
+        raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
+    if missing := rooms.missing(nodes):
+        raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {})
+    beside = rooms.beside(nodes)
+    return Placement(
+        devices=tuple(devices),
+        cpus=beside.cpus,
+        hugepages=beside.hugepages,
+        nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
+        why=why_beside(request, capacity, beside),
+    )

@@ -1,0 +1,77 @@
+"""The failure of a placement: what is missing, and why each device cannot be had. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vfioctl.claims.model.placement import Rejection, rejection_document
+from vfioctl.claims.placement.choice import Pool
+from vfioctl.claims.placement.homes import UNKNOWN_NODE
+from vfioctl.claims.placement.words import binary_size, counted
+from vfioctl.errors import NoCapacity, some_of
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.values import PciAddress
+
+_MOST_REASONS = 6
+"""The most reasons in a hint; all of them are in the error's facts."""
+
+
+def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, str]) -> NoCapacity:
+    """Return the failure of choosing a number of GPUs. `reasons`: why some of the GPUs cannot be chosen."""
+    request, free = pool.request, [gpu for gpu in pool.gpus if gpu not in pool.fabric]
+    many = counted(request.gpus, "GPU")
+    if len(pool.gpus) < request.gpus:
+        left = f"only {len(pool.gpus)}" if pool.gpus else "none"
+        return no_capacity(f"{many} cannot be chosen: {left} can be", gpus, reasons)
+    if len(free) < request.gpus:
+        why = f"no free partition has {many}"
+    elif request.numa == "same" and max(pool.used_nodes(free).values(), default=0) < request.gpus:
+        why = f"no NUMA node has {many} that can be chosen"
+    else:
+        why = f"no NUMA node has {many} and {_beside(pool)}"
+        if request.numa != "same":
+            why = why.replace("no NUMA node has", "no NUMA nodes have", 1)
+    found = {gpu: _free(pool, gpu) for gpu in pool.gpus}
+    return no_capacity(f"{many} cannot be chosen: {why}", gpus, {**found, **reasons})
+
+
+def _beside(pool: Pool) -> str:
+    request = pool.request
+    cpus = f"{counted(request.cpus, 'free CPU')}" if request.cpus else ""
+    pages = f"{binary_size(request.hugepages)} in free hugepages" if request.hugepages else ""
+    return " and ".join(filter(None, (cpus, pages)))
+
+
+def _free(pool: Pool, gpu: PciAddress) -> str:
+    """Return why a GPU that can be chosen does not help."""
+    node = pool.nodes[gpu]
+    name = "its NUMA node" if node == UNKNOWN_NODE else f"NUMA node {node}"
+    if gpu in pool.fabric:
+        return "it can be chosen, but only in a partition"
+    if missing := pool.rooms.missing({node: 1}):
+        return f"{name} has {missing}"
+    number = pool.used_nodes([each for each in pool.gpus if each not in pool.fabric])[node]
+    return f"it can be chosen, but {name} has only {number} such" if number < pool.request.gpus else "it can be chosen"
+
+
+def no_capacity(
+    message: str,
+    gpus: Iterable[Function],
+    reasons: Mapping[PciAddress, str],
+    rejections: Sequence[Rejection] = (),
+) -> NoCapacity:
+    """Return the error, with the reason for each device as facts, and the most frequent ones in its hint."""
+    told = [*rejections, *(Rejection(g.address, g.title, reasons[g.address]) for g in gpus if g.address in reasons)]
+    grouped: dict[str, list[str]] = {}
+    for each in told:
+        grouped.setdefault(each.reason, []).append(each.device)
+    lines = [f"{some_of(devices)}: {reason}" for reason, devices in grouped.items()]
+    more = [f"and {len(lines) - _MOST_REASONS} more reasons, which --json has"] if lines[_MOST_REASONS:] else []
+    facts = {"devices": [rejection_document(each) for each in told]}
+    shown = [] if len(lines) == 1 and reason_in(message, grouped) else [*lines[:_MOST_REASONS], *more]
+    return NoCapacity(message, hint="\n".join(shown), facts=facts)
+
+
+def reason_in(message: str, reasons: Iterable[str]) -> bool:
+    """Return whether the message has one of the reasons already."""
+    return any(reason in message for reason in reasons)

@@ -1,0 +1,29 @@
+"""Reads what a host has for claims. May not write."""
+
+from __future__ import annotations
+
+from vfioctl.claims.model.capacity import Capacity
+from vfioctl.claims.model.settings import ClaimSettings
+from vfioctl.claims.model.taken import Taken
+from vfioctl.claims.probe.hugepages import read_hugepages
+from vfioctl.claims.probe.pinned import read_pinned
+from vfioctl.claims.probe.topology import read_topology
+from vfioctl.inventory.model.functions import Inventory
+from vfioctl.kernel.protocol import Reader
+
+
+def read_capacity(kernel: Reader, inventory: Inventory, taken: Taken, settings: ClaimSettings) -> Capacity:
+    """Return the host's devices, CPUs and hugepages with what claims and settings take of them.
+
+    What cannot be read is not offered: a pool of hugepages, a CPU.
+    """
+    topology = read_topology(kernel, inventory.numa_nodes)
+    nodes = [{cpu for core in cores for cpu in core.cpus} for cores in topology.by_node.values()]
+    return Capacity(
+        inventory=inventory,
+        topology=topology,
+        hugepages=read_hugepages(kernel, [node.id for node in inventory.numa_nodes]),
+        taken=taken,
+        settings=settings,
+        pinned=read_pinned(kernel, nodes),
+    )
