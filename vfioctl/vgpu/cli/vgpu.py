@@ -1,7 +1,5 @@
 """`vfioctl vgpu types`, `list` and `show`. The other commands of `vfioctl vgpu` are in `change` and `restore`."""
 
-import sys
-from dataclasses import fields, is_dataclass
 from typing import Annotated
 
 import typer
@@ -10,7 +8,7 @@ from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import draw, emit_json_text, width
+from vfioctl.console.output import draw, emit_document, width
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli import change, restore
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
@@ -81,7 +79,7 @@ def types(
     asked = requested(cards, after or ())
     forecasts = tuple(remaining(card, asked[card.id]) for card in cards if card.id in asked)
     if as_json:
-        _emit_document(VgpuTypesDocument(cards, forecasts, found.warnings))
+        emit_document(VgpuTypesDocument(cards, forecasts, found.warnings))
         return
     from vfioctl.vgpu.render.listing import vgpu_types_page
 
@@ -110,7 +108,7 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
     cards = {card.id for card in cards_called(found, parent and api.parent_called(parent))}
     instances = tuple(vgpu for vgpu in found.instances if parent is None or vgpu.card in cards)
     if as_json:
-        _emit_document(VgpuListDocument(instances, found.warnings))
+        emit_document(VgpuListDocument(instances, found.warnings))
         return
     from vfioctl.vgpu.render.listing import vgpu_table
 
@@ -143,7 +141,7 @@ def show(
     found = api.vgpus()
     shown = instance_called(found, vgpu)
     if as_json:
-        _emit_document(shown)
+        emit_document(shown)
         return
     from vfioctl.vgpu.render.listing import vgpu_page
 
@@ -153,17 +151,3 @@ def show(
 
 change.add_to(app)
 restore.add_to(app)
-
-
-def _emit_document(document: object) -> None:
-    """Prints indented JSON on a terminal, compact JSON elsewhere, which is twice as fast for large hosts."""
-    import json
-
-    indent, separators = (2, None) if sys.stdout.isatty() else (None, (",", ":"))
-    emit_json_text(json.dumps(document, default=_plain, indent=indent, separators=separators, ensure_ascii=False))
-
-
-def _plain(value: object) -> dict[str, object]:
-    if not is_dataclass(value):
-        raise TypeError(f"not serializable as JSON: {value!r}")
-    return {field.name: getattr(value, field.name) for field in fields(value)}

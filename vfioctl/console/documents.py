@@ -1,0 +1,73 @@
+"""Writes documents, which are made of dataclasses, as JSON. May not choose what they hold.
+
+`json.dumps` takes twice as long for ten thousand functions: it calls back for each dataclass, and writes the names of
+its fields anew each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from json.encoder import encode_basestring as _string
+from operator import attrgetter
+from typing import Any
+
+_Writer = Callable[[Any], str]
+
+
+def document_text(document: object, *, indented: bool = False) -> str:
+    """Return the document as JSON. The `alias` in the metadata of a field is its name there."""
+    text = _text(document)
+    return json.dumps(json.loads(text), indent=2, ensure_ascii=False) if indented else text
+
+
+def _text(value: object) -> str:
+    return _WRITERS[type(value)](value)
+
+
+def _sequence(values: Iterable[object]) -> str:
+    return f"[{','.join([_WRITERS[type(value)](value) for value in values])}]"
+
+
+def _mapping(values: dict[object, object]) -> str:
+    return f"{{{','.join([f'{_string(str(key))}:{_text(value)}' for key, value in values.items()])}}}"
+
+
+def _writer(kind: type) -> _Writer:
+    """Return what writes the values of a class. Raises TypeError if they have no JSON form."""
+    if issubclass(kind, str):
+        return _string
+    if not is_dataclass(kind):
+        raise TypeError(f"not serializable as JSON: {kind.__name__}")
+    names = [_string(field.metadata.get("alias", field.name)) for field in fields(kind)]
+    form = f"{{{','.join(f'{name}:%s' for name in names)}}}"
+    # with the class as one more, because attrgetter returns a tuple only for several
+    read = attrgetter(*(field.name for field in fields(kind)), "__class__")
+
+    def write(document: object) -> str:
+        *values, _ = read(document)
+        return form % tuple(["null" if value is None else _WRITERS[type(value)](value) for value in values])
+
+    return write
+
+
+class _Writers(dict[type, _Writer]):
+    """What writes the values of a class, by the class."""
+
+    def __missing__(self, kind: type) -> _Writer:
+        self[kind] = made = _writer(kind)
+        return made
+
+
+_PLAIN: dict[type, _Writer] = {
+    bool: lambda value: "true" if value else "false",
+    int: repr,
+    float: repr,
+    str: _string,
+    type(None): lambda _: "null",
+    tuple: _sequence,
+    list: _sequence,
+    dict: _mapping,
+}
+_WRITERS = _Writers(_PLAIN)
