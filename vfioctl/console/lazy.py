@@ -9,6 +9,8 @@ import errno as errnos
 import importlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from enum import EnumType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
@@ -47,12 +49,13 @@ class Place(NamedTuple):
 
 
 # -- parameters ----------------------------------------------------------------------------------
-# typer validates every value with pydantic, even a missing one. A listing imports pydantic while its workers read the
-# host, so the parser must not import it earlier: plain text and missing values skip the validation.
+# typer validates every value with pydantic, even a missing one. A listing does without pydantic, whose import takes
+# longer than reading a small host: plain text, the names of an enumeration and missing values skip the validation.
 
 
 class _Option(TyperOption):
     def process_value(self, ctx: Any, value: Any) -> Any:
+        value = _member(self, value)
         return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -61,6 +64,7 @@ class _Option(TyperOption):
 
 class _Argument(TyperArgument):
     def process_value(self, ctx: Any, value: Any) -> Any:
+        value = _member(self, value)
         return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -75,13 +79,22 @@ def _harmless(items: list[Any]) -> list[Any]:
     return offered
 
 
+def _member(parameter: _Option | _Argument, value: object) -> object:
+    """The member of the parameter's enumeration that the value names; the value itself if it names none."""
+    kind: Any = parameter.type_descriptor.annotation
+    if isinstance(kind, EnumType):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
 def _needs_no_check(parameter: _Option | _Argument, value: object) -> bool:
     if value is None or value == ():
         return not parameter.required
     annotation = parameter.type_descriptor.annotation
     if parameter.multiple or parameter.nargs == -1:
         return annotation == list[str] and isinstance(value, list | tuple)
-    return annotation is str and isinstance(value, str)
+    return isinstance(value, annotation) if annotation is str or isinstance(annotation, EnumType) else False
 
 
 def _checked(parameter: _Option | _Argument, ctx: Any, value: Any) -> Any:
