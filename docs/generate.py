@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 from dataclasses import is_dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
 from vfioctl import errors
+from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.errors import VfioctlError
+from vfioctl.inventory.model import functions, groups
 from vfioctl.inventory.model.functions import InventoryDocument
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.vgpu.model import vgpu
@@ -23,17 +27,30 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
-def schema(model: type[InventoryDocument | Plan | JournalEntry | Holders]) -> str:
+def schema(model: type[Plan | JournalEntry | Holders]) -> str:
     """The schema of what is printed: every field with a default is there too."""
-    return json.dumps(model.model_json_schema(mode="serialization", by_alias=True), indent=2) + "\n"
+    _describe(marks, extra="forbid")
+    model.model_rebuild(force=True)
+    return _text(model.model_json_schema(mode="serialization", by_alias=True))
 
 
-def schema_of_dataclass(kind: type[Vgpu | VgpuListDocument | VgpuTypesDocument]) -> str:
+def schema_of_dataclass(kind: type[InventoryDocument | Vgpu | VgpuListDocument | VgpuTypesDocument]) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for each in vars(vgpu).values():
+    for module in (marks, functions, groups):
+        _describe(module, extra="forbid")
+    _describe(vgpu)
+    return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
+
+
+def _describe(module: ModuleType, *, extra: Literal["forbid"] | None = None) -> None:
+    config = ConfigDict(use_attribute_docstrings=True, extra=extra)
+    for each in vars(module).values():
         if isinstance(each, type) and is_dataclass(each):
-            setattr(each, "__pydantic_config__", ConfigDict(use_attribute_docstrings=True))  # noqa: B010 - it has none yet
-    return json.dumps(TypeAdapter(kind).json_schema(mode="serialization"), indent=2) + "\n"
+            setattr(each, "__pydantic_config__", config)  # noqa: B010 - it has none yet
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"
 
 
 def exit_codes(page: str) -> str:
@@ -68,7 +85,7 @@ def generated() -> dict[Path, str]:
     """Every generated file, with the content it should have."""
     page = REFERENCE / "exit-codes.md"
     return {
-        REFERENCE / "inventory.schema.json": schema(InventoryDocument),
+        REFERENCE / "inventory.schema.json": schema_of_dataclass(InventoryDocument),
         REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "plan.schema.json": schema(Plan),
         REFERENCE / "history-show.schema.json": schema(JournalEntry),

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
+from pydantic import TypeAdapter
 
 from vfioctl.core.change import Plan, Step
 from vfioctl.core.registry import Registry
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import Function, Group, Inventory, Iommu
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.groups import Group, Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree
@@ -220,7 +222,7 @@ def function(address: str, class_code: str = "030200", **facts: object) -> Funct
         "iommu_group": 1,
         "available_drivers": ("nvidia", "vfio-pci"),
     }
-    return Function.model_validate(known | facts)
+    return TypeAdapter(Function).validate_python(known | facts)
 
 
 def inventory_of(*functions: Function, iommu: Iommu | None = None, drivers: Sequence[str] = ("nvidia",)) -> Inventory:

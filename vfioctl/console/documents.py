@@ -35,9 +35,11 @@ def _mapping(values: dict[object, object]) -> str:
 
 
 def _writer(kind: type) -> _Writer:
-    """Return what writes the values of a class. Raises TypeError if they have no JSON form."""
+    """Return what writes the values of a class: their text if it defines one, or their fields. Raises TypeError."""
     if issubclass(kind, str):
         return _string
+    if "__str__" in vars(kind):
+        return lambda value: _string(str(value))
     if not is_dataclass(kind):
         raise TypeError(f"not serializable as JSON: {kind.__name__}")
     names = [_string(field.metadata.get("alias", field.name)) for field in fields(kind)]

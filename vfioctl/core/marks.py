@@ -1,4 +1,7 @@
-"""Marks: the ledger's record that a device is wedged or dead in this boot. Values only, no input or output."""
+"""Marks: the ledger's record that a device is wedged or dead in this boot. Values only, no input or output.
+
+May not import pydantic: listings show marks.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from vfioctl.core.value import Value
+from vfioctl.core.plain import plain
 
 if TYPE_CHECKING:  # listings without a ledger start faster without SQLite
     from vfioctl.core.published import MarkRow
@@ -21,14 +22,18 @@ class MarkKind(StrEnum):
     """The device does not answer any more."""
 
 
-class Mark(Value):
+@plain
+class Mark:
     """A record that a device is wedged or dead in this boot."""
 
-    address: str = Field(description="a PCI address, or the UUID of a mediated device")
+    address: str
+    """a PCI address, or the UUID of a mediated device"""
     kind: MarkKind
-    since: str = Field(description="ISO 8601, UTC")
+    since: str
+    """ISO 8601, UTC"""
     why: str
-    ticket: str = Field(default="", description="the write that was given up, as the kernel side knows it")
+    ticket: str = ""
+    """the write that was given up, as the kernel side knows it"""
 
 
 def marks_in(rows: Iterable[MarkRow]) -> Mapping[str, Mark]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,8 @@ from vfioctl.binding.plan.bind import plan_bind
 from vfioctl.core.change import CheckRequest, JournalState, Plan, Result
 from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, KernelRefused, NoIommu, VfioctlError
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import Function, Inventory, Iommu
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.groups import Iommu
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.simulated import rules
@@ -89,13 +92,13 @@ class TestWhatGoesAlong:
         assert after(planned(inventory_of(GPU, AUDIO), "0000:41:00.1")).keys() == {"0000:41:00.0", "0000:41:00.1"}
 
     def test_a_card_in_two_groups_brings_both(self) -> None:
-        audio = AUDIO.model_copy(update={"iommu_group": 13})
+        audio = replace(AUDIO, iommu_group=13)
         plan = planned(inventory_of(GPU, audio))
         assert after(plan).keys() == {"0000:41:00.0", "0000:41:00.1"}
         assert plan.checks == viable(12, 13)
 
     def test_a_stranger_in_the_companions_group_counts_too(self) -> None:
-        audio, disk = (each.model_copy(update={"iommu_group": 13}) for each in (AUDIO, DISK))
+        audio, disk = (replace(each, iommu_group=13) for each in (AUDIO, DISK))
         assert "0000:42:00.0" in refused(GroupNotViable, inventory_of(GPU, audio, disk)).message
 
     def test_functions_tied_by_device_links_are_one_card(self) -> None:
@@ -129,7 +132,7 @@ class TestWhatGoesAlong:
         assert "--with-group" in error.hint
 
     def test_a_bridge_whose_driver_does_its_own_dma_cannot_be_helped(self) -> None:
-        bridge = BRIDGE.model_copy(update={"driver": "shpchp"})
+        bridge = replace(BRIDGE, driver="shpchp")
         for wishes in ({}, {"with_group": True}):
             error = refused(GroupNotViable, inventory_of(bridge, GPU, AUDIO), **wishes)
             assert error.message == "IOMMU group 12 also holds 0000:40:01.0 (10de:2330, shpchp)"
@@ -138,7 +141,7 @@ class TestWhatGoesAlong:
 
     @pytest.mark.parametrize("driver", [None, "vfio-pci", "pci-stub", "pcieport", "mlx5_vfio_pci"])
     def test_a_stranger_that_does_no_harm_is_left_alone(self, driver: str | None) -> None:
-        host = inventory_of(GPU, AUDIO, DISK.model_copy(update={"driver": driver}))
+        host = inventory_of(GPU, AUDIO, replace(DISK, driver=driver))
         for wishes in ({}, {"with_group": True}):
             plan = planned(host, **wishes)
             assert "0000:42:00.0" not in after(plan)
@@ -158,9 +161,9 @@ class TestWhatGoesAlong:
         ],
     )
     def test_a_stranger_that_goes_along_is_looked_at_as_well(
-        self, kind: type[VfioctlError], facts: dict[str, object]
+        self, kind: type[VfioctlError], facts: dict[str, Any]
     ) -> None:
-        host = inventory_of(GPU, AUDIO, DISK.model_copy(update=facts))
+        host = inventory_of(GPU, AUDIO, replace(DISK, **facts))
         assert "0000:42:00.0" in refused(kind, host, with_group=True).message
 
     def test_the_plan_rests_on_every_function_concerned(self) -> None:
@@ -204,20 +207,20 @@ class TestTheDriver:
 
     def test_that_it_has_already_is_nothing_to_do(self) -> None:
         for override in ("vfio-pci", None):
-            there = {"driver": "vfio-pci", "driver_override": override}
-            plan = planned(inventory_of(*(each.model_copy(update=there) for each in (GPU, AUDIO))))
+            there = (replace(each, driver="vfio-pci", driver_override=override) for each in (GPU, AUDIO))
+            plan = planned(inventory_of(*there))
             assert plan.nothing_to_do
             assert (plan.changes, plan.checks) == ((), ())
             assert len(plan.facts) == 2
 
     def test_is_changed_from_one_vfio_driver_to_another_when_asked(self) -> None:
-        gpu = GPU.model_copy(update={"driver": "vfio-pci", "driver_override": "vfio-pci"})
+        gpu = replace(GPU, driver="vfio-pci", driver_override="vfio-pci")
         plan = planned(inventory_of(gpu), driver="nvgrace_gpu_vfio_pci")
         assert ("drivers/vfio-pci/unbind", "0000:41:00.0") in writes(plan)
         assert planned(inventory_of(gpu), driver="vfio_pci").nothing_to_do
 
     def test_is_taken_by_a_device_that_has_none(self) -> None:
-        plan = planned(inventory_of(GPU.model_copy(update={"driver": None})))
+        plan = planned(inventory_of(replace(GPU, driver=None)))
         assert writes(plan)[1:] == [
             ("devices/0000:41:00.0/driver_override", "vfio-pci"),
             ("drivers_probe", "0000:41:00.0"),
@@ -254,7 +257,7 @@ class TestWhatIsWrittenIsWhatThePlanShows:
         assert any(step.why == f"{registered} takes it" for step in plan.steps)
 
     def test_its_module_by_the_ids_too(self) -> None:
-        gpu = GPU.model_copy(update={"available_drivers": ("nvidia", self.VARIANT, "vfio-pci")})
+        gpu = replace(GPU, available_drivers=("nvidia", self.VARIANT, "vfio-pci"))
         plan = planned(inventory_of(gpu, drivers=(self.REGISTERED,)))
         assert self.overrides(plan) == [(self.REGISTERED, ())]
 
@@ -315,41 +318,41 @@ class TestRefusals:
         assert (error.message, error.hint) == ("this host has no IOMMU groups", "switched off in the firmware")
 
     def test_a_device_in_no_group_is_named(self) -> None:
-        groupless = [each.model_copy(update={"iommu_group": None}) for each in (GPU, AUDIO)]
+        groupless = [replace(each, iommu_group=None) for each in (GPU, AUDIO)]
         assert "0000:41:00.0 (10de:2330, nvidia) is in no" in refused(NoIommu, inventory_of(groupless[0])).message
         assert "0000:41:00.1 (10de:2330, snd_hda_intel) is" in refused(NoIommu, inventory_of(GPU, groupless[1])).message
 
     def test_the_boot_display_is_kept_unless_allowed(self) -> None:
-        gpu = GPU.model_copy(update={"boot_vga": True})
+        gpu = replace(GPU, boot_vga=True)
         error = refused(DeviceInUse, inventory_of(gpu, AUDIO), "0000:41:00.1")
         assert error.message.startswith("0000:41:00.0 (10de:2330, nvidia) is the boot display")
         assert "--allow-boot-vga" in error.hint
         assert after(planned(inventory_of(gpu, AUDIO), allow_boot_vga=True)).keys() == {"0000:41:00.0", "0000:41:00.1"}
-        there = gpu.model_copy(update={"driver": "vfio-pci", "driver_override": "vfio-pci"})
+        there = replace(gpu, driver="vfio-pci", driver_override="vfio-pci")
         assert planned(inventory_of(there)).nothing_to_do
 
     def test_a_physical_function_with_live_vfs_is_in_use(self) -> None:
         vfs = tuple(PciAddress(f"41:02.{n}") for n in range(6))
-        error = refused(DeviceInUse, inventory_of(GPU.model_copy(update={"virtfns": vfs})))
+        error = refused(DeviceInUse, inventory_of(replace(GPU, virtfns=vfs)))
         assert "has 6 live VFs: 0000:41:02.0, 0000:41:02.1, 0000:41:02.2, 0000:41:02.3" in error.message
         assert "vfioctl sriov off 0000:41:00.0" in error.hint
 
     @pytest.mark.parametrize("class_code", ["060400", "060000", "060401"])
     def test_a_bridge_is_no_endpoint(self, class_code: str) -> None:
-        bridge = BRIDGE.model_copy(update={"class_code": class_code, "class_name": "PCI bridge"})
+        bridge = replace(BRIDGE, class_code=class_code, class_name="PCI bridge")
         error = refused(BadSpec, inventory_of(bridge, GPU), "0000:40:01.0")
         assert error.message == "0000:40:01.0 (10de:2330, pcieport) is a PCI bridge, not an endpoint"
 
     @pytest.mark.parametrize("who", [GPU, AUDIO])
     def test_a_function_that_cannot_be_read_is_in_use(self, who: Function) -> None:
-        mute = who.model_copy(update={"unknown": {"driver_override": "no answer after 1 s"}})
+        mute = replace(who, unknown={"driver_override": "no answer after 1 s"})
         host = inventory_of(*(mute if each is who else each for each in (GPU, AUDIO)))
         error = refused(DeviceInUse, host)
         assert str(who.address) in error.message
         assert "no answer after 1 s" in error.message
 
     def test_a_function_of_which_something_else_is_unknown_can_be_bound(self) -> None:
-        assert after(planned(inventory_of(GPU.model_copy(update={"unknown": {"numa_node": "EIO"}}))))
+        assert after(planned(inventory_of(replace(GPU, unknown={"numa_node": "EIO"}))))
 
     @pytest.mark.parametrize("name", ["iommu-off", "iommu-firmware"])
     def test_on_a_host_with_the_iommu_off_the_hint_says_where(self, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def writes(plan: Plan) -> list[tuple[str, str]]:
 
 
 def with_methods(*methods: str) -> Function:
-    return GPU.model_copy(update={"reset_methods": methods})
+    return replace(GPU, reset_methods=methods)
 
 
 class TestMethods:
@@ -85,7 +86,7 @@ class TestMethods:
 
     def test_who_holds_it_is_asked_before(self) -> None:
         assert [step.action for step in planned(GPU, method="flr").steps] == ["unheld", "write"]
-        free = with_methods("flr").model_copy(update={"driver": None})
+        free = replace(with_methods("flr"), driver=None)
         assert [step.action for step in planned(free).steps] == ["unheld", "write"]
 
     def test_one_that_it_has_not_is_refused_and_those_that_it_has_are_named(self) -> None:
@@ -97,7 +98,7 @@ class TestMethods:
         assert "power" in refused(HostError, with_methods(), files=frozenset()).hint
 
     def test_a_kernel_that_names_none_chooses_by_itself(self) -> None:
-        older = with_methods().model_copy(update={"reset_unnamed": True})
+        older = replace(with_methods(), reset_unnamed=True)
         plan = planned(older)
         assert "leave out --method" in refused(BadSpec, older, method="flr").hint
         assert writes(plan) == [("0000:41:00.0/reset", "1")]
@@ -110,14 +111,14 @@ class TestMethods:
         assert "is a bridge" in refused(BadSpec, GPU, devices=(PORT,)).message
 
     def test_its_native_driver_is_not_told(self) -> None:
-        native = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None})
+        native = replace(GPU, driver="amdgpu", driver_override=None)
         assert (
             "amdgpu is not notified of the reset, and may lose 0000:41:00.0 until it is bound again"
             in planned(native).notes
         )
 
     def test_the_boot_display_is_refused(self) -> None:
-        shown = GPU.model_copy(update={"driver": "amdgpu", "driver_override": None, "boot_vga": True})
+        shown = replace(GPU, driver="amdgpu", driver_override=None, boot_vga=True)
         error = refused(DeviceInUse, shown)
         assert "boot display" in error.message
         assert error.next_command == "vfioctl bind 0000:41:00.0 --allow-boot-vga"
@@ -126,7 +127,7 @@ class TestMethods:
     @pytest.mark.parametrize(("mode", "refuses"), [(None, True), (True, True), (False, False)])
     def test_a_gpu_that_nvidia_keeps_open_is_refused(self, mode: bool | None, refuses: bool) -> None:
         said = Nvml(persistence_mode=mode)
-        native = GPU.model_copy(update={"driver": "nvidia", "driver_override": None, "nvml": said})
+        native = replace(GPU, driver="nvidia", driver_override=None, nvml=said)
         if refuses:
             error = refused(DeviceInUse, native)
             assert "persistence mode" in error.message
@@ -142,14 +143,14 @@ class TestTheBus:
         assert [c.during for c in plan.changes_of("reset method")] == ["bus"]
 
     def test_siblings_in_use_are_named_and_refuse_it(self) -> None:
-        busy = AUDIO.model_copy(update={"driver": "snd_hda_intel"})
+        busy = replace(AUDIO, driver="snd_hda_intel")
         error = refused(DeviceInUse, GPU, busy, method="bus")
         assert error.message.endswith("would also hit 0000:41:00.1 (10de:2330, snd_hda_intel)")
         assert error.facts == {"hit": ["0000:41:00.1"]}
 
     @pytest.mark.parametrize("driver", [None, "vfio-pci", "mlx5_vfio_pci"])
     def test_siblings_that_are_idle_are_reset_with_it_where_the_kernel_can(self, driver: str | None) -> None:
-        idle = AUDIO.model_copy(update={"driver": driver})
+        idle = replace(AUDIO, driver=driver)
         plan = planned(GPU, idle, method="bus")
         assert reset_by(plan) == f"{DEVICES}/{PORT}/reset_subordinate"
         assert [fact.subject for fact in plan.facts] == ["0000:41:00.0", "0000:41:00.1"]
@@ -235,8 +236,8 @@ class TestWhoIsInTheWay:
     @pytest.mark.parametrize(("kind", "error"), [(MarkKind.WEDGED, DeviceInUse), (MarkKind.DEAD, DeviceDead)])
     def test_a_marked_function_is_refused(self, kind: MarkKind, error: type[VfioctlError]) -> None:
         mark = Mark(address=GPU.address, kind=kind, since="2026-01-01", why="a test", ticket="")
-        refused(error, GPU.model_copy(update={"mark": mark}))
-        sibling = AUDIO.model_copy(update={"mark": mark})
+        refused(error, replace(GPU, mark=mark))
+        sibling = replace(AUDIO, mark=mark)
         refused(error, GPU, sibling, method="bus")
         assert reset_by(planned(GPU, sibling, method="flr")), "it is not touched"
 

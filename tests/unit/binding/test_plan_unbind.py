@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,13 +74,13 @@ class TestWithARecord:
         ]
 
     def test_its_module_is_loaded_again(self) -> None:
-        gpu = GPU.model_copy(update={"available_drivers": ("amdgpu", "vfio-pci")})
+        gpu = replace(GPU, available_drivers=("amdgpu", "vfio-pci"))
         assert planned(gpu, records={GPU.address: was("amdgpu")}).steps[0].target == "amdgpu"
 
     def test_a_module_with_another_name_than_its_driver_is_found(self) -> None:
-        usb = GPU.model_copy(update={"available_drivers": ("xhci_pci", "vfio-pci")})
+        usb = replace(GPU, available_drivers=("xhci_pci", "vfio-pci"))
         assert loaded(planned(usb, records={GPU.address: was("xhci_hcd")})) == ["xhci_pci"]
-        nobody = GPU.model_copy(update={"available_drivers": ("vfio-pci",)})
+        nobody = replace(GPU, available_drivers=("vfio-pci",))
         assert loaded(planned(nobody, records={GPU.address: was("odd")})) == ["odd"]
 
     def test_a_stranger_that_came_along_goes_back_too(self) -> None:
@@ -87,11 +88,11 @@ class TestWithARecord:
         assert after(planned(GPU, DISK, records=records)) == {str(a): binding for a, binding in records.items()}
 
     def test_one_without_a_driver_by_now_goes_back_too(self) -> None:
-        lost = GPU.model_copy(update={"driver": None})
+        lost = replace(GPU, driver=None)
         assert after(planned(lost, records=self.RECORDS)) == {"0000:41:00.0": was("nvidia")}
 
     def test_one_that_is_back_already_is_left_alone(self) -> None:
-        back = GPU.model_copy(update={"driver": "nvidia", "driver_override": None})
+        back = replace(GPU, driver="nvidia", driver_override=None)
         assert planned(back, records=self.RECORDS).nothing_to_do
 
 
@@ -108,34 +109,34 @@ class TestWithoutARecord:
         assert after(planned(GPU, DISK, with_group=True))["0000:42:00.0"] == CHOICE
 
     def test_a_function_on_its_own_driver_is_left_alone(self) -> None:
-        native = GPU.model_copy(update={"driver": "nvidia", "driver_override": None})
-        audio = AUDIO.model_copy(update={"driver": "snd_hda_intel", "driver_override": None})
+        native = replace(GPU, driver="nvidia", driver_override=None)
+        audio = replace(AUDIO, driver="snd_hda_intel", driver_override=None)
         assert planned(native, audio).nothing_to_do
 
     @pytest.mark.parametrize("override", [None, "vfio-pci"])
     def test_a_function_without_a_driver_is_offered_to_the_kernel(self, override: str | None) -> None:
-        plan = planned(GPU.model_copy(update={"driver": None, "driver_override": override}))
+        plan = planned(replace(GPU, driver=None, driver_override=override))
         assert after(plan) == {"0000:41:00.0": CHOICE}
         assert plan.steps[-1].target == "/sys/bus/pci/drivers_probe"
 
     def test_a_function_that_nobody_drives_is_left_alone(self) -> None:
-        alone = GPU.model_copy(update={"driver": None, "driver_override": None, "available_drivers": ("vfio-pci",)})
+        alone = replace(GPU, driver=None, driver_override=None, available_drivers=("vfio-pci",))
         assert planned(alone).nothing_to_do
 
     def test_a_companion_without_a_driver_is_left_alone(self) -> None:
-        plan = planned(GPU, AUDIO.model_copy(update={"driver": None, "driver_override": None}))
+        plan = planned(GPU, replace(AUDIO, driver=None, driver_override=None))
         assert after(plan).keys() == {"0000:41:00.0"}
 
 
 class TestToADriver:
     def test_the_devices_asked_for_get_it_and_their_companions_their_own(self) -> None:
-        gpu = GPU.model_copy(update={"available_drivers": ("nvidia", "nouveau", "vfio-pci")})
+        gpu = replace(GPU, available_drivers=("nvidia", "nouveau", "vfio-pci"))
         plan = planned(gpu, AUDIO, records={AUDIO.address: was("snd_hda_intel")}, driver="nouveau")
         assert after(plan) == {"0000:41:00.0": was("nouveau"), "0000:41:00.1": was("snd_hda_intel")}
         assert loaded(plan) == ["nouveau"]
 
     def test_one_native_driver_can_be_changed_for_another(self) -> None:
-        gpu = GPU.model_copy(update={"driver": "nouveau", "driver_override": None})
+        gpu = replace(GPU, driver="nouveau", driver_override=None)
         plan = planned(gpu, driver="nvidia")
         assert after(plan) == {"0000:41:00.0": was("nvidia")}
         assert planned(gpu, driver="nouveau").nothing_to_do
@@ -149,11 +150,11 @@ class TestToADriver:
             planned(GPU, driver="../x")
 
     def test_the_boot_display_in_use_keeps_its_driver(self) -> None:
-        shown = GPU.model_copy(update={"driver": "nvidia", "driver_override": None, "boot_vga": True})
-        shown = shown.model_copy(update={"available_drivers": ("nvidia", "nouveau", "vfio-pci")})
+        shown = replace(GPU, driver="nvidia", driver_override=None, boot_vga=True)
+        shown = replace(shown, available_drivers=("nvidia", "nouveau", "vfio-pci"))
         assert "boot display and in use" in refused(DeviceInUse, shown, driver="nouveau").message
         assert planned(shown).nothing_to_do
-        dark = GPU.model_copy(update={"boot_vga": True})
+        dark = replace(GPU, boot_vga=True)
         assert after(planned(dark, driver="nvidia")) == {"0000:41:00.0": was("nvidia")}
 
 
@@ -162,7 +163,7 @@ class TestRefusals:
         assert "not an endpoint" in refused(BadSpec, function("41:00.0", "060400")).message
 
     def test_a_function_that_cannot_be_read_is_in_use(self) -> None:
-        mute = GPU.model_copy(update={"unknown": {"driver_override": "EIO"}})
+        mute = replace(GPU, unknown={"driver_override": "EIO"})
         assert "cannot be read: EIO" in refused(DeviceInUse, mute).message
 
 
@@ -189,7 +190,7 @@ class TestSettings:
         assert not planned(GPU, DISK, settings=(other,)).changes_of("persistence")
 
     def test_none_where_no_device_moves(self) -> None:
-        back = GPU.model_copy(update={"driver": "nvidia", "driver_override": None})
+        back = replace(GPU, driver="nvidia", driver_override=None)
         assert planned(back, settings=(self.MODE,)).nothing_to_do
 
 
@@ -200,7 +201,7 @@ class TestWhatIsWrittenIsWhatThePlanShows:
         assert [step.value for step in plan.steps if step.action == "override"] == ["snd_hda_intel", "\n"]
 
     def test_all_spellings_are_listed_of_one_that_is_not_registered(self) -> None:
-        gpu = GPU.model_copy(update={"available_drivers": ("i2c_nvidia_gpu", "vfio-pci")})
+        gpu = replace(GPU, available_drivers=("i2c_nvidia_gpu", "vfio-pci"))
         plan = planned(gpu, driver="i2c_nvidia-gpu")
         aims = [(step.value, step.alternatives) for step in plan.steps if step.action == "override"]
         assert aims == [("i2c_nvidia-gpu", ("i2c-nvidia-gpu", "i2c_nvidia_gpu")), ("\n", ())]

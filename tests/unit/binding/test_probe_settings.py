@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -58,7 +59,7 @@ class TestOfAFunction:
     def test_a_vf_has_no_mode_of_its_own(self) -> None:
         kernel = Simulated(copy(original("mi300x")), "")
         vf = next(f for f in read_inventory(kernel).functions if f.is_vf)
-        native = vf.model_copy(update={"driver": "nvidia"})
+        native = replace(vf, driver="nvidia")
         assert "persistence" not in {each.kind for each in read_settings(kernel, [native])}
 
     def test_a_mode_that_nvml_does_not_tell_is_unknown(self, kernel: Simulated) -> None:

@@ -329,24 +329,24 @@ class TestWarnings:
         assert told(self.FINE, *dark) == [
             "0000:41:00.0 goes dark: it shows the text console (vtcon1, efi-framebuffer.0)"
         ]
-        boot = self.FINE.model_copy(update={"boot_vga": True})
+        boot = replace(self.FINE, boot_vga=True)
         assert told(boot) == ["0000:41:00.0 goes dark: it shows the boot messages and the text console"]
 
     def test_what_cannot_be_reset_keeps_what_is_in_it(self) -> None:
-        stubborn = self.FINE.model_copy(update={"reset_methods": ()})
+        stubborn = replace(self.FINE, reset_methods=())
         assert told(stubborn) == ["0000:41:00.0 cannot be reset: what one guest leaves in it, the next one finds"]
-        assert told(stubborn.model_copy(update={"class_code": "040300"})) == []
-        assert told(stubborn.model_copy(update={"unknown": {"reset_method": "EIO"}})) == []
+        assert told(replace(stubborn, class_code="040300")) == []
+        assert told(replace(stubborn, unknown={"reset_method": "EIO"})) == []
 
     def test_a_kernel_that_names_no_methods_may_reset_it_all_the_same(self) -> None:
-        assert told(self.FINE.model_copy(update={"reset_methods": (), "reset_unnamed": True})) == []
+        assert told(replace(self.FINE, reset_methods=(), reset_unnamed=True)) == []
 
     def test_a_mode_that_was_unknown_is_not_put_back(self) -> None:
         unknown = setting("persistence", before="unknown", after="0")
         assert told(self.FINE, unknown) == [
             "the persistence mode of 0000:41:00.0 is unknown: unbind does not put it back"
         ]
-        lost = self.FINE.model_copy(update={"unknown": {"nvml": "the GPU is lost"}})
+        lost = replace(self.FINE, unknown={"nvml": "the GPU is lost"})
         assert told(lost, unknown) == [
             "the persistence mode of 0000:41:00.0 is unknown (the GPU is lost): unbind does not put it back"
         ]
@@ -359,7 +359,7 @@ class TestWarnings:
 
     @pytest.mark.parametrize("asleep", [True, False, None])
     def test_what_sleeps_deeply_is_kept_awake(self, asleep: bool | None) -> None:
-        found = told(self.FINE.model_copy(update={"power_state": "D3cold"}), asleep=asleep)
+        found = told(replace(self.FINE, power_state="D3cold"), asleep=asleep)
         assert any("power/control is set to on" in text for text in found) == (asleep is not False)
 
 

@@ -10,7 +10,9 @@ import stat
 import struct
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -203,9 +205,9 @@ class Asked(Recorded):
         path = f"/sys/bus/pci/devices/{address}/config"
         return super().config(address) if self._header is None else answered(path, self._header)
 
-    def device(self, **facts: object) -> Function:
+    def device(self, **facts: Any) -> Function:
         found = read_inventory(self).by_address[PciAddress(GPU)]
-        return found.model_copy(update=facts)
+        return replace(found, **facts)
 
 
 def answered(path: str, answer: bytes | str) -> bytes:

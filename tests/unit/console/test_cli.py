@@ -19,6 +19,7 @@ from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from vfioctl.app import main, places
 from vfioctl.console.lazy import LazyGroup, built
+from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import KernelRefused, VfioctlError
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.session import Session
@@ -61,13 +62,32 @@ class TestTable:
         assert not modules & {place.module for place in COMMANDS.values()}
         assert not modules & {"pydantic", "vfioctl.host", "vfioctl.session", "vfioctl.core.change"}
 
-    def test_json_needs_no_rich(self) -> None:
-        program = (
-            "import sys; from vfioctl.app import main; main(['inventory', '--host', 'laptop', '--json']); "
-            "print('rich' in sys.modules)"
-        )
+    @pytest.mark.parametrize("ledger", ["none", "in use"])
+    @pytest.mark.parametrize(
+        ("line", "unneeded"),
+        [
+            ("inventory --json --all", {"rich"}),
+            ("inventory --format json gpu0 --log-level warning", {"rich"}),
+            ("inventory --all", set()),
+            ("inventory --tree", set()),
+            ("inventory --driver nvidia --numa 0 --ready --format csv", set()),
+            ("show gpu0", set()),
+            ("show gpu0 --json", {"rich"}),
+        ],
+    )
+    def test_a_listing_needs_no_pydantic(self, tmp_path: Path, line: str, unneeded: set[str], ledger: str) -> None:
+        file = tmp_path / "ledger.db"
+        if ledger == "in use":
+            session = Session.recorded("hgx8", file)
+            mark = Mark(address="0000:1b:00.0", kind=MarkKind.WEDGED, since="2026-01-01T00:00:00Z", why="it hangs")
+            session.journal.mark([mark], boot_id=session.boot_id)
+        words = [*line.split(), "--host", "hgx8", "--ledger", str(file)]
+        program = f"import sys; from vfioctl.app import main; print(main({words!r}), *sys.modules)"
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "False"
+        code, *modules = done.stdout.splitlines()[-1].split()
+        assert code == "0"
+        assert not {"pydantic", "pydantic_core", *unneeded} & {*modules}
+        assert ("sqlite3" in modules) == (ledger == "in use")
 
     @pytest.mark.parametrize(
         ("line", "begins"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfioctl.console.documents import document_text
+from vfioctl.inventory.model.values import CpuSet
 
 
 class Colour(StrEnum):
@@ -49,6 +50,7 @@ def test_the_text_is_that_of_an_object_with_the_fields(kind: str, value: object)
     ("value", "text"),
     [
         (Colour.RED, '"red"'),
+        (CpuSet((0, 1, 2, 8)), '"0-2,8"'),
         ((), "[]"),
         ({}, "{}"),
         ((Single(1), Single(2)), '[{"value":1},{"value":2}]'),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import TypeAdapter
 from rich.console import Console, RenderableType
 from rich.console import Group as Stack
 
@@ -23,15 +24,9 @@ from vfioctl.core.change import Change, CheckRequest, Draft, Fact, Intent, Journ
 from vfioctl.core.registry import Parts, Registry
 from vfioctl.core.resource import Description, FileResource
 from vfioctl.errors import some_of
-from vfioctl.inventory.model.functions import (
-    Blocker,
-    Function,
-    Group,
-    Inventory,
-    Link,
-    ProbeWarning,
-)
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.functions import Function, Inventory, Link, ProbeWarning
+from vfioctl.inventory.model.groups import Blocker, Group, Iommu, NumaNode
+from vfioctl.inventory.model.values import CpuSet, PciAddress, Uuid
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.listing import inventory_table
@@ -60,23 +55,21 @@ def function(address: PciAddress, **facts: object) -> Function:
         "subsystem_vendor_id": "10de",
         "subsystem_device_id": "157e",
     }
-    return Function.model_validate(known | facts)
+    return TypeAdapter(Function).validate_python(known | facts)
 
 
 def group(number: int, *members: PciAddress, blockers: Iterable[tuple[PciAddress, str]] = ()) -> Group:
     named = tuple(Blocker(address=address, driver=driver) for address, driver in blockers)
-    return Group.model_validate({"id": number, "members": members, "viable": not named, "blockers": named})
+    return Group(id=number, members=members, viable=not named, blockers=named)
 
 
 def host(*functions: Function, groups: Iterable[Group] = (), warnings: Iterable[ProbeWarning] = ()) -> Inventory:
-    return Inventory.model_validate(
-        {
-            "functions": functions,
-            "groups": tuple(groups),
-            "numa_nodes": [{"id": 0, "cpus": "0-3,8", "memory_bytes": 1536 << 20}],
-            "iommu": {"kind": "intel-vt-d", "translating": True},
-            "warnings": tuple(warnings),
-        }
+    return Inventory(
+        functions=functions,
+        groups=tuple(groups),
+        numa_nodes=(NumaNode(id=0, cpus=CpuSet((0, 1, 2, 3, 8)), memory_bytes=1536 << 20),),
+        iommu=Iommu(kind="intel-vt-d", translating=True),
+        warnings=tuple(warnings),
     )
 
 

@@ -14,7 +14,8 @@ from tests.unit.conftest import Run
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.probe import scan
+from vfioctl.inventory.probe import inventory, scan
+from vfioctl.inventory.probe.function import function_of
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.inventory.probe.pci import read_everything
 from vfioctl.kernel.places import DEFINITIONS
@@ -62,14 +63,12 @@ def test_a_function_whose_files_cannot_be_understood_costs_itself(
 def test_a_function_whose_values_cannot_be_computed_costs_itself(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    genuine = Function.model_validate
-
     def failing(facts: dict[str, Any]) -> Function:
         if facts["address"] == ONE:
             raise error
-        return genuine(facts)
+        return function_of(facts)
 
-    monkeypatch.setattr(Function, "model_validate", failing)
+    monkeypatch.setattr(inventory, "function_of", failing)
     found = read_inventory(Recorded(original("workstation"), ""))
     assert ONE not in found.by_address
     assert len(found.by_address) > 3

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from tests.hosts.machines import NAMES, copy, function, inventory_of, original, unhurried
 from tests.unit.conftest import Run
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.plan.bind import plan_bind
+from vfioctl.console.documents import document_text
 from vfioctl.errors import GroupNotViable, KernelRefused, Stuck
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, InventoryDocument, Link, Nvml
@@ -89,11 +92,18 @@ class TestAttributes:
             ("sriov_totalvfs", "-5"),
             ("sriov_totalvfs", "65536"),
             ("resource", "0x00000000f1000000 0x00000000f0ffffff 0x0000000000040200"),
+            ("resource", "0x00000000f1000000 0x100000000f0ffffff 0x0000000000040200"),
+            ("resource", f"0x0 0x{'f' * 5000} 0x0000000000040200"),
         ],
     )
     def test_a_number_out_of_range_costs_that_fact_and_says_so(self, attribute: str, text: str) -> None:
         gpu = with_text(attribute, text)
         assert gpu.unknown == {attribute: f"unexpected text {text[:40]!r}"}
+
+    def test_a_link_to_what_is_no_function_costs_that_fact(self) -> None:
+        tree = spoilt()
+        tree.put_link(f"{device(tree)}/physfn", "../0000:00:3f.0")
+        assert read(tree).by_address[GPU].unknown == {"physfn": "unexpected target '../0000:00:3f.0'"}
 
     @pytest.mark.parametrize(
         "attribute", ["numa_node", "resource", "boot_vga", "power_state", "d3cold_allowed", "reset_method"]
@@ -332,8 +342,8 @@ def test_a_bundled_host_is_read_without_a_complaint(name: str) -> None:
     assert found.warnings == ()
     assert [f.unknown for f in found.functions if f.unknown] == []
     document = found.document(everything=True)
-    assert InventoryDocument.model_validate_json(document.model_dump_json()) == document
-    assert Inventory.model_validate_json(found.model_dump_json()) == found
+    assert TypeAdapter(InventoryDocument).validate_json(document_text(document)) == document
+    assert TypeAdapter(Inventory).validate_json(document_text(found)) == found
     named = {function.iommu_group for function in found.functions if function.iommu_group is not None}
     assert [group.id for group in found.groups] == sorted(named)
     for group in found.groups:
@@ -560,7 +570,7 @@ def test_no_text_of_an_attribute_costs_the_function(texts: dict[str, str]) -> No
         tree.put(f"{home}/{name}", text)
     found = read(tree)
     assert len(found.functions) == len(read(spoilt("iommu-firmware")).functions)
-    assert found.model_dump_json()
+    assert document_text(found)
 
 
 # -- NUMA nodes ------------------------------------------------------------------------------------------
@@ -743,10 +753,10 @@ class TestInventory:
     def test_a_function_is_called_by_the_best_name_there_is(self) -> None:
         one = function("01:00.0")
         assert one.title == "10de:2330"
-        one = one.model_copy(update={"device_name": "GH100"})
+        one = replace(one, device_name="GH100")
         assert one.title == "GH100"
-        assert one.model_copy(update={"nvml": Nvml(name="NVIDIA H100")}).title == "NVIDIA H100"
-        assert one.model_copy(update={"nvml": Nvml()}).title == "GH100"
+        assert replace(one, nvml=Nvml(name="NVIDIA H100")).title == "NVIDIA H100"
+        assert replace(one, nvml=Nvml()).title == "GH100"
 
     def test_a_virtual_function_is_never_of_a_card(self) -> None:
         pf, vf = function("01:00.0", virtfns=("01:00.1",)), function("01:00.1", physfn="01:00.0")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, written
+from vfioctl.console.documents import document_text
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.probe.inventory import read_inventory
@@ -43,7 +44,7 @@ def retaken(tree: Tree) -> Tree:
 
 def listing(tree: Tree) -> str:
     """The inventory, with the UUIDs of vGPUs numbered: a snapshot replaces them."""
-    text = read_inventory(Recorded(tree, "")).document(everything=True).model_dump_json()
+    text = document_text(read_inventory(Recorded(tree, "")).document(everything=True))
     numbers: dict[str, str] = {}
     return re.sub(UUID_FORM, lambda found: numbers.setdefault(found[0], str(len(numbers))), text)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.hosts.machines import HOSTS, REGISTRY, copy, original, unhurried
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
 from vfioctl.binding.plan.bind import plan_bind, plan_unbind
+from vfioctl.console.documents import document_text
 from vfioctl.core.change import VERSION
 from vfioctl.errors import BadDocument, VfioctlError
 from vfioctl.host import Host
@@ -35,7 +36,7 @@ ODD = st.text(max_size=12) | st.sampled_from(
 def put_to_use(tree: Tree) -> None:
     """All that can be done with a host: listed, recorded, planned for and simulated."""
     inventory = read_inventory(Recorded(tree, ""))
-    assert inventory.document(everything=True).model_dump_json()
+    assert document_text(inventory.document(everything=True))
     assert form(capture(Recorded(tree, ""))[0])
     for gpu in inventory.gpus:
         bind = BindIntent(devices=(gpu.address,), with_group=True, allow_boot_vga=True)

@@ -13,6 +13,7 @@ import pytest
 
 from tests import hostile
 from tests.conftest import memory, no_descriptor_left_open
+from vfioctl.console.documents import document_text
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.host import Host
 from vfioctl.kernel.captured import inside
@@ -94,7 +95,7 @@ def test_a_snapshot_and_a_listing_of_a_hostile_capture_hold_nothing_from_outside
     host = Host.at(root)
     with hostile.flipping(root, (device, f"{device}/driver_override")):
         for _ in range(20):
-            assert hostile.SECRET not in host.inventory().document(everything=True).model_dump_json()
+            assert hostile.SECRET not in document_text(host.inventory().document(everything=True))
             assert hostile.SECRET not in host.snapshot()[0]
 
 

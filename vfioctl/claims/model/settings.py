@@ -59,7 +59,7 @@ class ClaimSettings(Value):
     """The settings of claims. Nothing is reserved, limited or divided unless a setting says so."""
 
     reserved: tuple[Device, ...] = Field(default=(), description="devices that no claim gets")
-    reserved_cpus: CpuSet = Field(default=(), description="CPUs that no claim gets")
+    reserved_cpus: CpuSet = Field(default=CpuSet(), description="CPUs that no claim gets")
     housekeeping_cpus: CpuSet | None = Field(
         default=None, description="CPUs that stay with the host; the first core of each node, if not set"
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from vfioctl.claims.model.capacity import Core, Topology
 from vfioctl.errors import BadSpec, KernelRefused
-from vfioctl.inventory.model.functions import NumaNode
+from vfioctl.inventory.model.groups import NumaNode
 from vfioctl.inventory.model.values import format_cpu_list, parse_cpu_list
 from vfioctl.kernel.protocol import FileReader
 

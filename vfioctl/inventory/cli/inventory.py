@@ -1,7 +1,6 @@
 """`vfioctl inventory`: shows the host's GPUs as a table, a tree, CSV or JSON. May not add behaviour to the api."""
 
 import gc
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,7 +10,7 @@ from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, completion, device_argument
-from vfioctl.console.output import UNLIMITED, clear, draw, emit_csv, emit_json_text, say, width
+from vfioctl.console.output import UNLIMITED, clear, draw, emit_csv, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import InventoryApi, suggest_columns, suggest_devices, suggest_drivers, suggest_nodes
@@ -146,9 +145,7 @@ def _show(found: "Inventory", filters: Filters, form: _Form) -> None:
     if shown == ():
         say(f"No device matches {filters.words}.")
     if form.format is Format.JSON:
-        # compact JSON with many functions: half the time and space
-        document = found.document(everything=form.everything, shown=shown)
-        emit_json_text(document.model_dump_json(indent=2 if sys.stdout.isatty() else None))
+        emit_document(found.document(everything=form.everything, shown=shown))
     elif shown is not None or form.is_flat:
         _show_list(found, shown if shown is not None else matching(found, filters, everything=form.everything), form)
     else:

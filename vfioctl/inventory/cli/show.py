@@ -8,7 +8,7 @@ from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, device_argument
-from vfioctl.console.output import draw, emit_json_text, width
+from vfioctl.console.output import draw, emit_document, width
 from vfioctl.inventory.api import InventoryApi, suggest_devices
 
 app = typer.Typer(add_completion=False)
@@ -35,7 +35,7 @@ def show(
     tell_unfinished(session, damage=True)
     (address,) = api.chosen(found, [device])
     if as_json:
-        emit_json_text(found.by_address[address].model_dump_json(indent=2))
+        emit_document(found.by_address[address], indented=True)
         return
     from vfioctl.inventory.render.function import function_page
 

@@ -1,33 +1,39 @@
-"""The devices of a host: functions, groups, cards, NUMA nodes, and the look-ups between them.
+"""The devices of a host: its functions, and the look-ups between them, their groups and cards.
 
-May not do input or output. Facts that could not be read are None, and `unknown` says why.
+May not do input or output. Facts that could not be read are None, and `unknown` says why. These are plain dataclasses,
+because a listing takes less time than importing pydantic and building its models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from pydantic import Field
-
 from vfioctl.core.marks import Mark
-from vfioctl.core.value import Value
-from vfioctl.inventory.model.values import CpuSet, PciAddress, Uuid
+from vfioctl.core.plain import plain
+from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
+from vfioctl.inventory.model.values import PciAddress, Uuid
 
 MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
 """Drivers, besides VFIO variants, that keep a group viable for a guest (`driver_managed_dma`, Linux 5.19)."""
 
 
-class Bar(Value):
+@plain
+class Bar:
     """One base address region. Source: the `resource` attribute, flags in linux/ioport.h."""
 
-    index: int = Field(description="0 to 5; 6 is the expansion ROM")
-    size: int = Field(description="bytes")
-    kind: str = Field(description="io, mem32 or mem64")
+    index: int
+    """0 to 5; 6 is the expansion ROM"""
+    size: int
+    """bytes"""
+    kind: str
+    """io, mem32 or mem64"""
     prefetchable: bool
 
 
-class Link(Value):
+@plain
+class Link:
     """The PCIe link. Speeds in GT/s, widths in lanes."""
 
     speed: float | None
@@ -36,7 +42,8 @@ class Link(Value):
     max_width: int | None
 
 
-class Nvml(Value):
+@plain
+class Nvml:
     """Facts about a GPU that the NVIDIA driver reports through NVML."""
 
     name: str | None = None
@@ -47,7 +54,8 @@ class Nvml(Value):
     mig_mode: bool | None = None
 
 
-class Function(Value):
+@plain
+class Function:
     """One PCI function. Ids are four lower-case hexadecimal digits."""
 
     address: PciAddress
@@ -58,37 +66,51 @@ class Function(Value):
     vendor_name: str | None = None
     device_name: str | None = None
     subsystem_name: str | None = None
-    class_code: str = Field(alias="class", description="six hexadecimal digits: class, subclass, interface")
+    class_code: str = field(metadata={"alias": "class"})
+    """six hexadecimal digits: class, subclass, interface"""
     class_name: str | None = None
     driver: str | None = None
     driver_override: str | None = None
-    available_drivers: tuple[str, ...] = Field((), description="from modules.alias, the VFIO variants last")
+    available_drivers: tuple[str, ...] = ()
+    """from modules.alias, the VFIO variants last"""
     iommu_group: int | None = None
-    numa_node: int | None = Field(None, description="None when the firmware did not say (-1)")
+    numa_node: int | None = None
+    """None when the firmware did not say (-1)"""
     bars: tuple[Bar, ...] = ()
-    prefetchable_64: int = Field(0, description="bytes of 64-bit prefetchable space in all BARs")
+    prefetchable_64: int = 0
+    """bytes of 64-bit prefetchable space in all BARs"""
     link: Link | None = None
     power_state: str | None = None
     d3cold_allowed: bool | None = None
     reset_methods: tuple[str, ...] = ()
-    reset_unnamed: bool = Field(default=False, description="a kernel before 5.15 names no methods")
+    reset_unnamed: bool = False
+    """a kernel before 5.15 names no methods"""
     boot_vga: bool = False
-    physfn: PciAddress | None = Field(None, description="the PF, for a VF")
-    virtfns: tuple[PciAddress, ...] = Field((), description="the live VFs, for a PF")
+    physfn: PciAddress | None = None
+    """the PF, for a VF"""
+    virtfns: tuple[PciAddress, ...] = ()
+    """the live VFs, for a PF"""
     sriov_totalvfs: int | None = None
-    mdevs: tuple[Uuid, ...] = Field((), description="the mediated devices on it")
-    vgpu_type: str | None = Field(
-        None, description="for a VF with NVIDIA's vendor-specific VFIO: its vGPU type, if any"
-    )
-    suppliers: tuple[PciAddress, ...] = Field((), description="device links: functions that this one needs")
-    consumers: tuple[PciAddress, ...] = Field((), description="device links: functions that need this one")
-    upstream: PciAddress | None = Field(None, description="the bridge above")
-    vfio_group: str | None = Field(None, description="/dev/vfio/N while it exists")
-    vfio_cdev: str | None = Field(None, description="/dev/vfio/devices/vfioN while it exists")
+    mdevs: tuple[Uuid, ...] = ()
+    """the mediated devices on it"""
+    vgpu_type: str | None = None
+    """for a VF with NVIDIA's vendor-specific VFIO: its vGPU type, if any"""
+    suppliers: tuple[PciAddress, ...] = ()
+    """device links: functions that this one needs"""
+    consumers: tuple[PciAddress, ...] = ()
+    """device links: functions that need this one"""
+    upstream: PciAddress | None = None
+    """the bridge above"""
+    vfio_group: str | None = None
+    """/dev/vfio/N while it exists"""
+    vfio_cdev: str | None = None
+    """/dev/vfio/devices/vfioN while it exists"""
     nvml: Nvml | None = None
     companions: tuple[PciAddress, ...] = ()
-    mark: Mark | None = Field(None, description="wedged or dead, as the ledger has it")
-    unknown: Mapping[str, str] = Field(default_factory=dict, description="facts that could not be read, and why")
+    mark: Mark | None = None
+    """wedged or dead, as the ledger has it"""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """facts that could not be read, and why"""
 
     @property
     def is_gpu(self) -> bool:
@@ -131,67 +153,27 @@ def is_vfio_driver(name: str) -> bool:
     return name.replace("_", "-").endswith("vfio-pci")
 
 
-class Blocker(Value):
-    """A group member whose driver makes the group not viable for a guest."""
-
-    address: PciAddress
-    driver: str
-
-
-class Group(Value):
-    """An IOMMU group: the unit that the kernel lets a guest own."""
-
-    id: int
-    type: str | None = Field(None, description="DMA, DMA-FQ, identity, ... as the kernel says")
-    members: tuple[PciAddress, ...]
-    unread: tuple[PciAddress, ...] = Field(default=(), description="members that could not be read")
-    viable: bool | None = Field(description="None when a member could not be read")
-    blockers: tuple[Blocker, ...] = Field((), description="members on a driver that does its own DMA")
-    node: str | None = Field(None, description="/dev/vfio/N while it exists")
-
-
-class Card(Value):
-    """The physical functions of one domain:bus:device, and those tied to it by device links."""
-
-    slot: str
-    functions: tuple[PciAddress, ...]
-    groups: tuple[int, ...]
-
-
-class NumaNode(Value):
-    """A NUMA node. Memory in bytes; distances as the firmware's SLIT gives them, by node id."""
-
-    id: int
-    cpus: CpuSet
-    memory_bytes: int | None
-    distances: Mapping[int, int] = Field(default_factory=dict)
-
-
-class Iommu(Value):
-    """Whether the IOMMU translates the devices' DMA, from sysfs; `reason` explains why it does not."""
-
-    kind: str | None = Field(None, description="intel-vt-d, amd-vi, arm-smmu-v3, ... or None")
-    translating: bool
-    reason: str = ""
-
-
-class ProbeWarning(Value):
+@plain
+class ProbeWarning:
     """A fact that could not be read, and why."""
 
     subject: str
     text: str
 
 
-class Inventory(Value):
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
     """A host's devices at one moment. Functions are in address order."""
 
     functions: tuple[Function, ...]
     groups: tuple[Group, ...]
     numa_nodes: tuple[NumaNode, ...]
     iommu: Iommu
-    drivers: tuple[str, ...] = Field((), description="PCI drivers that are registered now")
+    drivers: tuple[str, ...] = ()
+    """PCI drivers that are registered now"""
     warnings: tuple[ProbeWarning, ...] = ()
-    unread: tuple[PciAddress, ...] = Field(default=(), description="functions that could not be read")
+    unread: tuple[PciAddress, ...] = ()
+    """functions that could not be read"""
 
     @cached_property
     def by_address(self) -> Mapping[PciAddress, Function]:
@@ -265,7 +247,8 @@ class Inventory(Value):
         )
 
 
-class InventoryDocument(Value):
+@plain
+class InventoryDocument:
     """The JSON document of `vfioctl inventory --json`. `functions` is set only with `--all` or a DEVICE."""
 
     gpus: tuple[Function, ...]

@@ -1,20 +1,20 @@
 """Basic values: PCI addresses, UUIDs, CPU lists.
 
-May not do input or output.
+May not do input or output, nor import pydantic before one of its models holds such a value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
-from pydantic_core import CoreSchema, core_schema
-
-from vfioctl.errors import BadAddress, BadSpec
+from vfioctl.errors import BadAddress, BadSpec, RequestError
 from vfioctl.kernel.places import UUID
+
+if TYPE_CHECKING:  # listings do without
+    from pydantic_core import CoreSchema
 
 # The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
@@ -49,8 +49,8 @@ class PciAddress(str):
         return len(self), self
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(_as_address, core_schema.str_schema())
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return _schema(known_address)
 
 
 class Uuid(str):
@@ -69,8 +69,8 @@ class Uuid(str):
         return len(self), self
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(_as_uuid, core_schema.str_schema())
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return _schema(cls)
 
 
 Subject = PciAddress | Uuid
@@ -82,19 +82,23 @@ def subject(text: str) -> Subject:
     return Uuid(text) if UUID.fullmatch(text) else PciAddress(text)
 
 
-def _as_uuid(text: str) -> Uuid:
-    try:
-        return Uuid(text)
-    except BadSpec as error:
-        raise ValueError(error.message) from None
-
-
 @lru_cache(maxsize=65_536)  # the same bridges and PFs are named thousands of times in one inventory
-def _as_address(text: str) -> PciAddress:
-    try:
-        return PciAddress(text)
-    except BadAddress as error:
-        raise ValueError(error.message) from None
+def known_address(text: str) -> PciAddress:
+    """Return the PCI address in `text`, the same object each time. Raises BadAddress."""
+    return PciAddress(text)
+
+
+def _schema(made: Callable[[str], object]) -> CoreSchema:
+    """Return how pydantic reads a value that is made from text."""
+    from pydantic_core import core_schema
+
+    def validated(text: str) -> object:
+        try:
+            return made(text)
+        except RequestError as error:
+            raise ValueError(error.message) from None
+
+    return core_schema.no_info_after_validator_function(validated, core_schema.str_schema())
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
@@ -119,17 +123,29 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
+class CpuSet(tuple[int, ...]):
+    """CPU numbers, ascending; as text, and in JSON, the kernel's list form: ``0-3,8``."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return format_cpu_list(self)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema as made
+
+        numbers = made.no_info_after_validator_function(cls, made.tuple_variable_schema(made.int_schema()))
+        as_text = made.plain_serializer_function_ser_schema(str, return_schema=made.str_schema())
+        return made.no_info_before_validator_function(_cpu_list_input, numbers, serialization=as_text)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> Mapping[str, str]:
+        return {"type": "string", "description": "CPU numbers as the kernel lists them: 0-3,8"}
+
+
 def _cpu_list_input(value: object) -> object:
     try:
         return parse_cpu_list(value) if isinstance(value, str) else value
     except BadSpec as error:
         raise ValueError(error.message) from None
-
-
-CpuSet = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_cpu_list_input),
-    PlainSerializer(format_cpu_list, return_type=str),
-    WithJsonSchema({"type": "string", "description": "CPU numbers as the kernel lists them: 0-3,8"}),
-]
-"""CPU numbers, ascending; in JSON the kernel's list form."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from vfioctl.core.change import Fact
 from vfioctl.core.reading import ANSWER_TIMEOUT, no_answer
-from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.scope import function_fact
+from vfioctl.inventory.probe.function import function_of
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.readers import read_again
 from vfioctl.kernel.protocol import Reader, Unanswered
@@ -26,4 +26,4 @@ def read_facts(kernel: Reader, addresses: Iterable[str]) -> dict[str, Fact]:
 
 def _fact(facts: Facts) -> Fact:
     facts.pop("modalias")
-    return function_fact(Function.model_validate(facts))
+    return function_fact(function_of(facts))

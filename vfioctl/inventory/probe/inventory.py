@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-
-from pydantic import ValidationError
+from dataclasses import replace
 
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.core.value import first_problem
-from vfioctl.errors import KernelRefused
-from vfioctl.inventory.model.functions import Function, Inventory, Iommu, ProbeWarning, card_members
+from vfioctl.errors import BadAddress, KernelRefused
+from vfioctl.inventory.model.functions import Function, Inventory, ProbeWarning, card_members
+from vfioctl.inventory.model.groups import Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.drivers import Registered
+from vfioctl.inventory.probe.function import function_of
 from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, read_members
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.inventory.probe.pci import Facts
@@ -50,7 +50,7 @@ def read_some(
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     return Inventory(
-        functions=_validated(facts, []),
+        functions=_made(facts, []),
         groups=(),
         numa_nodes=(),
         iommu=Iommu(kind=None, translating=False),
@@ -85,7 +85,7 @@ def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
     types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
     if scan.nvidia_gpus:
         warnings += _add_nvml(facts, scan.nvidia_gpus, scan.nvml())
-    functions = _validated(facts, warnings)
+    functions = _made(facts, warnings)
     nodes, more = read_nodes(kernel)
     return Inventory(
         functions=_with_companions(functions),
@@ -160,15 +160,16 @@ def _nvml(said: Mapping[str, str]) -> Facts:
     return facts
 
 
-def _validated(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
+def _made(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
     functions = []
     for each in facts:
+        address = str(each["address"])
         try:
-            functions.append(Function.model_validate(each))
-        except ValidationError as error:  # one invalid function must not hide the others
-            warnings.append(ProbeWarning(subject=str(each.get("address")), text=first_problem(error)))
-        except Exception as error:  # noqa: BLE001 - nor must one whose values cannot be computed
-            warnings.append(ProbeWarning(subject=str(each.get("address")), text=failure_of(error)))
+            functions.append(function_of(each))
+        except BadAddress as error:
+            warnings.append(ProbeWarning(subject=address, text=error.message))
+        except Exception as error:  # noqa: BLE001 - one function whose values cannot be made must not hide the others
+            warnings.append(ProbeWarning(subject=address, text=failure_of(error)))
     return tuple(functions)
 
 
@@ -189,4 +190,4 @@ def _with_its_companions(
     others = {*cards.get(function.address, ()), *group} - {function.address}
     if not others or function.is_bridge:
         return function
-    return function.model_copy(update={"companions": tuple(sorted(others, key=lambda a: a.order))})
+    return replace(function, companions=tuple(sorted(others, key=lambda a: a.order)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Blocker, Function, Group, Iommu, is_vfio_driver
+from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, is_vfio_driver
+from vfioctl.inventory.model.groups import Blocker, Group, Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import link_name, names_in, text_of
 from vfioctl.kernel.protocol import ACPI_TABLES, IOMMU_GROUPS, PCI_DEVICES, Reader
@@ -27,7 +28,7 @@ def read_iommu(kernel: Reader, functions: Iterable[Function]) -> Iommu:
     """Return the IOMMU's kind and state; it translates if the kernel has created groups, which functions name too."""
     units = names_in(kernel, CLASS_IOMMU)
     kind = next((name for unit in units for prefix, name in _KINDS.items() if unit.startswith(prefix)), None)
-    if names_in(kernel, IOMMU_GROUPS) or any(function.iommu_group is not None for function in functions):
+    if any(function.iommu_group is not None for function in functions) or names_in(kernel, IOMMU_GROUPS):
         return Iommu(kind=kind or (units[0] if units else None), translating=True)
     return Iommu(kind=kind, translating=False, reason=_why_not(kernel))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from vfioctl.errors import BadSpec, KernelRefused
-from vfioctl.inventory.model.functions import NumaNode, ProbeWarning
-from vfioctl.inventory.model.values import parse_cpu_list
+from vfioctl.inventory.model.functions import ProbeWarning
+from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.inventory.model.values import CpuSet, parse_cpu_list
 from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.kernel.protocol import Reader
 
@@ -29,7 +30,7 @@ def _node(kernel: Reader, number: int, ids: list[int]) -> NumaNode:
     home = f"{NODES}/node{number}"
     return NumaNode(
         id=number,
-        cpus=parse_cpu_list(kernel.read(f"{home}/cpulist")),
+        cpus=CpuSet(parse_cpu_list(kernel.read(f"{home}/cpulist"))),
         memory_bytes=_memory(kernel, home),
         distances=_distances(kernel, home, ids),
     )

@@ -1,6 +1,7 @@
 """Reads one PCI function from its sysfs directory as plain facts.
 
-Runs in workers, which may be abandoned (`Kernel.survey`), so it returns plain data and may not keep state.
+Runs in workers, which may be abandoned (`Kernel.survey`), so it returns plain data and may not keep state. Facts are
+named and typed as the fields of `Function` (which `function_of` makes of them), but for plain texts and tuples.
 Sources: Documentation/ABI/testing/sysfs-bus-pci; include/linux/ioport.h for the resource flags.
 """
 
@@ -65,7 +66,7 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
     if "reset_method" not in found.names:
         facts["reset_unnamed"] = kernel.has(f"{home}/reset") and not kernel.has(f"{home}/reset_method")
     if "mdev_supported_types" in found.names:
-        facts["mdevs"] = sorted(name.lower() for name in kernel.children(home) if UUID.fullmatch(name))
+        facts["mdevs"] = tuple(sorted(name.lower() for name in kernel.children(home) if UUID.fullmatch(name)))
     if "vfio-dev" in found.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
     return facts
@@ -126,7 +127,7 @@ def _identity_of(ids: tuple[str, ...]) -> Facts:
         "device_id": device[-4:],
         "subsystem_vendor_id": subvendor[-4:],
         "subsystem_device_id": subdevice[-4:],
-        "class": base + sub + interface,
+        "class_code": base + sub + interface,
     }
 
 
@@ -145,7 +146,7 @@ def _links(links: Mapping[str, str], unknown: dict[str, str]) -> Facts:
             several[name[:8] + "s"].append(name[13:])
         elif name.startswith(("physfn", "virtfn", "iommu_group", "supplier:pci:", "consumer:pci:")):
             unknown[name] = f"unexpected target {target[:40]!r}"
-    return facts | {key: sorted(values) for key, values in several.items() if values}
+    return facts | {key: tuple(sorted(values)) for key, values in several.items() if values}
 
 
 def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:
@@ -183,14 +184,14 @@ def _resource(text: str) -> Facts:
         if not flags & (_IO | _MEM):
             continue
         wide, prefetchable = bool(flags & _MEM_64), bool(flags & _PREFETCH)
-        if end < start:
+        if not 0 <= start <= end < 1 << 64:
             raise ValueError
         size = end - start + 1
         kind = "io" if flags & _IO else "mem64" if wide else "mem32"
-        bars.append({"index": index, "size": size, "kind": kind, "prefetchable": prefetchable})
+        bars.append((index, size, kind, prefetchable))
         if wide and prefetchable and index != _ROM:
             prefetchable_64 += size
-    return {"bars": bars, "prefetchable_64": prefetchable_64}
+    return {"bars": tuple(bars), "prefetchable_64": prefetchable_64}
 
 
 _READERS: Mapping[str, Callable[[str], Facts]] = {
@@ -200,7 +201,7 @@ _READERS: Mapping[str, Callable[[str], Facts]] = {
     "boot_vga": lambda text: {"boot_vga": text == "1"},
     "power_state": lambda text: {"power_state": text},
     "d3cold_allowed": lambda text: {"d3cold_allowed": text == "1"},
-    "reset_method": lambda text: {"reset_methods": text.split()},
+    "reset_method": lambda text: {"reset_methods": tuple(text.split())},
     "sriov_totalvfs": lambda text: {"sriov_totalvfs": _number(text, least=0, most=0xFFFF)},
 }
 
@@ -215,12 +216,12 @@ def _group_type(kernel: Reader, group: int) -> str | None:
 def _link(texts: Mapping[str, str]) -> Facts:
     if texts.keys().isdisjoint(_LINK):
         return {}
-    link = {
-        "speed": _speed(texts.get("current_link_speed", "")),
-        "width": _width(texts.get("current_link_width", "")),
-        "max_speed": _speed(texts.get("max_link_speed", "")),
-        "max_width": _width(texts.get("max_link_width", "")),
-    }
+    link = (
+        _speed(texts.get("current_link_speed", "")),
+        _width(texts.get("current_link_width", "")),
+        _speed(texts.get("max_link_speed", "")),
+        _width(texts.get("max_link_width", "")),
+    )
     return {"link": link}
 
 

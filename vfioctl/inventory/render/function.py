@@ -11,7 +11,8 @@ from rich.text import Text
 
 from vfioctl.console import words
 from vfioctl.console.columns import fact_grid
-from vfioctl.inventory.model.functions import Function, Group, Inventory
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.groups import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.travel import travel_lines

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.console import words
-from vfioctl.inventory.model.functions import Group, Inventory
+from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.groups import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain, size
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.inventory.model.functions import Function, Group, Inventory, Link, NumaNode
+from vfioctl.inventory.model.functions import Function, Inventory, Link
+from vfioctl.inventory.model.groups import Group, NumaNode
 from vfioctl.inventory.model.values import format_cpu_list
 
 

@@ -11,7 +11,8 @@ from rich.tree import Tree
 
 from vfioctl.console import words
 from vfioctl.console.columns import note_lines
-from vfioctl.inventory.model.functions import Function, Group, Inventory
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.groups import Group
 from vfioctl.inventory.model.values import PciAddress, format_cpu_list
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.notes import gpu_notes, warning_notes

@@ -1,0 +1,64 @@
+"""What functions are in: IOMMU groups, cards, NUMA nodes, and the IOMMU itself. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from vfioctl.core.plain import plain
+from vfioctl.inventory.model.values import CpuSet, PciAddress
+
+
+@plain
+class Blocker:
+    """A group member whose driver makes the group not viable for a guest."""
+
+    address: PciAddress
+    driver: str
+
+
+@plain
+class Group:
+    """An IOMMU group: the unit that the kernel lets a guest own."""
+
+    id: int
+    type: str | None = None
+    """DMA, DMA-FQ, identity, ... as the kernel says"""
+    members: tuple[PciAddress, ...]
+    unread: tuple[PciAddress, ...] = ()
+    """members that could not be read"""
+    viable: bool | None
+    """None when a member could not be read"""
+    blockers: tuple[Blocker, ...] = ()
+    """members on a driver that does its own DMA"""
+    node: str | None = None
+    """/dev/vfio/N while it exists"""
+
+
+@plain
+class Card:
+    """The physical functions of one domain:bus:device, and those tied to it by device links."""
+
+    slot: str
+    functions: tuple[PciAddress, ...]
+    groups: tuple[int, ...]
+
+
+@plain
+class NumaNode:
+    """A NUMA node. Memory in bytes; distances as the firmware's SLIT gives them, by node id."""
+
+    id: int
+    cpus: CpuSet
+    memory_bytes: int | None
+    distances: Mapping[int, int] = field(default_factory=dict)
+
+
+@plain
+class Iommu:
+    """Whether the IOMMU translates the devices' DMA, from sysfs; `reason` explains why it does not."""
+
+    kind: str | None = None
+    """intel-vt-d, amd-vi, arm-smmu-v3, ... or None"""
+    translating: bool
+    reason: str = ""
