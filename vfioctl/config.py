@@ -11,6 +11,8 @@
     [holders]
     believed_users = ["root", "qemu", "libvirt-qemu"]    # whose processes' command lines are believed
 
+Further tables belong to subsystems, whose rows in the table of subsystems name their models; see `vfioctl.settings`.
+
 The table `[timeouts]` was called `[deadlines]` before; that name is still read, but not together with the new one.
 """
 
@@ -18,20 +20,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.subsystems import SUBSYSTEMS
 
 CONFIG = Path("/etc/vfioctl/config.toml")
 _TABLE, _OLD_TABLE, _HOLDERS, _BELIEVED = "timeouts", "deadlines", "holders", "believed_users"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,255}\$?", re.ASCII)
 _LONGEST = 3600.0
 _LARGEST = 1 << 20
+_LONGEST_VALUE = 1000
+"""The most lines of one value of which an error has its line."""
 _STEPS = {
     "default",
     "load",
@@ -56,6 +62,23 @@ _STEPS = {
 }
 
 
+class ConfigFile(NamedTuple):
+    """The file: its text, and the content of its tables."""
+
+    place: Path = CONFIG
+    exists: bool = False
+    text: str = ""
+    tables: Mapping[str, object] = MappingProxyType({})
+
+    def wrong(self, keys: Sequence[str | int], message: str, hint: str = "") -> BadSpec:
+        """Return the error about a key, with the line that sets it."""
+        line = line_of(self.text, keys)
+        key = ".".join(map(str, keys))
+        where = f"{self.place}:{line}" if line else f"{self.place}"
+        facts = {"file": str(self.place), "line": line, "key": key, "message": message}
+        return BadSpec(f"{where}: {key} {message}", hint=hint, facts=facts)
+
+
 class Config(NamedTuple):
     """The settings of one host."""
 
@@ -64,78 +87,147 @@ class Config(NamedTuple):
     """The users, by name or number, whose processes' command lines are believed when they name devices and guests."""
     problem: BadSpec | None = None
     """Why the file cannot be used. Listings then use the defaults; a change raises it."""
+    file: ConfigFile | None = None
+    """None for a host that has no configuration: a recorded, captured or simulated one."""
 
 
 def read_config(file: Path | None = None) -> Config:
     """All settings in the file; the defaults where there is no file, or with a problem if it cannot be used."""
     try:
-        place, document = _document(file)
-        believed = _believed(place, document.get(_HOLDERS, {}))
-        return Config(timeouts=_timeouts(place, *_table(place, document)), believed_users=believed)
+        found = read_file_of(file)
+        return Config(timeouts=_timeouts(found), believed_users=_believed(found), file=found)
     except BadSpec as error:
         return Config(problem=error)
 
 
+def named_config() -> Config:
+    """The settings in the file that VFIOCTL_CONFIG names; the defaults if it names none."""
+    return read_config() if os.environ.get("VFIOCTL_CONFIG") else Config(file=ConfigFile())
+
+
 def read_timeouts(file: Path | None = None) -> Timeouts:
     """The timeouts in the file; the defaults where there is no file. Raises BadSpec."""
-    place, document = _document(file)
-    return _timeouts(place, *_table(place, document))
+    return _timeouts(read_file_of(file))
 
 
-def _document(file: Path | None) -> tuple[Path, Mapping[str, object]]:
-    """The file's place and content; empty where there is no file. Raises BadSpec."""
+def read_file_of(file: Path | None = None) -> ConfigFile:
+    """The file, which has no table that nobody knows; empty where there is none. Raises BadSpec."""
+    found = _read(file)
+    names = (_TABLE, _HOLDERS, *subsystem_tables())
+    if unknown := sorted(set(found.tables) - {_OLD_TABLE, *names}):
+        error = found.wrong(unknown[:1], "is not known")
+        where = error.message.removesuffix(f": {unknown[0]} is not known")
+        tables = [f"[{name}]" for name in names]
+        raise BadSpec(
+            f"{where} has unknown settings: {', '.join(unknown)}",
+            hint=f"the tables are {', '.join(tables[:-1])} and {tables[-1]}",
+            facts=error.facts,
+        )
+    return found
+
+
+def subsystem_tables() -> Mapping[str, str]:
+    """The tables of subsystems, each with the location of its model."""
+    return {row.name: row.settings for row in SUBSYSTEMS if row.settings}
+
+
+def _read(file: Path | None) -> ConfigFile:
     named = file or (Path(os.environ["VFIOCTL_CONFIG"]) if os.environ.get("VFIOCTL_CONFIG") else None)
     place = named or CONFIG
     # not Path.exists: it raises where an ordinary user may not enter the directory
     if (named is None and not os.path.exists(place)) or str(place) == os.devnull:
-        return place, {}
+        return ConfigFile(place)
     import tomllib
 
     try:
-        return place, tomllib.loads(read_file(place, _LARGEST).decode())
+        text = read_file(place, _LARGEST).decode()
+        return ConfigFile(place, exists=True, text=text, tables=tomllib.loads(text))
     except RecursionError:
         raise BadSpec(f"{place} is not TOML: it is nested too deeply") from None
     except OSError as error:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike
-        raise BadSpec(f"{place} is not TOML: {error}") from None
+        raise BadSpec(f"{place} is not TOML: {error}", facts=_position(place, str(error))) from None
 
 
-def _table(place: Path, document: Mapping[str, object]) -> tuple[str, object]:
-    """The name of the table of timeouts in this file, and its content."""
-    if unknown := sorted(set(document) - {_TABLE, _OLD_TABLE, _HOLDERS}):
+def _position(place: Path, message: str) -> Mapping[str, object]:
+    found = re.search(r"at line ([0-9]+)", message)
+    return {"file": str(place), "line": int(found[1]) if found else None, "key": "", "message": message}
+
+
+def line_of(text: str, keys: Sequence[str | int]) -> int | None:
+    """The line on which a key, or the nearest table or list above it, is set; None if none of them is there."""
+    best, line, statement, begin = 0, None, "", 0
+    table: tuple[str, ...] = ()
+    for number, part in enumerate(text.splitlines(keepends=True), 1):
+        begin = begin if statement else number
+        statement += part
+        document = _parsed(statement)
+        if document is None and number - begin < _LONGEST_VALUE:
+            continue  # a value of several lines
+        if statement.lstrip().startswith("["):
+            table, document = _names(document or {}), {}
+        found = _depth(document or {}, keys[len(table) :]) + len(table) if table == tuple(keys[: len(table)]) else 0
+        if found > best:
+            best, line = found, begin
+        statement = ""
+    return line
+
+
+def _parsed(text: str) -> dict[str, object] | None:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except ValueError:
+        return None
+
+
+def _names(header: object) -> tuple[str, ...]:
+    """The names in the header of a table, as `claims` and `modes` in `[claims.modes]`."""
+    if not isinstance(header, dict) or not header:
+        return ()
+    name = next(iter(header))
+    return (name, *_names(header[name]))
+
+
+def _depth(value: object, keys: Sequence[str | int]) -> int:
+    """How many of the keys lead into a value."""
+    if keys and isinstance(value, dict) and keys[0] in value:
+        return 1 + _depth(value[keys[0]], keys[1:])
+    if keys and isinstance(value, list) and isinstance(keys[0], int) and keys[0] < len(value):
+        return 1 + _depth(value[keys[0]], keys[1:])
+    return 0
+
+
+def _timeouts(file: ConfigFile) -> Timeouts:
+    if _TABLE in file.tables and _OLD_TABLE in file.tables:
         raise BadSpec(
-            f"{place} has unknown settings: {', '.join(unknown)}", hint=f"the tables are [{_TABLE}] and [{_HOLDERS}]"
-        )
-    if _TABLE in document and _OLD_TABLE in document:
-        raise BadSpec(
-            f"{place} has both [{_TABLE}] and [{_OLD_TABLE}], its old name",
+            f"{file.place} has both [{_TABLE}] and [{_OLD_TABLE}], its old name",
             hint=f"move all settings to [{_TABLE}]",
         )
-    name = _OLD_TABLE if _OLD_TABLE in document else _TABLE
-    return name, document.get(name, {})
-
-
-def _timeouts(place: Path, table: str, given: object) -> Timeouts:
+    table = _OLD_TABLE if _OLD_TABLE in file.tables else _TABLE
+    given = file.tables.get(table, {})
     if not isinstance(given, dict):
-        raise BadSpec(f"{place}: {table} must be a table: [{table}]")
+        raise file.wrong([table], f"must be a table: [{table}]")
     for name, seconds in given.items():
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
-            raise BadSpec(f"{place}: {table}.{name} must be a number of seconds, more than 0 and at most {_LONGEST:g}")
+            raise file.wrong([table, name], f"must be a number of seconds, more than 0 and at most {_LONGEST:g}")
     if unknown := sorted(set(given) - _STEPS):
         names = ", ".join(sorted(_STEPS))
-        raise BadSpec(f"{place}: there is no timeout called {', '.join(unknown)}", hint=f"the timeouts are {names}")
+        raise file.wrong([table, unknown[0]], "is no timeout", f"the timeouts are {names}")
     known = {name: float(seconds) for name, seconds in given.items()}
     default = known.pop("default", Timeouts().default)
     return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)
 
 
-def _believed(place: Path, table: object) -> tuple[str, ...]:
+def _believed(file: ConfigFile) -> tuple[str, ...]:
+    table = file.tables.get(_HOLDERS, {})
     if not isinstance(table, dict):
-        raise BadSpec(f"{place}: {_HOLDERS} must be a table: [{_HOLDERS}]")
+        raise file.wrong([_HOLDERS], f"must be a table: [{_HOLDERS}]")
     if unknown := sorted(set(table) - {_BELIEVED}):
-        raise BadSpec(f"{place}: [{_HOLDERS}] has unknown settings: {', '.join(unknown)}", hint=f"it has {_BELIEVED}")
+        raise file.wrong([_HOLDERS, unknown[0]], "is not known", f"[{_HOLDERS}] has {_BELIEVED}")
     users = table.get(_BELIEVED, BELIEVED_USERS)
     if not isinstance(users, list | tuple) or not all(isinstance(u, str) and _USER.fullmatch(u) for u in users):
-        raise BadSpec(f"{place}: {_HOLDERS}.{_BELIEVED} must be a list of users' names, or numbers as text")
+        raise file.wrong([_HOLDERS, _BELIEVED], "must be a list of users' names, or numbers as text")
     return tuple(users)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from vfioctl.config import Config, read_config
+from vfioctl.config import Config, named_config, read_config
 from vfioctl.errors import BadDocument, KernelRefused, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
@@ -88,6 +88,19 @@ class Session:
     def problem(self) -> str:
         """Why the configuration cannot be used, for listings, which use the defaults; empty if it can."""
         return f"{self.config.problem.message}: the default timeouts are used" if self.config.problem else ""
+
+    def settings(self, name: str) -> Any:
+        """Return a subsystem's table of the configuration, validated by its model. Raises BadSpec.
+
+        That of another host than this machine is in the file that VFIOCTL_CONFIG names, if it names one.
+        """
+        from vfioctl.settings import validated
+
+        config = self.config if self.config.file or self.config.problem else named_config()
+        if config.problem:
+            raise config.problem
+        assert config.file is not None
+        return validated(config.file, name, next(row.settings for row in self.subsystems if row.name == name))
 
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
         """Return what `ask` reads from the ledger, and no problem; or `empty`, and why the ledger cannot be read.

@@ -32,6 +32,8 @@ class Subsystem(NamedTuple):
     """Location of a `vfioctl.core.registry.Parts`."""
     migrations: str = ""
     """Location of a tuple of `vfioctl.core.store.Migration`."""
+    settings: str = ""
+    """Location of the pydantic model of its table in config.toml, which has the subsystem's name."""
     published: str = ""
     """Location of a `vfioctl.core.publishing.Record`: what ordinary users may know of the records in the ledger."""
 
@@ -73,12 +75,19 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         published="vfioctl.vgpu.ledger:published",
     ),
     Subsystem(
+        name="claims",
+        cli="vfioctl.claims.cli",
+        commands={"place": Command(LOOK, "Show which GPUs, CPUs and hugepages a claim would get, and why.")},
+        settings="vfioctl.claims.model.settings:ClaimSettings",
+    ),
+    Subsystem(
         name="host",
         cli="vfioctl.commands",
         commands={
             "holders": Command(LOOK, "List who uses a device."),
             "history": Command(LOOK, "List the changes that were made here."),
             "snapshot": Command(LOOK, "Write this host down as one text file."),
+            "config": Command(LOOK, "Check and show the configuration."),
             "hosts": Command(LOOK, "List the bundled hosts that --simulate and --host know by name."),
             "apply": Command(CHANGE, "Run a plan that was saved with --dry-run --json."),
             "recover": Command(CHANGE, "Finish what a crash or a power cut left half done."),

@@ -84,7 +84,7 @@ class TestTheOldNameOfTheTable:
         ("text", "why"),
         [
             ("[deadlines]\nload = 0\n", "deadlines.load must be a number of seconds"),
-            ("[deadlines]\nlod = 1\n", "no timeout called lod"),
+            ("[deadlines]\nlod = 1\n", "deadlines.lod is no timeout"),
             ("deadlines = 5\n", "deadlines must be a table"),
         ],
     )
@@ -114,11 +114,14 @@ class TestTheFile:
 
     def test_with_unknown_tables_is_refused_and_they_are_named(self, file: Path) -> None:
         file.write_text("[timeout]\ndefault = 5\n[other]\n")
-        assert "the tables are [timeouts] and [holders]" in refused(file, "unknown settings: other, timeout").hint
+        assert (
+            "the tables are [timeouts], [holders] and [claims]"
+            in refused(file, "unknown settings: other, timeout").hint
+        )
 
     def test_with_a_timeout_of_nothing_is_refused_and_those_there_are_named(self, file: Path) -> None:
         file.write_text("[timeouts]\nunbnd = 5\n")
-        assert "unbind, unbindLock" in refused(file, "no timeout called unbnd").hint
+        assert "unbind, unbindLock" in refused(file, "timeouts.unbnd is no timeout").hint
 
     def test_whose_timeouts_are_no_table_is_refused(self, file: Path) -> None:
         file.write_text("timeouts = 5\n")
@@ -182,5 +185,5 @@ def test_a_mistake_in_it_is_told_by_every_command_of_this_machine_and_of_no_othe
     assert (listing.code, change.code, change.out) == (0, 2, "")
     assert listing.out
     for answer in (listing, change):
-        assert answer.err.startswith(f"vfioctl: {file}: timeouts.default must be a number of seconds")
+        assert answer.err.startswith(f"vfioctl: {file}:2: timeouts.default must be a number of seconds")
     assert run("inventory --host laptop").err == ""

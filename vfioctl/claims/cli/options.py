@@ -121,6 +121,14 @@ class Wish(NamedTuple):
             raise BadSpec(first_problem(error)) from None
 
 
+def default_owner() -> str:
+    """Return the user of this process, or who called sudo, as an owner."""
+    from vfioctl.core.caller import this_process
+
+    caller = this_process()
+    return f"user/{caller.sudo_user or caller.user}"
+
+
 def size_in(text: str | None) -> int:
     """Return the bytes in `40GiB`, `40G` or `512MiB`; 0 for None. All units are binary. Raises BadSpec."""
     if text is None:

@@ -67,7 +67,7 @@ class ClaimSettings(Value):
         default_factory=dict, description="aliases: parts of names, or vendor:device"
     )
     modes: Mapping[Device, Mode] = Field(default_factory=dict, description="what devices are for")
-    quotas: Mapping[Annotated[str, AfterValidator(_quota)], Annotated[int, Field(ge=0)]] = Field(
+    quotas: Mapping[Annotated[str, AfterValidator(_quota)], Annotated[int, Field(ge=0, strict=True)]] = Field(
         default_factory=dict, description="the most GPUs of each owner, or of all claims with a label"
     )
     partitions: tuple[tuple[PciAddress, ...], ...] = Field(

@@ -1,0 +1,81 @@
+"""`vfioctl place`: shows what a claim would get. May not change anything."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.claims.cli.options import (
+    Cpus,
+    Devices,
+    Gpus,
+    HugepageMemory,
+    Labels,
+    MemoryMin,
+    Model,
+    NoBind,
+    Numa,
+    Wish,
+    default_owner,
+)
+from vfioctl.claims.placing import placement
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson
+from vfioctl.console.output import draw, emit_json, width
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl place --gpus 2 --cpus 16 --simulate hgx8
+  vfioctl place --gpus 4 --numa same --memory-min 80GiB --simulate hgx8 --json
+  vfioctl place --device gpu1 --cpus 4 --simulate workstation""",
+)
+def place(  # noqa: PLR0913 - one for each option
+    ctx: typer.Context,
+    *,
+    gpus: Gpus = None,
+    device: Devices = None,
+    numa: Numa = "any",
+    model: Model = None,
+    memory_min: MemoryMin = None,
+    cpus: Cpus = None,
+    hugepages: HugepageMemory = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="OWNER", help="Apply this owner's quota; user/YOU, if not given.")
+    ] = None,
+    label: Labels = None,
+    no_bind: NoBind = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which GPUs, CPUs and hugepages a claim would get, and why.
+
+    This is a dry run of claim create: it chooses in the same way, and reserves nothing. GPUs are chosen on as few NUMA
+    nodes as possible, close together by PCIe, and so that large groups of free GPUs stay whole. CPUs are whole cores of
+    the same node that no other claim and no pinned guest has; the first core of each node stays with the host. For each
+    other GPU it says why it was not chosen. If not everything can be had, nothing is chosen (exit code 4), and it says
+    why.
+    """
+    wish = Wish(
+        gpus=gpus,
+        devices=device or (),
+        numa=numa,
+        model=model,
+        memory_min=memory_min,
+        cpus=cpus,
+        hugepages=hugepages,
+        labels=label or (),
+        bind=not no_bind,
+    )
+    wish.refuse_unclear()
+    found, inventory = placement(
+        opened(ctx), lambda devices: wish.request(owner or default_owner(), devices), wish.devices
+    )
+    if as_json:
+        emit_json(found.document())
+        return
+    from vfioctl.claims.render.placement import placement_page
+
+    draw(placement_page(found, inventory, width=width()))

@@ -1,0 +1,82 @@
+"""Validates the tables of the configuration that belong to subsystems. Each error has its file, line and key.
+
+Imports pydantic, so it is imported only when settings are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from vfioctl.config import ConfigFile, read_config, read_file_of, subsystem_tables
+from vfioctl.core.store import placed
+from vfioctl.errors import BadSpec
+
+_WORDS = {
+    "extra_forbidden": "is not known",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "string_type": "must be a text",
+    "tuple_type": "must be a list",
+    "mapping_type": "must be a table",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "model_attributes_type": "must be a table",
+    "greater_than_equal": "must be at least {ge}",
+    "enum": "must be {expected}",
+    "value_error": "is wrong: {error}",
+}
+"""Words for the types of pydantic's errors, after the name of the key."""
+
+
+def validated(file: ConfigFile, name: str, model: str) -> Any:
+    """Return a table as its model. Raises BadSpec for the first error; its facts have the number of errors."""
+    found = wrong(file, name, model)
+    if found:
+        raise found[0]
+    kind: type[BaseModel] = placed(model)
+    return kind.model_validate(file.tables.get(name, {}))
+
+
+def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
+    """Return the errors of a table."""
+    kind: type[BaseModel] = placed(model)
+    try:
+        kind.model_validate(file.tables.get(name, {}))
+    except ValidationError as error:
+        return [_error(file, name, each) for each in error.errors(include_url=False, include_input=False)]
+    return ()
+
+
+def problems(file: ConfigFile | None = None) -> Iterator[BadSpec]:
+    """Yield all errors of the configuration: at most one of the file as a whole, then those of each table."""
+    if problem := read_config(file.place if file else None).problem:
+        yield problem
+        return
+    found = file or read_file_of()
+    for name, model in subsystem_tables().items():
+        yield from wrong(found, name, model)
+
+
+def effective() -> Mapping[str, Mapping[str, object]]:
+    """Return all settings by table, as they are in force. Raises BadSpec."""
+    config = read_config()
+    if config.problem:
+        raise config.problem
+    assert config.file is not None
+    times = config.timeouts
+    tables: dict[str, Mapping[str, object]] = {
+        "timeouts": {"default": times.default, "load": times.load, **times.steps},
+        "holders": {"believed_users": list(config.believed_users)},
+    }
+    for name, model in subsystem_tables().items():
+        tables[name] = validated(config.file, name, model).model_dump(mode="json")
+    return tables
+
+
+def _error(file: ConfigFile, name: str, found: Any) -> BadSpec:
+    keys = [name, *(part for part in found["loc"] if part != "[key]")]
+    words = _WORDS.get(found["type"], found["msg"].lower())
+    return file.wrong(keys, words.format(**found.get("ctx", {})))
