@@ -12,6 +12,7 @@ from vfioctl.errors import NoCapacity, some_of
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 
+_CAN = "it can be chosen"
 _MOST_REASONS = 6
 """The most reasons in a hint; all of them are in the error's facts."""
 
@@ -22,7 +23,9 @@ def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, s
     many = counted(request.gpus, "GPU")
     if len(pool.gpus) < request.gpus:
         left = f"only {len(pool.gpus)}" if pool.gpus else "none"
-        return no_capacity(f"{many} cannot be chosen: {left} can be", gpus, reasons)
+        return no_capacity(
+            f"{many} cannot be chosen: {left} can be", gpus, {**dict.fromkeys(pool.gpus, _CAN), **reasons}
+        )
     if len(free) < request.gpus:
         why = f"no free partition has {many}"
     elif request.numa == "same" and max(pool.used_nodes(free).values(), default=0) < request.gpus:
@@ -51,7 +54,7 @@ def _free(pool: Pool, gpu: PciAddress) -> str:
     if missing := pool.rooms.missing({node: 1}):
         return f"{name} has {missing}"
     number = pool.used_nodes([each for each in pool.gpus if each not in pool.fabric])[node]
-    return f"it can be chosen, but {name} has only {number} such" if number < pool.request.gpus else "it can be chosen"
+    return f"it can be chosen, but {name} has only {number} such" if number < pool.request.gpus else _CAN
 
 
 def no_capacity(
@@ -65,13 +68,8 @@ def no_capacity(
     grouped: dict[str, list[str]] = {}
     for each in told:
         grouped.setdefault(each.reason, []).append(each.device)
-    lines = [f"{some_of(devices)}: {reason}" for reason, devices in grouped.items()]
+    lines = [f"{some_of(devices)}: {reason}" for reason, devices in grouped.items() if reason != _CAN]
     more = [f"and {len(lines) - _MOST_REASONS} more reasons, which --json has"] if lines[_MOST_REASONS:] else []
-    facts = {"devices": [rejection_document(each) for each in told]}
-    shown = [] if len(lines) == 1 and reason_in(message, grouped) else [*lines[:_MOST_REASONS], *more]
-    return NoCapacity(message, hint="\n".join(shown), facts=facts)
-
-
-def reason_in(message: str, reasons: Iterable[str]) -> bool:
-    """Return whether the message has one of the reasons already."""
-    return any(reason in message for reason in reasons)
+    is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
+    hint = "" if is_said else "\n".join([*lines[:_MOST_REASONS], *more])
+    return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(each) for each in told]})

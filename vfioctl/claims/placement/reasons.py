@@ -21,6 +21,13 @@ _MEET = {
     Kind.BRIDGE: "at one PCIe host bridge, {}",
     Kind.NODE: "at several PCIe host bridges",
 }
+_AT = {
+    Kind.SWITCH: "behind {}",
+    Kind.PORT: "behind {}",
+    Kind.BRIDGE: "at host bridge {}",
+    Kind.NODE: "elsewhere",
+}
+"""Where a GPU is of which the chosen ones are apart."""
 
 
 # -- the GPUs --------------------------------------------------------------------------------------------
@@ -103,27 +110,23 @@ class _Better:
 
     def _look(self, place: Meeting) -> None:
         """Keep for each GPU on a node of the chosen ones where it is, seen from them."""
-        taken = self.chosen & set(place.gpus)
-        if not taken:
-            words = "farther by PCIe from the chosen ones" if len(self.chosen) > 1 else ""
-            self._places.update(dict.fromkeys(place.gpus, words or "as good, or with more free neighbours"))
-            return
-        words = "as good; those with lower addresses were taken"
-        self._places.update(dict.fromkeys(place.leaves, words))
-        for child in place.below:
-            self._look(child)
+        if self.chosen.isdisjoint(place.gpus):
+            self._places.update(dict.fromkeys(place.gpus, f", {_AT[place.kind].format(place.name)}"))
+        else:
+            for child in place.below:
+                self._look(child)
 
     def than(self, gpu: PciAddress) -> str:
         node = self._pool.nodes[gpu]
         if gpu in self._pool.fabric:
-            return "free, in another partition" if self.chosen & self._pool.fabric else "free, only in a partition"
+            return "free, in other partitions" if self.chosen & self._pool.fabric else "free, but only in a partition"
         if not self.chosen.isdisjoint(self._pool.fabric):
             return "free; the chosen partition is better"
         if node not in self._nodes:
             if missing := self._missing[node]:
                 return f"{_node_name(node)} has {missing}"
             return f"free, on {_node_name(node)}; the chosen ones are on {', '.join(map(_node_name, self._nodes))}"
-        return f"free; {self._places.get(gpu, 'others are better')}"
+        return f"free{self._places.get(gpu, '')}; no choice with it is better"
 
 
 # -- CPUs and hugepages ----------------------------------------------------------------------------------
