@@ -60,10 +60,10 @@ class Rooms:
         return [self._pages[size].get(home, 0) for home in homes]
 
     def _size(self, homes: Sequence[int]) -> int | None:
-        """Return the size of hugepages that serves the request: one that wastes nothing, then the largest."""
+        """Return the size of hugepages that serves the request: one that wastes least, then the largest."""
         wanted = self._request.hugepages
         fitting = [size for size in self._pages if sum(self._of(homes, size)) >= -(-wanted // size)]
-        return min(fitting, key=lambda size: (wanted % size > 0, -size), default=None)
+        return min(fitting, key=lambda size: (-wanted % size, -size), default=None)
 
     def beside(self, nodes: Mapping[int, int]) -> Beside:
         """Return the CPUs and hugepages for devices. `nodes`: the number of devices of each node; they `fit`."""

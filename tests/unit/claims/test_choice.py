@@ -1,0 +1,134 @@
+"""Which GPUs are chosen, on servers where it can be seen at a glance."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts.servers import Node, asking, gpus_of, server
+from vfioctl.claims.model.capacity import Capacity
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.model.placement import Placement
+from vfioctl.claims.model.taken import Taken
+from vfioctl.claims.placement.placement import place
+from vfioctl.errors import NoCapacity
+
+CLAIM = ("c-12", Owner("vm/other"))
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def indices(found: Placement, capacity: Capacity) -> list[int]:
+    """The chosen GPUs by their number on the host."""
+    return [gpus_of(capacity).index(gpu) for gpu in found.functions]
+
+
+@pytest.mark.parametrize(
+    ("bridges", "number", "chosen", "why"),
+    [
+        (((2, 4),), 2, [0, 1], "behind one PCIe switch, 0000:01:00.0"),
+        (((2, 4),), 4, [2, 3, 4, 5], "behind one PCIe switch, 0000:05:00.0"),
+        (((2, 4),), 3, [2, 3, 4], "behind one PCIe switch, 0000:05:00.0"),
+        (((1, 1), (2,)), 2, [2, 3], "behind one PCIe switch, 0001:01:00.0"),
+        (((1,), (1, 1), (1,)), 2, [1, 2], "at one PCIe host bridge, 0001:00"),
+        (((1,), (1,), (1,)), 2, [0, 1], "at several PCIe host bridges"),
+        (((4, 1),), 1, [4], ""),
+    ],
+)
+def test_the_closest_are_chosen_and_large_groups_stay_whole(
+    bridges: tuple[tuple[int, ...], ...], number: int, chosen: list[int], why: str
+) -> None:
+    capacity = server([Node(bridges)])
+    found = place(asking(gpus=number), capacity)
+    assert indices(found, capacity) == chosen
+    assert not why or why in found.why
+
+
+def test_one_node_goes_before_close_pcie_paths() -> None:
+    capacity = server([Node(((3,),)), Node(((1,), (1,), (1,), (1,)))])
+    found = place(asking(gpus=4), capacity)
+    assert (indices(found, capacity), found.nodes) == ([3, 4, 5, 6], (1,))
+
+
+def test_near_nodes_are_chosen_where_one_is_not_enough() -> None:
+    capacity = server([Node(((1,),)), Node(), Node(((1,),)), Node(((1,),))])
+    assert place(asking(gpus=2), capacity).nodes == (2, 3)
+
+
+def test_what_is_broken_already_goes_first() -> None:
+    bridges = ((4, 4),)
+    gpus = gpus_of(server([Node(bridges)]))
+    capacity = server([Node(bridges)], taken=Taken(whole={gpus[5]: CLAIM, gpus[6]: CLAIM}))
+    found = place(asking(gpus=2), capacity)
+    assert indices(found, capacity) == [4, 7]
+    assert {each.reason for each in found.others if each.free} == {
+        "free, behind 0000:01:00.0; no choice with it is better"
+    }
+
+
+def test_nvlink_peers_are_chosen_where_pcie_makes_no_difference() -> None:
+    bridges = ((0, 0, 0, 0),)
+    gpus = gpus_of(server([Node(bridges)]))
+    peers = {gpus[1]: frozenset({gpus[3]}), gpus[3]: frozenset({gpus[1]})}
+    capacity = server([Node(bridges)], peers=peers)
+    found = place(asking(gpus=2), capacity)
+    assert indices(found, capacity) == [1, 3]
+    assert "all are peers of each other over NVLink" in found.why
+    assert indices(place(asking(gpus=1), capacity), capacity) == [0], "a pair stays together"
+
+
+def test_cpus_come_from_the_nodes_of_the_devices_in_proportion() -> None:
+    capacity = server([Node(((3,),), caches=(9,)), Node(((1,),), caches=(9,))])
+    found = place(asking(gpus=4, cpus=16), capacity)
+    nodes = [capacity.topology.core_of[cpu].node for cpu in found.cpus]
+    assert (nodes.count(0), nodes.count(1)) == (12, 4)
+
+
+def test_a_number_of_cpus_that_is_not_whole_cores_is_rounded_up_and_said() -> None:
+    found = place(asking(gpus=1, cpus=3), server([Node(((1,),))]))
+    assert found.cpus == (1, 2, 5, 6)
+    assert "2 whole cores of NUMA node 0 at 1 L3 cache: 1-2,5-6" in " ".join(found.why)
+    assert "4 CPUs instead of 3, because cores are given whole" in found.why
+
+
+class TestHugepages:
+    @pytest.mark.parametrize(
+        ("wanted", "size", "pages"),
+        [
+            (2 * GIB, GIB, 2),
+            (100 * MIB, 2 * MIB, 50),
+            (GIB + 2 * MIB, 2 * MIB, 513),
+            (4 * GIB, GIB, 4),
+            (5 * GIB, 2 * MIB, 2560),
+            (1, 2 * MIB, 1),
+        ],
+    )
+    def test_are_of_the_size_that_wastes_least_then_the_largest(self, wanted: int, size: int, pages: int) -> None:
+        node = Node(((1,),), hugepages={2 * MIB: (4096, 4096), GIB: (4, 4)})
+        (found,) = place(asking(gpus=1, hugepages=wanted), server([node])).hugepages
+        assert (found.node, found.size, found.pages) == (0, size, pages)
+
+    def test_are_those_that_no_claim_has_and_that_are_free(self) -> None:
+        node = Node(((1,),), hugepages={GIB: (8, 6)})
+        for claimed, room in ((0, 6), (1, 6), (3, 5), (8, 0)):
+            capacity = server([node], taken=Taken(hugepages={(0, GIB): claimed}))
+            with pytest.raises(NoCapacity) as caught:
+                place(asking(gpus=1, hugepages=(room + 1) * GIB), capacity)
+            assert f"NUMA node 0 has {f'{room} GiB' if room else '0 B'} in free hugepages" in caught.value.hint
+            if room:
+                assert place(asking(gpus=1, hugepages=room * GIB), capacity).hugepages[0].pages == room
+
+    def test_come_from_the_nodes_of_the_devices(self) -> None:
+        node = Node(((1,),), hugepages={GIB: (4, 4)})
+        found = place(asking(gpus=2, hugepages=6 * GIB), server([node, node]))
+        assert [(each.node, each.pages) for each in found.hugepages] == [(0, 3), (1, 3)]
+        with pytest.raises(NoCapacity):
+            place(asking(gpus=1, hugepages=6 * GIB), server([node, node]))
+
+
+def test_a_failure_says_what_is_missing_for_gpus_that_are_free() -> None:
+    capacity = server([Node(((2,),), caches=(3,)), Node(((1,),), caches=(2,))])
+    with pytest.raises(NoCapacity) as caught:
+        place(asking(gpus=2, numa="same", cpus=8), capacity)
+    assert caught.value.exit_code == 4
+    assert caught.value.message == "2 GPUs cannot be chosen: no NUMA node has 2 GPUs and 8 free CPUs"
+    assert "NUMA node 0 has 4 free CPUs" in caught.value.hint
+    assert "NUMA node 1 has 2 free CPUs" in caught.value.hint
