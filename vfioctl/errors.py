@@ -16,6 +16,7 @@
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
     |  |- DeviceInUse                a holder, a boot display, live VFs
+    |  |- ClaimConflict              a claim of somebody else has it
     |  |- NoCapacity                 a card has no room for the vGPUs asked for
     |  |- Foreign                    vfioctl did not create the vGPU
     |  |- Busy                       another vfioctl process is changing this host
@@ -122,6 +123,10 @@ class ConflictError(VfioctlError):
 
 class DeviceInUse(ConflictError):
     pass
+
+
+class ClaimConflict(ConflictError):
+    """A claim of somebody else has the device, or another request has the key."""
 
 
 class NoCapacity(ConflictError):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from vfioctl.binding.api import BindingApi
+    from vfioctl.claims.api import ClaimsApi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
     from vfioctl.inventory.api import InventoryApi
@@ -85,6 +86,13 @@ class Host:
         from vfioctl.vgpu.api import VgpuApi
 
         return VgpuApi(self.session)
+
+    @cached_property
+    def claims(self) -> ClaimsApi:
+        """Claim devices, CPUs and hugepages for an owner, and release them."""
+        from vfioctl.claims.api import ClaimsApi
+
+        return ClaimsApi(self.session)
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from vfioctl.config import Config, named_config, read_config
+from vfioctl.config import Config, read_config
+from vfioctl.core.placed import placed
 from vfioctl.errors import BadDocument, KernelRefused, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
 if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import Intent, JournalEntry, Outcome, Plan
+    from vfioctl.core.change import Draft, Intent, JournalEntry, Outcome, Plan
     from vfioctl.core.engine import Engine
     from vfioctl.core.journal import Journal
     from vfioctl.core.published import Changes, MarkRow, Published
     from vfioctl.core.registry import Registry
+    from vfioctl.core.reservations import Reservation
     from vfioctl.core.store import Store
     from vfioctl.kernel.protocol import Kernel
     from vfioctl.kernel.simulated.faults import Fault
@@ -49,6 +52,7 @@ class Session:
         """`public`: where root publishes what other users may know of the ledger."""
         self.kernel, self.ledger, self.config, self.subsystems = kernel, ledger, config, tuple(subsystems)
         self._settle, self._lock_wait, self._public = settle, lock_wait, public
+        self.reservation = ""  # that changes are made for; see `acting_for`
 
     @cached_property
     def registry(self) -> Registry:
@@ -58,7 +62,7 @@ class Session:
 
     @cached_property
     def store(self) -> Store:
-        from vfioctl.core.store import Store, placed
+        from vfioctl.core.store import Store
 
         migrations = (migration for row in self.subsystems if row.migrations for migration in placed(row.migrations))
         return Store(self.ledger, migrations, own_directory=self.ledger == LEDGER)
@@ -90,17 +94,10 @@ class Session:
         return f"{self.config.problem.message}: the default timeouts are used" if self.config.problem else ""
 
     def settings(self, name: str) -> Any:
-        """Return a subsystem's table of the configuration, validated by its model. Raises BadSpec.
+        """Return a subsystem's table of the configuration, validated by its model. Raises BadSpec."""
+        from vfioctl.settings import validated_of
 
-        That of another host than this machine is in the file that VFIOCTL_CONFIG names, if it names one.
-        """
-        from vfioctl.settings import validated
-
-        config = self.config if self.config.file or self.config.problem else named_config()
-        if config.problem:
-            raise config.problem
-        assert config.file is not None
-        return validated(config.file, name, next(row.settings for row in self.subsystems if row.name == name))
+        return validated_of(self.config, name, self.subsystems)
 
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
         """Return what `ask` reads from the ledger, and no problem; or `empty`, and why the ledger cannot be read.
@@ -132,18 +129,14 @@ class Session:
     def _published(self) -> Published:
         from vfioctl.core.published import read
 
-        assert self._public is not None
         try:
-            found = read(str(self._public))
-            if found.boot_id != self.boot_id:
-                raise ValueError("it is of an earlier boot")
+            return read(str(self._public), self.boot_id)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise StoreDamaged(
                 f"only root may read the ledger {self.ledger}, and {self._public} cannot be used: {why}",
                 hint="run it as root; that writes the file again",
             ) from None
-        return found
 
     def marks(self) -> Sequence[MarkRow]:
         """Return the marks of this boot. Raises StoreDamaged, KernelRefused."""
@@ -166,6 +159,18 @@ class Session:
         none: Changes = ()
         return tuple(subjects for _, subjects in self.ask_ledger(ask, lambda told: told.unfinished, none))
 
+    def acting_for(self, reservation: str) -> Self:
+        """Return a session whose changes are made for this reservation, which does not refuse them."""
+        session = copy(self)
+        session.reservation = reservation
+        return session
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """Return what subsystems have reserved for somebody. Raises StoreDamaged, KernelRefused."""
+        if not self.has_ledger:
+            return ()
+        return tuple(each for row in self.subsystems if row.reservations for each in placed(row.reservations)(self))
+
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
         if self._public is None or os.geteuid() != 0:
@@ -175,7 +180,6 @@ class Session:
                 os.unlink(self._public)  # of a ledger that was set aside
             return
         from vfioctl.core.publishing import Publisher
-        from vfioctl.core.store import placed
 
         records = {row.name: placed(row.published) for row in self.subsystems if row.published}
         Publisher(self.store, self._public, records, lambda: self.boot_id).publish()
@@ -183,17 +187,9 @@ class Session:
     @property
     def is_published(self) -> bool:
         """Whether what is published is newer than the ledger. False if in doubt: reading the ledger tells."""
-        if self._public is None:
-            return True
-        try:
-            published = os.lstat(self._public).st_mtime_ns
-            return (
-                os.stat(self.ledger).st_mtime_ns < published and os.stat(f"{self.ledger}-wal").st_mtime_ns < published
-            )
-        except FileNotFoundError as error:
-            return bool(error.filename == f"{self.ledger}-wal")
-        except OSError:
-            return False
+        from vfioctl.core.published import is_newer
+
+        return self._public is None or is_newer(self._public, self.ledger)
 
     @property
     def has_ledger(self) -> bool:
@@ -209,12 +205,18 @@ class Session:
         """Return the interrupted changes, the newest first. Raises StoreDamaged."""
         return self.journal.unfinished() if self.has_ledger else ()
 
+    def plan(self, draft: Draft) -> Plan:
+        """Return the plan of a draft. Raises ClaimConflict if it concerns what is reserved for somebody else."""
+        from vfioctl.core.reservations import NOTHING_RESERVED, refuse_reserved
+
+        plan = self.registry.plan(draft)
+        refuse_reserved(plan, self.from_ledger(self.reservations, NOTHING_RESERVED)[0], acting_for=self.reservation)
+        return plan
+
     def plan_again(self, intent: Intent) -> Plan:
         """Plan an intent on the host as it is now. Raises what planning raises."""
-        from vfioctl.core.store import placed
 
-        name = self.registry.subsystem_of(intent)
-        api = next(row.api for row in self.subsystems if row.name == name)
+        api = next(row.api for row in self.subsystems if row.name == self.registry.subsystem_of(intent))
         plan: Plan = placed(api)(self).replan(intent)
         return plan
 
@@ -224,12 +226,12 @@ class Session:
         A plan that another process has overtaken is planned again, once: if nothing is left to do, that is the result.
         """
         try:
-            return self.engine.apply(plan, progress)
+            return self.engine.apply(plan, progress, acting_for=self.reservation)
         except StalePlan:
             fresh = self._met(plan.intent)
             if fresh is None:
                 raise
-            return self.engine.apply(fresh, progress)
+            return self.engine.apply(fresh, progress, acting_for=self.reservation)
 
     def _met(self, intent: Intent) -> Plan | None:
         """Return the empty plan of an intent that the host meets already; None if it does not, or cannot be planned."""

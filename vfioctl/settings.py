@@ -5,14 +5,15 @@ Imports pydantic, so it is imported only when settings are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from vfioctl.config import ConfigFile, read_config, read_file_of, subsystem_tables
-from vfioctl.core.store import placed
+from vfioctl.config import Config, ConfigFile, named_config, read_config, read_file_of, subsystem_tables
+from vfioctl.core.placed import placed
 from vfioctl.errors import BadSpec
+from vfioctl.subsystems import Subsystem
 
 _WORDS = {
     "extra_forbidden": "is not known",
@@ -38,6 +39,18 @@ def validated(file: ConfigFile, name: str, model: str) -> Any:
         raise found[0]
     kind: type[BaseModel] = placed(model)
     return kind.model_validate(file.tables.get(name, {}))
+
+
+def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> Any:
+    """Return a subsystem's table of a configuration as its model. Raises BadSpec.
+
+    That of another host than this machine is in the file that VFIOCTL_CONFIG names, if it names one.
+    """
+    config = config if config.file or config.problem else named_config()
+    if config.problem:
+        raise config.problem
+    assert config.file is not None
+    return validated(config.file, name, next(row.settings for row in subsystems if row.name == name))
 
 
 def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:

@@ -34,6 +34,8 @@ class Subsystem(NamedTuple):
     """Location of a tuple of `vfioctl.core.store.Migration`."""
     settings: str = ""
     """Location of the pydantic model of its table in config.toml, which has the subsystem's name."""
+    reservations: str = ""
+    """Location of a function (session) that returns what is reserved, `vfioctl.core.reservations.Reservation`s."""
     published: str = ""
     """Location of a `vfioctl.core.publishing.Record`: what ordinary users may know of the records in the ledger."""
 
@@ -77,8 +79,16 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
     Subsystem(
         name="claims",
         cli="vfioctl.claims.cli",
-        commands={"place": Command(LOOK, "Show which GPUs, CPUs and hugepages a claim would get, and why.")},
+        commands={
+            "place": Command(LOOK, "Show which GPUs, CPUs and hugepages a claim would get, and why."),
+            "claim": Command(CHANGE, "Take GPUs for a VM, a container or a person, and give them back."),
+        },
+        api="vfioctl.claims.api:ClaimsApi",
+        parts="vfioctl.claims.parts:PARTS",
+        migrations="vfioctl.claims.migrations:MIGRATIONS",
         settings="vfioctl.claims.model.settings:ClaimSettings",
+        reservations="vfioctl.claims.ledger:reservations",
+        published="vfioctl.claims.ledger:published",
     ),
     Subsystem(
         name="host",

@@ -28,7 +28,7 @@ class ToyApi:
         """The plan for an intent, as the host is now. Raises UnknownDevice."""
         assert isinstance(intent, LabelIntent)
         changes = tuple(self._change(toy, intent.text) for toy in intent.toys)
-        return self._session.registry.plan(Draft(intent, changes=changes))
+        return self._session.plan(Draft(intent, changes=changes))
 
     def _change(self, toy: str, text: str) -> Change:
         file = f"/sys/devices/toys/{toy}/label"

@@ -35,7 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "subsystems": (),
     "kernel": ("errors", "signals", "environment"),
     "config": ("errors", "kernel.open_nodes", "kernel.outside", "kernel.timeouts", "subsystems"),
-    "settings": ("errors", "config", "core.store"),
+    "settings": ("errors", "config", "core.placed", "subsystems"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),

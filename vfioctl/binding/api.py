@@ -137,7 +137,7 @@ class BindingApi:
         processes = self._devices.processes()  # its workers scan while the inventory is read
         inventory = self._devices.inventory()
         chosen = self._devices.chosen(inventory, devices, every=every)
-        return self._session.registry.plan(make(inventory, intent(chosen), processes))
+        return self._session.plan(make(inventory, intent(chosen), processes))
 
     # -- planning inputs -----------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class BindingApi:
             if self._kernel.read_only:
                 data = self._kernel.rom(address)
             else:
-                plan = self._session.registry.plan(self._rom(inventory, RomIntent(devices=(address,))))
+                plan = self._session.plan(self._rom(inventory, RomIntent(devices=(address,))))
                 (data,) = self._session.apply(plan, progress=progress).data.values()
         except KernelRefused as error:
             explain_refusal(self._kernel, function, error)

@@ -33,9 +33,9 @@ _NOT_SETTINGS = ("binding", "module")
 class PreviousBindings:
     """Writes the table `previous` in the journal's transactions."""
 
-    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str) -> None:
+    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
         """Record each device's binding, unless it is on VFIO already: then an older record holds its origin."""
-        del now
+        del now, acting_for
         if plan.intent.verb != "bind":
             return
         identities = {fact.subject: fact.values["identity"] for fact in plan.facts_of(FUNCTION)}
@@ -45,8 +45,11 @@ class PreviousBindings:
                 record = (identities[change.subject], boot_id, before.driver, before.driver_override, entry)
                 db.execute(_REMEMBER, (change.subject, *record))
 
-    def end(self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState) -> None:
+    def end(
+        self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str
+    ) -> None:
         """Delete the records of a bind that was rolled back, and of devices that have their recorded driver again."""
+        del boot_id, now
         if plan.intent.verb == "unbind" and state == JournalState.DONE:
             elsewhere = _elsewhere(db, plan)
             returned = [(subject,) for subject in plan.subjects if subject not in elsewhere]

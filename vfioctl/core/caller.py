@@ -1,4 +1,7 @@
-"""Tells who runs this process, for the journal. Reads the environment and the user database, and writes nothing."""
+"""Tells who runs this process, for the journal, and whether such a process still runs.
+
+Reads the environment and the user database, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,17 @@ def this_process() -> Caller:
         pid=os.getpid(),
         command=_recordable(shlex.join(getattr(sys, "argv", ()))),  # an embedded interpreter may have none
     )
+
+
+def is_running(pid: int) -> bool:
+    """Return whether there is a process with this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _user() -> str:

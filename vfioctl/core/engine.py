@@ -53,22 +53,24 @@ class Engine:
         """Return the wedged and dead devices of this boot, by address. Raises StoreDamaged."""
         return self._rollback.marks()
 
-    def apply(self, plan: Plan, progress: Progress | None = None) -> Outcome:
+    def apply(self, plan: Plan, progress: Progress | None = None, *, acting_for: str = "") -> Outcome:
         """Apply the plan, or roll back and raise. An interrupt takes effect between two steps and rolls back as well.
 
-        Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, StoreDamaged before the first write;
-        DeviceInUse, KernelRefused, NoCapacity, HostError, VerifyError after a rollback; Stuck if the rollback failed.
+        `acting_for`: the reservation that the change is made for.
+
+        Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, ClaimConflict, StoreDamaged before the first
+        write; DeviceInUse, KernelRefused, NoCapacity, HostError, VerifyError after a rollback; Stuck if that failed.
         VerifyError or DeviceDead also report a completed change that left a setting unrestored or a device dead.
         """
         try:
-            outcome = self._apply(plan, progress)
+            outcome = self._apply(plan, progress, acting_for)
         except (VfioctlError, KeyboardInterrupt) as error:
             log_failed(plan, error)
             raise
         log_done(plan, outcome.result)
         return outcome
 
-    def _apply(self, plan: Plan, progress: Progress | None) -> Outcome:
+    def _apply(self, plan: Plan, progress: Progress | None, acting_for: str) -> Outcome:
         began = time.monotonic()
         refuse_forged(self._registry, plan)
         if plan.nothing_to_do:
@@ -80,7 +82,9 @@ class Engine:
             # under the lock, an open journal entry is unfinished: no other process is working on it
             self._refuse_outdated(plan)
             context = self._rollback.context(plan)
-            entry = self._journal.begin(plan, boot_id=self.boot_id, now=now(), caller=this_process())
+            entry = self._journal.begin(
+                plan, boot_id=self.boot_id, now=now(), caller=this_process(), acting_for=acting_for
+            )
             outcome = self._carry_out(entry, plan, context, progress)
             return outcome.model_copy(update={"seconds": time.monotonic() - began})
 
@@ -179,7 +183,7 @@ class Engine:
 
     def _close_done(self, entry: int, plan: Plan, left: list[str]) -> None:
         try:
-            self._journal.end(entry, JournalState.DONE, now=now(), why="; ".join(left), plan=plan)
+            self._journal.end(entry, JournalState.DONE, boot_id=self.boot_id, now=now(), why="; ".join(left), plan=plan)
         except StoreDamaged as error:
             error.message = f"{listed(plan)} changed as planned, but the journal could not be updated: {error.message}"
             error.next_command = "vfioctl recover"

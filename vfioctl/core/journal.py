@@ -44,8 +44,11 @@ class Journal:
         """`publish`: called after each transaction that changes what ordinary users may know."""
         self.store, self._registry, self._publish = store, registry, publish
 
-    def begin(self, plan: Plan, *, boot_id: str, now: str, caller: Caller = _UNKNOWN) -> int:
-        """Record a change before its first write and return its entry number. Raises Unfinished, StoreDamaged."""
+    def begin(self, plan: Plan, *, boot_id: str, now: str, caller: Caller = _UNKNOWN, acting_for: str = "") -> int:
+        """Record a change before its first write and return its entry number.
+
+        `acting_for`: the reservation that it is made for. Raises Unfinished, StoreDamaged, ClaimConflict.
+        """
         with self.store.transaction() as db:
             entry = db.execute(
                 _BEGIN,
@@ -54,12 +57,19 @@ class Journal:
             assert entry is not None
             _take(db, entry, plan.subjects)
             for records in self._registry.records:
-                records.begin(db, entry, plan, boot_id=boot_id, now=now)
+                records.begin(db, entry, plan, boot_id=boot_id, now=now, acting_for=acting_for)
         self._publish()
         return entry
 
     def end(
-        self, entry: JournalEntry | int, state: JournalState, *, now: str, why: str = "", plan: Plan | None = None
+        self,
+        entry: JournalEntry | int,
+        state: JournalState,
+        *,
+        boot_id: str,
+        now: str,
+        why: str = "",
+        plan: Plan | None = None,
     ) -> None:
         """Close an entry with its final state. A stuck entry keeps its devices reserved.
 
@@ -71,7 +81,7 @@ class Journal:
                 db.execute("DELETE FROM under_change WHERE journal = ?", (number,))
                 plan = plan or self._plan_of(db, number)
                 for records in self._registry.records:
-                    records.end(db, number, plan, state)
+                    records.end(db, number, plan, state, boot_id=boot_id, now=now)
         self._publish()
 
     def reach(self, entry: int, number: int) -> None:

@@ -7,7 +7,9 @@ pydantic or sqlite3: listings read it before their scan.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from vfioctl.kernel.trusted import read_published
@@ -60,15 +62,28 @@ class Published(NamedTuple):
         )
 
 
-def read(path: str) -> Published:
-    """Read the document. Raises OSError, ValueError."""
+def is_newer(file: Path, ledger: Path) -> bool:
+    """Return whether what is published in `file` is newer than the ledger. False if in doubt."""
+    try:
+        published = os.lstat(file).st_mtime_ns
+        return os.stat(ledger).st_mtime_ns < published and os.stat(f"{ledger}-wal").st_mtime_ns < published
+    except FileNotFoundError as error:
+        return bool(error.filename == f"{ledger}-wal")
+    except OSError:
+        return False
+
+
+def read(path: str, boot_id: str | None = None) -> Published:
+    """Read the document, which must be of this boot if one is given. Raises OSError, ValueError."""
     try:
         document = json.loads(read_published(path, MOST_BYTES))
         if document["version"] != VERSION:
             raise ValueError("another version of vfioctl wrote it")
-        (boot_id,) = texts([document["boot_id"]], 1)
+        (found,) = texts([document["boot_id"]], 1)
+        if boot_id not in (None, found):
+            raise ValueError("it is of an earlier boot")
         return Published(
-            boot_id,
+            found,
             tuple(MarkRow.checked(mark[name] for name in MarkRow._fields) for mark in document["marks"]),
             tuple((int(each["journal"]), texts(each["subjects"])) for each in document["unfinished"]),
             dict(document["records"]),

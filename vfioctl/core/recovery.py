@@ -104,7 +104,14 @@ class Recovery:
             self._rollback.note(entry.id, JournalState.STUCK, why)
             self._rollback.mark_wedged(error)
             raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
-        self._journal.end(entry, _STATES[result], now=now(), why="; ".join(filter(None, (entry.why, *left))), plan=plan)
+        self._journal.end(
+            entry,
+            _STATES[result],
+            boot_id=self._rollback.boot_id,
+            now=now(),
+            why="; ".join(filter(None, (entry.why, *left))),
+            plan=plan,
+        )
         if result != Result.REBOOTED:
             self._rollback.mark_dead(plan)
         self._journal.unmark(plan.subjects, boot_id=self._rollback.boot_id)

@@ -95,7 +95,7 @@ class Rollback:
     def note(self, entry: int, state: JournalState, why: str) -> bool:
         """Write the entry's state; return whether that succeeded. A full disk must not hide the original error."""
         try:
-            self._journal.end(entry, state, now=now(), why=why)
+            self._journal.end(entry, state, boot_id=self.boot_id, now=now(), why=why)
         except StoreDamaged:
             return False
         return True

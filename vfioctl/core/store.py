@@ -10,12 +10,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from vfioctl.core.guarded import bounded, guarded, refuse_unexpected, tables_of
 from vfioctl.core.ledger_file import LedgerFile
+from vfioctl.core.placed import placed
 from vfioctl.errors import StoreDamaged, StoreNewer
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 
@@ -242,12 +242,6 @@ def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
         connection.execute(statement)
     if migration.run:
         placed(migration.run)(connection)
-
-
-def placed(place: str) -> Any:
-    """Import and return the object that `module:name` names."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:

@@ -262,7 +262,7 @@ class VgpuApi:
         from vfioctl.vgpu.planning import draft_persistent
 
         draft = draft_persistent(file, *self._persistent(), self.vgpus, self._draft)
-        return None if draft is None else self._session.registry.plan(draft)
+        return None if draft is None else self._session.plan(draft)
 
     def restore(self, *, wait: float = 0.0, progress: Progress | None = None, dry_run: bool = False) -> Restored:
         """Creates what is persistent: VFs first, then vGPUs. What exists already is left unchanged.
@@ -290,7 +290,7 @@ class VgpuApi:
         return self._plan(intent)
 
     def _plan(self, intent: Intent, inventory: Inventory | None = None) -> Plan:
-        return self._session.registry.plan(self._draft(intent, inventory))
+        return self._session.plan(self._draft(intent, inventory))
 
     def _draft(self, intent: Intent, inventory: Inventory | None = None) -> Draft:
         from vfioctl.vgpu.planning import Planning

@@ -23,8 +23,9 @@ _REPLACED = "DELETE FROM vgpu WHERE journal < ?1 AND id IN (SELECT id FROM vgpu 
 class VgpuRecords:
     """See `Records`."""
 
-    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str) -> None:
+    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
         """Also deletes records of earlier boots. Raises Foreign when vfioctl did not create a vGPU."""
+        del acting_for
         _refuse_foreign(db, plan, boot_id)
         db.execute("DELETE FROM vgpu WHERE boot_id != ? AND NOT persistent", (boot_id,))
         names = (
@@ -33,7 +34,10 @@ class VgpuRecords:
         db.executemany("INSERT OR REPLACE INTO type_name VALUES (?, ?, ?, ?)", names)
         db.executemany(_OWN, [(*created, boot_id, now, entry) for created in _to_be_created(plan)])
 
-    def end(self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState) -> None:
+    def end(
+        self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str
+    ) -> None:
+        del boot_id, now
         if state == JournalState.DONE:
             db.execute(_REPLACED, (entry,))
             db.executemany("DELETE FROM vgpu WHERE id = ?", [(gone,) for gone in _removed(plan)])

@@ -65,7 +65,7 @@ def records(journal: Journal, boot: str = BOOT, identity: str = IDENTITY) -> Map
 
 def done(journal: Journal, plan: Plan, state: JournalState = JournalState.DONE, boot: str = BOOT) -> int:
     entry = journal.begin(plan, boot_id=boot, now=NOW)
-    journal.end(entry, state, now=NOW, why="why")
+    journal.end(entry, state, boot_id=BOOT, now=NOW, why="why")
     return entry
 
 
@@ -79,7 +79,7 @@ class TestEntries:
         (entry,) = journal.entries()
         assert (entry.id, entry.plan, entry.state, entry.boot_id) == (number, plan, JournalState.OPEN, BOOT)
         assert (entry.began, entry.ended, entry.why) == (NOW, None, "")
-        journal.end(entry, JournalState.DONE, now="later", why="because")
+        journal.end(entry, JournalState.DONE, boot_id=BOOT, now="later", why="because")
         (entry,) = journal.entries()
         assert (entry.state, entry.ended, entry.why) == (JournalState.DONE, "later", "because")
 
@@ -119,7 +119,7 @@ class TestEntries:
         done(journal, bind(OTHER))
         under_way = journal.begin(bind(GPU), boot_id=BOOT, now=NOW)
         stuck = journal.begin(bind(third, fourth), boot_id=BOOT, now=NOW)
-        journal.end(stuck, JournalState.STUCK, now=NOW)
+        journal.end(stuck, JournalState.STUCK, boot_id=BOOT, now=NOW)
         with journal.store.transaction() as db:
             db.execute("UPDATE journal SET plan = 'not json'")
         assert read_unfinished(journal.store) == ((stuck, (str(third), str(fourth))), (under_way, (str(GPU),)))
@@ -140,7 +140,7 @@ class TestEntries:
             with pytest.raises(StoreDamaged, match=f"entry {number} holds no plan"):
                 ask()
         with pytest.raises(StoreDamaged, match="holds no plan"):
-            journal.end(number, JournalState.DONE, now=NOW)
+            journal.end(number, JournalState.DONE, boot_id=BOOT, now=NOW)
 
 
 class TestRecords:
@@ -275,7 +275,7 @@ class TestSettings:
         done(journal, bind(GPU))
         entry = journal.begin(self.plan(unbind(GPU)), boot_id=BOOT, now=NOW)
         assert self.settings(journal) == ()
-        journal.end(entry, JournalState.BACK, now=NOW)
+        journal.end(entry, JournalState.BACK, boot_id=BOOT, now=NOW)
         assert self.settings(journal) == ()
 
 

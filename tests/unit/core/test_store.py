@@ -19,7 +19,8 @@ from vfioctl.core import store
 from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.core.store import Migration, Store, placed
+from vfioctl.core.placed import placed
+from vfioctl.core.store import Migration, Store
 from vfioctl.errors import StoreDamaged
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger import read_records
@@ -28,11 +29,12 @@ INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open',
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))
 OLD_PLAN = (HOSTS.parent / "data" / "first-release" / "bind-hgx8.json").read_text(encoding="utf-8")
 OLD_INSERT = INSERT.replace("'p'", "?")
-VERSION = 5
+VERSION = 6
 PROGRAM = """
 import sys
 from pathlib import Path
-from vfioctl.core.store import Store, placed
+from vfioctl.core.placed import placed
+from vfioctl.core.store import Store
 from vfioctl.subsystems import SUBSYSTEMS
 migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
 store = Store(Path(sys.argv[1]), migrations)
@@ -344,7 +346,8 @@ class TestPlaces:
 AS_NOBODY = """
 import os, sqlite3, sys
 from pathlib import Path
-from vfioctl.core.store import Store, placed
+from vfioctl.core.placed import placed
+from vfioctl.core.store import Store
 from vfioctl.errors import VfioctlError
 from vfioctl.subsystems import SUBSYSTEMS
 migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
@@ -484,7 +487,7 @@ class TestFullDisk:
     def test_a_real_one_leaves_the_host_as_it_was(self, tmp_path: Path) -> None:
         program = tmp_path / "program.py"
         program.write_text(ON_A_FULL_DISK)
-        mount = f"mount -t tmpfs -o size=160k tmpfs {tmp_path} && exec {sys.executable} /dev/stdin {tmp_path}"
+        mount = f"mount -t tmpfs -o size=320k tmpfs {tmp_path} && exec {sys.executable} /dev/stdin {tmp_path}"
         namespace = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else []), "sh", "-c", mount]
         with program.open() as text:
             done = subprocess.run(

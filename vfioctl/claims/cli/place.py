@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.cli.options import (
     Cpus,
     Devices,
@@ -17,7 +18,6 @@ from vfioctl.claims.cli.options import (
     Wish,
     default_owner,
 )
-from vfioctl.claims.placing import placement
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
@@ -70,9 +70,8 @@ def place(  # noqa: PLR0913 - one for each option
         bind=not no_bind,
     )
     wish.refuse_unclear()
-    found, inventory = placement(
-        opened(ctx), lambda devices: wish.request(owner or default_owner(), devices), wish.devices
-    )
+    api = ClaimsApi(opened(ctx))
+    found, inventory = api.place(lambda devices: wish.request(owner or default_owner(), devices), wish.devices)
     if as_json:
         emit_json(found.document())
         return

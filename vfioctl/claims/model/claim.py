@@ -44,9 +44,11 @@ class Undo(StrEnum):
 class ClaimedDevice:
     """A device of a claim: a function, or a mediated device on one."""
 
-    address: PciAddress
-    """The function's address; of a mediated device, its parent's."""
+    address: str
+    """The function's address; of a mediated device its parent's, or the parent's name if that is no PCI function."""
     mdev: Uuid | None = None
+    identity: str = ""
+    """The function's ids and class, which tell after a reboot whether it is the same device; empty for an mdev."""
     asked: bool = True
     """False for a companion, which only travels with a device that was asked for."""
     undo: Undo = Undo.NOTHING
@@ -54,7 +56,7 @@ class ClaimedDevice:
     @property
     def subject(self) -> Subject:
         """What changes and holders name: the mediated device, or the function."""
-        return self.mdev or self.address
+        return self.mdev or PciAddress(self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Claim:
     sudo_user: str = ""
     pid: int | None = None
     command: str = ""
+    plans: tuple[str, ...] = ()
+    """The ids of the plans that changed its devices."""
 
     @property
     def is_live(self) -> bool:
@@ -99,8 +103,8 @@ class Claim:
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """The functions that were asked for."""
-        return tuple(device.address for device in self.devices if device.asked and device.mdev is None)
+        return tuple(PciAddress(each.address) for each in self.devices if each.asked and each.mdev is None)
 
     @property
     def mdevs(self) -> tuple[Uuid, ...]:
-        return tuple(device.mdev for device in self.devices if device.mdev)
+        return tuple(each.mdev for each in self.devices if each.mdev)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
@@ -25,8 +26,6 @@ class Mode(StrEnum):
 
 def _selector(text: str) -> str:
     """Return an address as the kernel writes it, or `vendor:device` in lower case. Raises ValueError."""
-    import re
-
     from vfioctl.errors import BadAddress
 
     if re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}", text, re.ASCII):

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vfioctl.claims.model.owner import Owner
-from vfioctl.inventory.model.values import Subject
 
 
 @dataclass(frozen=True)
 class Taken:
     """What claims take: their devices, CPUs and hugepages. Each device and CPU with the claim's id and owner."""
 
-    whole: Mapping[Subject, tuple[str, Owner]] = field(default_factory=dict)
-    """Functions and mediated devices that a claim has for itself."""
-    shared: Mapping[Subject, tuple[tuple[str, Owner], ...]] = field(default_factory=dict)
+    whole: Mapping[str, tuple[str, Owner]] = field(default_factory=dict)
+    """Functions and mediated devices, by address or UUID, that a claim has for itself."""
+    shared: Mapping[str, tuple[tuple[str, Owner], ...]] = field(default_factory=dict)
     """Functions of which claims have parts: the PF of a claimed VF, the parent of a claimed mediated device."""
     cpus: Mapping[int, tuple[str, Owner]] = field(default_factory=dict)
     hugepages: Mapping[tuple[int, int], int] = field(default_factory=dict)

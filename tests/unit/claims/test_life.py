@@ -1,0 +1,377 @@
+"""The life of a claim on simulated hosts: created, held, released, cut short; and what it keeps others from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.machines import GrowingTree, copy, machine, original, state
+from tests.unit.conftest import Answer, Run
+from vfioctl.claims.api import Claimed
+from vfioctl.claims.model.claim import Claim, ClaimState, Undo
+from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.core.change import Plan
+from vfioctl.errors import Busy, ClaimConflict, DeviceInUse, KernelRefused, Stuck, Unfinished
+from vfioctl.host import Host
+from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+
+GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
+OWNER = "vm/web1"
+Opened = Callable[..., Host]
+
+
+@pytest.fixture
+def tree() -> Tree:
+    return copy(original("hgx8"))
+
+
+@pytest.fixture
+def opened(tree: Tree, fast_folder: Path) -> Opened:
+    """A process on the host: each has its own session."""
+    return lambda *faults: machine(tree, fast_folder / "ledger.db", faults)
+
+
+@pytest.fixture
+def host(opened: Opened) -> Host:
+    return opened()
+
+
+def request(*devices: str, **more: object) -> ClaimRequest:
+    return ClaimRequest.model_validate({"owner": OWNER, "devices": devices, **more})
+
+
+def create(host: Host, *devices: str, key: str = "", **more: object) -> Claim:
+    return host.claims.create(request(*devices, **more), key=key).claim
+
+
+def driver(host: Host, address: str) -> str | None:
+    return next(f.driver for f in host.inventory().functions if f.address == address)
+
+
+class TestCreating:
+    def test_binds_verifies_and_holds(self, host: Host) -> None:
+        made = host.claims.create(request(GPU0))
+        assert made.outcome
+        assert (made.claim.state, made.claim.plans) == (ClaimState.HELD, (made.outcome.plan.id,))
+        assert [(each.address, each.undo) for each in made.claim.devices] == [(GPU0, Undo.UNBIND)]
+        assert driver(host, GPU0) == "vfio-pci"
+        assert host.claims.claims() == (made.claim,)
+        assert host.claims.nodes(made.claim)[GPU0].group == "/dev/vfio/21"
+        assert [event.state for event in host.claims.events(made.claim)] == ["reserved", "held"]
+
+    def test_leaves_bound_what_was_bound_before(self, host: Host, tree: Tree) -> None:
+        host.apply(host.binding.plan_bind([GPU0]))
+        before = state(tree)
+        made = host.claims.create(request(GPU0))
+        assert (made.outcome, made.claim.devices[0].undo, made.claim.state) == (None, Undo.NOTHING, ClaimState.HELD)
+        host.claims.release(made.claim.id)
+        assert state(tree) == before
+
+    def test_can_leave_the_driver(self, host: Host) -> None:
+        made = host.claims.create(request(GPU0, bind=False))
+        assert (made.outcome, made.claim.state, driver(host, GPU0)) == (None, ClaimState.HELD, "nvidia")
+
+    def test_takes_the_whole_card_and_group(self, fast_folder: Path) -> None:
+        host = machine(copy(original("busy")), fast_folder / "ledger.db")
+        made = create(host, "0000:04:00.0", bind=False)
+        found = [(each.address, each.asked) for each in made.devices]
+        assert found == [("0000:04:00.0", True), ("0000:04:00.1", False)]
+        assert made.functions == ("0000:04:00.0",)
+
+    def test_refuses_what_a_guest_has(self, fast_folder: Path) -> None:
+        host = machine(copy(original("busy")), fast_folder / "ledger.db")
+        for bind in (True, False):
+            with pytest.raises(DeviceInUse, match="guest win11"):
+                create(host, "0000:02:00.0", bind=bind)
+        assert host.claims.claims() == ()
+
+    def test_refuses_what_another_claim_has(self, host: Host, tree: Tree) -> None:
+        first = create(host, GPU0)
+        before = state(tree)
+        with pytest.raises(ClaimConflict, match=f"claim {first.id}"):
+            create(host, GPU0, owner="vm/web2")
+        assert state(tree) == before
+        assert host.claims.claims(live_only=False) == (first,)
+
+    def test_that_is_refused_by_the_kernel_has_failed(self, opened: Opened, tree: Tree) -> None:
+        before = state(tree)
+        host = opened(Fault(3, "errno", 16))
+        with pytest.raises(KernelRefused):
+            create(host, GPU0)
+        (claim,) = host.claims.claims(live_only=False)
+        assert (claim.state, claim.is_live, claim.why) == (ClaimState.FAILED, False, "its change was rolled back")
+        assert state(tree) == before
+        assert create(opened(), GPU0).state is ClaimState.HELD
+
+    def test_that_is_not_confirmed_has_failed(self, host: Host, tree: Tree) -> None:
+        def refuse(plan: Plan) -> None:
+            raise Busy(f"not {plan.intent.title()}")
+
+        before = state(tree)
+        with pytest.raises(Busy):
+            host.claims.create(request(GPU0), confirm=refuse)
+        (claim,) = host.claims.claims(live_only=False)
+        assert (claim.state, claim.why) == (ClaimState.FAILED, f"not bind {GPU0}")
+        assert state(tree) == before
+
+    def test_that_hangs_is_wedged_until_it_is_recovered(self, opened: Opened) -> None:
+        host = opened(Fault(2, HANG))
+        with pytest.raises(Stuck):
+            create(host, GPU0)
+        (claim,) = host.claims.claims()
+        assert (claim.state, claim.is_live) == (ClaimState.WEDGED, True)
+        with pytest.raises(ClaimConflict):
+            create(opened(), GPU0, owner="vm/web2")
+        with pytest.raises(Unfinished):
+            opened().claims.release(claim.id)
+
+
+class TestKeys:
+    def test_a_repeated_request_is_the_same_claim(self, host: Host) -> None:
+        first = host.claims.create(request(GPU0), key="k")
+        again = host.claims.create(request(GPU0), key="k")
+        assert (again.claim, again.outcome) == (first.claim, None)
+        with pytest.raises(ClaimConflict, match="another request"):
+            host.claims.create(request(GPU1), key="k")
+
+    def test_after_its_release_the_key_is_free(self, host: Host) -> None:
+        first = create(host, GPU0, key="k")
+        host.claims.release(first.id)
+        assert create(host, GPU1, key="k").id != first.id
+
+    def test_a_process_that_dies_before_any_change_leaves_it_to_the_next(
+        self, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def die(*_: object) -> None:
+            raise SimulatedDeath
+
+        with pytest.raises(SimulatedDeath):
+            opened().claims.create(request(GPU0), key="k", confirm=die)
+        (cut,) = opened().claims.claims()
+        assert cut.state is ClaimState.RESERVED
+        monkeypatch.setattr("vfioctl.core.caller.is_running", lambda pid: pid != os.getpid())
+        made = create(opened(), GPU0, key="k")
+        assert (made.state, made.id != cut.id) == (ClaimState.HELD, True)
+        assert opened().claims.claim(cut.id).state is ClaimState.FAILED
+
+    def test_while_its_process_works_it_is_waited_for(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+        def die(*_: object) -> None:
+            raise SimulatedDeath
+
+        with pytest.raises(SimulatedDeath):
+            opened().claims.create(request(GPU0), key="k", confirm=die)
+        monkeypatch.setattr("vfioctl.claims.api._PATIENCE", 0.3)
+        with pytest.raises(Busy, match="still making claim"):
+            create(opened(), GPU0, key="k")
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+class TestDeath:
+    """The process dies at a write; the next one recovers."""
+
+    def test_while_creating(self, opened: Opened, tree: Tree, at: int) -> None:
+        before = state(tree)
+        with pytest.raises(SimulatedDeath):
+            create(opened(Fault(at, DIE)), GPU0, key="k")
+        with pytest.raises(Unfinished):
+            create(opened(), GPU0, key="k")
+        (cut,) = opened().claims.claims()
+        opened().recover()
+        now = opened().claims.claim(cut.id)
+        if now.state is ClaimState.FAILED:
+            assert state(tree) == before
+        else:
+            assert now.state is ClaimState.HELD
+            opened().claims.release(now.id)
+            assert state(tree) == before
+
+    def test_while_releasing(self, opened: Opened, tree: Tree, at: int) -> None:
+        before = state(tree)
+        made = create(opened(), GPU0)
+        held = state(tree)
+        with pytest.raises(SimulatedDeath):
+            opened(Fault(at, DIE)).claims.release(made.id)
+        with pytest.raises(Unfinished):
+            opened().claims.release(made.id)
+        opened().recover(forward=True)
+        assert opened().claims.claim(made.id).state is ClaimState.RELEASED
+        assert state(tree) == before != held
+
+
+class TestReleasing:
+    def test_puts_back_what_was_there(self, host: Host, tree: Tree) -> None:
+        before = state(tree)
+        made = create(host, GPU0)
+        released = host.claims.release(made.id[:5])
+        assert released.outcome
+        assert (released.claim.state, released.claim.ended is not None) == (ClaimState.RELEASED, True)
+        assert released.claim.plans == (*made.plans, released.outcome.plan.id)
+        assert state(tree) == before
+        assert host.claims.claims() == ()
+
+    def test_twice_does_nothing(self, host: Host) -> None:
+        made = create(host, GPU0)
+        once = host.claims.release(made.id)
+        assert host.claims.release(made.id) == Claimed(once.claim)
+
+    @pytest.mark.parametrize("bind", [True, False])
+    def test_is_refused_while_a_guest_has_the_device(self, opened: Opened, tree: Tree, bind: bool) -> None:
+        if not bind:
+            opened().apply(opened().binding.plan_bind([GPU0]))
+        made = create(opened(), GPU0, bind=bind)
+        group = "/dev/vfio/21"
+        GrowingTree.process(tree, 4711, group, name="qemu-system-x86", cmdline="qemu-system-x86_64 -name guest=web1")  # type: ignore[arg-type]
+        with pytest.raises(DeviceInUse, match="process 4711"):
+            opened().claims.release(made.id)
+        assert opened().claims.claim(made.id).state is ClaimState.HELD
+        tree.remove("/proc/4711")
+        assert opened().claims.release(made.id).claim.state is ClaimState.RELEASED
+
+    def test_that_fails_holds_on(self, opened: Opened, tree: Tree) -> None:
+        made = create(opened(), GPU0)
+        held = state(tree)
+        with pytest.raises(KernelRefused):
+            opened(Fault(2, "errno", 16)).claims.release(made.id)
+        now = opened().claims.claim(made.id)
+        assert (now.state, now.devices) == (ClaimState.HELD, made.devices)
+        assert state(tree) == held
+        assert opened().claims.release(made.id).claim.state is ClaimState.RELEASED
+
+    def test_after_a_reboot_changes_nothing(self, opened: Opened, tree: Tree) -> None:
+        made = create(opened(), GPU0)
+        tree.put("/proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-00000000beef")
+        held = state(tree)
+        released = opened().claims.release(made.id)
+        assert (released.outcome, released.claim.state) == (None, ClaimState.RELEASED)
+        assert state(tree) == held
+
+
+class TestOthers:
+    """What a claim has, no other command changes."""
+
+    @pytest.mark.parametrize(
+        "line", ["bind gpu0", "unbind gpu0", "reset gpu0", "bind gpu0 --force-holders", "unbind gpu0 --to nouveau"]
+    )
+    @pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+    def test_are_refused_with_the_claim_named(self, run: Run, line: str, option: str) -> None:
+        made = run(f"claim create --owner {OWNER} --device gpu0 --yes --json --simulate hgx8").document
+        answer = run(f"{line} {option} --json --simulate hgx8")
+        assert (answer.code, answer.document["error"]["kind"]) == (4, "ClaimConflict"), answer
+        assert f"claim {made['id']} of {OWNER}" in answer.document["error"]["message"]
+        assert answer.document["error"]["next_command"] == f"vfioctl claim release {made['id']} --simulate hgx8"
+
+    def test_even_when_their_plan_is_older(self, host: Host, opened: Opened) -> None:
+        plan = opened().binding.plan_unbind([GPU1])
+        bind = opened().binding.plan_bind([GPU0])
+        made = create(host, GPU0, bind=False)
+        with pytest.raises(ClaimConflict, match=made.id):
+            opened().apply(bind)
+        assert plan.nothing_to_do
+
+    def test_may_change_other_devices(self, host: Host) -> None:
+        create(host, GPU0)
+        host.apply(host.binding.plan_bind([GPU1]))
+        assert driver(host, GPU1) == "vfio-pci"
+
+    def test_may_after_the_release(self, host: Host) -> None:
+        made = create(host, GPU0)
+        host.claims.release(made.id)
+        host.apply(host.binding.plan_bind([GPU0]))
+
+
+class TestTerms:
+    def test_renew_transfer_and_expiry(self, host: Host) -> None:
+        made = create(host, GPU0, ttl=0.001)
+        assert host.claims.expired() == (host.claims.claim(made.id),)
+        assert host.claims.renew(made.id, 3600).expires is not None
+        assert host.claims.expired() == ()
+        given = host.claims.transfer(made.id, "vm/web2")
+        assert (given.owner, given.expires is not None) == ("vm/web2", True)
+        assert host.claims.renew(made.id, None).expires is None
+
+    def test_adopting_changes_nothing(self, host: Host, tree: Tree) -> None:
+        GrowingTree.process(tree, 4711, "/dev/nvidia0", name="python3")  # type: ignore[arg-type]
+        before = state(tree)
+        made = host.claims.adopt("user/alice", [host.find([GPU0])[0]]).claim
+        assert (made.state, made.devices[0].undo) == (ClaimState.HELD, Undo.NOTHING)
+        tree.remove("/proc/4711")
+        host.claims.release(made.id)
+        assert state(tree) == before
+
+
+class TestVgpus:
+    def test_are_created_and_removed(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --vgpu A2-4C=2 --json --yes --simulate a2")
+        assert made.code == 0, made.err
+        mdevs = [each["mdev"] for each in made.document["devices"]]
+        assert len(mdevs) == 2
+        assert all(each["group"] for each in made.document["devices"])
+        there = {each["id"] for each in run("vgpu list --json --simulate a2").document["instances"]}
+        assert set(mdevs) < there
+        refused = run(f"vgpu remove {mdevs[0]} --yes --json --simulate a2")
+        assert (refused.code, refused.document["error"]["kind"]) == (4, "ClaimConflict")
+        parent = made.document["devices"][0]["address"]
+        whole = run(f"claim create --owner vm/b --device {parent} --yes --json --simulate a2")
+        assert whole.code == 4, whole
+        released = run(f"claim release {made.document['id']} --json --yes --simulate a2")
+        assert released.code == 0, released.err
+        left = {each["id"] for each in run("vgpu list --json --simulate a2").document["instances"]}
+        assert left == there - set(mdevs)
+
+
+def failed(answer: Answer, kind: str) -> bool:
+    return bool(answer.document["error"]["kind"] == kind)
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "create --owner vm/a",
+            "create --owner nobody --gpus 1",
+            "create --owner vm/a --gpus 1 --device gpu0",
+            "create --owner vm/a --gpus 0",
+            "create --owner vm/a --gpus 1 --ttl never",
+            "create --owner vm/a --gpus 1 --label x",
+            "release",
+            "release abcd --stale",
+            "show zz",
+            "show 0000",
+            "renew abcd --ttl 1h",
+            "transfer abcd --to vm/b",
+            "adopt --owner vm/a",
+        ],
+    )
+    def test_bad_requests_are_refused(self, run: Run, line: str) -> None:
+        assert (
+            run(f"claim {line} --yes --simulate hgx8" if "create" in line else f"claim {line} --simulate hgx8").code
+            == 2
+        )
+
+    def test_list_is_an_object_of_claims(self, run: Run) -> None:
+        assert run("claim list --json --simulate hgx8").document == {"claims": []}
+        made = run("claim create --owner vm/a --device gpu0 --yes --json --simulate hgx8").document
+        (listed,) = run("claim list --json --simulate hgx8").document["claims"]
+        assert {name: listed[name] for name in ("id", "owner", "state")} == {
+            "id": made["id"],
+            "owner": "vm/a",
+            "state": "held",
+        }
+        assert [each["address"] for each in listed["devices"]] == [GPU0]
+        run(f"claim release {made['id']} --yes --simulate hgx8")
+        assert run("claim list --json --simulate hgx8").document == {"claims": []}
+        assert len(run("claim list --all --json --simulate hgx8").document["claims"]) == 1
+
+    def test_stale_ones_are_released_together(self, run: Run) -> None:
+        for device, ttl in (("gpu0", " --ttl 1s"), ("gpu1", "")):
+            run(f"claim create --owner vm/a --device {device}{ttl} --yes --json --simulate hgx8")
+        import time
+
+        time.sleep(1.1)
+        released = run("claim release --stale --yes --json --simulate hgx8").document["claims"]
+        assert [each["devices"][0]["address"] for each in released] == [GPU0]
+        assert [each["state"] for each in run("claim list --json --simulate hgx8").document["claims"]] == ["held"]

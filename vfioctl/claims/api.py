@@ -1,0 +1,284 @@
+"""The use cases of claims: create, list, release, renew, transfer, adopt, watch.
+
+A claim is committed to the ledger before anything is changed for it, and each change of its devices is one journaled
+plan of another subsystem, made for the claim. May not write to the host by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.claims.ledger import ClaimLedger, Moment
+from vfioctl.claims.model.claim import Claim, ClaimState
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.rows import CLAIM
+from vfioctl.errors import Busy, ClaimConflict, Stuck, Unfinished, VfioctlError
+from vfioctl.inventory.api import Waiting, until_released
+
+if TYPE_CHECKING:
+    from vfioctl.claims.choosing import Choosing
+    from vfioctl.claims.documents import Nodes
+    from vfioctl.claims.model.placement import Placement
+    from vfioctl.claims.model.request import ClaimRequest
+    from vfioctl.claims.rows import Event
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Outcome, Plan
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.values import Subject
+    from vfioctl.session import Session
+
+Confirm = Callable[["Plan"], None]
+"""Callback (plan), called before a plan is applied; may raise to cancel."""
+_PAUSE, _PATIENCE, _ATTEMPTS = 0.2, 10.0, 8
+
+
+class Claimed(NamedTuple):
+    """A claim, and the outcome of the change that was made for it; None if nothing had to be changed."""
+
+    claim: Claim
+    outcome: Outcome | None = None
+    choosing: Choosing | None = None
+    """Has why these devices were chosen; None for a claim that was there already."""
+
+
+class ClaimsApi:
+    """The claims of one host."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @cached_property
+    def ledger(self) -> ClaimLedger:
+        """The claims' part of the ledger."""
+        return ClaimLedger(self._session.store, self._session.publish)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
+        """Return the claims, the newest first. Raises StoreDamaged."""
+        return self.ledger.claims(live_only=live_only)
+
+    def claim(self, name: str) -> Claim:
+        """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged."""
+        return self.ledger.claim(name)
+
+    def events(self, claim: Claim) -> tuple[Event, ...]:
+        """Return what happened to a claim, in order."""
+        return self.ledger.events(claim=claim.id)
+
+    def watch(self) -> Iterator[Event]:
+        """Yield each change of a claim from now on. Never ends."""
+        last = self.ledger.last_event()
+        while True:
+            for event in self.ledger.events(after=last):
+                last = event.number
+                yield event
+            time.sleep(_PAUSE)
+
+    def nodes(self, claim: Claim) -> Mapping[str, Nodes]:
+        """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
+        from vfioctl.claims.documents import Nodes
+        from vfioctl.inventory.api import InventoryApi
+        from vfioctl.vgpu.api import VgpuApi
+
+        functions = InventoryApi(self._session).inventory(nvml=False).functions
+        ours = {each.subject for each in claim.devices}
+        nodes: dict[str, Nodes] = {f.address: Nodes(f.vfio_group, f.vfio_cdev) for f in functions if f.address in ours}
+        if claim.mdevs:
+            vgpus = {vgpu.id: vgpu for vgpu in VgpuApi(self._session).vgpus().instances}
+            for each in claim.mdevs:
+                nodes[each] = Nodes(vgpus[each].vfio_group, vgpus[each].vfio_cdev) if each in vgpus else Nodes()
+        return nodes
+
+    def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
+        """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""
+        from vfioctl.claims.placing import subjects
+        from vfioctl.inventory.api import InventoryApi
+
+        return subjects(InventoryApi(self._session).inventory(nvml=False), words)
+
+    # -- creating ----------------------------------------------------------------------------------
+
+    def place(
+        self, request: Callable[[Sequence[Subject]], ClaimRequest], devices: Sequence[str] = ()
+    ) -> tuple[Placement, Inventory]:
+        """Return what a claim would get now, and why, and the devices of the host; see `vfioctl.claims.placing`."""
+        from vfioctl.claims.placing import placement
+
+        return placement(self._session, request, devices, self.ledger.taken())
+
+    def create(
+        self,
+        request: ClaimRequest,
+        *,
+        key: str = "",
+        progress: Progress | None = None,
+        confirm: Confirm | None = None,
+    ) -> Claimed:
+        """Choose the devices of a request, reserve them, bring them into the state that it needs, and hold them.
+
+        `key`: names the request. Repeating it with its key returns its claim, after an interruption too.
+
+        Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`, `VgpuApi.plan_create` and
+        `Session.apply` raise. The claim has failed then; after Stuck it is wedged.
+        """
+        text = request.canonical()
+        if key and (known := self._known(key, text)):
+            return Claimed(known)
+        claim, choosing = self._reserve(request, text, key)
+        if claim.state is not ClaimState.RESERVED:  # another process was faster with the same key
+            return Claimed(claim)
+        return self._bring(claim, choosing, progress, confirm)._replace(choosing=choosing)
+
+    def _reserve(
+        self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
+    ) -> tuple[Claim, Choosing]:
+        for attempt in range(_ATTEMPTS):
+            moment = self._moment()
+            choosing = self._choosing(request, as_they_are=as_they_are)
+            draft = partial(choosing.draft, expires=_after(moment.now, request.ttl))
+            try:
+                return self.ledger.reserve(draft, text, key, moment), choosing
+            except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
+                if choosing.plan is None or attempt + 1 == _ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _choosing(self, request: ClaimRequest, *, as_they_are: bool = False) -> Choosing:
+        from vfioctl.claims.choosing import Choosing
+
+        return Choosing(self._session, request, self.ledger.taken(), as_they_are=as_they_are)
+
+    def _known(self, key: str, request: str) -> Claim | None:
+        """Return the live claim with this key. One that was interrupted before its change has failed: make a new one.
+
+        Raises ClaimConflict, Busy, Unfinished.
+        """
+        from vfioctl.core.caller import is_running
+
+        until = time.monotonic() + _PATIENCE
+        while claim := self.ledger.keyed(key, request):
+            if claim.state is not ClaimState.RESERVED:
+                return claim
+            self._refuse_unfinished(claim)
+            alive = claim.boot_id == self._session.boot_id and claim.pid is not None and is_running(claim.pid)
+            if not alive:
+                self.ledger.move(claim.id, ClaimState.FAILED, self._moment(), why="interrupted before any change")
+            elif time.monotonic() > until:
+                raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
+            else:
+                time.sleep(_PAUSE)
+        return None
+
+    def _bring(self, claim: Claim, choosing: Choosing, progress: Progress | None, confirm: Confirm | None) -> Claimed:
+        """Bring a reserved claim's devices into the state that it needs."""
+        from vfioctl.claims.bringing import plan_needed
+
+        session = self._acting_for(claim)
+        try:
+            plan = choosing.plan or plan_needed(session, claim, choosing)
+            if plan is None or plan.nothing_to_do:
+                return Claimed(self.ledger.move(claim.id, ClaimState.HELD, self._moment()))
+            if confirm:
+                confirm(plan)
+            outcome = session.apply(plan, progress=progress)
+        except (VfioctlError, KeyboardInterrupt) as error:
+            self._end(claim, ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED, str(error))
+            raise
+        return Claimed(self.claim(claim.id), outcome)
+
+    def adopt(self, owner: str, devices: Sequence[Subject]) -> Claimed:
+        """Claim devices as they are, in use or not, for an owner who has them already. Raises ClaimConflict."""
+        from vfioctl.claims.model.request import ClaimRequest
+
+        request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False)
+        claim, _ = self._reserve(request, request.canonical(), "", as_they_are=True)
+        return Claimed(self.ledger.move(claim.id, ClaimState.HELD, self._moment(), why="adopted"))
+
+    # -- afterwards --------------------------------------------------------------------------------
+
+    def release(
+        self,
+        name: str,
+        *,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+        progress: Progress | None = None,
+        confirm: Confirm | None = None,
+    ) -> Claimed:
+        """Make the claim's devices what they were before the claim, and give them back. A second time does nothing.
+
+        `wait`: seconds to wait for holders; `waiting` is called meanwhile.
+
+        Raises DeviceInUse, Unfinished, and what `Session.apply` raises; the claim holds its devices then.
+        """
+        from vfioctl.claims.bringing import plan_undo
+
+        claim = self.claim(name)
+        if not claim.is_live:
+            return Claimed(claim)
+        self._refuse_unfinished(claim)
+        session = self._acting_for(claim)
+        plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
+        if plan is None or plan.nothing_to_do:
+            return Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, self._moment()))
+        if confirm:
+            confirm(plan)
+        self.ledger.move(claim.id, ClaimState.RELEASING, self._moment())
+        try:
+            outcome = session.apply(plan, progress=progress)
+        except (VfioctlError, KeyboardInterrupt) as error:
+            self._end(claim, ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD, str(error))
+            raise
+        return Claimed(self.claim(claim.id), outcome)
+
+    def renew(self, name: str, seconds: float | None) -> Claim:
+        """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
+        moment = self._moment()
+        expires = _after(moment.now, seconds)
+        return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")
+
+    def transfer(self, name: str, owner: str) -> Claim:
+        """Give a live claim to another owner. Raises ClaimConflict, BadSpec."""
+        claim = self.claim(name)
+        why = f"transferred from {claim.owner}"
+        return self.ledger.amend(claim.id, self._moment(), owner=Owner(owner), why=why)
+
+    def expired(self) -> tuple[Claim, ...]:
+        """Return the live claims whose term is over."""
+        now = self._moment().now
+        return tuple(claim for claim in self.claims() if claim.expires and claim.expires <= now)
+
+    # -- common ------------------------------------------------------------------------------------
+
+    def _acting_for(self, claim: Claim) -> Session:
+        return self._session.acting_for(f"{CLAIM}{claim.id}")
+
+    def _refuse_unfinished(self, claim: Claim) -> None:
+        """Raise Unfinished if a change of the claim's devices was interrupted: recovery decides the claim's state."""
+        if self.ledger.is_changing(claim.id):
+            raise Unfinished(
+                f"a change for claim {claim.id} was cut short", hint="finish it first", next_command="vfioctl recover"
+            )
+
+    def _end(self, claim: Claim, state: ClaimState, why: str) -> None:
+        """Record how a change ended, unless the change's own transaction has done so."""
+        now = self.claim(claim.id)
+        if now.is_live and now.state is not state:
+            self.ledger.move(claim.id, state, self._moment(), why=why)
+
+    def _moment(self) -> Moment:
+        from vfioctl.core.caller import this_process
+
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return Moment(now, self._session.boot_id, this_process())
+
+
+def _after(now: str, seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return (datetime.fromisoformat(now) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")

@@ -1,0 +1,85 @@
+"""Plans what a claim needs of its devices, and what undoes it. Each is one plan of another subsystem, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vfioctl.binding.api import BindingApi, units_to_stop
+from vfioctl.claims.model.claim import Claim, Undo
+from vfioctl.errors import KernelRefused
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.vgpu.api import VgpuApi
+
+if TYPE_CHECKING:
+    from vfioctl.claims.choosing import Choosing
+    from vfioctl.core.change import Plan
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.session import Session
+
+
+def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | None:
+    """Return the plan that binds the claim's functions; None if they are bound, and free. Raises DeviceInUse."""
+    inventory = choosing.inventory
+    if choosing.binds and not all(inventory.is_ready(inventory.by_address[each]) for each in claim.functions):
+        return BindingApi(session).plan_bind(claim.functions)
+    refuse_held(session, claim, inventory, drivers=False)
+    return None
+
+
+def plan_undo(session: Session, claim: Claim) -> Plan | None:
+    """Return the plan that makes the claim's devices what they were before; None if that needs no change.
+
+    What was changed before a reboot is undone already. Raises DeviceInUse.
+    """
+    devices = InventoryApi(session)
+    inventory = devices.inventory()
+    if claim.boot_id == session.boot_id:
+        ours = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
+        if bound := [
+            function.address for function in inventory.functions if function.address in ours and function.on_vfio
+        ]:
+            return BindingApi(session).plan_unbind(bound)
+        if made := _existing(session, [each.subject for each in claim.devices if each.undo is Undo.REMOVE]):
+            return VgpuApi(session).plan_remove(made)
+    refuse_held(session, claim, inventory, drivers=True)
+    return None
+
+
+def _existing(session: Session, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    there = {vgpu.id for vgpu in VgpuApi(session).vgpus().instances if vgpu.state != "defined"}
+    return [name for name in names if name in there]
+
+
+def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers: bool) -> None:
+    """Raise DeviceInUse if somebody has a device of the claim open.
+
+    `drivers`: also one that is with its host driver; services that only monitor it do not count.
+    """
+    from vfioctl.inventory.model.holders import HolderKind, Holders
+    from vfioctl.inventory.model.preconditions import refuse
+
+    devices = InventoryApi(session)
+    functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
+    functions = [f for f in functions if (not _is_free(session, f.iommu_group) if f.on_vfio else drivers)]
+    mdevs = devices.perhaps_open(claim.mdevs)
+    if not (functions or mdevs):
+        return
+    processes = devices.processes()
+    found = Holders(devices=())
+    if functions:
+        found = devices.holders_of(functions, inventory, processes)
+    held = (*found.holders, *(devices.holders_of_mdevs(mdevs, processes).holders if mdevs else ()))
+    kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
+    monitors = units_to_stop((), known=True)
+    refuse([each for each in held if each.kind in kinds and each.unit not in monitors], functions)
+
+
+def _is_free(session: Session, group: int | None) -> bool:
+    """Return whether nobody has the group open: VFIO lets it be opened only once."""
+    try:
+        return group is not None and session.kernel.viable(group)
+    except KernelRefused:
+        return False

@@ -1,0 +1,181 @@
+"""`vfioctl claim`: takes devices for owners, and gives them back. May not add behaviour to the api."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.cli import after
+from vfioctl.claims.cli.options import (
+    Cpus,
+    Devices,
+    Gpus,
+    HugepageMemory,
+    Labels,
+    MemoryMin,
+    Model,
+    NoBind,
+    Numa,
+    OwnerName,
+    Ttl,
+    Vgpu,
+    Wish,
+)
+from vfioctl.claims.cli.telling import ClaimId, tell
+from vfioctl.console.changes import confirm, progress_lines, reporting
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.options import AsJson, Yes
+from vfioctl.console.output import draw, emit, emit_json, emit_json_text, width
+
+if TYPE_CHECKING:
+    pass
+
+app = group_app("claim")
+
+
+@app.callback(
+    epilog="""[bold]Examples[/]
+  vfioctl claim create --owner vm/web1 --gpus 1 --simulate hgx8
+  vfioctl claim list --simulate hgx8
+  vfioctl place --gpus 2 --numa same --simulate hgx8""",
+)
+def claim() -> None:
+    """Take GPUs for a VM, a container or a person, and give them back.
+
+    A claim says who holds which devices, CPUs and hugepages of this host. What a claim has, no other claim gets, and no
+    other command changes.
+    """
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl claim create --owner vm/web1 --gpus 1 --simulate hgx8
+  vfioctl claim create --owner vm/db1 --device gpu3 --cpus 16 --key db1 --simulate hgx8
+  vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""",
+)
+def create(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    *,
+    owner: OwnerName,
+    gpus: Gpus = None,
+    device: Devices = None,
+    vgpu: Vgpu = None,
+    numa: Numa = "any",
+    model: Model = None,
+    memory_min: MemoryMin = None,
+    cpus: Cpus = None,
+    hugepages: HugepageMemory = None,
+    ttl: Ttl = None,
+    label: Labels = None,
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="A name for this request. Repeating the request with it returns the same claim, and makes no second.",
+        ),
+    ] = "",
+    no_bind: NoBind = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also say why these devices, and why not others.")] = False,
+    as_json: AsJson = False,
+    yes: Yes = False,
+) -> None:
+    """Choose devices for an owner, bring them into the state that they need, and hold them.
+
+    The claim is recorded before anything is changed. GPUs are bound to VFIO, vGPUs are created, and both are verified;
+    if that fails, everything is put back and the claim has failed. The output says which device files a guest opens.
+    """
+    wish = Wish(
+        gpus=gpus,
+        devices=device or (),
+        vgpu=vgpu,
+        numa=numa,
+        model=model,
+        memory_min=memory_min,
+        cpus=cpus,
+        hugepages=hugepages,
+        ttl=ttl,
+        labels=label or (),
+        bind=not no_bind,
+    )
+    wish.refuse_unclear()
+    session = opened(ctx)
+    api = ClaimsApi(session)
+    request = wish.request(owner, api.devices_called(wish.devices) if wish.devices else ())
+    with reporting():
+        made = api.create(
+            request,
+            key=key,
+            progress=progress_lines(session),
+            confirm=None if yes else lambda plan: confirm(session, plan),
+        )
+    tell(api, made, as_json=as_json, explain=explain)
+
+
+@app.command(
+    "list",
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl claim list --simulate hgx8
+  vfioctl claim list --all --json --simulate hgx8""",
+)
+def list_claims(
+    ctx: typer.Context,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Also list claims that have ended.")] = False,
+    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="List only the claims of this owner.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the claims, the newest first. Times are in UTC."""
+    found = ClaimsApi(opened(ctx)).claims(live_only=not everything)
+    shown = tuple(each for each in found if owner in (None, each.owner))
+    if as_json:
+        from vfioctl.claims.documents import claims_document
+
+        emit_json(claims_document(shown))
+    elif shown:
+        from vfioctl.claims.render.claims import claims_table
+
+        draw(claims_table(shown, width=width()))
+    else:
+        emit("No claims." if everything else "No claims now; claim list --all lists those that have ended.")
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl claim create --owner vm/web1 --gpus 1 --key web1 --simulate hgx8
+  vfioctl claim show CLAIM --json --simulate hgx8""",
+)
+def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
+    """Show one claim: its devices, the files that a guest opens, and what happened to it."""
+    api = ClaimsApi(opened(ctx))
+    found = api.claim(name)
+    if as_json:
+        from vfioctl.claims.documents import claim_document, event_document
+
+        document = claim_document(found, api.nodes(found))
+        emit_json(document | {"events": [event_document(event) for event in api.events(found)]})
+        return
+    from vfioctl.claims.render.claims import claim_page
+
+    draw(claim_page(found, api.nodes(found), api.events(found)))
+
+
+@app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim watch --json")
+def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
+    """Print each change of a claim as it happens, one on a line, until interrupted."""
+    for event in ClaimsApi(opened(ctx)).watch():
+        if as_json:
+            from vfioctl.claims.documents import event_document
+
+            emit_json_text(json.dumps(event_document(event)))
+        else:
+            from vfioctl.claims.render.claims import event_line
+
+            emit(event_line(event))
+
+
+after.add_to(app)

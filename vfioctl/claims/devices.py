@@ -1,0 +1,46 @@
+"""Finds what a claim of some devices takes: companions, groups, PFs and parents. Pure: may not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vfioctl.claims.ledger import Uses
+from vfioctl.claims.model.claim import ClaimedDevice, Undo
+from vfioctl.claims.rows import CPU
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.values import PciAddress, Uuid
+
+
+def whole_functions(inventory: Inventory, asked: Sequence[PciAddress]) -> tuple[ClaimedDevice, ...]:
+    """Return the functions with all that must travel with them: their cards, and the endpoints in their groups."""
+    scope = scope_of(inventory, asked)
+    others = [each for each in (*scope.own, *scope.foreign) if each not in scope.asked]
+    return tuple(
+        ClaimedDevice(each, identity=inventory.by_address[each].identity, asked=each in scope.asked)
+        for each in (*scope.asked, *others)
+    )
+
+
+def mediated(parents: Mapping[Uuid, str], *, undo: Undo = Undo.NOTHING) -> tuple[ClaimedDevice, ...]:
+    """Return mediated devices, by their parents."""
+    return tuple(ClaimedDevice(parent, mdev, undo=undo) for mdev, parent in parents.items())
+
+
+def uses_of(inventory: Inventory, devices: Iterable[ClaimedDevice], cpus: Iterable[int] = ()) -> Uses:
+    """Return the resources that a claim of these devices and CPUs takes.
+
+    A VF takes a part of its PF, and a mediated device a part of its parent, which may be a VF.
+    """
+    devices = tuple(devices)
+    whole: list[str] = [device.subject for device in devices]
+    functions: dict[str, Function] = {function.address: function for function in inventory.functions}
+    above: list[str] = []
+    for device in devices:
+        if device.mdev:
+            above.append(device.address)
+        function = functions.get(device.address)
+        if function and function.physfn:
+            above.append(function.physfn)
+    shared = (each for each in dict.fromkeys(above) if each not in whole)
+    return Uses((*whole, *(f"{CPU}{number}" for number in cpus)), tuple(shared))

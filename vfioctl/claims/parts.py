@@ -1,0 +1,6 @@
+"""Registers what keeps claims consistent with the journal. May not hold logic."""
+
+from vfioctl.claims.records import ClaimRecords
+from vfioctl.core.registry import Parts
+
+PARTS = Parts(records=(ClaimRecords(),))

@@ -1,0 +1,127 @@
+"""Renders claims: a table, one claim whole, and a line for each event. May not read the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from vfioctl.claims.documents import NO_NODES, Nodes
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.claims.rows import Event
+from vfioctl.console.columns import Column, Layout, fact_grid
+from vfioctl.console.plan_page import clock
+from vfioctl.console.words import plain
+from vfioctl.inventory.model.values import format_cpu_list
+
+_INDENT = 4
+_COLUMNS = (
+    Column("ID"),
+    Column("OWNER"),
+    Column("STATE"),
+    Column("SINCE (UTC)"),
+    Column("CPUS", optional=True),
+    Column("EXPIRES (UTC)", optional=True),
+    Column("BY", optional=True),
+    Column("DEVICES"),
+)
+_STATES = {
+    ClaimState.RESERVED: "reserved: its devices are being prepared, or that was cut short",
+    ClaimState.HELD: "held",
+    ClaimState.RELEASING: "releasing: its devices are being put back, or that was cut short",
+    ClaimState.WEDGED: "wedged: a change of its devices could not be finished; vfioctl recover tries again",
+    ClaimState.RELEASED: "released",
+    ClaimState.FAILED: "failed: its devices are what they were before",
+}
+_UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
+_ON_RELEASE = {
+    Undo.NOTHING: "stays as it is",
+    Undo.UNBIND: "goes back to the driver that it had",
+    Undo.REMOVE: "is removed",
+}
+
+
+def claims_table(claims: Sequence[Claim], *, width: int) -> RenderableType:
+    """Render claims in the order given, for `width` columns."""
+    rows = [_row(claim) for claim in claims]
+    layout = Layout(_COLUMNS, rows, width)
+    lines = zip(claims, layout.lines(rows), strict=True)
+    return Stack(*layout.header(), *(part for claim, line in lines for part in (line, *_why(claim))))
+
+
+def claim_page(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, events: Sequence[Event] = ()) -> RenderableType:
+    """Render one claim: its devices and what a guest opens, and what happened to it."""
+    return Stack(
+        Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
+        fact_grid(_facts(claim), style="bold"),
+        *(line for device in claim.devices for line in _device(device, nodes.get(device.subject, Nodes()))),
+        *([Text("What happened", style="bold"), *map(_event, events)] if events else []),
+    )
+
+
+def event_line(event: Event) -> str:
+    """Return one event as a line of text."""
+    who = f"{event.sudo_user} (sudo)" if event.sudo_user else event.user
+    why = f": {event.why}" if event.why else ""
+    return plain(f"{clock(event.at)}  {event.claim}  {event.owner}  {event.state}  {who}{why}")
+
+
+def _row(claim: Claim) -> tuple[str, ...]:
+    asked = " ".join(each.subject if each.mdev else each.address for each in claim.devices if each.asked)
+    by = f"{claim.sudo_user} (sudo)" if claim.sudo_user else claim.user
+    expires = clock(claim.expires) if claim.expires else ""
+    cpus = format_cpu_list(claim.cpus)
+    return claim.id, plain(claim.owner), claim.state, clock(claim.since), cpus, expires, plain(by), plain(asked)
+
+
+def _why(claim: Claim) -> Iterator[RenderableType]:
+    if claim.why:
+        yield Padding.indent(Text(plain(claim.why)), _INDENT)
+
+
+def _facts(claim: Claim) -> Iterator[tuple[str, str]]:
+    yield "state", _STATES[claim.state]
+    if claim.why:
+        yield "reason", plain(claim.why)
+    if claim.cpus:
+        yield "CPUs", format_cpu_list(claim.cpus)
+    for each in claim.hugepages:
+        yield "hugepages", f"{each.pages} of {size_words(each.size)} on node {each.node}"
+    if claim.labels:
+        yield "labels", plain(" ".join(f"{key}={value}" for key, value in claim.labels.items()))
+    if claim.key:
+        yield "key", plain(claim.key)
+    yield "since", f"{clock(claim.since)} UTC"
+    if claim.expires:
+        yield "expires", f"{clock(claim.expires)} UTC"
+    if claim.ended:
+        yield "ended", f"{clock(claim.ended)} UTC"
+    user = f"{claim.sudo_user}, with sudo as {claim.user}" if claim.sudo_user else claim.user
+    yield "by", plain(f"{user}, process {claim.pid}")
+    if claim.plans:
+        yield "plans", " ".join(claim.plans)
+
+
+def _device(device: ClaimedDevice, nodes: Nodes) -> Iterator[RenderableType]:
+    what = f"{device.mdev} on {device.address}" if device.mdev else device.address
+    files = " or ".join(node for node in nodes if node)
+    travels = "" if device.asked else "; it travels with the others"
+    yield Text(plain(what), style="bold")
+    yield Padding.indent(Text(f"{files or 'no VFIO device file'}{travels}"), _INDENT)
+    yield Padding.indent(Text(f"on release it {_ON_RELEASE[device.undo]}"), _INDENT)
+
+
+def _event(event: Event) -> Text:
+    plan = f"  plan {event.plan}" if event.plan else ""
+    return Text(f"  {event_line(event)}{plan}")
+
+
+def size_words(size: int) -> str:
+    """Return a size in bytes in its largest whole unit, such as 2 MiB."""
+    for shift, unit in _UNITS:
+        if size >= 1 << shift and size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return f"{size} bytes"
