@@ -35,10 +35,10 @@ def _mapping(values: dict[object, object]) -> str:
 
 
 def _writer(kind: type) -> _Writer:
-    """Return what writes the values of a class: their text if it defines one, or their fields. Raises TypeError."""
+    """Return what writes a value of a class: its text if it is a tuple with one, or its fields. Raises TypeError."""
     if issubclass(kind, str):
         return _string
-    if "__str__" in vars(kind):
+    if issubclass(kind, tuple) and "__str__" in vars(kind):  # as a set of CPUs has
         return lambda value: _string(str(value))
     if not is_dataclass(kind):
         raise TypeError(f"not serializable as JSON: {kind.__name__}")
