@@ -180,14 +180,16 @@ def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:
     for function in functions:
         if function.iommu_group is not None and not function.is_bridge:
             groups.setdefault(function.iommu_group, []).append(function.address)
-    return tuple(_with_its_companions(function, cards, groups) for function in functions)
+    shared = {member for members in (*cards.values(), *groups.values()) if len(members) > 1 for member in members}
+    return tuple(
+        replace(function, companions=_companions(function, cards, groups)) if function.address in shared else function
+        for function in functions
+    )
 
 
-def _with_its_companions(
+def _companions(
     function: Function, cards: Mapping[PciAddress, tuple[PciAddress, ...]], groups: Mapping[int, list[PciAddress]]
-) -> Function:
+) -> tuple[PciAddress, ...]:
     group = groups.get(function.iommu_group, []) if function.iommu_group is not None else []
     others = {*cards.get(function.address, ()), *group} - {function.address}
-    if not others or function.is_bridge:
-        return function
-    return replace(function, companions=tuple(sorted(others, key=lambda a: a.order)))
+    return tuple(sorted(others, key=lambda a: a.order))
