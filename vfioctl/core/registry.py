@@ -18,6 +18,7 @@ from vfioctl.core.placed import placed
 from vfioctl.core.records import Records
 from vfioctl.core.resource import Resource
 from vfioctl.core.value import first_problem
+from vfioctl.core.whole_file import ReplaceFile
 from vfioctl.errors import BadDocument, Stuck
 
 _PHASES = {phase: number for number, phase in enumerate(Phase)}
@@ -77,7 +78,8 @@ class Registry:
 
     @cached_property
     def _actions(self) -> Mapping[str, Action]:
-        found: list[Action] = [Write(), *(each for parts in self.parts.values() for each in parts.actions)]
+        registered = (each for parts in self.parts.values() for each in parts.actions)
+        found: list[Action] = [Write(), ReplaceFile(), *registered]
         return {each.name: each for each in found}
 
     @cached_property

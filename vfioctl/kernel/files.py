@@ -169,15 +169,15 @@ def symbol(errno: int) -> str:
 
 def replace_file(path: str, text: str | None) -> None:
     """Replaces a file atomically, synced to disk, or removes it (None). Raises OSError."""
-    folder = os.path.dirname(path)
+    folder, name = os.path.split(path)
     if text is None:
         if os.path.lexists(path):
-            os.unlink(path)
             with opened_directory(folder) as directory:
+                os.unlink(name, dir_fd=directory)
                 _sync(directory)
         return
     with opened_directory(folder, make=PUBLIC_DIRECTORY) as directory:
-        write_into(directory, os.path.basename(path), text.encode(), mode=PUBLIC_FILE)
+        write_into(directory, name, text.encode(), mode=PUBLIC_FILE)
         _sync(directory)
 
 

@@ -1,4 +1,4 @@
-"""The actions of vGPU steps other than writes to sysfs: replacing a file, and NVIDIA's sriov-manage."""
+"""The action of vGPU steps that runs NVIDIA's sriov-manage."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ from typing import ClassVar
 from vfioctl.core.action import Context
 from vfioctl.core.change import Step
 from vfioctl.vgpu.model.kinds import NVIDIA_VFS
-
-
-class ReplaceFile:
-    """Replaces a file below /etc as a whole, or removes it when the step has no value."""
-
-    name: ClassVar[str] = "file"
-    merges: ClassVar[bool] = False
-
-    def run(self, context: Context, step: Step) -> None:
-        context.kernel.replace_file(step.target, step.value or None)
-
-    def describe(self, step: Step) -> str:
-        return f"{'write' if step.value else 'remove'} {step.target}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
 
 
 class ManageVfs:

@@ -1,7 +1,7 @@
 """The resources, actions, checks, facts, intents and records that the vGPU subsystem registers with the core."""
 
 from vfioctl.core.registry import Parts
-from vfioctl.vgpu.actions import ManageVfs, ReplaceFile
+from vfioctl.vgpu.actions import ManageVfs
 from vfioctl.vgpu.checks import VgpusReady
 from vfioctl.vgpu.facts import TypeNameFacts
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
@@ -26,7 +26,7 @@ PARTS = Parts(
         ProfileValue(),
         DefinitionFile(),
     ),
-    actions=(ReplaceFile(), ManageVfs()),
+    actions=(ManageVfs(),),
     checks=(VgpusReady(),),
     facts=(TypeNameFacts(),),
     intents=(CreateVgpuIntent, RemoveVgpuIntent, SetVfsIntent, ProfileIntent),

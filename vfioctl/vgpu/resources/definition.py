@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import ClassVar
 
-from vfioctl.core.change import Change, Phase, Step
-from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.errors import KernelRefused
+from vfioctl.core.change import Change
+from vfioctl.core.resource import Description
+from vfioctl.core.whole_file import WholeFile
 from vfioctl.kernel.places import DEFINITIONS, OWN_DEFINITIONS
-from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
+from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.vgpu.model.kinds import DEFINITION, is_uuid
 
 _OF_MDEV = rf"{re.escape(DEFINITIONS)}/(?!scripts\.d/)[A-Za-z0-9][A-Za-z0-9:._-]*/{{}}"
@@ -18,14 +17,14 @@ _OF_FUNCTION = rf"{re.escape(OWN_DEFINITIONS)}/{{}}\.json"
 _LONGEST = 255
 
 
-class DefinitionFile(FileResource):
+class DefinitionFile(WholeFile):
     """The text of one definition; empty when there is no such file."""
 
     kind: ClassVar[str] = DEFINITION
     value: ClassVar[str] = r"[ -~\t\n]{0,65536}"  # also text that others wrote
-    fixed_start: ClassVar[bool] = True
     survives_reboot: ClassVar[bool] = True
-    may_block: ClassVar[bool] = False
+    why_written: ClassVar[str] = "so that it is created at boot"
+    why_removed: ClassVar[str] = "so that it is not created at boot"
 
     def validate(self, change: Change) -> None:
         if not is_uuid(change.subject) and not PCI_ADDRESS.fullmatch(change.subject):
@@ -37,29 +36,6 @@ class DefinitionFile(FileResource):
             raise ValueError(f"not the name of a definition of {change.subject}: {change.name[:80]!r}")
         if not all(re.fullmatch(self.value, text) for text in (change.before, change.after, change.during or "")):
             raise ValueError("not the text of a definition")
-
-    def read(self, reader: Reader, change: Change) -> str | None:
-        try:
-            return reader.read(change.name) if reader.has(change.name) else ""
-        except KernelRefused:
-            return None
-
-    def steps(self, change: Change) -> Iterator[Step]:
-        if change.before == change.after:
-            return
-        removed = not change.after
-        yield Step(
-            phase=Phase.FORGET if removed else Phase.PERSIST,
-            action="file",
-            target=change.name,
-            value=change.after,
-            why="so that it is not created at boot" if removed else "so that it is created at boot",
-            subject=change.subject,
-        )
-
-    def finish(self, change: Change, found: Found) -> Change | None:
-        """A text that others wrote in the meantime is not changed."""
-        return super().finish(change, found) if found.of(change) in (change.before, change.after) else None
 
     def describe(self, change: Change) -> Description:
         before, after = ("written" if text else "none" for text in (change.before, change.after))
