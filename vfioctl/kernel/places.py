@@ -17,6 +17,8 @@ DEFINITIONS = "/etc/mdevctl.d"
 """mdevctl's definitions of mediated devices, in one directory for each parent."""
 OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
 """vfioctl's definitions of VFs, and of their vGPU types."""
+CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
+"""Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
 
 UUID_FORM = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 UUID = re.compile(UUID_FORM, re.ASCII | re.IGNORECASE)

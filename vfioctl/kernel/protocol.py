@@ -257,10 +257,10 @@ class VfManagement(Protocol):
 
 
 class PersistentFiles(Protocol):
-    """Replaces files below /etc."""
+    """Replaces files below /etc, and CDI files."""
 
     def replace_file(self, path: str, text: str | None) -> None:
-        """Replaces a file below /etc, and creates its directories; removes the file for None. Raises HostError."""
+        """Replaces a file, and creates its directories; removes the file for None. Raises HostError."""
 
 
 class Modules(Protocol):

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.hosts.machines import REGISTRY, copy, original, unhurried
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
 from vfioctl.binding.model.intents import BindIntent
+from vfioctl.claims.cdi.document import text_of
+from vfioctl.claims.model.cdi import CdiDevice
 from vfioctl.core.change import Change, Draft, Phase
 from vfioctl.core.resource import Found
 from vfioctl.errors import BadDocument, KernelRefused
@@ -44,6 +46,7 @@ NAMES = {
     "NVIDIA VFs": str(GPU),
     "profile": f"{HOME}/sriov_admin/vf1/profile/exec_quantum_ms",
     "definition": f"/etc/vfioctl/vgpu.d/{GPU}.json",
+    "CDI file": "/var/run/cdi/vfioctl.json",
 }
 OF_AN_MDEV = {
     "mdev": str(MDEV),
@@ -59,19 +62,23 @@ VALUE = {
     "module": "loaded",
     "binding": "nvidia",
     "power": "on",
+    "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
 }
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
 SAID_IN_WORDS = ("binding",)
 FREE_TEXT = ("parameter", "definition")
-OF_THEIR_OWN = ("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition")
-"""Kinds that the vGPU subsystem's tests take back."""
+OF_THEIR_OWN = (
+    *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
+    "CDI file",
+)
+"""Kinds that the tests of the vGPU and claims subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
 VALUES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_ -", max_size=64)
 
 
 def subject_of(kind: str) -> str:
-    return MDEV if kind == "mdev" else GPU
+    return {"mdev": MDEV, "CDI file": "vfioctl/vfio"}.get(kind, GPU)
 
 
 def setting(kind: str, name: str | None = None, subject: str | None = None, **parts: str | bool | None) -> Change:

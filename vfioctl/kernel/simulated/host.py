@@ -14,6 +14,7 @@ from vfioctl.kernel.files import write_into
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.outside import read_file
+from vfioctl.kernel.places import CDI_RUN
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Descendant, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.bundled import boot_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
@@ -166,7 +167,7 @@ class Simulated(Recorded):
 
     def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):
-            if not path.startswith(KEPT_ROOTS):
+            if not path.startswith((*KEPT_ROOTS, f"{CDI_RUN}/")):
                 raise HostError(f"{path} could not be written: a simulated host has no such directory")
             there = self.tree.resolve(path, follow_last=False)
             self.tree.remove(there)

@@ -1,0 +1,1 @@
+"""CDI files: how container runtimes learn of passthrough devices by name."""

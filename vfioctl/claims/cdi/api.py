@@ -1,0 +1,130 @@
+"""The use cases of CDI files: plan one, write one to another directory, list them all, check some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.cdi.claims import Claims, NoClaims
+from vfioctl.claims.model.cdi import Node, cdi_file, file_name
+from vfioctl.errors import Foreign
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.kernel.places import CDI_ETC, CDI_RUN, MDEV_DEVICES
+
+if TYPE_CHECKING:
+    from vfioctl.claims.cdi.choose import Passthrough
+    from vfioctl.claims.cdi.files import CdiFileFound
+    from vfioctl.claims.model.cdi import CdiDevice
+    from vfioctl.claims.model.cdi_intent import CdiIntent
+    from vfioctl.core.change import Plan
+    from vfioctl.session import Session
+    from vfioctl.vgpu.model.vgpu import Vgpu
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A CDI file that was written to a directory of the user's, or would be."""
+
+    path: str
+    text: str
+    """Empty: no device is left, so there is no file."""
+    devices: tuple[CdiDevice, ...]
+    notes: tuple[str, ...]
+
+
+class CdiApi:
+    """The CDI files of one host. Any method may raise any VfioctlError; each documents its own errors."""
+
+    def __init__(self, session: Session, claims: Claims | None = None) -> None:
+        """`claims`: the ledger of claims; None for one without any."""
+        self._session, self._kernel, self._claims = session, session.kernel, claims or NoClaims()
+
+    def files(self) -> tuple[CdiFileFound, ...]:
+        """Return the CDI files where container runtimes look for them, of all programs."""
+        from vfioctl.claims.cdi.files import read_cdi_files
+
+        return read_cdi_files(self._kernel)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def plan(self, intent: CdiIntent) -> Plan:
+        """Plan the file in /var/run/cdi: written with these devices, or removed when there are none.
+
+        Raises ConflictError for a name that another file defines, Foreign for a file that vfioctl did not write,
+        HostError for a claimed device without a node.
+        """
+        from vfioctl.claims.cdi.choose import notes
+        from vfioctl.claims.cdi.document import text_of
+        from vfioctl.claims.model.cdi_intent import CDI_FILE
+        from vfioctl.core.change import Change, Draft
+
+        path = cdi_file(intent.kind)
+        before = self._kernel.read(path) if self._kernel.has(path) else ""
+        devices = self._devices(intent, path, before)
+        change = Change(
+            kind=CDI_FILE, name=path, subject=intent.kind, before=before, after=text_of(intent.kind, devices)
+        )
+        changes = (change,) if change.before != change.after else ()
+        return self._session.registry.plan(Draft(intent, changes=changes, notes=tuple(notes(devices))))
+
+    def export(self, intent: CdiIntent, directory: Path, *, dry_run: bool = False) -> Exported:
+        """Write the file to another directory, or remove it there; see `plan`. It is not journaled."""
+        from vfioctl.claims.cdi import elsewhere
+        from vfioctl.claims.cdi.choose import notes
+        from vfioctl.claims.cdi.document import text_of
+
+        path = str(directory.absolute() / file_name(intent.kind))
+        devices = self._devices(intent, path, elsewhere.read(path))
+        text = text_of(intent.kind, devices)
+        if not dry_run:
+            elsewhere.replace(path, text)
+        return Exported(path, text, devices, tuple(notes(devices)))
+
+    def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[CdiDevice, ...]:
+        from vfioctl.claims.cdi.choose import every_device, of_claims, with_claim
+        from vfioctl.claims.cdi.files import refuse_defined_elsewhere
+
+        there = _own(before, intent.kind, path)
+        found = self._passthrough(intent.node)
+        if intent.claim:
+            devices = with_claim(there, self._claims.claim(intent.claim), found, intent.node)
+        elif intent.everything:
+            devices = every_device(found, intent.node)
+        else:
+            devices = of_claims(self._claims.claims(live_only=True), found, intent.node)
+        names = [device.name for device in devices]
+        is_seen = path.rpartition("/")[0] in (CDI_ETC, CDI_RUN)
+        others = [file for file in self.files() if is_seen or not file.ours]
+        refuse_defined_elsewhere(others, intent.kind, names, besides=path)
+        return devices
+
+    def _passthrough(self, node: Node) -> Passthrough:
+        from vfioctl.claims.cdi.choose import passthrough
+
+        return passthrough(InventoryApi(self._session).inventory(nvml=False), self._mdevs(), node)
+
+    def _mdevs(self) -> Sequence[Vgpu]:
+        if not self._kernel.has(MDEV_DEVICES) or not self._kernel.children(MDEV_DEVICES):
+            return ()
+        from vfioctl.vgpu.api import VgpuApi
+        from vfioctl.vgpu.model.vgpu import Dialect
+
+        return [vgpu for vgpu in VgpuApi(self._session).vgpus().instances if vgpu.dialect is Dialect.MDEV]
+
+    def replan(self, intent: CdiIntent) -> Plan:
+        """Plan an intent on the host as it is now; see `plan`."""
+        return self.plan(intent)
+
+
+def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:
+    from vfioctl.claims.cdi.document import devices_in
+
+    try:
+        return devices_in(text, kind)
+    except ValueError:
+        raise Foreign(
+            f"{path} is not as vfioctl writes it",
+            hint="vfioctl changes only its own CDI files: use another --kind, or remove that file",
+        ) from None
