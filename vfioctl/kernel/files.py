@@ -194,8 +194,13 @@ def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
         os.close(directory)
 
 
-def write_into(directory: int, name: str, data: bytes, *, mode: int | None = None) -> None:
-    """Writes a file of an open directory as `write_whole` does, whatever is put in the directory's place meanwhile."""
+def write_into(
+    directory: int, name: str, data: bytes, *, mode: int | None = None, owner: tuple[int, int] | None = None
+) -> None:
+    """Writes a file of an open directory as `write_whole` does, whatever is put in the directory's place meanwhile.
+
+    `owner`: the user and group that it belongs to; None for those of this process.
+    """
     beside = f".{name}.{os.getpid()}.{threading.get_native_id()}"
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)  # left by a process that was killed and had the same id
@@ -205,6 +210,8 @@ def write_into(directory: int, name: str, data: bytes, *, mode: int | None = Non
         with open(fd, "wb") as stream:
             stream.write(data)
             stream.flush()
+            if owner is not None:
+                os.fchown(fd, *owner)  # before the mode, because it clears the setuid bit
             if mode is not None:
                 os.fchmod(fd, mode)
             os.fsync(fd)

@@ -24,6 +24,10 @@ TOOLS = {
     # without libvirt-daemon-system, which would make a service of it
     "libvirtd": "libvirt-daemon",
     "virsh": "libvirt-clients",
+    "podman": "podman",
+    "crun": "crun",
+    "runc": "runc",
+    "ctr": "containerd",
 }
 KERNEL_PACKAGE = "linux-image-amd64"
 # PT_INTERP of elf(5): a program that has one needs shared libraries

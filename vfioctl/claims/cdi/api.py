@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.cdi.claims import Claims, NoClaims
-from vfioctl.claims.model.cdi import Node, cdi_file, file_name
+from vfioctl.claims.model.cdi import cdi_file, file_name
 from vfioctl.errors import Foreign
-from vfioctl.inventory.api import InventoryApi
-from vfioctl.kernel.places import CDI_ETC, CDI_RUN, MDEV_DEVICES
+from vfioctl.kernel.places import CDI_ETC, CDI_RUN
 
 if TYPE_CHECKING:
-    from vfioctl.claims.cdi.choose import Passthrough
     from vfioctl.claims.cdi.files import CdiFileFound
     from vfioctl.claims.model.cdi import CdiDevice
     from vfioctl.claims.model.cdi_intent import CdiIntent
     from vfioctl.core.change import Plan
     from vfioctl.session import Session
-    from vfioctl.vgpu.model.vgpu import Vgpu
 
 
 @dataclass(frozen=True)
@@ -85,9 +81,10 @@ class CdiApi:
     def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[CdiDevice, ...]:
         from vfioctl.claims.cdi.choose import every_device, of_claims, with_claim
         from vfioctl.claims.cdi.files import refuse_defined_elsewhere
+        from vfioctl.claims.cdi.passthrough import read_passthrough
 
         there = _own(before, intent.kind, path)
-        found = self._passthrough(intent.node)
+        found = read_passthrough(self._session, intent.node)
         if intent.claim:
             devices = with_claim(there, self._claims.claim(intent.claim), found, intent.node)
         elif intent.everything:
@@ -99,19 +96,6 @@ class CdiApi:
         others = [file for file in self.files() if is_seen or not file.ours]
         refuse_defined_elsewhere(others, intent.kind, names, besides=path)
         return devices
-
-    def _passthrough(self, node: Node) -> Passthrough:
-        from vfioctl.claims.cdi.choose import passthrough
-
-        return passthrough(InventoryApi(self._session).inventory(nvml=False), self._mdevs(), node)
-
-    def _mdevs(self) -> Sequence[Vgpu]:
-        if not self._kernel.has(MDEV_DEVICES) or not self._kernel.children(MDEV_DEVICES):
-            return ()
-        from vfioctl.vgpu.api import VgpuApi
-        from vfioctl.vgpu.model.vgpu import Dialect
-
-        return [vgpu for vgpu in VgpuApi(self._session).vgpus().instances if vgpu.dialect is Dialect.MDEV]
 
     def replan(self, intent: CdiIntent) -> Plan:
         """Plan an intent on the host as it is now; see `plan`."""

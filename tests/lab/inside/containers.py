@@ -1,0 +1,99 @@
+"""Containers from a local root file system in the lab: busybox, run by Debian's own runc, crun, podman and containerd.
+
+No image, no network, no registry. What each runtime keeps is in a folder of the test's own.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.lab.inside.in_use import within_seconds
+
+SECONDS = 180.0
+"""Programs in Go start slowly in an emulated machine."""
+OPENED, MISSING, REFUSED = "opened", "no such file", "Operation not permitted"
+
+
+def root_file_system(place: Path) -> Path:
+    """A root file system with busybox as its only program."""
+    for name in ("bin", "dev", "proc", "sys", "tmp", "etc", "run", "var"):
+        (place / name).mkdir(parents=True, exist_ok=True)
+    busybox = shutil.which("busybox")
+    assert busybox
+    shutil.copy(busybox, place / "bin/busybox")
+    for name in ("sh", "mknod", "test", "ls", "sleep", "true"):
+        (place / "bin" / name).symlink_to("busybox")
+    return place
+
+
+def opens(node: str) -> list[str]:
+    """A command that opens a node for reading and writing, and says so. A node that is not there is not created."""
+    return ["/bin/sh", "-c", f"test -e {node} || {{ echo {MISSING}; exit 2; }}; exec 3<>{node} && echo {OPENED}"]
+
+
+def makes_its_own(node: str) -> list[str]:
+    """A command that creates a node with the numbers of another, as root in a container may try."""
+    status = os.stat(node)
+    numbers = f"{os.major(status.st_rdev)} {os.minor(status.st_rdev)}"
+    return ["/bin/sh", "-c", f"mknod /dev/own c {numbers} && exec 3<>/dev/own && echo {OPENED}"]
+
+
+def ran(*command: str | Path) -> tuple[int, str]:
+    """Runs a command to its end; its exit code, and what it said."""
+    done = subprocess.run(
+        [*map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    return done.returncode, f"{done.stdout}{done.stderr}"
+
+
+def bundle(place: Path, runtime: str, command: list[str]) -> Path:
+    """A bundle as the runtime itself makes one, with a command of ours."""
+    root_file_system(place / "rootfs")
+    code, said = ran("sh", "-c", f"cd {place} && {runtime} spec")
+    assert code == 0, said
+    change(place, lambda config: config["process"].update(terminal=False, args=command))
+    return place
+
+
+def change(place: Path, edit: Any) -> None:
+    """Edits the config.json of a bundle by hand."""
+    file = place / "config.json"
+    config = json.loads(file.read_text())
+    edit(config)
+    file.write_text(json.dumps(config))
+
+
+def run_bundle(runtime: str, place: Path, name: str) -> tuple[int, str]:
+    """Runs a bundle's container to its end."""
+    state = place.parent / f"{runtime}-state"
+    return ran(runtime, "--root", state, "run", "--bundle", place, name)
+
+
+def run_podman(place: Path, rootfs: Path, command: list[str], *options: str) -> tuple[int, str]:
+    """Runs a container of podman to its end."""
+    own: list[str | Path] = ["--root", place / "storage", "--runroot", place / "run", "--tmpdir", place / "tmp"]
+    how = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime=crun"]
+    more = ["--rm", "--network=none", "--security-opt=seccomp=unconfined", "--log-driver=none", *options]
+    return ran("podman", *own, *how, "run", *more, "--rootfs", rootfs, *command)
+
+
+@contextmanager
+def containerd(place: Path) -> Iterator[Path]:
+    """Debian's containerd, started by hand; its address. It has ended with the block, and what it started too."""
+    place.mkdir(parents=True, exist_ok=True)
+    address, settings = place / "containerd.sock", place / "config.toml"
+    settings.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
+    command = ["containerd", "--config", settings, "--address", address, "--root", place / "root"]
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen([*map(str, command), "--state", str(place / "state")], stdout=log, stderr=log)
+        try:
+            within_seconds(SECONDS, lambda: address.exists() and ran("ctr", "-a", address, "version")[0] == 0)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(SECONDS)

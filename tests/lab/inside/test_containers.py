@@ -1,0 +1,217 @@
+"""Real container runtimes on a real kernel: a container has exactly the VFIO devices that vfioctl names or injects."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.inside import containers, pci
+from tests.lab.inside.command import vfioctl
+from tests.lab.inside.containers import MISSING, OPENED, REFUSED
+from tests.lab.inside.topology import Topology
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.oci.api import OciApi
+from vfioctl.host import Host
+from vfioctl.inventory.model.values import PciAddress
+
+CDI = Path("/var/run/cdi")
+RUNTIMES = ("crun", "runc")
+
+
+class Ledger:
+    """A ledger with one claim."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.one = claim
+
+    def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
+        del live_only
+        return (self.one,)
+
+    def claim(self, name: str) -> Claim:
+        assert name == self.one.id
+        return self.one
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def node(lab: Topology, ledger: Path) -> Iterator[str]:
+    """The group node of the far display, which is on VFIO; another group has a node too."""
+    for device in (lab.far_display, lab.nvme):
+        answer = vfioctl(ledger, "bind", device, "--yes")
+        assert answer.returncode == 0, answer.stderr
+    yield f"/dev/vfio/{pci.group_of(lab.far_display)}"
+    shutil.rmtree(CDI, ignore_errors=True)
+
+
+@pytest.fixture
+def claim(lab: Topology) -> Claim:
+    device = ClaimedDevice(PciAddress(lab.far_display))
+    return Claim("c1", Owner("user/root"), ClaimState.HELD, (device,), since="", boot_id="")
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path) -> Path:
+    return containers.root_file_system(tmp_path / "rootfs")
+
+
+# -- CDI -------------------------------------------------------------------------------------------------
+
+
+def test_podman_gives_a_container_the_device_that_the_cdi_file_names(
+    ledger: Path, lab: Topology, node: str, rootfs: Path, tmp_path: Path
+) -> None:
+    answer = vfioctl(ledger, "cdi", "generate", "--all")
+    assert answer.returncode == 0, answer.stderr
+    name = f"vfioctl/vfio={lab.far_display.replace(':', '-')}"
+    other = f"/dev/vfio/{pci.group_of(lab.nvme)}"
+    code, said = containers.run_podman(tmp_path, rootfs, containers.opens(node), "--device", name)
+    assert (code, said.strip()) == (0, OPENED), said
+    code, said = containers.run_podman(tmp_path, rootfs, containers.opens("/dev/vfio/vfio"), "--device", name)
+    assert (code, said.strip()) == (0, OPENED), said
+    code, said = containers.run_podman(tmp_path, rootfs, containers.opens(other), "--device", name)
+    assert code == 2, said
+    assert MISSING in said
+    code, said = containers.run_podman(
+        tmp_path, rootfs, containers.makes_its_own(other), "--device", name, "--cap-add=MKNOD"
+    )
+    assert code != 0
+    assert REFUSED in said
+
+
+def test_podman_without_the_device_has_no_node_and_may_not_use_one_of_its_own(
+    node: str, rootfs: Path, tmp_path: Path
+) -> None:
+    code, said = containers.run_podman(tmp_path, rootfs, containers.opens(node))
+    assert code == 2, said
+    assert MISSING in said
+    code, said = containers.run_podman(tmp_path, rootfs, containers.makes_its_own(node), "--cap-add=MKNOD")
+    assert code != 0
+    assert REFUSED in said
+
+
+def test_podman_refuses_a_name_of_a_file_that_is_gone(
+    ledger: Path, lab: Topology, node: str, rootfs: Path, tmp_path: Path
+) -> None:
+    """The file goes with the last device; it must not stay as one without devices, which every runtime refuses."""
+    del node
+    assert vfioctl(ledger, "cdi", "generate", "--all").returncode == 0
+    for device in (lab.far_display, lab.nvme):
+        assert vfioctl(ledger, "unbind", device, "--yes").returncode == 0
+    assert vfioctl(ledger, "cdi", "generate", "--all").returncode == 0
+    assert list(CDI.iterdir()) == []
+    name = f"vfioctl/vfio={lab.far_display.replace(':', '-')}"
+    code, said = containers.run_podman(tmp_path, rootfs, ["/bin/true"], "--device", name)
+    assert code != 0
+    assert name in said
+
+
+def test_a_later_version_would_be_refused_by_this_podman(
+    ledger: Path, lab: Topology, node: str, rootfs: Path, tmp_path: Path
+) -> None:
+    """Which is why the lowest version is written: 0.6.0 in the same file makes the device unknown."""
+    del node
+    assert vfioctl(ledger, "cdi", "generate", "--all").returncode == 0
+    file = CDI / "vfioctl.json"
+    file.write_text(file.read_text().replace('"0.5.0"', '"0.6.0"'))
+    name = f"vfioctl/vfio={lab.far_display.replace(':', '-')}"
+    code, said = containers.run_podman(tmp_path, rootfs, ["/bin/true"], "--device", name)
+    assert code != 0, said
+
+
+# -- config.json -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_bundle_gets_the_devices_of_a_claim(
+    ledger: Path, node: str, claim: Claim, lab: Topology, tmp_path: Path, runtime: str
+) -> None:
+    place = tmp_path / "bundle"
+    place.mkdir()
+    containers.bundle(place, runtime, containers.opens(node))
+    code, said = containers.run_bundle(runtime, place, "without")
+    assert code == 2, said
+    assert MISSING in said
+    api = OciApi(Host.live(ledger).session, Ledger(claim))
+    done = api.inject(place, "c1")
+    assert done.nodes == ("/dev/vfio/vfio", node)
+    code, said = containers.run_bundle(runtime, place, "with")
+    assert (code, said.strip()) == (0, OPENED), said
+    before = (place / "config.json").read_bytes()
+    assert api.inject(place, "c1").changes == ()
+    assert (place / "config.json").read_bytes() == before
+    other = f"/dev/vfio/{pci.group_of(lab.nvme)}"
+    containers.change(place, lambda config: config["process"].update(args=containers.makes_its_own(other)))
+    _may_make_nodes(place)
+    code, said = containers.run_bundle(runtime, place, "own")
+    assert code != 0
+    assert REFUSED in said, said
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_create_runtime_hook_comes_too_late(
+    ledger: Path, node: str, claim: Claim, tmp_path: Path, runtime: str
+) -> None:
+    """The runtime has read config.json before it runs hooks. If this fails one day, the documents may say less."""
+    place = tmp_path / "bundle"
+    place.mkdir()
+    containers.bundle(place, runtime, containers.opens(node))
+    ready = tmp_path / "ready.json"
+    shutil.copy(place / "config.json", ready)
+    edited = tmp_path / "edited"
+    edited.mkdir()
+    shutil.copy(ready, edited / "config.json")
+    OciApi(Host.live(ledger).session, Ledger(claim)).inject(edited, "c1")
+    script = f"cp {edited}/config.json {place}/config.json"
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", script]}
+    containers.change(place, lambda config: config.update(hooks={"createRuntime": [hook]}))
+    code, said = containers.run_bundle(runtime, place, "hooked")
+    assert "vfioctl.claim" in (place / "config.json").read_text(), "the hook has run"
+    assert code == 2, said
+    assert MISSING in said
+
+
+def _may_make_nodes(place: Path) -> None:
+    def edit(config: dict[str, object]) -> None:
+        process = config["process"]
+        assert isinstance(process, dict)
+        for names in process["capabilities"].values():
+            names.append("CAP_MKNOD")
+
+    containers.change(place, edit)
+
+
+# -- containerd ------------------------------------------------------------------------------------------
+
+
+def test_containerd_gives_a_container_the_node_that_ctr_names(
+    node: str, lab: Topology, rootfs: Path, tmp_path: Path
+) -> None:
+    other = f"/dev/vfio/{pci.group_of(lab.nvme)}"
+    with containers.containerd(tmp_path / "containerd") as address:
+        ctr = ("ctr", "--address", address, "run", "--rm", "--rootfs")
+        with_both = ("--device", node, "--device", "/dev/vfio/vfio")
+        code, said = containers.ran(*ctr, *with_both, rootfs, "with", *containers.opens(node))
+        assert (code, said.strip()) == (0, OPENED), said
+        code, said = containers.ran(*ctr, rootfs, "without", *containers.opens(node))
+        assert code == 2, said
+        assert MISSING in said
+        code, said = containers.ran(*ctr, *with_both, rootfs, "other", *containers.makes_its_own(other))
+        assert code != 0
+        assert REFUSED in said, said
+
+
+def test_the_lab_has_the_runtimes_of_debian_12(results: Path) -> None:
+    """What they are is in the results."""
+    said = {name: containers.ran(name, "--version") for name in ("podman", "crun", "runc", "containerd")}
+    (results / "runtimes.json").write_text(json.dumps(said, indent=2))
+    assert all(code == 0 for code, _ in said.values()), said
+    assert os.path.ismount("/sys/fs/cgroup")

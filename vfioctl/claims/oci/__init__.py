@@ -1,0 +1,1 @@
+"""OCI bundles: giving a container the devices of a claim by editing its config.json."""
