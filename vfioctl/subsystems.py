@@ -84,6 +84,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
             "claim": Command(CHANGE, "Take GPUs for a VM, a container or a person, and give them back."),
             "cdi": Command(CHANGE, "Write, list and check CDI files, which name devices for container runtimes."),
             "oci": Command(CHANGE, "Give containers of runc, crun and Kata the devices of a claim."),
+            "kata": Command(CHANGE, "Check and write the settings that Kata Containers needs for VFIO devices."),
         },
         api="vfioctl.claims.api:ClaimsApi",
         parts="vfioctl.claims.parts:PARTS",

@@ -11,13 +11,14 @@ from vfioctl.kernel.places import MDEV_DEVICES
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.cdi import Node
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
 
 
-def read_passthrough(session: Session, node: Node) -> Passthrough:
-    """Return the functions and mediated devices that have this kind of node."""
-    return passthrough(InventoryApi(session).inventory(nvml=False), _mdevs(session), node)
+def read_passthrough(session: Session, node: Node, inventory: Inventory | None = None) -> Passthrough:
+    """Return the functions and mediated devices that have this kind of node. `inventory`: one that was just read."""
+    return passthrough(inventory or InventoryApi(session).inventory(nvml=False), _mdevs(session), node)
 
 
 def _mdevs(session: Session) -> Sequence[Vgpu]:

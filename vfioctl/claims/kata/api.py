@@ -1,0 +1,61 @@
+"""The use cases of Kata: its settings for devices, and the check of all that must fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.cdi.claims import Claims, NoClaims
+from vfioctl.claims.model.cdi import Node
+
+if TYPE_CHECKING:
+    from vfioctl.claims.cdi.choose import Passthrough
+    from vfioctl.claims.kata.check import Finding
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.values import Subject
+    from vfioctl.session import Session
+
+
+class KataApi:
+    """Kata Containers on one host. Any method may raise any VfioctlError; each documents its own errors."""
+
+    def __init__(self, session: Session, claims: Claims | None = None) -> None:
+        """`claims`: the ledger of claims; None for one without any."""
+        self._session, self._kernel, self._claims = session, session.kernel, claims or NoClaims()
+
+    def config(self, *, claim: str | None = None, mode: str = "guest-kernel", node: Node = Node.GROUP) -> str:
+        """Return a drop-in for the devices of a claim, or for all on VFIO. Raises HostError for too many, BadSpec."""
+        from vfioctl.claims.kata.needs import needs_of
+        from vfioctl.claims.kata.settings import drop_in
+
+        inventory, _, subjects = self._devices(claim, node)
+        return drop_in(needs_of(inventory, subjects, node), mode=mode)
+
+    def check(self, config: Path | None = None, *, claim: str | None = None) -> tuple[Finding, ...]:
+        """Return the lines of the check, for the devices of a claim, or for all on VFIO. Raises BadSpec."""
+        from vfioctl.claims.cdi.files import read_cdi_files
+        from vfioctl.claims.kata.check import Host, findings
+        from vfioctl.claims.kata.needs import needs_of
+        from vfioctl.claims.kata.read import address_bits, read_kata
+
+        inventory, found, subjects = self._devices(claim, Node.GROUP)
+        host = Host(
+            inventory,
+            subjects,
+            needs_of(inventory, subjects, Node.GROUP),
+            read_cdi_files(self._kernel),
+            address_bits(self._kernel),
+            found.nodes,
+        )
+        return findings(read_kata(self._kernel, config), host)
+
+    def _devices(self, claim: str | None, node: Node) -> tuple[Inventory, Passthrough, tuple[Subject, ...]]:
+        from vfioctl.claims.cdi.choose import claimed, every_device
+        from vfioctl.claims.cdi.passthrough import read_passthrough
+        from vfioctl.inventory.api import InventoryApi
+
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        found = read_passthrough(self._session, node, inventory)
+        if claim is not None:
+            return inventory, found, claimed(self._claims.claim(claim), node)
+        return inventory, found, tuple(device.subject for device in every_device(found, node))
