@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,9 +75,14 @@ def run_bundle(runtime: str, place: Path, name: str) -> tuple[int, str]:
     return ran(runtime, "--root", state, "run", "--bundle", place, name)
 
 
-def run_podman(place: Path, rootfs: Path, command: list[str], *options: str) -> tuple[int, str]:
+def run_podman(rootfs: Path, command: list[str], *options: str) -> tuple[int, str]:
     """Runs a container of podman to its end."""
-    own: list[str | Path] = ["--root", place / "storage", "--runroot", place / "run", "--tmpdir", place / "tmp"]
+    with tempfile.TemporaryDirectory(dir="/run") as short:  # podman takes at most 50 characters
+        own = ["--root", f"{short}/storage", "--runroot", f"{short}/run", "--tmpdir", f"{short}/tmp"]
+        return _run_podman(own, rootfs, command, *options)
+
+
+def _run_podman(own: list[str], rootfs: Path, command: list[str], *options: str) -> tuple[int, str]:
     how = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime=crun"]
     more = ["--rm", "--network=none", "--security-opt=seccomp=unconfined", "--log-driver=none", *options]
     return ran("podman", *own, *how, "run", *more, "--rootfs", rootfs, *command)
