@@ -21,12 +21,13 @@ from vfioctl.inventory.api import Waiting, until_released
 
 if TYPE_CHECKING:
     from vfioctl.claims.choosing import Choosing
+    from vfioctl.claims.containers import Containers
     from vfioctl.claims.documents import Nodes
     from vfioctl.claims.model.placement import Placement
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.claims.rows import Event
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import Outcome, Plan
+    from vfioctl.core.change import Intent, Outcome, Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
@@ -55,6 +56,19 @@ class ClaimsApi:
     def ledger(self) -> ClaimLedger:
         """The claims' part of the ledger."""
         return ClaimLedger(self._session.store, self._session.publish)
+
+    @cached_property
+    def containers(self) -> Containers:
+        """CDI files, OCI bundles and Kata's settings for the devices of claims."""
+        from vfioctl.claims.containers import Containers
+
+        return Containers(self._session, self)
+
+    def replan(self, intent: Intent) -> Plan:
+        """Plan an intent of this subsystem on the host as it is now: that of a CDI file is the only one."""
+        from vfioctl.claims.model.cdi_intent import CdiIntent
+
+        return self.containers.cdi.plan(CdiIntent.model_validate(intent.model_dump()))
 
     # -- looking -----------------------------------------------------------------------------------
 

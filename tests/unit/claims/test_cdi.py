@@ -38,10 +38,10 @@ class Ledger:
     def __init__(self, *claims: Claim) -> None:
         self.all = claims
 
-    def claims(self, *, live_only: bool = False) -> tuple[Claim, ...]:
+    def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
         return tuple(claim for claim in self.all if claim.is_live or not live_only)
 
-    def claim(self, name: str, /) -> Claim:
+    def claim(self, name: str) -> Claim:
         return next(claim for claim in self.all if claim.id == name)
 
 
@@ -75,7 +75,7 @@ def names(host: Host) -> list[str]:
 
 
 def apply(host: Host, intent: CdiIntent, ledger: Ledger | None = None) -> Result:
-    return host.apply(CdiApi(host.session, ledger).plan(intent)).result
+    return host.apply(CdiApi(host.session, ledger or Ledger()).plan(intent)).result
 
 
 EVERY = CdiIntent(everything=True)
@@ -131,7 +131,7 @@ class TestGenerate:
         assert names(host) == before
 
     def test_a_saved_plan_is_applied_later(self, host: Host) -> None:
-        plan = CdiApi(host.session).plan(EVERY)
+        plan = CdiApi(host.session, Ledger()).plan(EVERY)
         again = host.read_plan(plan.model_dump_json())
         assert host.apply(host.replan(again)).result == Result.DONE
         with pytest.raises(VfioctlError):
@@ -155,7 +155,7 @@ class TestGenerate:
     )
     def test_a_forged_plan_is_refused(self, host: Host, change: dict[str, str]) -> None:
         """A plan file may neither name another file nor bring a hook that runs as root."""
-        plan = CdiApi(host.session).plan(EVERY)
+        plan = CdiApi(host.session, Ledger()).plan(EVERY)
         forged = plan.changes[0].model_copy(update=change)
         step = plan.steps[0].model_copy(update={"target": forged.name, "value": forged.after})
         unnamed = plan.model_copy(update={"id": "", "changes": (forged,), "steps": (step,)})
@@ -172,7 +172,7 @@ class TestFilesOfOthers:
     def test_a_name_that_one_defines_is_a_conflict(self, host: Host, path: str) -> None:
         put(host, path, self.document())
         with pytest.raises(ConflictError, match=f"{KIND}=0000-1b-00.0 is defined by {path} already"):
-            CdiApi(host.session).plan(EVERY)
+            CdiApi(host.session, Ledger()).plan(EVERY)
         assert apply(host, CdiIntent(everything=True, kind="example.com/gpu")) == Result.DONE
 
     @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ class TestFilesOfOthers:
     def test_also_in_yaml(self, host: Host, text: str) -> None:
         put(host, "/etc/cdi/other.yaml", text)
         with pytest.raises(ConflictError, match=r"/etc/cdi/other\.yaml"):
-            CdiApi(host.session).plan(EVERY)
+            CdiApi(host.session, Ledger()).plan(EVERY)
 
     def test_other_kinds_and_names_are_no_conflict(self, host: Host) -> None:
         put(host, "/etc/cdi/a.json", self.document(kind="nvidia.com/gpu"))
@@ -198,10 +198,10 @@ class TestFilesOfOthers:
     def test_a_file_in_its_place_is_not_touched(self, host: Host, text: str) -> None:
         put(host, FILE, text or self.document())
         with pytest.raises(Foreign, match="not as vfioctl writes it"):
-            CdiApi(host.session).plan(EVERY)
+            CdiApi(host.session, Ledger()).plan(EVERY)
 
     def test_a_file_that_others_changed_meanwhile_stays_as_they_left_it(self, host: Host) -> None:
-        plan = CdiApi(host.session).plan(EVERY)
+        plan = CdiApi(host.session, Ledger()).plan(EVERY)
         put(host, FILE, self.document())
         with pytest.raises(ConflictError):
             host.apply(plan)

@@ -41,7 +41,7 @@ def host() -> Host:
     """Two GPUs of eight are on VFIO and named in a CDI file."""
     found = Host.simulated("hgx8")
     found.apply(found.binding.plan_bind([GPU, OTHER]))
-    found.apply(CdiApi(found.session).plan(CdiIntent(everything=True)))
+    found.apply(CdiApi(found.session, Ledger()).plan(CdiIntent(everything=True)))
     return found
 
 
@@ -106,7 +106,7 @@ class TestDropIn:
         config.write_text('[hypervisor.qemu]\ncold_plug_vfio = "no-port"\nhot_plug_vfio = "root-port"\n')
         assert {"cold_plug_vfio", "pcie_root_port"} <= set(wrong(check(host, config)))
         (config.parent / "config.d").mkdir()
-        (config.parent / "config.d" / "50-vfioctl.toml").write_text(KataApi(host.session).config())
+        (config.parent / "config.d" / "50-vfioctl.toml").write_text(KataApi(host.session, Ledger()).config())
         assert wrong(check(host, config)) == []
 
     def test_of_one_claim(self, host: Host) -> None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.cdi.claims import Claims, NoClaims
 from vfioctl.claims.model.cdi import cdi_file, file_name
 from vfioctl.errors import Foreign
 from vfioctl.kernel.places import CDI_ETC, CDI_RUN
 
 if TYPE_CHECKING:
     from vfioctl.claims.cdi.files import CdiFileFound
+    from vfioctl.claims.containers import Claims
     from vfioctl.claims.model.cdi import CdiDevice
     from vfioctl.claims.model.cdi_intent import CdiIntent
     from vfioctl.core.change import Plan
@@ -33,9 +33,8 @@ class Exported:
 class CdiApi:
     """The CDI files of one host. Any method may raise any VfioctlError; each documents its own errors."""
 
-    def __init__(self, session: Session, claims: Claims | None = None) -> None:
-        """`claims`: the ledger of claims; None for one without any."""
-        self._session, self._kernel, self._claims = session, session.kernel, claims or NoClaims()
+    def __init__(self, session: Session, claims: Claims) -> None:
+        self._session, self._kernel, self._claims = session, session.kernel, claims
 
     def files(self) -> tuple[CdiFileFound, ...]:
         """Return the CDI files where container runtimes look for them, of all programs."""
@@ -96,10 +95,6 @@ class CdiApi:
         others = [file for file in self.files() if is_seen or not file.ours]
         refuse_defined_elsewhere(others, intent.kind, names, besides=path)
         return devices
-
-    def replan(self, intent: CdiIntent) -> Plan:
-        """Plan an intent on the host as it is now; see `plan`."""
-        return self.plan(intent)
 
 
 def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.claims.cdi.api import CdiApi
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.cdi import KIND, SEEN, Node
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
@@ -71,7 +71,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     from vfioctl.vgpu.model.intents import asked
 
     intent = asked(lambda: CdiIntent(kind=kind, node=node, claim=claim, everything=every))
-    api = CdiApi(session)
+    api = ClaimsApi(session).containers.cdi
     if output is None or str(output) in SEEN:
         plan = api.plan(intent)
         carry_out(session, plan, dry_run=dry_run, yes=True, as_json=as_json)
@@ -100,7 +100,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
 )
 def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """List the devices that CDI files in /etc/cdi and /var/run/cdi define, and what is wrong with a file."""
-    files = CdiApi(opened(ctx)).files()
+    files = ClaimsApi(opened(ctx)).containers.cdi.files()
     if as_json:
         emit_json({"files": [asdict(file) for file in files]})
         return

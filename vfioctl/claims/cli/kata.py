@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.claims.kata.api import KataApi
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.cdi import Node
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
@@ -57,7 +57,7 @@ def config(
 
     It belongs in the directory config.d beside configuration.toml. Each function that the guest gets needs a root port.
     """
-    text = KataApi(opened(ctx)).config(claim=claim, mode=mode.value, node=node)
+    text = ClaimsApi(opened(ctx)).containers.kata.config(claim=claim, mode=mode.value, node=node)
     if output is None:
         emit_file(text)
         return
@@ -87,7 +87,7 @@ def check(
     address space for BARs, and that device plugins use the CDI kind and names for their resources. Exits with 3 if
     something is wrong.
     """
-    found = KataApi(opened(ctx)).check(config_file, claim=claim)
+    found = ClaimsApi(opened(ctx)).containers.kata.check(config_file, claim=claim)
     wrong = [each for each in found if each.ok is False]
     if as_json:
         emit_json({"ok": not wrong, "checks": [asdict(each) for each in found]})

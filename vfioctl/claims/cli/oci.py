@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.cdi import Node
-from vfioctl.claims.oci.api import MOST_STATE, OciApi, bundle_in
+from vfioctl.claims.oci.api import MOST_STATE, bundle_in
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, DryRun
@@ -54,7 +55,7 @@ def inject(
     Without BUNDLE, stdin may have a container's state, as hooks get it, or a config.json; the latter is written to
     stdout as edited, which is what a precreate hook of podman does.
     """
-    api = OciApi(opened(ctx))
+    api = ClaimsApi(opened(ctx)).containers.oci
     if bundle is None:
         text = _stdin()
         bundle = bundle_in(text)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.cdi.claims import Claims, NoClaims
 from vfioctl.claims.model.cdi import Node
 
 if TYPE_CHECKING:
     from vfioctl.claims.cdi.choose import Passthrough
+    from vfioctl.claims.containers import Claims
     from vfioctl.claims.kata.check import Finding
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.values import Subject
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class KataApi:
     """Kata Containers on one host. Any method may raise any VfioctlError; each documents its own errors."""
 
-    def __init__(self, session: Session, claims: Claims | None = None) -> None:
-        """`claims`: the ledger of claims; None for one without any."""
-        self._session, self._kernel, self._claims = session, session.kernel, claims or NoClaims()
+    def __init__(self, session: Session, claims: Claims) -> None:
+        self._session, self._kernel, self._claims = session, session.kernel, claims
 
     def config(self, *, claim: str | None = None, mode: str = "guest-kernel", node: Node = Node.GROUP) -> str:
         """Return a drop-in for the devices of a claim, or for all on VFIO. Raises HostError for too many, BadSpec."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfioctl.claims.cdi.claims import Claims, NoClaims
 from vfioctl.claims.model.cdi import CONTROL_NODE, GROUP_NODE, Node
 from vfioctl.errors import BadDocument, ConflictError, HostError
 
 if TYPE_CHECKING:
+    from vfioctl.claims.containers import Claims
     from vfioctl.claims.oci.document import DeviceNode
     from vfioctl.session import Session
 
@@ -30,9 +30,8 @@ class Injected:
 class OciApi:
     """Edits OCI bundles for one host. Any method may raise any VfioctlError; each documents its own errors."""
 
-    def __init__(self, session: Session, claims: Claims | None = None) -> None:
-        """`claims`: the ledger of claims; None for one without any."""
-        self._session, self._kernel, self._claims = session, session.kernel, claims or NoClaims()
+    def __init__(self, session: Session, claims: Claims) -> None:
+        self._session, self._kernel, self._claims = session, session.kernel, claims
 
     def inject(self, bundle: Path, claim: str, *, node: Node = Node.GROUP, dry_run: bool = False) -> Injected:
         """Edit the config.json of a bundle. Raises BadDocument, ConflictError, HostError."""
