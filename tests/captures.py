@@ -75,6 +75,50 @@ def groups(root: Path) -> dict[int, set[str]]:
     }
 
 
+class Cpu(NamedTuple):
+    """The online CPUs that share a core and an L3 cache with a CPU."""
+
+    core: set[int]
+    cache: set[int]
+
+
+def cpus(root: Path) -> dict[int, Cpu]:
+    """The online CPUs, each from its own files. One of which nothing is known is a core by itself."""
+    home = root / "sys/devices/system/cpu"
+    online = _cpu_list(_text(home / "online") or "")
+    return {cpu: _cpu(home / f"cpu{cpu}", cpu, online) for cpu in sorted(online)}
+
+
+def _cpu(home: Path, number: int, online: set[int]) -> Cpu:
+    siblings = _cpu_list(_text(home / "topology/thread_siblings_list") or str(number))
+    caches = [each for each in home.glob("cache/index*") if _text(each / "level") == "3"]
+    shared = _cpu_list(_text(caches[0] / "shared_cpu_list") or "") if caches else set()
+    return Cpu(siblings & online, shared & online)
+
+
+def nodes(root: Path) -> dict[int, set[int]]:
+    """The CPUs of each NUMA node."""
+    homes = (root / "sys/devices/system/node").glob("node[0-9]*")
+    return {int(home.name[4:]): _cpu_list(_text(home / "cpulist") or "") for home in homes}
+
+
+def hugepages(root: Path) -> dict[tuple[int, int], tuple[int, int]]:
+    """The total and the free hugepages by node and size in bytes."""
+    pools = (root / "sys/devices/system/node").glob("node[0-9]*/hugepages/hugepages-*kB")
+    return {
+        (int(pool.parts[-3][4:]), int(pool.name[10:-2]) * 1024): (
+            int(_text(pool / "nr_hugepages") or 0),
+            int(_text(pool / "free_hugepages") or 0),
+        )
+        for pool in pools
+    }
+
+
+def _cpu_list(text: str) -> set[int]:
+    ranges = [part.split("-") for part in text.split(",") if part]
+    return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
+
+
 def _facts(device: Path) -> Facts:
     group, node, vfs = _target(device / "iommu_group"), _text(device / "numa_node"), _text(device / "sriov_totalvfs")
     return Facts(

@@ -8,7 +8,7 @@ Does no input or output.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from os.path import relpath
@@ -221,8 +221,23 @@ class HostBuilder:
 
     # -- the machine -------------------------------------------------------------------------------
 
-    def processors(self, cpuinfo: Sequence[str], nodes: Sequence[tuple[str, int]], *, far: int = 21) -> None:
-        """One paragraph of cpuinfo, and the NUMA nodes as (CPUs, GiB); `far` is the distance between two nodes."""
+    def processors(
+        self,
+        cpuinfo: Sequence[str],
+        nodes: Sequence[tuple[str, int]],
+        *,
+        far: int = 21,
+        threads: int = 2,
+        paired: int = 0,
+        sharing: int = 0,
+        huge: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
+        """One paragraph of cpuinfo, and the NUMA nodes as (CPUs, GiB); `far` is the distance between two nodes.
+
+        Linux numbers the first threads of a node's cores, then the second ones. `paired`: so many CPUs are threads of
+        cores next to each other, as on hybrid processors. `sharing`: the number of cores at an L3 cache, all of a node
+        for 0. `huge`: total and free hugepages of each node by size in KiB.
+        """
         self.lines("/proc/cpuinfo", cpuinfo)
         self._nodes = {number: cpus for number, (cpus, _) in enumerate(nodes)}
         self._cpus = f"0-{max(int(cpu) for cpus, _ in nodes for cpu in cpus.replace(',', '-').split('-') if cpu)}"
@@ -238,6 +253,21 @@ class HostBuilder:
                 [f"Node {number} {name + ':':<16}{size:8d} kB" for name, size in sizes.items()]
                 + [f"Node {number} HugePages_{name + ':':<6}     0" for name in ("Total", "Free", "Surp")],
             )
+            for size, (pages, free) in (huge or {}).items():
+                self.file(f"{home}/hugepages/hugepages-{size}kB/nr_hugepages", str(pages))
+                self.file(f"{home}/hugepages/hugepages-{size}kB/free_hugepages", str(free))
+            self._cores(_grouped(_numbers(cpus), threads, paired), sharing)
+
+    def _cores(self, cores: Sequence[Sequence[int]], sharing: int) -> None:
+        for first in range(0, len(cores), sharing or len(cores) or 1):
+            together = cores[first : first + (sharing or len(cores))]
+            cache = _list_of(cpu for core in together for cpu in core)
+            for core in together:
+                for cpu in core:
+                    home = f"/sys/devices/system/cpu/cpu{cpu}"
+                    self.file(f"{home}/topology/thread_siblings_list", _list_of(core))
+                    self.file(f"{home}/cache/index3/level", "3")
+                    self.file(f"{home}/cache/index3/shared_cpu_list", cache)
 
     def iommu(self, name: str, home: str, facts: Mapping[str, str]) -> str:
         """An IOMMU of /sys/class/iommu with its files. Gives its path."""
@@ -477,3 +507,27 @@ def _speed(gigatransfers: float) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(ESCAPES.get(char, char) for char in text)
+
+
+def _numbers(cpus: str) -> list[int]:
+    """The CPUs of a list such as `0-47,96-143`."""
+    ends = [[int(end) for end in part.split("-")] for part in cpus.split(",") if part]
+    return [cpu for first, *last in ends for cpu in range(first, (last or [first])[0] + 1)]
+
+
+def _grouped(cpus: Sequence[int], threads: int, paired: int) -> list[tuple[int, ...]]:
+    if paired:
+        return [*zip(cpus[:paired:2], cpus[1:paired:2], strict=True), *((cpu,) for cpu in cpus[paired:])]
+    step = len(cpus) // threads
+    return [tuple(cpus[core::step]) for core in range(step)]
+
+
+def _list_of(cpus: Iterable[int]) -> str:
+    """The CPUs as the kernel lists them."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and ranges[-1][-1] == cpu - 1:
+            ranges[-1] = [ranges[-1][0], cpu]
+        else:
+            ranges.append([cpu])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)

@@ -57,6 +57,7 @@ def hgx8() -> HostBuilder:
     host.processors(
         _cpuinfo("GenuineIntel", "Intel(R) Xeon(R) Platinum 8468", "vmx"),
         [("0-47,96-143", 1024), ("48-95,144-191", 1024)],
+        huge={1 << 20: (512, 480), 2 << 10: (0, 0)},
     )
     _acpi(host, "DMAR")
     loaded = (*NVIDIA, "ast", "nvme", "mlx5_core", "xhci_pci", "snd_hda_intel", "pcieportdrv")
@@ -111,7 +112,7 @@ def workstation() -> HostBuilder:
         cmdline="BOOT_IMAGE=/vmlinuz-6.8.0-45-generic root=/dev/mapper/vg-root ro quiet splash",
         boot=2,
     )
-    host.processors(_cpuinfo("AuthenticAMD", "AMD Ryzen 9 5950X 16-Core Processor", "svm"), [("0-31", 64)])
+    host.processors(_cpuinfo("AuthenticAMD", "AMD Ryzen 9 5950X 16-Core Processor", "svm"), [("0-31", 64)], sharing=8)
     _acpi(host, "IVRS")
     loaded = (*NVIDIA, "amdgpu", "snd_hda_intel", "xhci_pci", "i2c_nvidia_gpu", "nvme", "igc", "pcieportdrv")
     host.modules(loaded, (*VFIO, "nouveau"))
@@ -163,7 +164,7 @@ def laptop() -> HostBuilder:
         cmdline="BOOT_IMAGE=(hd0,gpt2)/vmlinuz-6.11.4-301.fc41.x86_64 root=UUID=0 ro intel_iommu=on rhgb quiet",
         boot=3,
     )
-    host.processors(_cpuinfo("GenuineIntel", "12th Gen Intel(R) Core(TM) i7-12700H", "vmx"), [("0-19", 32)])
+    host.processors(_cpuinfo("GenuineIntel", "12th Gen Intel(R) Core(TM) i7-12700H", "vmx"), [("0-19", 32)], paired=12)
     _acpi(host, "DMAR")
     board = ("snd_sof_pci_intel_tgl", "i2c_i801", "spi_intel_pci", "iwlwifi", "xhci_pci", "nvme", "pcieportdrv")
     host.modules(("i915", "nouveau", "snd_hda_intel", *board), VFIO)
@@ -203,6 +204,7 @@ def mi300x() -> HostBuilder:
         _cpuinfo("AuthenticAMD", "AMD EPYC 9554 64-Core Processor", "svm"),
         [("0-63,128-191", 1152), ("64-127,192-255", 1152)],
         far=32,
+        sharing=8,
     )
     _acpi(host, "IVRS")
     host.modules(("amdgpu", "gim", *VFIO, "nvme", "pcieportdrv"), ())
@@ -311,7 +313,7 @@ def vmd_domain() -> HostBuilder:
         cmdline="BOOT_IMAGE=(hd0,gpt2)/vmlinuz-6.11.4-301.fc41.x86_64 root=UUID=0 ro intel_iommu=on",
         boot=8,
     )
-    host.processors(_cpuinfo("GenuineIntel", "12th Gen Intel(R) Core(TM) i7-12700H", "vmx"), [("0-19", 64)])
+    host.processors(_cpuinfo("GenuineIntel", "12th Gen Intel(R) Core(TM) i7-12700H", "vmx"), [("0-19", 64)], paired=12)
     _acpi(host, "DMAR")
     host.modules(("i915", *NVIDIA, "snd_hda_intel", "nvme", "vmd", "pcieportdrv"), (*VFIO, "nouveau"))
     screen = host.root("0000:00", iommu=_dmar(host, 0))
@@ -337,7 +339,9 @@ def gh200() -> HostBuilder:
         boot=9,
     )
     cpuinfo = ["processor\t: 0", "BogoMIPS\t: 2000.00", "Features\t: fp asimd evtstrm aes sha1 crc32 atomics sve"]
-    host.processors([*cpuinfo, "CPU implementer\t: 0x41", "CPU part\t: 0xd4f"], [("0-71", 480), ("", 96)], far=80)
+    host.processors(
+        [*cpuinfo, "CPU implementer\t: 0x41", "CPU part\t: 0xd4f"], [("0-71", 480), ("", 96)], far=80, threads=1
+    )
     _acpi(host, "IORT")
     host.modules((*NVIDIA, "nvme", "pcieportdrv"), (*VFIO, "nvgrace_gpu_vfio_pci", "nouveau"))
     host.group_type = "DMA"
@@ -364,7 +368,9 @@ def busy() -> HostBuilder:
         cmdline="BOOT_IMAGE=/boot/vmlinuz-6.12.48+deb13-amd64 root=/dev/mapper/vg-root ro amd_iommu=on iommu=pt",
         boot=10,
     )
-    host.processors(_cpuinfo("AuthenticAMD", "AMD Ryzen Threadripper PRO 5975WX 32-Cores", "svm"), [("0-63", 256)])
+    host.processors(
+        _cpuinfo("AuthenticAMD", "AMD Ryzen Threadripper PRO 5975WX 32-Cores", "svm"), [("0-63", 256)], sharing=8
+    )
     _acpi(host, "IVRS")
     loaded = (*NVIDIA, *VFIO, "amdgpu", "snd_hda_intel", "nvme", "igc", "pcieportdrv")
     host.modules(loaded, ("nouveau",))

@@ -27,6 +27,7 @@ from vfioctl.kernel.protocol import (
 from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 
+_CPUS = "/sys/devices/system/cpu"
 _UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
 _UUID_PSEUDONYM, _MAC_PSEUDONYM = "00000000-0000-0000-0000-", "00:00:00:00:00:"
@@ -46,6 +47,7 @@ def capture(kernel: Reader) -> tuple[Tree, list[str]]:
     found.take_vgpus()
     found.take_consoles()
     found.take_nodes()
+    found.take_processors()
     found.take_system()
     found.leave_out(unfit(found.tree))
     return found.tree, sorted(found.unread)
@@ -120,6 +122,21 @@ class _Capture:
                 self._take_text(f"{home}/cpulist")
                 self._take_text(f"{home}/distance")
                 self._take_text(f"{home}/meminfo", keep="MemTotal:")  # the rest changes every second
+                for pages in self._children(f"{home}/hugepages"):
+                    self._take_text(f"{home}/hugepages/{pages}/nr_hugepages")
+                    self._take_text(f"{home}/hugepages/{pages}/free_hugepages")
+
+    def take_processors(self) -> None:
+        """Which CPUs are online, share a core, and share an L3 cache."""
+        self._take_text(f"{_CPUS}/online")
+        for name in self._children(_CPUS):
+            if not re.fullmatch(r"cpu[0-9]+", name, re.ASCII):
+                continue
+            self._take_text(f"{_CPUS}/{name}/topology/thread_siblings_list")
+            for index in self._children(f"{_CPUS}/{name}/cache"):
+                if self._text(f"{_CPUS}/{name}/cache/{index}/level") == "3":
+                    self._take_text(f"{_CPUS}/{name}/cache/{index}/level")
+                    self._take_text(f"{_CPUS}/{name}/cache/{index}/shared_cpu_list")
 
     def take_system(self) -> None:
         self._take_text("/proc/sys/kernel/osrelease")
