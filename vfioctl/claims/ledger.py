@@ -61,8 +61,7 @@ class ClaimLedger:
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
         """Return the claims, the newest first. Raises StoreDamaged."""
         query = rows.LIVE if live_only else rows.ALL
-        found: list[tuple[object, ...]] = self._store.read(lambda db: db.execute(query).fetchall(), [])
-        return tuple(map(rows.claim_in, found))
+        return self._store.read(lambda db: tuple(map(rows.claim_in, db.execute(query).fetchall())), ())
 
     def claim(self, name: str) -> Claim:
         """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged."""

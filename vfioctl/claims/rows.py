@@ -71,7 +71,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             cpus=parse_cpu_list(cpus),
             hugepages=tuple(Hugepages(*each) for each in json.loads(hugepages)),
             key=key,
-            labels=json.loads(labels),
+            labels={str(name): str(value) for name, value in json.loads(labels).items()},
             expires=expires,
             ended=ended,
             why=why,
@@ -81,7 +81,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             command=command,
             plans=tuple(plans.split()),
         )
-    except (RequestError, TypeError, KeyError) as error:
+    except (RequestError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"claim {id_} is not readable: {error}") from None
 
 

@@ -5,6 +5,7 @@ May not open the file: closing it would release SQLite's locks.
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from vfioctl.kernel.trusted import (
@@ -20,6 +21,8 @@ from vfioctl.kernel.trusted import (
 
 _ENDINGS = ("", "-wal", "-shm")
 """The database, its write-ahead log, and the log's index."""
+_LEAST_BYTES = 512
+"""The smallest page. There is a log only once the first page is written."""
 _MOST_BYTES = 256 << 20
 """Of a ledger that is not root's."""
 
@@ -51,8 +54,11 @@ class LedgerFile:
             return Path(place_of(directory), self._file.name)
 
     def _refuse_odd(self, directory: int) -> bool:
-        """Return whether there is a ledger. Raises Untrusted if one of its files is not what it should be."""
+        """Return whether there is a ledger. Raises Untrusted or DatabaseError if a file is not what it should be."""
         found = [status_of(directory, f"{self._file.name}{ending}") for ending in _ENDINGS]
         if found[0] and found[0].st_uid != 0 and found[0].st_size > _MOST_BYTES:
             raise Untrusted(f"it is larger than {_MOST_BYTES >> 20} MiB")
+        size, log = (status.st_size if status else 0 for status in found[:2])
+        if size < _LEAST_BYTES and (size or log):  # SQLite would take it for a new one, and delete the log
+            raise sqlite3.DatabaseError("it was cut off after its first bytes")
         return found[0] is not None

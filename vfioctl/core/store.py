@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from vfioctl.core.guarded import bounded, guarded, refuse_unexpected, tables_of
+from vfioctl.core.guarded import SECONDS, bounded, guarded, refuse_unexpected, tables_of
 from vfioctl.core.ledger_file import LedgerFile
 from vfioctl.core.placed import placed
-from vfioctl.errors import StoreDamaged, StoreNewer
+from vfioctl.errors import Busy, StoreDamaged, StoreNewer
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class Store:
             self._local.open = None
 
     def _connected(self) -> sqlite3.Connection:
-        connection = guarded(sqlite3.connect(self._ledger.made(), timeout=10, isolation_level=None))
+        connection = guarded(sqlite3.connect(self._ledger.made(), timeout=SECONDS, isolation_level=None))
         try:
             self._prepare(connection)
         except BaseException:
@@ -157,12 +157,15 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run one transaction: committed to disk at the end, or rolled back on an exception. Raises StoreDamaged."""
+        """Run one transaction: committed to disk at the end, or rolled back on an exception.
+
+        Raises StoreDamaged, and Busy if other processes write for too long.
+        """
         with _explained(self.file):
             connection = self._local.open or self._connected()
             try:
                 with bounded(connection, interruptible=False):
-                    connection.execute("BEGIN IMMEDIATE")
+                    _begin(connection, self.file)
                     try:
                         yield connection
                         connection.execute("COMMIT")
@@ -235,6 +238,15 @@ class Store:
         connection.close()
         self._prepare(newer)
         return newer
+
+
+def _begin(connection: sqlite3.Connection, file: Path) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        raise Busy(f"other processes write to the ledger {file} all the time", hint="try again later") from None
 
 
 def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:

@@ -23,6 +23,10 @@ COMMANDS = (
     "recover --dry-run",
     "vgpu list",
     "holders {gpu}",
+    "claim list --all",
+    "claim show {claim} --json",
+    "claim create --owner vm/b --gpus 1 --key k --no-bind",
+    "place --gpus 1",
 )
 ODD = (
     None,
@@ -47,18 +51,25 @@ NOT_UTF8 = "CAST(X'fffe80' AS TEXT)"
 
 
 @pytest.fixture
-def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """A host with every kind of row in its ledger, and the address of its last GPU, whose last change hangs."""
+def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str, str]:
+    """A host with every kind of row in its ledger; the address of its last GPU, whose last change hangs; its claim."""
     file = fast_folder / "l40s.host"
     file.write_text((HOSTS / "l40s.host").read_text(encoding="utf-8"), encoding="utf-8")
     on_it = f"--yes --simulate {file}"
     gpu = run(f"inventory --json --simulate {file}").document["gpus"][-1]["address"]
-    for words in ("vgpu create L40S-12Q --count 2 --persistent", f"bind {gpu}", f"unbind {gpu}", f"bind {gpu}"):
+    for words in (
+        "vgpu create L40S-12Q --persistent",
+        f"bind {gpu}",
+        f"unbind {gpu}",
+        "claim create --owner vm/a --vgpu L40S-12Q --cpus 2",
+        f"claim create --owner vm/b --device {gpu} --key k",
+    ):
         assert run(f"{words} {on_it}").code == 0, words
+    claim = run(f"claim list --owner vm/b --json --simulate {file}").document["claims"][0]["id"]
     monkeypatch.setenv("VFIOCTL_FAULTS", "3:hang")
-    assert run(f"unbind {gpu} {on_it}").code == 7
+    assert run(f"claim release {claim} {on_it}").code == 7
     monkeypatch.delenv("VFIOCTL_FAULTS")
-    return file, gpu
+    return file, gpu, claim
 
 
 def columns(ledger: Path) -> list[tuple[str, str]]:
@@ -96,8 +107,8 @@ def known_codes() -> set[int]:
     return {0, *map(int, re.findall(r"^\| ([0-9]) \|", EXIT_CODES.read_text(encoding="utf-8"), re.MULTILINE))}
 
 
-def test_costs_no_traceback(run: Run, used: tuple[Path, str]) -> None:
-    file, gpu = used
+def test_costs_no_traceback(run: Run, used: tuple[Path, str, str]) -> None:
+    file, gpu, claim = used
     (ledger,) = (each for each in file.parent.iterdir() if each.suffix == ".db")
     with sqlite3.connect(ledger) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -108,7 +119,7 @@ def test_costs_no_traceback(run: Run, used: tuple[Path, str]) -> None:
             tried += 1
             for command in COMMANDS:
                 try:
-                    answer = run(f"{command.format(gpu=gpu)} --simulate {file}")
+                    answer = run(f"{command.format(gpu=gpu, claim=claim)} --simulate {file}")
                 except Exception as error:
                     raise AssertionError(f"{command}, with {what}") from error
                 assert answer.code in codes, (command, what)
