@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.rows import Event, device_document
 from vfioctl.inventory.model.values import format_cpu_list
@@ -30,7 +31,9 @@ def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES) -> dict[
         "state": claim.state,
         "key": claim.key,
         "devices": [
-            device_document(each) | (nodes[each.subject]._asdict() if each.subject in nodes else {})
+            device_document(each)
+            | {"cdi": qualified_name(each.subject) if each.asked and claim.is_live else None}
+            | (nodes[each.subject]._asdict() if each.subject in nodes else {})
             for each in claim.devices
         ],
         "cpus": format_cpu_list(claim.cpus),

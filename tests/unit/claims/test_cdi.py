@@ -287,6 +287,72 @@ class TestCommandLine:
         assert said in answer.document["error"]["message"]
 
 
+class TestClaims:
+    """With the ledger: from the claim to the container, and back."""
+
+    def claim(self, run: Run, device: str, owner: str = "pod/default/train/main") -> str:
+        answer = run(f"claim create --owner {owner} --device {device} --yes --json --simulate hgx8")
+        assert answer.code == 0, answer.err
+        (found,) = answer.document["devices"]
+        assert found["cdi"] == f"vfioctl/vfio=0000-{device.replace(':', '-')}"
+        return str(answer.document["id"])
+
+    def test_what_is_claimed_is_named(self, run: Run) -> None:
+        first, second = self.claim(run, "1b:00.0"), self.claim(run, "43:00.0", "vm/two")
+        assert run("bind 52:00.0 --yes --simulate hgx8").code == 0
+        assert run("cdi generate --simulate hgx8").code == 0
+        (file,) = run("cdi list --json --simulate hgx8").document["files"]
+        assert [(each["name"], each["claim"]) for each in file["devices"]] == [
+            ("0000-1b-00.0", first),
+            ("0000-43-00.0", second),
+        ]
+        assert f"to containers {KIND}=0000-1b-00.0" in run(f"claim show {first} --simulate hgx8").out
+        assert run(f"claim release {first} --yes --simulate hgx8").code == 0
+        assert run(f"cdi generate --claim {first} --simulate hgx8").code == 0
+        assert run("cdi list --simulate hgx8").out.splitlines()[1:] == [
+            f"{KIND}=0000-43-00.0  /dev/vfio/27  {second}  vfioctl     {FILE}"
+        ]
+        assert run(f"claim release {second} --yes --simulate hgx8").code == 0
+        assert run("cdi generate --simulate hgx8").code == 0
+        assert run("cdi list --simulate hgx8").out == "No CDI file defines a device.\n"
+
+    def test_a_saved_plan_is_planned_again_for_the_claim(self, run: Run, tmp_path: Path) -> None:
+        claim = self.claim(run, "1b:00.0")
+        (tmp_path / "plan.json").write_text(run(f"cdi generate --claim {claim} --dry-run --json --simulate hgx8").out)
+        answer = run(f"apply {tmp_path}/plan.json --yes --simulate hgx8")
+        assert answer.code == 0, answer.err
+        assert len(run("cdi list --json --simulate hgx8").document["files"]) == 1
+
+    def test_a_bundle_gets_them(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text('{"ociVersion": "1.0.2", "process": {}, "linux": {}}')
+        claim = self.claim(run, "1b:00.0")
+        line = f"oci inject {tmp_path} --claim {claim[:4]} --json --simulate hgx8"
+        assert run(f"{line} --dry-run").document["written"] is False
+        assert run(line).document["nodes"] == ["/dev/vfio/vfio", "/dev/vfio/21"]
+        assert run(line).document["changes"] == []
+        other = self.claim(run, "43:00.0")
+        answer = run(f"oci inject {tmp_path} --claim {other} --json --simulate hgx8")
+        assert (answer.code, answer.document["error"]["facts"]) == (4, {"claim": claim})
+
+    def test_a_damaged_ledger_costs_only_the_claims(self, run: Run, tmp_path: Path) -> None:
+        self.claim(run, "1b:00.0")
+        assert run("cdi generate --simulate hgx8").code == 0
+        (tmp_path / "damaged.db").write_bytes(b"x" * 4096)
+        answer = run(f"cdi list --json --simulate hgx8 --ledger {tmp_path}/damaged.db")
+        assert answer.code == 0
+        assert answer.document["files"][0]["devices"][0]["claim"] is None
+        assert "ledger" in answer.document["warnings"][0]
+
+
+class TestMediated:
+    def test_a_vgpu_is_named_by_its_uuid(self) -> None:
+        host = Host.simulated("t4")
+        outcome = host.apply(host.vgpu.plan_create("T4-4C", count=1))
+        (uuid,) = outcome.plan.subjects
+        host.apply(CdiApi(host.session, Ledger()).plan(EVERY))
+        assert names(host) == [uuid]
+
+
 class TestValidate:
     def test_each_problem_has_a_line(self, run: Run, tmp_path: Path) -> None:
         good, bad = tmp_path / "good.json", tmp_path / "bad.json"

@@ -267,8 +267,9 @@ class TestCommandLine:
         golden("claims/kata.txt", text.replace(str(tmp_path), "/etc/kata-containers"))
         assert "4 things are wrong" in answers[1].err
 
-    def test_json(self, run: Run) -> None:
+    def test_json(self, run: Run, golden: Golden) -> None:
         answer = run("kata check --json --simulate hgx8")
+        golden("claims/kata.json", answer.out)
         assert answer.code == HostError.exit_code
         assert answer.document["ok"] is False
         assert {"name", "ok", "found", "remedy"} == set(answer.document["checks"][0])

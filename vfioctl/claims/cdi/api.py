@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.containers import Claims
     from vfioctl.claims.model.cdi import CdiDevice
     from vfioctl.claims.model.cdi_intent import CdiIntent
+    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import Plan
     from vfioctl.session import Session
 
@@ -41,6 +43,14 @@ class CdiApi:
         from vfioctl.claims.cdi.files import read_cdi_files
 
         return read_cdi_files(self._kernel)
+
+    def holders(self) -> tuple[Mapping[str, str], str]:
+        """Return the live claim of each device by the device's name, and why claims are not known, if so."""
+        from vfioctl.claims.model.cdi import device_name
+
+        none: tuple[Claim, ...] = ()
+        found, problem = self._session.from_ledger(self._claims.claims, none)
+        return {device_name(each.subject): claim.id for claim in found for each in claim.devices}, problem
 
     # -- writing -----------------------------------------------------------------------------------
 

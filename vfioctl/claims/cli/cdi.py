@@ -100,13 +100,14 @@ def generate(  # noqa: PLR0913 - one parameter for each option
 )
 def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """List the devices that CDI files in /etc/cdi and /var/run/cdi define, and what is wrong with a file."""
-    files = ClaimsApi(opened(ctx)).containers.cdi.files()
-    if as_json:
-        emit_json({"files": [asdict(file) for file in files]})
-        return
-    from vfioctl.claims.cdi.render import cdi_table
+    api = ClaimsApi(opened(ctx)).containers.cdi
+    files, (claims, problem) = api.files(), api.holders()
+    from vfioctl.claims.cdi.render import cdi_document, cdi_table
 
-    draw(cdi_table(files, width=width()))
+    if as_json:
+        emit_json(cdi_document(files, claims, problem))
+        return
+    draw(cdi_table(files, claims, problem, width=width()))
 
 
 @app.command(cls=Command)

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.claims.documents import NO_NODES, Nodes
+from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.claims.rows import Event
 from vfioctl.console.columns import Column, Layout, fact_grid
@@ -108,9 +109,10 @@ def _facts(claim: Claim) -> Iterator[tuple[str, str]]:
 def _device(device: ClaimedDevice, nodes: Nodes) -> Iterator[RenderableType]:
     what = f"{device.mdev} on {device.address}" if device.mdev else device.address
     files = " or ".join(node for node in nodes if node)
+    named = f", to containers {qualified_name(device.subject)}" if files and device.asked else ""
     travels = "" if device.asked else "; it travels with the others"
     yield Text(plain(what), style="bold")
-    yield Padding.indent(Text(f"{files or 'no VFIO device file'}{travels}"), _INDENT)
+    yield Padding.indent(Text(f"{files or 'no VFIO device file'}{named}{travels}"), _INDENT)
     yield Padding.indent(Text(f"on release it {_ON_RELEASE[device.undo]}"), _INDENT)
 
 
