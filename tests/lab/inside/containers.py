@@ -75,10 +75,25 @@ def run_bundle(runtime: str, place: Path, name: str) -> tuple[int, str]:
     return ran(runtime, "--root", state, "run", "--bundle", place, name)
 
 
-def run_podman(rootfs: Path, command: list[str], *options: str) -> tuple[int, str]:
-    """Runs a container of podman to its end."""
+@contextmanager
+def running(runtime: str, place: Path, name: str) -> Iterator[str]:
+    """Runs a bundle's container until the block ends; gives the first line that it says."""
+    own = [runtime, "--root", str(place.parent / f"{runtime}-state")]
+    command = [*own, "run", "--bundle", str(place), name]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield process.stdout.readline()
+        finally:
+            ran(*own, "kill", name, "KILL")
+            process.wait(SECONDS)
+
+
+def run_podman(rootfs: Path, command: list[str], *options: str, hooks: Path | None = None) -> tuple[int, str]:
+    """Runs a container of podman to its end. `hooks`: a folder with files of hooks."""
     with tempfile.TemporaryDirectory(dir="/run") as short:  # podman takes at most 50 characters
         own = ["--root", f"{short}/storage", "--runroot", f"{short}/run", "--tmpdir", f"{short}/tmp"]
+        own += ["--hooks-dir", str(hooks)] if hooks else []
         return _run_podman(own, rootfs, command, *options)
 
 

@@ -1,7 +1,9 @@
 """Real container runtimes on a real kernel: a container has exactly the VFIO devices that vfioctl names or injects."""
 
 import json
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,29 +13,10 @@ from tests.lab.inside import containers, pci
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.containers import MISSING, OPENED, REFUSED
 from tests.lab.inside.topology import Topology
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.oci.api import OciApi
-from vfioctl.host import Host
-from vfioctl.inventory.model.values import PciAddress
 
 CDI = Path("/var/run/cdi")
+REPOSITORY = Path(__file__).resolve().parents[3]
 RUNTIMES = ("crun", "runc")
-
-
-class Ledger:
-    """A ledger with one claim."""
-
-    def __init__(self, claim: Claim) -> None:
-        self.one = claim
-
-    def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
-        del live_only
-        return (self.one,)
-
-    def claim(self, name: str) -> Claim:
-        assert name == self.one.id
-        return self.one
 
 
 @pytest.fixture
@@ -52,9 +35,13 @@ def node(lab: Topology, ledger: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def claim(lab: Topology) -> Claim:
-    device = ClaimedDevice(PciAddress(lab.far_display))
-    return Claim("c1", Owner("user/root"), ClaimState.HELD, (device,), since="", boot_id="")
+def claim(ledger: Path, lab: Topology, node: str) -> str:
+    """A claim of the far display."""
+    del node
+    owner = ("--owner", "pod/default/lab/main")
+    answer = vfioctl(ledger, "claim", "create", *owner, "--device", lab.far_display, "--yes", "--json")
+    assert answer.returncode == 0, answer.stderr
+    return str(json.loads(answer.stdout)["id"])
 
 
 @pytest.fixture
@@ -124,7 +111,7 @@ def test_a_later_version_would_be_refused_by_this_podman(ledger: Path, lab: Topo
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_bundle_gets_the_devices_of_a_claim(
-    ledger: Path, node: str, claim: Claim, lab: Topology, tmp_path: Path, runtime: str
+    ledger: Path, node: str, claim: str, lab: Topology, tmp_path: Path, runtime: str
 ) -> None:
     place = tmp_path / "bundle"
     place.mkdir()
@@ -132,13 +119,13 @@ def test_a_bundle_gets_the_devices_of_a_claim(
     code, said = containers.run_bundle(runtime, place, "without")
     assert code == 2, said
     assert MISSING in said
-    api = OciApi(Host.live(ledger).session, Ledger(claim))
-    done = api.inject(place, "c1")
-    assert done.nodes == ("/dev/vfio/vfio", node)
+    done = vfioctl(ledger, "oci", "inject", str(place), "--claim", claim, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["nodes"] == ["/dev/vfio/vfio", node]
     code, said = containers.run_bundle(runtime, place, "with")
     assert (code, said.strip()) == (0, OPENED), said
     before = (place / "config.json").read_bytes()
-    assert api.inject(place, "c1").changes == ()
+    assert vfioctl(ledger, "oci", "inject", str(place), "--claim", claim).returncode == 0
     assert (place / "config.json").read_bytes() == before
     other = f"/dev/vfio/{pci.group_of(lab.nvme)}"
     containers.change(place, lambda config: config["process"].update(args=containers.makes_its_own(other)))
@@ -150,7 +137,7 @@ def test_a_bundle_gets_the_devices_of_a_claim(
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_create_runtime_hook_comes_too_late(
-    ledger: Path, node: str, claim: Claim, tmp_path: Path, runtime: str
+    ledger: Path, node: str, claim: str, tmp_path: Path, runtime: str
 ) -> None:
     """The runtime has read config.json before it runs hooks. If this fails one day, the documents may say less."""
     place = tmp_path / "bundle"
@@ -161,7 +148,7 @@ def test_a_create_runtime_hook_comes_too_late(
     edited = tmp_path / "edited"
     edited.mkdir()
     shutil.copy(ready, edited / "config.json")
-    OciApi(Host.live(ledger).session, Ledger(claim)).inject(edited, "c1")
+    assert vfioctl(ledger, "oci", "inject", str(edited), "--claim", claim).returncode == 0
     script = f"cp {edited}/config.json {place}/config.json"
     hook = {"path": "/bin/sh", "args": ["sh", "-c", script]}
     containers.change(place, lambda config: config.update(hooks={"createRuntime": [hook]}))
@@ -169,6 +156,37 @@ def test_a_create_runtime_hook_comes_too_late(
     assert "vfioctl.claim" in (place / "config.json").read_text(), "the hook has run"
     assert code == 2, said
     assert MISSING in said
+
+
+def test_podman_gives_a_container_what_a_precreate_hook_adds(
+    ledger: Path, node: str, claim: str, rootfs: Path, tmp_path: Path
+) -> None:
+    """podman sends the configuration to the hook and takes what it prints, before the runtime reads it."""
+    hooks, program = tmp_path / "hooks", tmp_path / "hook"
+    hooks.mkdir()
+    command = [sys.executable, "-m", "vfioctl.app", "oci", "inject", "--claim", claim, "--ledger", str(ledger)]
+    program.write_text(f"#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {shlex.join(command)}\n")
+    program.chmod(0o755)
+    hook = {"version": "1.0.0", "hook": {"path": str(program)}, "when": {"always": True}, "stages": ["precreate"]}
+    (hooks / "vfioctl.json").write_text(json.dumps(hook))
+    code, said = containers.run_podman(rootfs, containers.opens(node), hooks=hooks)
+    assert (code, said.strip()) == (0, OPENED), said
+
+
+def test_a_claim_is_not_released_while_a_container_has_its_device_open(
+    ledger: Path, node: str, claim: str, tmp_path: Path, lab: Topology
+) -> None:
+    place = tmp_path / "bundle"
+    place.mkdir()
+    containers.bundle(place, "crun", ["/bin/sh", "-c", f"exec 3<>{node} && echo {OPENED} && sleep 600"])
+    assert vfioctl(ledger, "oci", "inject", str(place), "--claim", claim).returncode == 0
+    with containers.running("crun", place, "holder") as first_line:
+        assert first_line.strip() == OPENED
+        answer = vfioctl(ledger, "claim", "release", claim, "--yes")
+        assert answer.returncode == 4, answer.stderr
+        assert "sleep" in answer.stderr or "sh" in answer.stderr
+        assert pci.driver_of(lab.far_display) == "vfio-pci"
+    assert vfioctl(ledger, "claim", "release", claim, "--yes", "--wait", "30s").returncode == 0
 
 
 def _may_make_nodes(place: Path) -> None:

@@ -136,6 +136,7 @@ class TestParts:
             "vgpu remove",
             "sriov set",
             "sriov profile",
+            "cdi generate",
         ]
         for verb, intent in REGISTRY.intents.items():
             assert intent.model_fields["verb"].default == verb
