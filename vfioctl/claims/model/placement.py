@@ -24,10 +24,10 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a claim gets. Everything is in the order of the host: addresses, CPUs, nodes."""
+    """What a claim gets. Chosen devices, CPUs and nodes are in the order of the host."""
 
     devices: tuple[Subject, ...]
-    """Those that were asked for, or that were chosen. They do not include companions."""
+    """Those that the request names, in its order, or that were chosen. They do not include companions."""
     cpus: tuple[int, ...]
     hugepages: tuple[Hugepages, ...]
     nodes: tuple[int, ...]

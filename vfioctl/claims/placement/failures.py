@@ -12,7 +12,7 @@ from vfioctl.errors import NoCapacity, some_of
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 
-_CAN = "it can be chosen"
+_CAN = "can be chosen"
 _MOST_REASONS = 6
 """The most reasons in a hint; all of them are in the error's facts."""
 
@@ -50,11 +50,11 @@ def _free(pool: Pool, gpu: PciAddress) -> str:
     node = pool.nodes[gpu]
     name = "its NUMA node" if node == UNKNOWN_NODE else f"NUMA node {node}"
     if gpu in pool.fabric:
-        return "it can be chosen, but only in a partition"
+        return "can be chosen, but only in a partition"
     if missing := pool.rooms.missing({node: 1}):
         return f"{name} has {missing}"
     number = pool.used_nodes([each for each in pool.gpus if each not in pool.fabric])[node]
-    return f"it can be chosen, but {name} has only {number} such" if number < pool.request.gpus else _CAN
+    return f"can be chosen, but {name} has only {number} such" if number < pool.request.gpus else _CAN
 
 
 def no_capacity(

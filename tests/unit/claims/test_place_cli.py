@@ -1,0 +1,108 @@
+"""`vfioctl place`: its page, its JSON, its options, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import Golden, Run
+from vfioctl.claims.cli.options import Wish, labels_in, numa_in, size_in, vgpu_in
+from vfioctl.errors import BadSpec
+
+LINES = {
+    "hgx8/place": "place --gpus 4 --cpus 16 --hugepages 64GiB --host hgx8",
+    "hgx8/place-none": "place --gpus 5 --numa same --host hgx8",
+    "hgx8/place-nic": "place --device gpu1 --device 0000:18:00.0 --cpus 5 --host hgx8",
+    "workstation/place": "place --gpus 1 --model 2080 --cpus 4 --host workstation",
+    "gh200/place": "place --gpus 1 --cpus 8 --host gh200",
+    "laptop/place": "place --device gpu0 --cpus 3 --host laptop",
+    "mi300x/place": "place --gpus 8 --cpus 64 --numa any --host mi300x",
+    "shared-group/place": "place --gpus 1 --host shared-group",
+    "a2/place": "place --gpus 1 --host a2",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_page_and_the_document(run: Run, terminal: Run, golden: Golden, name: str) -> None:
+    text, document = terminal(LINES[name]), run(f"{LINES[name]} --json")
+    golden(f"{name}.txt", text.out + text.err)
+    golden(f"{name}.json", document.out)
+    assert text.code == document.code
+
+
+@pytest.mark.parametrize("columns", ["45", "160"])
+def test_on_other_terminals(terminal: Run, golden: Golden, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = terminal(LINES["hgx8/place"]).out
+    golden(f"hgx8/place-{columns}.txt", shown)
+    assert max(map(len, shown.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "what is wanted was not said"),
+        ("--gpus 1 --device gpu0", "only one of them can be asked for"),
+        ("--gpus 1 --numa near", "not a NUMA node: 'near'"),
+        ("--gpus 1 --memory-min 40GB", "not a size: '40GB'"),
+        ("--gpus 1 --hugepages many", "not a size: 'many'"),
+        ("--gpus 1 --owner me", "not an owner: 'me'"),
+        ("--gpus 1 --label team", "not a label: 'team'"),
+        ("--gpus 2000", "gpus must be at most 1024"),
+        ("--gpus 0", "--gpus"),
+        ("--device gpu99", "there is no gpu99 here"),
+        ("--device 4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "there is no mediated device 4e8c5df7"),
+    ],
+)
+def test_what_cannot_be_asked_for(run: Run, line: str, message: str) -> None:
+    answer = run(f"place {line} --host hgx8")
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+
+
+def test_settings_of_the_named_file_hold_for_a_simulated_host(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[claims]\nreserved = ["0000:1b:00.0"]\nhousekeeping_cpus = ""\nreserved_cpus = "0,96"\n'
+        '[claims.models]\nbig = ["H100"]\n[claims.quotas]\n"vm/small" = 1\n"team=*" = 2\n'
+    )
+    monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
+    found = run("place --gpus 2 --model big --cpus 4 --host hgx8 --json").document
+    assert (found["devices"], found["cpus"]) == (["0000:43:00.0", "0000:52:00.0"], "1-2,97-98")
+    (told,) = (each for each in found["others"] if each["device"] == "0000:1b:00.0")
+    assert (told["free"], told["reason"]) == (False, "reserved in the configuration")
+    assert run("place --gpus 2 --owner vm/small --host hgx8").code == 4
+    assert run("place --gpus 3 --label team=x --host hgx8").code == 4
+    assert run("place --gpus 2 --label team=x --host hgx8").code == 0
+    file.write_text("[claims]\nreserved = 5\n")
+    answer = run("place --gpus 1 --host hgx8")
+    assert (answer.code, answer.err.split("\n")[0]) == (2, f"vfioctl: {file}:2: claims.reserved must be a list")
+
+
+def test_without_a_file_another_host_has_no_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
+    assert run("place --gpus 8 --host hgx8").code == 0
+
+
+def test_texts_of_options() -> None:
+    assert [size_in(text) for text in ("1", "1B", "2KiB", "1.5MiB", "40GiB", "40G", "1TiB", None)] == [
+        1,
+        1,
+        2048,
+        3 << 19,
+        40 << 30,
+        40 << 30,
+        1 << 40,
+        0,
+    ]
+    assert [numa_in(text) for text in ("same", "any", "0", "13")] == ["same", "any", 0, 13]
+    assert labels_in(["a=b", "c=", "d=e=f"]) == {"a": "b", "c": "", "d": "e=f"}
+    assert [vgpu_in(text) for text in ("L40S-12Q", "L40S-12Q=2", None)] == [("L40S-12Q", 1), ("L40S-12Q", 2), ("", 1)]
+    for text in ("L40S=0", "L40S=x", "L40S=99999"):
+        with pytest.raises(BadSpec):
+            vgpu_in(text)
+    request = Wish(gpus=2, ttl="10m", numa="1", labels=("a=b",), bind=False).request("vm/a")
+    assert (request.gpus, request.ttl, request.numa, request.labels, request.bind) == (2, 600.0, 1, {"a": "b"}, False)
