@@ -22,6 +22,7 @@ MOST_TEXT = 16 << 20
 MOST_OF_SYSFS = 1 << 16
 """Attributes have at most a page, lists of CPUs a few. A damaged capture has files of any size."""
 VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
+_PAGE = 4096
 _PART = 1 << 16
 """A buffer of more would be mapped and unmapped again for each read."""
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -35,6 +36,17 @@ def readable(name: str) -> str:
 def read_text(path: str, most: int = MOST_TEXT) -> str:
     """A file's text, cut off after `most` bytes."""
     return read_bytes(path, most).decode("utf-8", "replace").rstrip("\n")
+
+
+def read_of_sysfs(path: str) -> str:
+    """The text of an attribute, cut off after MOST_OF_SYSFS bytes. Only after a full page there may be more."""
+    fd = os.open(path, READ)
+    try:
+        data = os.read(fd, _PAGE)
+        more = read_up_to(fd, MOST_OF_SYSFS - _PAGE) if len(data) == _PAGE else b""
+    finally:
+        os.close(fd)
+    return (data + more).decode("utf-8", "replace").rstrip("\n")
 
 
 def read_bytes(path: str, most: int = MOST_TEXT) -> bytes:
@@ -120,7 +132,7 @@ def read_attribute(name: str, directory: int, flags: int = READ) -> str:
     """One read(2): an attribute of sysfs has at most one page."""
     fd = os.open(name, flags, dir_fd=directory)
     try:
-        return os.read(fd, 4096).decode("utf-8", "replace").rstrip("\n")
+        return os.read(fd, _PAGE).decode("utf-8", "replace").rstrip("\n")
     finally:
         os.close(fd)
 

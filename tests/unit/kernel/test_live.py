@@ -239,6 +239,13 @@ def without_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hwdb, "hardware_database", lambda: lambda _: {})
 
 
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 65536, 70_000])
+def test_an_attribute_is_read_whole_up_to_a_limit(tmp_path: Path, size: int) -> None:
+    text = "0123456789" * 7000
+    (tmp_path / "cpulist").write_text(text[:size])
+    assert files.read_of_sysfs(str(tmp_path / "cpulist")) == text[: min(size, files.MOST_OF_SYSFS)]
+
+
 def captured(name: str, root: Path) -> Inventory:
     return Host.at(written(original(name), root)).inventory()
 

@@ -59,7 +59,7 @@ class Live(LiveUse, LiveChange):
     def read(self, path: str) -> str:
         try:
             if path.startswith("/sys/"):
-                return files.read_text(path, files.MOST_OF_SYSFS)
+                return files.read_of_sysfs(path)
             if path.startswith("/proc/"):
                 return files.read_text(path)
             return outside.read_start(path, files.MOST_TEXT).decode("utf-8", "replace").rstrip("\n")
