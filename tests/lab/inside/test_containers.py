@@ -219,6 +219,25 @@ def test_containerd_gives_a_container_the_node_that_ctr_names(
         assert REFUSED in said, said
 
 
+# -- Kata ------------------------------------------------------------------------------------------------
+
+
+def test_what_kata_needs_is_checked_on_this_host(ledger: Path, lab: Topology, claim: str, tmp_path: Path) -> None:
+    """Kata itself is not in Debian: this is what vfioctl reads of a real host for it."""
+    assert vfioctl(ledger, "cdi", "generate").returncode == 0
+    config, drop_in = tmp_path / "configuration.toml", tmp_path / "config.d" / "50-vfioctl.toml"
+    config.write_text("[hypervisor.qemu]\n")
+    drop_in.parent.mkdir()
+    check = ("kata", "check", "--config", str(config), "--claim", claim, "--json")
+    assert vfioctl(ledger, *check).returncode == 3
+    assert vfioctl(ledger, "kata", "config", "--claim", claim, "--output", str(drop_in)).returncode == 0
+    answer = vfioctl(ledger, *check)
+    assert answer.returncode == 0, answer.stdout
+    found = {each["name"]: each for each in json.loads(answer.stdout)["checks"]}
+    assert found["BAR window"]["ok"] is True, "the CPU says how wide its addresses are"
+    assert found[f"driver of {lab.far_display}"]["found"].startswith("vfio-pci, /dev/vfio/")
+
+
 def test_the_lab_has_the_runtimes_of_debian_12(results: Path) -> None:
     """What they are is in the results."""
     said = {name: containers.ran(name, "--version") for name in ("podman", "crun", "runc", "containerd")}

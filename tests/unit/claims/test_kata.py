@@ -184,6 +184,15 @@ class TestCheck:
         assert finding.ok is False
         assert said in finding.remedy
 
+    def test_the_other_kind_of_node(self, host: Host, config: Path) -> None:
+        put(host, "/sys/bus/pci/devices/0000:1b:00.0/vfio-dev/vfio0/dev", "511:0")
+        api = KataApi(host.session, Ledger(a_claim("c1", GPU)))
+        found = {each.name: each for each in api.check(config, claim="c1", node=Node.CDEV)}
+        finding = found["CDI name of 0000:1b:00.0"]
+        assert finding.ok is False
+        assert "not its cdev node now" in finding.found
+        assert "--node cdev" in finding.remedy
+
     def test_more_address_space_than_the_cpu_has(self, host: Host, config: Path) -> None:
         put(host, "/proc/cpuinfo", "address sizes\t: 39 bits physical, 48 bits virtual")
         finding = check(host, config)["BAR window"]
@@ -229,6 +238,8 @@ class TestNames:
     )
     def test_containerd_hands_annotations_on(self, host: Host, config: Path, annotations: str, ok: bool) -> None:
         config.write_text(GOOD.replace("pod_resource_api_sock", "# pod_resource_api_sock"))
+        assert check(host, config)["names of devices"].ok is None
+        put(host, "/etc/containerd/config.toml", '[a.runc]\nruntime_type = "io.containerd.runc.v2"\n')
         assert check(host, config)["names of devices"].ok is None
         put(
             host,

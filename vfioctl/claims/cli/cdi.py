@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.cli.telling import suggest_claims
 from vfioctl.claims.model.cdi import KIND, SEEN, Node
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
-from vfioctl.console.options import AsJson, DryRun
+from vfioctl.console.options import AsJson, DryRun, completion
 from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
 from vfioctl.errors import BadDocument, BadSpec
 
@@ -43,7 +44,9 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     claim: Annotated[
         str | None,
         typer.Option(
-            metavar="CLAIM", help="Change only the devices of this claim in the file; if it is over, they go."
+            metavar="CLAIM",
+            help="Change only the devices of this claim in the file; if it is over, they go.",
+            autocompletion=completion(suggest_claims),
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All devices on VFIO, claimed or not.")] = False,

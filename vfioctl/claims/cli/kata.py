@@ -8,16 +8,23 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.cli.telling import suggest_claims
 from vfioctl.claims.model.cdi import Node
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
-from vfioctl.console.options import AsJson
+from vfioctl.console.options import AsJson, completion
 from vfioctl.console.output import draw, emit_file, emit_json, say, width, write_whole
 from vfioctl.errors import HostError
 
 app = group_app("kata")
+OfNode = Annotated[Node, typer.Option(help="Which nodes the CDI file has: with cdev, companions are not attached.")]
 OfClaim = Annotated[
-    str | None, typer.Option(metavar="CLAIM", help="Only the devices of this claim; without it, all that are on VFIO.")
+    str | None,
+    typer.Option(
+        metavar="CLAIM",
+        help="Only the devices of this claim; without it, all that are on VFIO.",
+        autocompletion=completion(suggest_claims),
+    ),
 ]
 
 
@@ -48,9 +55,7 @@ def config(
         Mode,
         typer.Option(help="guest-kernel: the guest's own driver has the device; vfio: the container has VFIO in it."),
     ] = Mode.GUEST_KERNEL,
-    node: Annotated[
-        Node, typer.Option(help="Which nodes the CDI file has: with cdev, companions are not attached.")
-    ] = Node.GROUP,
+    node: OfNode = Node.GROUP,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Write a drop-in for Kata's configuration.toml with the PCIe ports that devices need.
@@ -79,6 +84,7 @@ def check(
         typer.Option("--config", metavar="FILE", help="Kata's configuration.toml, if it is in another place."),
     ] = None,
     claim: OfClaim = None,
+    node: OfNode = Node.GROUP,
     as_json: AsJson = False,
 ) -> None:
     """Check all that a Kata guest needs to have devices, with a remedy for what is wrong.
@@ -87,7 +93,7 @@ def check(
     address space for BARs, and that device plugins use the CDI kind and names for their resources. Exits with 3 if
     something is wrong.
     """
-    found = ClaimsApi(opened(ctx)).containers.kata.check(config_file, claim=claim)
+    found = ClaimsApi(opened(ctx)).containers.kata.check(config_file, claim=claim, node=node)
     wrong = [each for each in found if each.ok is False]
     if as_json:
         emit_json({"ok": not wrong, "checks": [asdict(each) for each in found]})

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.cli.telling import suggest_claims
 from vfioctl.claims.model.cdi import Node
 from vfioctl.claims.oci.api import MOST_STATE, bundle_in
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
-from vfioctl.console.options import AsJson, DryRun
+from vfioctl.console.options import AsJson, DryRun, completion
 from vfioctl.console.output import emit, emit_file, emit_json, say
 from vfioctl.errors import BadSpec
 
@@ -40,7 +41,14 @@ def inject(
         ),
     ] = None,
     *,
-    claim: Annotated[str, typer.Option(metavar="CLAIM", help="The claim whose devices the container gets.")],
+    claim: Annotated[
+        str,
+        typer.Option(
+            metavar="CLAIM",
+            help="The claim whose devices the container gets.",
+            autocompletion=completion(suggest_claims),
+        ),
+    ],
     node: Annotated[
         Node, typer.Option(help="group: /dev/vfio/N and /dev/vfio/vfio; cdev: /dev/vfio/devices/vfioN of IOMMUFD.")
     ] = Node.GROUP,

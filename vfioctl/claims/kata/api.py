@@ -30,21 +30,24 @@ class KataApi:
         inventory, _, subjects = self._devices(claim, node)
         return drop_in(needs_of(inventory, subjects, node), mode=mode)
 
-    def check(self, config: Path | None = None, *, claim: str | None = None) -> tuple[Finding, ...]:
+    def check(
+        self, config: Path | None = None, *, claim: str | None = None, node: Node = Node.GROUP
+    ) -> tuple[Finding, ...]:
         """Return the lines of the check, for the devices of a claim, or for all on VFIO. Raises BadSpec."""
         from vfioctl.claims.cdi.files import read_cdi_files
         from vfioctl.claims.kata.check import Host, findings
         from vfioctl.claims.kata.needs import needs_of
         from vfioctl.claims.kata.read import address_bits, read_kata
 
-        inventory, found, subjects = self._devices(claim, Node.GROUP)
+        inventory, found, subjects = self._devices(claim, node)
         host = Host(
             inventory,
             subjects,
-            needs_of(inventory, subjects, Node.GROUP),
+            needs_of(inventory, subjects, node),
             read_cdi_files(self._kernel),
             address_bits(self._kernel),
             found.nodes,
+            node,
         )
         return findings(read_kata(self._kernel, config), host)
 

@@ -13,7 +13,7 @@ from typing import Any
 from vfioctl.claims.cdi.files import CdiFileFound
 from vfioctl.claims.kata.needs import MOST_PORTS, Needs
 from vfioctl.claims.kata.settings import MODES, NO_PORT, PORTS, hypervisor_of, permits, runtime_of, size_in_words
-from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, device_name
+from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, Node, device_name
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
 
@@ -40,7 +40,7 @@ class Kata:
     settings: Mapping[str, Any] | None = None
     problem: str = ""
     pod_annotations: tuple[str, ...] | None = None
-    """Those that containerd hands to Kata."""
+    """Those that containerd hands to Kata; None also if it has no runtime of Kata."""
     resources: Mapping[str, tuple[str, ...]] | None = None
     """The ids of each resource that device plugins have told the kubelet."""
 
@@ -55,6 +55,8 @@ class Host:
     files: tuple[CdiFileFound, ...] = ()
     address_bits: int | None = None
     nodes: Mapping[Subject, str] = field(default_factory=dict)
+    node: Node = Node.GROUP
+    """The kind of these nodes, which the CDI file should have."""
 
 
 def findings(kata: Kata, host: Host) -> tuple[Finding, ...]:
@@ -108,15 +110,18 @@ def _cdi(host: Host) -> Iterator[Finding]:
 
 
 def _named(name: str, subject: Subject, defined: Sequence[tuple[CdiFileFound, tuple[str, ...]]], host: Host) -> Finding:
-    title, remedy = f"CDI name of {subject}", "vfioctl cdi generate, with --all if it is not claimed"
+    title, remedy = (
+        f"CDI name of {subject}",
+        f"vfioctl cdi generate --node {host.node}, with --all if it is not claimed",
+    )
     if not defined:
         return _wrong(title, f"no CDI file has {name}", remedy)
     file, nodes = defined[0]
     shown = f"{file.kind}={name}, {' and '.join(nodes) or 'no node'}"
-    if len(_vfio(nodes)) != 1:
+    if len(_vfio(nodes)) != 1 or len(nodes) != 1:
         return _wrong(title, shown, f"exactly one node of VFIO for each device: repair {file.path}")
-    if nodes[0] != host.nodes.get(subject) and not CDEV_NODE.fullmatch(nodes[0]):
-        return _wrong(title, f"{shown}, which is not its node now", remedy)
+    if nodes[0] != host.nodes.get(subject):
+        return _wrong(title, f"{shown}, which is not its {host.node} node now", remedy)
     return Finding(title, shown)
 
 
@@ -183,7 +188,7 @@ def _hand_over(kata: Kata, settings: Mapping[str, Any]) -> Finding:
     if socket:
         return Finding(title, f"from the kubelet, {socket}")
     if kata.pod_annotations is None:
-        return _unknown(title, "containerd's configuration was not found")
+        return _unknown(title, "no runtime of Kata in containerd's configuration")
     ok = any(each in ("*", "cdi.k8s.io/*", "cdi.k8s.io*") for each in kata.pod_annotations)
     found = f"from annotations; containerd hands on {', '.join(kata.pod_annotations) or 'none'}"
     remedy = f"add {_ANNOTATION} to pod_annotations of Kata's runtime in containerd's config.toml"

@@ -21,7 +21,7 @@ _PLACES = (
     "/usr/share/defaults/kata-containers/configuration.toml",
     "/opt/kata/share/defaults/kata-containers/configuration.toml",
 )
-_CONTAINERD = ("/etc/containerd/config.toml",)
+_CONTAINERD = "/etc/containerd/config.toml"
 _KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 _MOST = 4 << 20
 _BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
@@ -76,20 +76,19 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:
-    """Return what containerd hands to runtimes whose type names Kata."""
-    for place in _CONTAINERD:
-        try:
-            document = _parsed(kernel.read(place))
-        except (KernelRefused, ValueError):
-            continue
-        return tuple(dict.fromkeys(_of_kata(document)))
-    return None
+    """Return what containerd hands to Kata; None if it has no runtime of that type."""
+    try:
+        found = list(_of_kata(_parsed(kernel.read(_CONTAINERD))))
+    except (KernelRefused, ValueError):
+        return None
+    return tuple(dict.fromkeys(each for listed in found for each in listed)) if found else None
 
 
-def _of_kata(table: Mapping[str, Any]) -> Iterator[str]:
+def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the annotations of each runtime whose type names Kata."""
     kind, listed = table.get("runtime_type"), table.get("pod_annotations")
-    if isinstance(kind, str) and "kata" in kind and isinstance(listed, list):
-        yield from (each for each in listed if isinstance(each, str))
+    if isinstance(kind, str) and "kata" in kind:
+        yield [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     for each in table.values():
         if isinstance(each, Mapping):
             yield from _of_kata(each)
