@@ -48,7 +48,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "app": ("errors", "signals", "environment", "console", "session", "subsystems", "opening"),
 }
 # Inside a subsystem: each room, and what of its own subsystem and of the rest of vfioctl it may import.
-VALUES = ("errors", "core.change", "core.value", "core.plain", "core.marks", "kernel.places", "kernel.protocol")
+VALUES = (
+    "errors",
+    "core.change",
+    "core.value",
+    "core.plain",
+    "core.marks",
+    "core.reservations",
+    "kernel.places",
+    "kernel.protocol",
+)
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "model": (("model",), VALUES),
     "placement": (("model", "placement", "capacity"), VALUES),

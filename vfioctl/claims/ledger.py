@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -261,4 +261,4 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
 def published(db: sqlite3.Connection, boot_id: str) -> Iterable[Iterable[object]]:
     """Return what users who may not read the ledger are told: the devices of claims, and their owners."""
     del boot_id
-    return [list(each) for each in rows.reservations_in(db)]
+    return [astuple(each) for each in rows.reservations_in(db)]

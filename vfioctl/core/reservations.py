@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from vfioctl.errors import ClaimConflict
 
@@ -11,17 +12,25 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
 
 
-class Reservation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reservation:
     """One device that is reserved as a whole, or of which a part is."""
 
     subject: str
+    """the device, by address or UUID"""
     by: str
-    """What reserves it, as `claim 1a2b3c4d`."""
+    """what reserves it, as `claim 1a2b3c4d`"""
     owner: str
     whole: bool
-    """False if only a part of it is reserved, such as a VF: others may use other parts, but not change the whole."""
+    """False if only a part of it is reserved, such as a VF: others may use other parts, but not change the whole"""
     release: str
-    """The command that ends the reservation."""
+    """the command that ends the reservation"""
+
+    @property
+    def words(self) -> str:
+        """It in words, for notes and messages."""
+        part = "" if self.whole else "a part of "
+        return f"{part}{self.subject} belongs to {self.by} of {self.owner}"
 
 
 NOTHING_RESERVED: tuple[Reservation, ...] = ()
@@ -32,10 +41,9 @@ def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_f
     concerned = {fact.subject for fact in plan.facts}
     for each in reservations:
         if each.by != acting_for and (each.subject in plan.subjects or (each.whole and each.subject in concerned)):
-            part = "" if each.whole else "a part of "
             raise ClaimConflict(
-                f"{part}{each.subject} belongs to {each.by} of {each.owner}",
+                each.words,
                 hint="release it first, or choose another device",
                 next_command=each.release,
-                facts={"reserved": [each._asdict()]},
+                facts={"reserved": [asdict(each)]},
             )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Fact
     from vfioctl.core.marks import Mark
     from vfioctl.core.published import MarkRow
+    from vfioctl.core.reservations import Reservation
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -56,7 +57,13 @@ class InventoryApi:
         from vfioctl.core.marks import marks_in
         from vfioctl.inventory.probe.inventory import assemble
 
-        return assemble(self._kernel, scan, marks_in(marks))
+        return assemble(self._kernel, scan, marks_in(marks), self.reservations())
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """Return what the ledger reserves; nothing if it is unusable, because a listing must still work."""
+        from vfioctl.core.reservations import NOTHING_RESERVED
+
+        return self._session.from_ledger(self._session.reservations, NOTHING_RESERVED)[0]
 
     def changes(self, last: Inventory, seconds: float) -> Iterator[Inventory]:
         """Read the inventory every `seconds` and yield it when it differs from the one before. Never ends."""

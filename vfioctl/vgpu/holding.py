@@ -21,6 +21,12 @@ _HYPHENS = 4
 
 def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     """See `VgpuApi.holders`."""
+    found = _holders(devices, vgpus, selectors, every=every)
+    reserved = tuple(each for each in devices.reservations() if each.subject in found.devices)
+    return found.model_copy(update={"reservations": reserved})
+
+
+def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     processes = devices.processes()  # its workers run while the rest is read
     mdevs = [word for word in selectors if _BEGINNING.fullmatch(word) or word.count("-") >= _HYPHENS]
     words = [word for word in selectors if word not in mdevs]

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -113,8 +112,7 @@ def test_killed_at_any_moment_it_is_recovered(ledger: Path, lab: Topology) -> No
     for _ in range(8):
         victim = Running(ledger, "claim", "create", "--owner", "vm/web1", "--yes", *key)
         time.sleep(chosen.uniform(0, 1.2 * seconds))
-        os.kill(victim.pid, signal.SIGKILL)
-        os.waitpid(victim.pid, 0)
+        victim.kill()
         recovered = vfioctl(ledger, "recover", "--yes")
         assert recovered.returncode == 0, recovered.stderr
         made = create(ledger, *key)

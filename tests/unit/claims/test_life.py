@@ -375,3 +375,26 @@ class TestCommands:
         released = run("claim release --stale --yes --json --simulate hgx8").document["claims"]
         assert [each["devices"][0]["address"] for each in released] == [GPU0]
         assert [each["state"] for each in run("claim list --json --simulate hgx8").document["claims"]] == ["held"]
+
+
+class TestListings:
+    def test_show_claims(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "100")
+        made = run("claim create --owner vm/a --device gpu0 --yes --json --simulate hgx8").document
+        said = f"{GPU0} belongs to claim {made['id']} of vm/a."
+        for line in ("inventory", "inventory --all", "show gpu0", "holders gpu0"):
+            assert said in run(f"{line} --simulate hgx8").out, line
+        for line in ("inventory --json", "holders gpu0 --json"):
+            (reserved,) = run(f"{line} --simulate hgx8").document["reservations"]
+            assert (reserved["subject"], reserved["by"], reserved["owner"]) == (GPU0, f"claim {made['id']}", "vm/a")
+        assert run("holders gpu1 --json --simulate hgx8").document["reservations"] == []
+
+    def test_show_claimed_vgpus_and_their_parents(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --vgpu A2-4C --json --yes --simulate a2").document
+        (device,) = made["devices"]
+        said = f"{device['mdev']} belongs to claim {made['id']} of vm/a."
+        assert said in run("vgpu list --simulate a2").out.replace("\n  ", " ")
+        (reserved,) = run("vgpu list --json --simulate a2").document["reservations"]
+        assert (reserved["subject"], reserved["whole"]) == (device["mdev"], True)
+        assert said in run(f"holders {device['mdev']} --simulate a2").out.replace("\n  ", " ")
+        assert f"A part of {device['address']} belongs to claim" in run("inventory --simulate a2").out

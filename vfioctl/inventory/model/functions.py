@@ -12,6 +12,7 @@ from functools import cached_property
 
 from vfioctl.core.marks import Mark
 from vfioctl.core.plain import plain
+from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress, Uuid
 
@@ -174,6 +175,8 @@ class Inventory:
     warnings: tuple[ProbeWarning, ...] = ()
     unread: tuple[PciAddress, ...] = ()
     """functions that could not be read"""
+    reservations: tuple[Reservation, ...] = ()
+    """devices that the ledger reserves for somebody"""
 
     @cached_property
     def by_address(self) -> Mapping[PciAddress, Function]:
@@ -244,6 +247,7 @@ class Inventory:
             numa_nodes=self.numa_nodes,
             iommu=self.iommu,
             warnings=self.warnings,
+            reservations=self.reservations,
         )
 
 
@@ -258,6 +262,7 @@ class InventoryDocument:
     numa_nodes: tuple[NumaNode, ...]
     iommu: Iommu
     warnings: tuple[ProbeWarning, ...]
+    reservations: tuple[Reservation, ...] = ()
 
 
 def card_members(functions: Iterable[Function]) -> Mapping[PciAddress, tuple[PciAddress, ...]]:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from vfioctl.core.change import Intent
 from vfioctl.core.marks import Mark
+from vfioctl.core.reservations import Reservation
 from vfioctl.core.value import Value
 from vfioctl.inventory.model.values import Subject
 
@@ -74,6 +75,7 @@ class Holders(Value):
     read: int = Field(default=0, description="processes whose open files were read; 0 where none are recorded")
     unread: int = Field(default=0, description="processes whose open files could not be read")
     marks: tuple[Mark, ...] = Field(default=(), description="what the ledger says against these devices")
+    reservations: tuple[Reservation, ...] = Field(default=(), description="for whom the ledger reserves these devices")
     hidden: str = Field(default="", description="why some processes may be hidden from vfioctl")
     unknown: str = Field(default="", description="why it is unknown whether processes hold them")
 

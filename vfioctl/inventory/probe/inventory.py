@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.reservations import Reservation
 from vfioctl.errors import BadAddress, KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory, ProbeWarning, card_members
 from vfioctl.inventory.model.groups import Iommu
@@ -72,7 +73,9 @@ def wedged(marks: Marks) -> frozenset[PciAddress]:
     return frozenset(PciAddress(address) for address in found if PCI_ADDRESS.fullmatch(address))
 
 
-def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
+def assemble(
+    kernel: Reader, scan: Scan, marks: Marks = NO_MARKS, reservations: tuple[Reservation, ...] = ()
+) -> Inventory:
     """Return the inventory of a scan that was started already."""
     facts = scan.results()
     for each in facts:
@@ -95,6 +98,7 @@ def assemble(kernel: Reader, scan: Scan, marks: Marks = NO_MARKS) -> Inventory:
         drivers=tuple(names_in(kernel, PCI_DRIVERS)),
         warnings=(*warnings, *more),
         unread=tuple(unread),
+        reservations=reservations,
     )
 
 

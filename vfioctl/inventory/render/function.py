@@ -37,6 +37,7 @@ def function_page(inventory: Inventory, address: PciAddress, *, width: int) -> R
     )
     drawn = [part for name, facts in sections for part in _section(name, facts)]
     marked = [Text(phrases.mark_line(function.mark), style="bold red")] if function.mark else []
+    marked += [Text(phrases.reservation_line(r)) for r in inventory.reservations if r.subject == function.address]
     return Stack(_title(inventory, function), *marked, *drawn, *travel_lines(inventory, function, width))
 
 

@@ -79,6 +79,7 @@ def _how(alike: Sequence[Holder]) -> str:
 
 def _notes(found: Holders) -> Iterator[str]:
     yield from map(phrases.mark_line, found.marks)
+    yield from map(phrases.reservation_line, found.reservations)
     for holder in found.holders:
         if holder.kind == HolderKind.CONSOLE:
             yield f"{holder.address} has the text console on it ({words.plain(holder.name)}, {holder.path})."

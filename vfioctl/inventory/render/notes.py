@@ -34,7 +34,8 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
 
 
 def mark_notes(inventory: Inventory) -> Iterator[str]:
-    """Yield notes about wedged and dead devices."""
+    """Yield notes about wedged and dead devices, and about those that are reserved."""
+    yield from (phrases.reservation_line(each) for each in inventory.reservations)
     yield from (phrases.mark_line(function.mark) for function in inventory.functions if function.mark)
 
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain, size
 from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.functions import Function, Inventory, Link
 from vfioctl.inventory.model.groups import Group, NumaNode
 from vfioctl.inventory.model.values import format_cpu_list
@@ -67,6 +68,12 @@ def guest_state(function: Function, group: Group | None) -> Text:
     if group.viable is None:
         return Text("unknown", style="yellow")
     return Text("ready", style="green") if group.viable else Text("blocked", style="red")
+
+
+def reservation_line(reservation: Reservation) -> str:
+    """Return a sentence about what is reserved."""
+    said = plain(reservation.words)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def mark_line(mark: Mark) -> str:

@@ -9,6 +9,7 @@ from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, width
+from vfioctl.inventory.api import InventoryApi
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli import change, restore
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
@@ -107,12 +108,14 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
 
     cards = {card.id for card in cards_called(found, parent and api.parent_called(parent))}
     instances = tuple(vgpu for vgpu in found.instances if parent is None or vgpu.card in cards)
+    names = {vgpu.id for vgpu in instances}
+    reserved = tuple(each for each in InventoryApi(session).reservations() if each.subject in names)
     if as_json:
-        emit_document(VgpuListDocument(instances, found.warnings))
+        emit_document(VgpuListDocument(instances, found.warnings, reserved))
         return
     from vfioctl.vgpu.render.listing import vgpu_table
 
-    draw(vgpu_table(instances, found.warnings, width=width()))
+    draw(vgpu_table(instances, found.warnings, reserved, width=width()))
 
 
 @app.command(

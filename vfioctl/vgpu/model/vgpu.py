@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vfioctl.core.reservations import Reservation
+
 
 class Dialect(StrEnum):
     """The kernel interface through which a card offers vGPUs."""
@@ -259,3 +261,5 @@ class VgpuListDocument:
 
     instances: tuple[Vgpu, ...]
     warnings: tuple[VgpuWarning, ...]
+    reservations: tuple[Reservation, ...] = ()
+    """What the ledger reserves of them for somebody."""

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from vfioctl.console import words
 from vfioctl.console.columns import Cell, Column, Layout, fact_grid, note_lines, table
+from vfioctl.core.reservations import Reservation
 from vfioctl.vgpu.model.vgpu import (
     Count,
     Dialect,
@@ -61,11 +62,17 @@ def vgpu_types_page(
     return Stack(*(parts or [Text("No card here offers vGPUs.")]), *note_lines(_warnings(warnings)))
 
 
-def vgpu_table(vgpus: Sequence[Vgpu], warnings: Iterable[VgpuWarning], *, width: int) -> RenderableType:
+def vgpu_table(
+    vgpus: Sequence[Vgpu], warnings: Iterable[VgpuWarning], reservations: Iterable[Reservation] = (), *, width: int
+) -> RenderableType:
     """The list of vGPUs. `width`: of the terminal, in columns."""
     rows = [_vgpu_row(vgpu) for vgpu in vgpus]
     lines = table(_VGPU_COLUMNS, rows, width) if rows else [Text("There are no vGPUs.")]
-    return Stack(*lines, *note_lines([*_states(vgpus), *_warnings(warnings)]))
+    return Stack(*lines, *note_lines([*_states(vgpus), *_warnings(warnings), *_reserved(reservations)]))
+
+
+def _reserved(reservations: Iterable[Reservation]) -> Iterator[str]:
+    return (words.plain(f"{each.words}.") for each in reservations)
 
 
 def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
