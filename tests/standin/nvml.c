@@ -9,7 +9,11 @@
  *     vgpu|00000000:41:00.0|TYPE|NAME|BYTES|HEADS|WIDTHxHEIGHT|MOST
  *     mixed|00000000:41:00.0|0, 1, or - where it does not say whether it takes several sizes at a time
  *
- * A GPU that has neither line is no vGPU host's. With the second alone it has no types.
+ * and its NVLinks, each with its number and what is at its other end:
+ *
+ *     link|00000000:41:00.0|NUMBER|00000000:42:00.0
+ *
+ * A GPU that has neither of the lines for a vGPU host is no vGPU host's. With the second alone it has no types.
  *
  * A return code other than 0 (15: the GPU is lost) is the answer to all that is asked of that GPU; its handle and its
  * PCI address are still given where the code is negative. A mode that is set is written back, so that the next process
@@ -47,6 +51,12 @@ typedef struct {
     char name[64];
 } Type;
 
+typedef struct {
+    Gpu *gpu;
+    unsigned number;
+    char other[32];
+} Link;
+
 typedef struct { /* nvmlPciInfo_t, since NVML 9 */
     char bus_id_legacy[16];
     unsigned domain, bus, device, device_id, subsystem_id;
@@ -62,6 +72,8 @@ static Gpu gpus[MOST_GPUS];
 static unsigned count;
 static Type types[MOST_TYPES];
 static unsigned type_count;
+static Link links[MOST_TYPES];
+static unsigned link_count;
 static int started;
 
 static void hang(void)
@@ -139,6 +151,16 @@ static void take_type(const char *line)
     type_count++;
 }
 
+static void take_link(const char *line)
+{
+    char bus[32];
+    Link *link = &links[link_count];
+    if (link_count < MOST_TYPES
+        && sscanf(line, "link|%31[^|]|%u|%31[^|\n]", bus, &link->number, link->other) == 3
+        && (link->gpu = on_bus(bus)))
+        link_count++;
+}
+
 static void take_mixed(const char *line)
 {
     char bus[32], text[8];
@@ -156,11 +178,13 @@ static int load(void)
     char line[512];
     if (!file)
         return FAILED;
-    for (count = type_count = 0; fgets(line, sizeof line, file);)
+    for (count = type_count = link_count = 0; fgets(line, sizeof line, file);)
         if (strncmp(line, "vgpu|", 5) == 0)
             take_type(line);
         else if (strncmp(line, "mixed|", 6) == 0)
             take_mixed(line);
+        else if (strncmp(line, "link|", 5) == 0)
+            take_link(line);
         else if (count < MOST_GPUS)
             count += take(line, &gpus[count]);
     fclose(file);
@@ -185,6 +209,8 @@ static int save(void)
     for (Type *type = types; type < types + type_count; type++)
         fprintf(file, "vgpu|%s|%u|%s|%llu|%u|%ux%u|%u\n", type->gpu->bus, type->id, type->name, type->bytes,
                 type->heads, type->width, type->height, type->most);
+    for (Link *link = links; link < links + link_count; link++)
+        fprintf(file, "link|%s|%u|%s\n", link->gpu->bus, link->number, link->other);
     return fclose(file) ? FAILED : SUCCESS;
 }
 
@@ -334,6 +360,39 @@ int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending)
 {
     *pending = gpu->modes[MIG] == NO_MODE ? 0 : (unsigned)gpu->modes[MIG];
     return get("nvmlDeviceGetMigMode", gpu, MIG, current);
+}
+
+/* -- NVLinks ------------------------------------------------------------------------------------------------------ */
+
+enum { MOST_LINKS = 18 };
+
+static Link *link_of(Gpu *gpu, unsigned number)
+{
+    for (Link *link = links; link < links + link_count; link++)
+        if (link->gpu == gpu && link->number == number)
+            return link;
+    return NULL;
+}
+
+int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned number, unsigned *active)
+{
+    int code = ask("nvmlDeviceGetNvLinkState", gpu);
+    if (code)
+        return code;
+    *active = link_of(gpu, number) != NULL;
+    return number < MOST_LINKS ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu *gpu, unsigned number, PciInfo *info)
+{
+    Link *link = link_of(gpu, number);
+    int code = ask("nvmlDeviceGetNvLinkRemotePciInfo_v2", gpu);
+    if (code)
+        return code;
+    if (!link)
+        return NOT_SUPPORTED;
+    memset(info, 0, sizeof *info);
+    return copy(link->other, info->bus_id, sizeof info->bus_id);
 }
 
 /* -- types of vGPUs ---------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@ from vfioctl.claims.devices import mediated, uses_of, whole_functions
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.placement import Placement
-from vfioctl.claims.placement.placement import place, place_beside
+from vfioctl.claims.placement.placement import place, place_beside, refused
 from vfioctl.claims.placing import capacity_of
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
@@ -43,17 +43,19 @@ class Choosing:
 
     def __init__(self, session: Session, request: ClaimRequest, taken: Taken, *, as_they_are: bool = False) -> None:
         self._session, self._request, self._as_they_are = session, request, as_they_are
-        self.inventory: Inventory = InventoryApi(session).inventory(nvml=bool(request.memory_min))
-        self._free = capacity_of(session, taken, self.inventory)
+        # NVML takes long, and tells no more of the devices than their memory and names
+        asked = bool(request.memory_min or request.model)
+        self.inventory: Inventory = InventoryApi(session).inventory(nvml=asked)
+        self._free = capacity_of(session, taken, self.inventory, links=request.gpus > 1)
         self.placement: Placement | None = None
         self.plan = self._creation(taken) if request.vgpu else None
 
     def _creation(self, taken: Taken) -> Plan:
         request = self._request
         node = request.numa if isinstance(request.numa, int) else None
-        return VgpuApi(self._session).plan_create(
-            request.vgpu, numa=node, count=request.vgpus, exclude=tuple(taken.whole)
-        )
+        cards = [self.inventory.by_address[card] for card in refused(request, replace(self._free, taken=taken))]
+        exclude = (*taken.whole, *(parent for card in cards for parent in (card.address, *card.virtfns)))
+        return VgpuApi(self._session).plan_create(request.vgpu, numa=node, count=request.vgpus, exclude=exclude)
 
     @property
     def binds(self) -> bool:

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 _CLAIMS = "claims"
 
 
-def capacity_of(session: Session, taken: Taken | None = None, inventory: Inventory | None = None) -> Capacity:
-    """Return what a host has for claims. `taken`: what live claims take of it. Raises BadSpec for wrong settings."""
+def capacity_of(
+    session: Session, taken: Taken | None = None, inventory: Inventory | None = None, *, links: bool = False
+) -> Capacity:
+    """Return what a host has for claims. `taken`: what live claims take of it; `links`: see `read_capacity`.
+
+    Raises BadSpec for wrong settings.
+    """
     settings = session.settings(_CLAIMS)
     inventory = inventory or InventoryApi(session).inventory()
     from vfioctl.claims.model.taken import Taken
     from vfioctl.claims.probe.capacity import read_capacity
 
-    return read_capacity(session.kernel, inventory, taken or Taken(), settings)
+    return read_capacity(session.kernel, inventory, taken or Taken(), settings, links=links)
 
 
 def placement(
@@ -43,7 +48,7 @@ def placement(
     wanted = request(subjects(inventory, devices))
     from vfioctl.claims.placement.placement import place
 
-    return place(wanted, capacity_of(session, taken, inventory)), inventory
+    return place(wanted, capacity_of(session, taken, inventory, links=wanted.gpus > 1)), inventory
 
 
 def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:

@@ -140,13 +140,14 @@ class HardwareDatabase(Protocol):
 class NvmlFacts(Protocol):
     """Reads facts from NVIDIA's library NVML."""
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
         """Starts a query of NVML about these GPUs. The returned function waits for the answer; Unanswered for none.
 
         The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode; `error`, the
         reason for the user, for a GPU that NVML does not know or whose facts did not arrive in time. With `types`, also
         vgpu_heterogeneous_mode and vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
-        sorted by id, joined by `;`): on a vGPU host these are hundreds of calls.
+        sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
+        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces.
         """
 
 

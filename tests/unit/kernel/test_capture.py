@@ -74,8 +74,8 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_a_directory_is_read(na
             names, *maps = super().directory(path, wanted, links)
             return Directory(names, *(dict(random.sample([*each.items()], len(each))) for each in maps))
 
-        def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
-            answer = super().nvml(gpus, types=types)()
+        def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+            answer = super().nvml(gpus, types=types, links=links)()
             assert not isinstance(answer, Unanswered)
             return lambda: dict(reversed([*answer.items()]))
 

@@ -255,8 +255,10 @@ class TestTheInventory:
 
     def test_asks_only_where_a_gpu_is_on_the_nvidia_driver(self) -> None:
         class Asked(Recorded):
-            def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
-                raise AssertionError(gpus, types)
+            def nvml(
+                self, gpus: Sequence[str], *, types: bool = False, links: bool = False
+            ) -> Callable[[], NvmlAnswer]:
+                raise AssertionError(gpus, types, links)
 
         read_inventory(Asked(original("laptop"), ""))
         with pytest.raises(AssertionError):

@@ -160,6 +160,29 @@ def with_code(gpu: int, code: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+class TestLinks:
+    READ_LINKS = f"print(json.dumps(Live().nvml({GPUS_ASKED}, links=True)()))"
+    LINKS = """\
+link|00000000:0A:00.0|0|00000000:0B:00.0
+link|00000000:0A:00.0|3|00000000:0B:00.0
+link|00000000:0A:00.0|17|00010000:05:00.0
+link|00010000:01:00.0|0|rubbish
+"""
+
+    def test_are_the_addresses_at_their_other_ends(self, ask: Ask, tmp_path: Path) -> None:
+        (tmp_path / "gpus").write_text(GPUS + self.LINKS)
+        assert ask(self.READ_LINKS) == {**FACTS, FIRST: {**FACTS[FIRST], "nvlink": "0000:0b:00.0 10000:05:00.0"}}
+
+    def test_are_read_only_when_asked_for(self, ask: Ask, tmp_path: Path) -> None:
+        (tmp_path / "gpus").write_text(GPUS + self.LINKS)
+        assert ask(READ) == FACTS
+
+    def test_that_nvml_does_not_tell_cost_nothing_else(self, ask: Ask, tmp_path: Path) -> None:
+        (tmp_path / "gpus").write_text(GPUS + self.LINKS)
+        assert ask(self.READ_LINKS, faults="nvmlDeviceGetNvLinkRemotePciInfo_v2=999") == FACTS
+        assert ask(self.READ_LINKS, faults="nvmlDeviceGetNvLinkState=3") == FACTS
+
+
 class TestFacts:
     def test_are_what_the_library_says(self, ask: Ask) -> None:
         assert ask(READ) == FACTS

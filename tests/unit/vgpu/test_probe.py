@@ -366,8 +366,10 @@ class TestWhatNvmlTells:
 
     def test_is_asked_only_where_a_card_gives_no_numbers_of_its_own(self) -> None:
         class Asked(Recorded):
-            def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
-                raise AssertionError(gpus, types)
+            def nvml(
+                self, gpus: Sequence[str], *, types: bool = False, links: bool = False
+            ) -> Callable[[], NvmlAnswer]:
+                raise AssertionError(gpus, types, links)
 
         for name in SLICED.keys() - {"l40s"}:
             read_vgpus(Asked(original(name), ""))

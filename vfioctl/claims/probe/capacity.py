@@ -6,16 +6,20 @@ from vfioctl.claims.model.capacity import Capacity
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.probe.hugepages import read_hugepages
+from vfioctl.claims.probe.peers import read_peers
 from vfioctl.claims.probe.pinned import read_pinned
 from vfioctl.claims.probe.topology import read_topology
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.kernel.protocol import Reader
 
 
-def read_capacity(kernel: Reader, inventory: Inventory, taken: Taken, settings: ClaimSettings) -> Capacity:
+def read_capacity(
+    kernel: Reader, inventory: Inventory, taken: Taken, settings: ClaimSettings, *, links: bool = False
+) -> Capacity:
     """Return the host's devices, CPUs and hugepages with what claims and settings take of them.
 
-    What cannot be read is not offered: a pool of hugepages, a CPU.
+    What cannot be read is not offered: a pool of hugepages, a CPU. `links`: whether NVML is asked for NVLink peers,
+    which may take a second.
     """
     topology = read_topology(kernel, inventory.numa_nodes)
     nodes = [{cpu for core in cores for cpu in core.cpus} for cores in topology.by_node.values()]
@@ -26,4 +30,5 @@ def read_capacity(kernel: Reader, inventory: Inventory, taken: Taken, settings: 
         taken=taken,
         settings=settings,
         pinned=read_pinned(kernel, nodes),
+        peers=read_peers(kernel, inventory) if links else {},
     )

@@ -134,7 +134,7 @@ class Captured(Live):
     def viable(self, group: int) -> bool:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
         return lambda: Unanswered("a captured directory has no NVML")
 
     def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:

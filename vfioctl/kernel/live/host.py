@@ -145,11 +145,12 @@ class Live(LiveUse, LiveChange):
 
         return hardware_database()
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
         from vfioctl.kernel.live.nvml import read_gpus
 
         asked = [str(gpu) for gpu in gpus]  # workers exchange plain data
-        return partial(_nvml_answer, asked, self._workers.begin_each(read_gpus, asked, types, timeout=_NVML_SECONDS))
+        begin = self._workers.begin_each
+        return partial(_nvml_answer, asked, begin(read_gpus, asked, types, links, timeout=_NVML_SECONDS))
 
 
 def for_worker(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from vfioctl.kernel.protocol import NOT_LISTED
+from vfioctl.kernel.protocol import NOT_LISTED, PCI_ADDRESS
 
 _NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
 _NO_SEPARATORS = str.maketrans("|;", "  ")
@@ -41,11 +41,13 @@ _OF_VGPUS: Questions = {
     ),
     "vgpu_heterogeneous_mode": lambda nvml, gpu: nvml.nvmlDeviceGetVgpuHeterogeneousMode(gpu),
 }
+_OF_LINKS: Questions = {"nvlink": lambda nvml, gpu: " ".join(sorted(_linked(nvml, gpu)))}
 
 
 def read_gpus(
     addresses: Iterable[str],
     types: bool = False,  # noqa: FBT001, FBT002 - a worker gets positional arguments
+    links: bool = False,  # noqa: FBT001, FBT002 - likewise
 ) -> Iterator[tuple[str, Facts]]:
     """Yields each GPU's address and facts (see `NvmlFacts`); if NVML cannot be used, an empty address and the error."""
     if not has_library():
@@ -62,7 +64,8 @@ def read_gpus(
         yield "", {"error": _reason(error)}
         return
     for address in addresses:
-        yield address, _facts(pynvml, address, _QUESTIONS | _OF_VGPUS if types else _QUESTIONS)
+        questions = _QUESTIONS | (_OF_VGPUS if types else {}) | (_OF_LINKS if links else {})
+        yield address, _facts(pynvml, address, questions)
 
 
 def has_library() -> bool:
@@ -105,6 +108,21 @@ def _vgpu_type(nvml: Any, gpu: Any, kind: int) -> str:
         lambda: nvml.nvmlVgpuTypeGetMaxInstances(gpu, kind),
     )
     return "|".join((str(kind), *(_answer(nvml, ask) for ask in questions)))
+
+
+def _linked(nvml: Any, gpu: Any) -> set[str]:
+    """The addresses at the other ends of the active NVLinks of a GPU; none that NVML does not tell."""
+    links = (_answer(nvml, partial(_other_end, nvml, gpu, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
+    return {address for address in links if address}
+
+
+def _other_end(nvml: Any, gpu: Any, link: int) -> str:
+    if nvml.nvmlDeviceGetNvLinkState(gpu, link) != nvml.NVML_FEATURE_ENABLED:
+        return ""
+    address = nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link).busId
+    domain, _, rest = str(address if isinstance(address, str) else address.decode()).lower().partition(":")
+    short = f"{domain.lstrip('0'):0>4}:{rest}"  # NVML's domains have eight digits
+    return short if PCI_ADDRESS.fullmatch(short) else ""
 
 
 def _answer(nvml: Any, ask: Callable[[], object]) -> str:

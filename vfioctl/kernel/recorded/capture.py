@@ -150,7 +150,7 @@ class _Capture:
                     key: value for key, value in names.items() if key.endswith("_FROM_DATABASE")
                 }
         gpus = nvidia_gpus(self._kernel)
-        answer = self._kernel.nvml(gpus, types=True)() if gpus else {}
+        answer = self._kernel.nvml(gpus, types=True, links=True)() if gpus else {}
         if isinstance(answer, Unanswered):
             self.unread.append(f"NVML: {answer.reason}")
         else:

@@ -139,8 +139,8 @@ class Recorded:
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self.tree.properties.get(f"hwdb:{modalias}", {})
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False) -> Callable[[], NvmlAnswer]:
-        del types  # what is recorded is at hand
+    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+        del types, links  # what is recorded is at hand
         known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
         if reason := self.nvml_error or ("" if known else "not recorded"):
             return lambda: Unanswered(reason)
