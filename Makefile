@@ -103,6 +103,7 @@ bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-dev
 	missed=0; $(BIN)/python -m bench.inventory --json .lab/bench.json || missed=$$?; \
 	$(BIN)/python -m bench.holders --json .lab/bench-holders.json || missed=$$?; \
 	$(BIN)/python -m bench.vgpu --json .lab/bench-vgpu.json || missed=$$?; \
+	$(BIN)/python -m bench.claims --json .lab/bench-claims.json || missed=$$?; \
 	$(BIN)/python -m bench.placement --json .lab/bench-placement.json || missed=$$?; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed
 

@@ -33,10 +33,10 @@ def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES) -> dict[
         "devices": [
             device_document(each)
             | {"cdi": qualified_name(each.subject) if each.asked and claim.is_live else None}
-            | (nodes[each.subject]._asdict() if each.subject in nodes else {})
+            | (nodes[each.subject]._asdict() if nodes and each.subject in nodes else {})
             for each in claim.devices
         ],
-        "cpus": format_cpu_list(claim.cpus),
+        "cpus": format_cpu_list(claim.cpus) if claim.cpus else "",
         "hugepages": [{"node": each.node, "size": each.size, "pages": each.pages} for each in claim.hugepages],
         "labels": dict(claim.labels),
         "since": claim.since,

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Hugepages, Undo
@@ -63,15 +64,15 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
     try:
         return Claim(
             id=id_,
-            owner=Owner(owner),
+            owner=_owner(owner),
             state=ClaimState(state),
             devices=tuple(map(_device_in, json.loads(devices))),
             since=since,
             boot_id=boot_id,
-            cpus=parse_cpu_list(cpus),
-            hugepages=tuple(Hugepages(*each) for each in json.loads(hugepages)),
+            cpus=parse_cpu_list(cpus) if cpus else (),
+            hugepages=() if hugepages == "[]" else tuple(Hugepages(*each) for each in json.loads(hugepages)),
             key=key,
-            labels={str(name): str(value) for name, value in json.loads(labels).items()},
+            labels={} if labels == "{}" else {str(name): str(value) for name, value in json.loads(labels).items()},
             expires=expires,
             ended=ended,
             why=why,
@@ -83,6 +84,11 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
         )
     except (RequestError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"claim {id_} is not readable: {error}") from None
+
+
+@lru_cache(maxsize=4096)  # few owners have thousands of claims
+def _owner(text: str) -> Owner:
+    return Owner(text)
 
 
 def found(db: sqlite3.Connection, id_: str) -> Claim:

@@ -134,7 +134,7 @@ def list_claims(
     if as_json:
         from vfioctl.claims.documents import claims_document
 
-        emit_json(claims_document(shown))
+        emit_json(claims_document(shown), long=True)
     elif shown:
         from vfioctl.claims.render.claims import claims_table
 
