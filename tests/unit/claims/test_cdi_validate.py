@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import pytest
@@ -229,6 +230,22 @@ def test_values_of_nodes(field: str, good: list[Any], bad: list[Any]) -> None:
 def test_what_is_no_document_at_all(text: str | bytes, said: str) -> None:
     (problem,) = problems_of(text)
     assert said in problem
+
+
+def test_a_large_hostile_document_takes_no_longer_than_reading_it() -> None:
+    device = {"name": "a", "containerEdits": {"env": ["A=b"]}}
+    many: dict[str, Any] = {
+        "cdiVersion": "0.5.0",
+        "kind": "a/b",
+        "devices": [{**device, "name": f"a{n}"} for n in range(40_000)],
+    }
+    many["devices"].append(device | {"name": "a7"})
+    begin = time.monotonic()
+    assert problems(many) == ("devices: a7 is there twice",)
+    wrong = "{" + ", ".join(f'"x{n}": 1' for n in range(100_000)) + ', "x99999": 2}'
+    assert problems_of(wrong) == ("'x99999' is there twice in one object",)
+    assert len(problems_of("{" + ", ".join(f'"x{n}": 1' for n in range(100_000)) + "}")) == 100
+    assert time.monotonic() - begin < 20
 
 
 SINCE = {

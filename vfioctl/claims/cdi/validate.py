@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from vfioctl.claims.cdi.versions import VERSIONS, needed_version
 
 MOST_BYTES = 4 << 20
-DEEPEST = 16
+MOST_PROBLEMS = 100
+"""After so many, the rest is not looked for."""
 Problems = Iterator[str]
 Check = Callable[[str, Any], Problems]
 _PART = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
@@ -65,9 +68,12 @@ def parsed(text: str | bytes) -> Any:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise Duplicate(f"{next(n for n in names if names.count(n) > 1)[:40]!a} is there twice in one object")
+        raise Duplicate(f"{_twice(name for name, _ in pairs)[0][:40]!a} is there twice in one object")
     return found
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def _no_number(text: str) -> None:
@@ -75,12 +81,11 @@ def _no_number(text: str) -> None:
 
 
 def _problems(document: Any) -> Problems:
-    found = list(_DOCUMENT("", document))
+    found = list(islice(_DOCUMENT("", document), MOST_PROBLEMS))
     yield from found
     if found:
         return
-    names = [device["name"] for device in document["devices"]]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in _twice(device["name"] for device in document["devices"]):
         yield f"devices: {name} is there twice"
     needed, why = needed_version(document)
     if VERSIONS.index(document["cdiVersion"]) < VERSIONS.index(needed):

@@ -10,7 +10,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,11 +93,12 @@ def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]
         _allow(rules, device)
     notes |= {CLAIM: claim, NODES: ",".join(device.path for device in devices)}
     after = _shown(nodes, rules, notes)
-    return Edited(edited, (*(f"- {each}" for each in before if each not in after), *_added(before, after)))
+    return Edited(edited, (*_only("-", before, after), *_only("+", after, before)))
 
 
-def _added(before: Sequence[str], after: Sequence[str]) -> Iterable[str]:
-    return (f"+ {each}" for each in after if each not in before)
+def _only(sign: str, lines: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    known = set(others)
+    return (f"{sign} {each}" for each in lines if each not in known)
 
 
 def _section(document: dict[str, Any], name: str, *, make: bool = False) -> dict[str, Any] | None:
