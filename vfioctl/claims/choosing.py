@@ -46,7 +46,7 @@ class Choosing:
         # NVML takes long, and tells no more of the devices than their memory and names
         asked = bool(request.memory_min or request.model)
         self.inventory: Inventory = InventoryApi(session).inventory(nvml=asked)
-        self._free = capacity_of(session, taken, self.inventory, links=request.gpus > 1)
+        self._free = capacity_of(session, taken, self.inventory, links=request.gpus > 1, cpus=request.cpus > 0)
         self.placement: Placement | None = None
         self.plan = self._creation(taken) if request.vgpu else None
 

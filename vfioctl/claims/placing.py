@@ -20,9 +20,14 @@ _CLAIMS = "claims"
 
 
 def capacity_of(
-    session: Session, taken: Taken | None = None, inventory: Inventory | None = None, *, links: bool = False
+    session: Session,
+    taken: Taken | None = None,
+    inventory: Inventory | None = None,
+    *,
+    links: bool = False,
+    cpus: bool = True,
 ) -> Capacity:
-    """Return what a host has for claims. `taken`: what live claims take of it; `links`: see `read_capacity`.
+    """Return what a host has for claims. `taken`: what live claims take of it; `links`, `cpus`: see `read_capacity`.
 
     Raises BadSpec for wrong settings.
     """
@@ -31,7 +36,7 @@ def capacity_of(
     from vfioctl.claims.model.taken import Taken
     from vfioctl.claims.probe.capacity import read_capacity
 
-    return read_capacity(session.kernel, inventory, taken or Taken(), settings, links=links)
+    return read_capacity(session.kernel, inventory, taken or Taken(), settings, links=links, cpus=cpus)
 
 
 def placement(
@@ -48,7 +53,8 @@ def placement(
     wanted = request(subjects(inventory, devices))
     from vfioctl.claims.placement.placement import place
 
-    return place(wanted, capacity_of(session, taken, inventory, links=wanted.gpus > 1)), inventory
+    capacity = capacity_of(session, taken, inventory, links=wanted.gpus > 1, cpus=wanted.cpus > 0)
+    return place(wanted, capacity), inventory
 
 
 def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:

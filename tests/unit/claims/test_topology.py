@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import captures
-from tests.hosts.machines import HOSTS
+from tests.hosts.machines import HOSTS, copy, original
 from tests.users import as_root
 from vfioctl.claims.model.capacity import Capacity, HugepagePool, Topology
 from vfioctl.claims.model.settings import ClaimSettings
@@ -24,6 +24,7 @@ from vfioctl.claims.probe.topology import CPUS, read_topology
 from vfioctl.host import Host
 from vfioctl.inventory.model.groups import NumaNode
 from vfioctl.inventory.model.values import CpuSet
+from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Tree
@@ -301,6 +302,15 @@ def test_a_pinned_thread_of_a_running_process_is_found() -> None:
         finally:
             child.kill()
     assert found[min(cpus)] == f"process {child.pid} (qemu-system-x86)"
+
+
+def test_processes_are_looked_at_only_for_cpus() -> None:
+    tree = copy(original("laptop"))
+    add_guest(tree, 4000, ("CPU 0/KVM", "2"))
+    kernel = Recorded(tree, "")
+    inventory = read_inventory(kernel)
+    assert set(read_capacity(kernel, inventory, Taken(), ClaimSettings()).pinned) == {2}
+    assert not read_capacity(kernel, inventory, Taken(), ClaimSettings(), cpus=False).pinned
 
 
 # -- together ------------------------------------------------------------------------------------------

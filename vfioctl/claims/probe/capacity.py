@@ -14,12 +14,18 @@ from vfioctl.kernel.protocol import Reader
 
 
 def read_capacity(
-    kernel: Reader, inventory: Inventory, taken: Taken, settings: ClaimSettings, *, links: bool = False
+    kernel: Reader,
+    inventory: Inventory,
+    taken: Taken,
+    settings: ClaimSettings,
+    *,
+    links: bool = False,
+    cpus: bool = True,
 ) -> Capacity:
     """Return the host's devices, CPUs and hugepages with what claims and settings take of them.
 
     What cannot be read is not offered: a pool of hugepages, a CPU. `links`: whether NVML is asked for NVLink peers,
-    which may take a second.
+    which may take a second. `cpus`: whether all processes are looked at for pinned guests.
     """
     topology = read_topology(kernel, inventory.numa_nodes)
     nodes = [{cpu for core in cores for cpu in core.cpus} for cores in topology.by_node.values()]
@@ -29,6 +35,6 @@ def read_capacity(
         hugepages=read_hugepages(kernel, [node.id for node in inventory.numa_nodes]),
         taken=taken,
         settings=settings,
-        pinned=read_pinned(kernel, nodes),
+        pinned=read_pinned(kernel, nodes) if cpus else {},
         peers=read_peers(kernel, inventory) if links else {},
     )
