@@ -120,20 +120,29 @@ class Host:
         return form(tree), tuple(unread)
 
     def history(
-        self, *, most: int = -1, since: datetime | None = None, device: str | None = None
+        self,
+        *,
+        most: int = -1,
+        since: datetime | None = None,
+        device: str | None = None,
+        owner: str | None = None,
     ) -> tuple[JournalEntry, ...]:
         """Return at most `most` changes of the journal, the newest first; all if `most` is negative.
 
         `since`: only changes that began then or later. `device`: only changes that concerned it, named as for `find`;
-        a device that is gone by its address, a vGPU by the beginning of its UUID. Raises BadAddress, UnknownDevice.
+        a device that is gone by its address, a vGPU by the beginning of its UUID. `owner`: only changes that were made
+        for a claim of this owner. Raises BadAddress, UnknownDevice, BadSpec.
         """
         from vfioctl.core.history import concerning, stamp
 
         begin = stamp(since) if since else ""
-        if device is None:
+        if (device, owner) == (None, None):
             return self.session.journal.entries(most=most, since=begin)
         every = self.session.journal.entries()
-        found = concerning(every, self._recorded(every, device))
+        found = every if device is None else concerning(every, self._recorded(every, device))
+        if owner is not None:
+            theirs = self.claims.names_of(owner)
+            found = tuple(entry for entry in found if entry.made_for in theirs)
         return tuple(entry for entry in found if entry.began >= begin)[: most if most >= 0 else None]
 
     def _recorded(self, entries: Sequence[JournalEntry], device: str) -> Collection[str]:

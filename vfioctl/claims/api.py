@@ -80,6 +80,11 @@ class ClaimsApi:
         """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged."""
         return self.ledger.claim(name)
 
+    def names_of(self, owner: str) -> frozenset[str]:
+        """Return what the claims of an owner are called in the journal, those that have ended too. Raises BadSpec."""
+        theirs = Owner(owner)
+        return frozenset(f"{CLAIM}{claim.id}" for claim in self.claims(live_only=False) if claim.owner == theirs)
+
     def events(self, claim: Claim) -> tuple[Event, ...]:
         """Return what happened to a claim, in order."""
         return self.ledger.events(claim=claim.id)
@@ -95,18 +100,9 @@ class ClaimsApi:
 
     def nodes(self, claim: Claim) -> Mapping[str, Nodes]:
         """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
-        from vfioctl.claims.documents import Nodes
-        from vfioctl.inventory.api import InventoryApi
-        from vfioctl.vgpu.api import VgpuApi
+        from vfioctl.claims.nodes import nodes_of
 
-        functions = InventoryApi(self._session).inventory(nvml=False).functions
-        ours = {each.subject for each in claim.devices}
-        nodes: dict[str, Nodes] = {f.address: Nodes(f.vfio_group, f.vfio_cdev) for f in functions if f.address in ours}
-        if claim.mdevs:
-            vgpus = {vgpu.id: vgpu for vgpu in VgpuApi(self._session).vgpus().instances}
-            for each in claim.mdevs:
-                nodes[each] = Nodes(vgpus[each].vfio_group, vgpus[each].vfio_cdev) if each in vgpus else Nodes()
-        return nodes
+        return nodes_of(self._session, claim)
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""

@@ -29,7 +29,8 @@ def suggest_changes(session: Session, _begun: str) -> list[tuple[str, str]]:
     epilog="""[bold]Examples[/]
   vfioctl history --simulate hgx8
   vfioctl history -n 3 --json --simulate hgx8
-  vfioctl history --since 2d --device gpu1 --simulate hgx8""",
+  vfioctl history --since 2d --device gpu1 --simulate hgx8
+  vfioctl history --owner vm/web1 --simulate hgx8""",
 )
 def history(
     ctx: typer.Context,
@@ -48,6 +49,10 @@ def history(
             autocompletion=completion(suggest_devices),
         ),
     ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", metavar="OWNER", help="List only changes that were made for a claim of OWNER."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the changes that were made here.
@@ -56,12 +61,12 @@ def history(
     ended. Times are in UTC.
     """
     if ctx.invoked_subcommand:
-        if (number, since, device, as_json) != (None, None, None, False):
+        if (number, since, device, owner, as_json) != (None, None, None, None, False):
             name = ctx.invoked_subcommand
             raise BadSpec(f"the options before {name} are those of the list", hint=f"give its own after {name}")
         return
     earliest = None if since is None else moment(since, now=datetime.now(UTC))
-    entries = Host(opened(ctx)).history(most=number or -1, since=earliest, device=device)
+    entries = Host(opened(ctx)).history(most=number or -1, since=earliest, device=device, owner=owner)
     if as_json:
         emit_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
     elif entries:
@@ -69,7 +74,7 @@ def history(
 
         draw(history_table(entries, width=width()))
     else:
-        emit("No changes yet." if (since, device) == (None, None) else "No such changes.")
+        emit("No changes yet." if (since, device, owner) == (None, None, None) else "No such changes.")
 
 
 @app.command(

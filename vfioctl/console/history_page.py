@@ -66,6 +66,8 @@ def _about(entry: JournalEntry) -> Iterator[tuple[str, str]]:
     yield "began", f"{clock(entry.began)} UTC"
     yield "ended", f"{clock(entry.ended)} UTC" if entry.ended else "not yet"
     yield "by", _caller(entry.caller)
+    if entry.made_for:
+        yield "made for", entry.made_for
     yield "command", entry.caller.command or UNKNOWN
     yield "plan", entry.plan.id
     yield "boot", entry.boot_id

@@ -258,6 +258,7 @@ class JournalEntry(Value):
     why: str = Field(default="", description="what went wrong, for a change that was not done")
     reached: int | None = Field(None, description="the last step that was begun, where it is recorded")
     caller: Caller = Field(default=Caller(), description="who made the change")
+    made_for: str = Field(default="", description="the reservation that it was made for, as `claim 1a2b3c4d`")
 
     @property
     def devices(self) -> frozenset[str]:

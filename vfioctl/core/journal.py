@@ -17,10 +17,10 @@ from vfioctl.core.snapshot import read_marks
 from vfioctl.core.store import Store
 from vfioctl.errors import BadDocument, Unfinished
 
-_COLUMNS = "id, plan, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command"
+_COLUMNS = "id, plan, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command, made_for"
 _BEGIN = """
-    INSERT INTO journal (plan, state, boot_id, began, user, sudo_user, pid, command)
-    VALUES (?, 'open', ?, ?, ?, ?, ?, ?)
+    INSERT INTO journal (plan, state, boot_id, began, user, sudo_user, pid, command, made_for)
+    VALUES (?, 'open', ?, ?, ?, ?, ?, ?, ?)
 """
 _NEWEST = f"SELECT {_COLUMNS} FROM journal WHERE began >= ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
 _UNFINISHED = f"""
@@ -52,7 +52,16 @@ class Journal:
         with self.store.transaction() as db:
             entry = db.execute(
                 _BEGIN,
-                (plan.model_dump_json(), boot_id, now, caller.user, caller.sudo_user, caller.pid, caller.command),
+                (
+                    plan.model_dump_json(),
+                    boot_id,
+                    now,
+                    caller.user,
+                    caller.sudo_user,
+                    caller.pid,
+                    caller.command,
+                    acting_for,
+                ),
             ).lastrowid
             assert entry is not None
             _take(db, entry, plan.subjects)
@@ -139,7 +148,7 @@ class Journal:
         return tuple(map(self._entry, rows.fetchall()))  # parsing plans is no part of the time that SQLite may take
 
     def _entry(self, row: tuple[Any, ...]) -> JournalEntry:
-        number, text, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command = row
+        number, text, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command, made_for = row
         return JournalEntry(
             id=number,
             plan=plan_in(self._registry, number, text),
@@ -150,6 +159,7 @@ class Journal:
             why=why,
             reached=reached,
             caller=Caller(user=user, sudo_user=sudo_user, pid=pid, command=command),
+            made_for=made_for,
         )
 
 

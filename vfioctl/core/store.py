@@ -81,6 +81,7 @@ MIGRATIONS = (
         ALTER TABLE journal ADD COLUMN command TEXT NOT NULL DEFAULT '';
         """,
     ),
+    Migration(6, "ALTER TABLE journal ADD COLUMN made_for TEXT NOT NULL DEFAULT '';"),
 )
 """The core's migrations. Subsystems contribute theirs with the same version numbers."""
 

@@ -398,3 +398,12 @@ class TestListings:
         assert (reserved["subject"], reserved["whole"]) == (device["mdev"], True)
         assert said in run(f"holders {device['mdev']} --simulate a2").out.replace("\n  ", " ")
         assert f"A part of {device['address']} belongs to claim" in run("inventory --simulate a2").out
+
+    def test_history_tells_for_whom(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --device gpu0 --yes --json --simulate hgx8").document
+        run("bind gpu1 --yes --simulate hgx8")
+        (entry,) = run("history --owner vm/a --json --simulate hgx8").document["entries"]
+        assert (entry["made_for"], entry["plan"]["id"]) == (f"claim {made['id']}", made["plans"][0])
+        assert run("history --owner vm/b --simulate hgx8").out == "No such changes.\n"
+        assert run("history --owner nobody --simulate hgx8").code == 2
+        assert f"claim {made['id']}" in run(f"history show {entry['id']} --simulate hgx8").out
