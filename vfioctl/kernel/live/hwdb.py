@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +25,19 @@ def _no_names(_modalias: str) -> Mapping[str, str]:
 
 def _udev() -> Names | None:
     try:
-        library = _libudev()
-        database = library.udev_hwdb_new(library.udev_new())
-    except (AttributeError, OSError):  # no libudev on this machine, or an old one
+        from pyudev import Context
+    except ImportError:  # no libudev on this machine
+        return None
+    try:
+        context = Context()
+        library: Any = context._libudev  # noqa: SLF001 - pyudev declares udev_hwdb_* there and has no class for them
+        database = library.udev_hwdb_new(context)
+    except (AttributeError, OSError):
         return None
     return (lambda modalias: _udev_properties(library, database, modalias)) if database else None
 
 
-def _libudev() -> Any:
-    """The C library, without the package pyudev, whose import takes as long as reading a small host."""
-    from ctypes import CDLL, c_char_p, c_uint, c_void_p
-
-    library = CDLL("libudev.so.1")
-    for function, result, arguments in (
-        (library.udev_new, c_void_p, ()),
-        (library.udev_hwdb_new, c_void_p, (c_void_p,)),
-        (library.udev_hwdb_get_properties_list_entry, c_void_p, (c_void_p, c_char_p, c_uint)),
-        (library.udev_list_entry_get_name, c_char_p, (c_void_p,)),
-        (library.udev_list_entry_get_value, c_char_p, (c_void_p,)),
-        (library.udev_list_entry_get_next, c_void_p, (c_void_p,)),
-    ):
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-def _udev_properties(library: Any, database: int, modalias: str) -> Mapping[str, str]:
+def _udev_properties(library: Any, database: c_void_p, modalias: str) -> Mapping[str, str]:
     found, entry = {}, library.udev_hwdb_get_properties_list_entry(database, modalias.encode(), 0)
     while entry:
         key, value = library.udev_list_entry_get_name(entry), library.udev_list_entry_get_value(entry)
