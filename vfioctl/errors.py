@@ -21,6 +21,7 @@
     |  |- Foreign                    vfioctl did not create the vGPU
     |  |- Busy                       another vfioctl process is changing this host
     |  |- StalePlan                  the facts that the plan relies on have changed
+    |  |- Drift                      the ledger of claims and the machine differ
     |  `- Unfinished                 an earlier change was interrupted; `vfioctl recover`
     |- KernelRefused             5   the kernel refused a read or a write with an errno
     |- VerifyError               6   verification failed; the host was rolled back
@@ -143,6 +144,10 @@ class Foreign(ConflictError):
 
 class StalePlan(ConflictError):
     pass
+
+
+class Drift(ConflictError):
+    """`vfioctl reconcile` has found differences between the claims and the machine, and has named a remedy for each."""
 
 
 class Unfinished(ConflictError):

@@ -7,14 +7,14 @@ plan of another subsystem, made for the claim. May not write to the host by itse
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.ledger import ClaimLedger, Moment
+from vfioctl.claims.ledger import ClaimLedger
 from vfioctl.claims.model.claim import Claim, ClaimState
 from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.moments import after, moment_of, runs
 from vfioctl.claims.rows import CLAIM
 from vfioctl.errors import Busy, ClaimConflict, Stuck, Unfinished, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
@@ -22,9 +22,10 @@ from vfioctl.inventory.api import Waiting, until_released
 if TYPE_CHECKING:
     from vfioctl.claims.choosing import Choosing
     from vfioctl.claims.containers import Containers
-    from vfioctl.claims.documents import Nodes
+    from vfioctl.claims.documents import Nodes, Stale
     from vfioctl.claims.model.placement import Placement
     from vfioctl.claims.model.request import ClaimRequest
+    from vfioctl.claims.reconciling import Reconciling
     from vfioctl.claims.rows import Event
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Intent, Outcome, Plan
@@ -148,9 +149,9 @@ class ClaimsApi:
         self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
     ) -> tuple[Claim, Choosing]:
         for attempt in range(_ATTEMPTS):
-            moment = self._moment()
+            moment = moment_of(self._session)
             choosing = self._choosing(request, as_they_are=as_they_are)
-            draft = partial(choosing.draft, expires=_after(moment.now, request.ttl))
+            draft = partial(choosing.draft, expires=after(moment.now, request.ttl))
             try:
                 return self.ledger.reserve(draft, text, key, moment), choosing
             except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
@@ -168,16 +169,13 @@ class ClaimsApi:
 
         Raises ClaimConflict, Busy, Unfinished.
         """
-        from vfioctl.core.caller import is_running
-
         until = time.monotonic() + _PATIENCE
         while claim := self.ledger.keyed(key, request):
             if claim.state is not ClaimState.RESERVED:
                 return claim
             self._refuse_unfinished(claim)
-            alive = claim.boot_id == self._session.boot_id and claim.pid is not None and is_running(claim.pid)
-            if not alive:
-                self.ledger.move(claim.id, ClaimState.FAILED, self._moment(), why="interrupted before any change")
+            if not self._is_being_made(claim):
+                self._interrupted(claim)
             elif time.monotonic() > until:
                 raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
             else:
@@ -192,7 +190,7 @@ class ClaimsApi:
         try:
             plan = choosing.plan or plan_needed(session, claim, choosing)
             if plan is None or plan.nothing_to_do:
-                return Claimed(self.ledger.move(claim.id, ClaimState.HELD, self._moment()))
+                return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session)))
             if confirm:
                 confirm(plan)
             outcome = session.apply(plan, progress=progress)
@@ -207,7 +205,7 @@ class ClaimsApi:
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False)
         claim, _ = self._reserve(request, request.canonical(), "", as_they_are=True)
-        return Claimed(self.ledger.move(claim.id, ClaimState.HELD, self._moment(), why="adopted"))
+        return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted"))
 
     # -- afterwards --------------------------------------------------------------------------------
 
@@ -232,13 +230,15 @@ class ClaimsApi:
         if not claim.is_live:
             return Claimed(claim)
         self._refuse_unfinished(claim)
+        if claim.state is ClaimState.RESERVED and not self._is_being_made(claim):
+            return Claimed(self._interrupted(claim))
         session = self._acting_for(claim)
         plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
         if plan is None or plan.nothing_to_do:
-            return Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, self._moment()))
+            return Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session)))
         if confirm:
             confirm(plan)
-        self.ledger.move(claim.id, ClaimState.RELEASING, self._moment())
+        self.ledger.move(claim.id, ClaimState.RELEASING, moment_of(self._session))
         try:
             outcome = session.apply(plan, progress=progress)
         except (VfioctlError, KeyboardInterrupt) as error:
@@ -248,25 +248,41 @@ class ClaimsApi:
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
-        moment = self._moment()
-        expires = _after(moment.now, seconds)
+        moment = moment_of(self._session)
+        expires = after(moment.now, seconds)
         return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")
 
     def transfer(self, name: str, owner: str) -> Claim:
         """Give a live claim to another owner. Raises ClaimConflict, BadSpec."""
         claim = self.claim(name)
         why = f"transferred from {claim.owner}"
-        return self.ledger.amend(claim.id, self._moment(), owner=Owner(owner), why=why)
+        return self.ledger.amend(claim.id, moment_of(self._session), owner=Owner(owner), why=why)
 
-    def expired(self) -> tuple[Claim, ...]:
-        """Return the live claims whose term is over."""
-        now = self._moment().now
-        return tuple(claim for claim in self.claims() if claim.expires and claim.expires <= now)
+    def stale(self, claims: Iterable[Claim]) -> Stale:
+        """Return which of these claims are stale, and why, as far as a listing can tell."""
+        from vfioctl.claims.staleness import stale_claims
+
+        return stale_claims(self._session, tuple(claims), self.ledger)
+
+    @property
+    def reconciling(self) -> Reconciling:
+        """Compares the ledger with the machine."""
+        from vfioctl.claims.reconciling import Reconciling
+
+        return Reconciling(self._session, self)
 
     # -- common ------------------------------------------------------------------------------------
 
     def _acting_for(self, claim: Claim) -> Session:
         return self._session.acting_for(f"{CLAIM}{claim.id}")
+
+    def _is_being_made(self, claim: Claim) -> bool:
+        return runs(claim.pid, claim.boot_id, self._session.boot_id)
+
+    def _interrupted(self, claim: Claim) -> Claim:
+        return self.ledger.move(
+            claim.id, ClaimState.FAILED, moment_of(self._session), why="interrupted before any change"
+        )
 
     def _refuse_unfinished(self, claim: Claim) -> None:
         """Raise Unfinished if a change of the claim's devices was interrupted: recovery decides the claim's state."""
@@ -279,16 +295,4 @@ class ClaimsApi:
         """Record how a change ended, unless the change's own transaction has done so."""
         now = self.claim(claim.id)
         if now.is_live and now.state is not state:
-            self.ledger.move(claim.id, state, self._moment(), why=why)
-
-    def _moment(self) -> Moment:
-        from vfioctl.core.caller import this_process
-
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        return Moment(now, self._session.boot_id, this_process())
-
-
-def _after(now: str, seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return (datetime.fromisoformat(now) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+            self.ledger.move(claim.id, state, moment_of(self._session), why=why)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from vfioctl.binding.api import BindingApi, units_to_stop
 from vfioctl.claims.model.claim import Claim, Undo
-from vfioctl.errors import KernelRefused
+from vfioctl.errors import ClaimConflict, KernelRefused
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.api import VgpuApi
 
 if TYPE_CHECKING:
@@ -25,6 +26,26 @@ def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | No
         return BindingApi(session).plan_bind(claim.functions)
     refuse_held(session, claim, inventory, drivers=False)
     return None
+
+
+def plan_again(session: Session, claim: Claim) -> Plan | None:
+    """Return the plan that binds again what the claim had bound before a reboot; None if it is bound.
+
+    Raises ClaimConflict if a device is gone, or is another one.
+    """
+    by_address = InventoryApi(session).inventory(nvml=False).by_address
+    for each in claim.devices:
+        function = None if each.mdev else by_address.get(PciAddress(each.address))
+        if not each.mdev and (function is None or function.identity != each.identity):
+            raise ClaimConflict(
+                f"{each.address} is not the device of claim {claim.id}",
+                hint="release the claim",
+                next_command=f"vfioctl claim release {claim.id}",
+            )
+    bound = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
+    if all(by_address[each].on_vfio for each in claim.functions if each in bound):
+        return None
+    return BindingApi(session).plan_bind([each for each in claim.functions if each in bound])
 
 
 def plan_undo(session: Session, claim: Claim) -> Plan | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim
+from vfioctl.claims.model.difference import DifferenceKind
 from vfioctl.claims.rows import Event, device_document
 from vfioctl.inventory.model.values import format_cpu_list
 
@@ -20,15 +21,22 @@ class Nodes(NamedTuple):
     """/dev/vfio/devices/vfioN, for iommufd"""
 
 
+Stale = Mapping[str, tuple[DifferenceKind, str]]
+"""The claims that are stale, by id: in which way, and why."""
+NOT_STALE: Stale = {}
 NO_NODES: Mapping[str, Nodes] = {}
 
 
-def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES) -> dict[str, Any]:
-    """Return a claim as JSON has it. `nodes`: the devices' files, by subject, where they are known."""
+def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, *, stale: str = "") -> dict[str, Any]:
+    """Return a claim as JSON has it. `nodes`: the devices' files, by subject, where they are known.
+
+    `stale`: why nobody needs it any more.
+    """
     return {
         "id": claim.id,
         "owner": claim.owner,
         "state": claim.state,
+        "stale": stale,
         "key": claim.key,
         "devices": [
             device_document(each)
@@ -57,6 +65,11 @@ def event_document(event: Event) -> dict[str, Any]:
     return event._asdict()
 
 
-def claims_document(claims: Iterable[Claim]) -> dict[str, Any]:
+def claims_document(claims: Iterable[Claim], stale: Stale = NOT_STALE) -> dict[str, Any]:
     """Return the document of `vfioctl claim list --json`."""
-    return {"claims": [claim_document(claim) for claim in claims]}
+    return {"claims": [claim_document(claim, stale=why_stale(claim, stale)) for claim in claims]}
+
+
+def why_stale(claim: Claim, stale: Stale) -> str:
+    """Return why a claim is stale; empty if it is not."""
+    return stale[claim.id][1] if claim.id in stale else ""

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from vfioctl.claims import rows
-from vfioctl.claims.model.claim import Claim, ClaimState
+from vfioctl.claims.model.claim import Claim, ClaimState, Undo
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.rows import Event
@@ -153,6 +153,17 @@ class ClaimLedger:
         self._publish()
         return changed
 
+    def restored(self, id_: str, moment: Moment) -> Claim:
+        """Record that a claim was verified in this boot. What it changed before the reboot is not to be undone."""
+        with self._store.transaction() as db:
+            claim = _live(db, id_)
+            devices = tuple(replace(each, undo=Undo.NOTHING) for each in claim.devices)
+            changed = replace(claim, devices=devices, boot_id=moment.boot_id)
+            db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(devices), id_))
+            verified(db, changed, moment)
+        self._publish()
+        return changed
+
 
 # -- inside a transaction ------------------------------------------------------------------------------
 
@@ -174,6 +185,12 @@ def settle(
     )
     note(db, changed, moment, plan=plan, why=why)
     return changed
+
+
+def verified(db: sqlite3.Connection, claim: Claim, moment: Moment) -> None:
+    """Record the boot in which a claim's devices were found again, in a transaction."""
+    db.execute("UPDATE claim SET boot_id = ? WHERE id = ?", (moment.boot_id, claim.id))
+    note(db, claim, moment, why="restored after a reboot")
 
 
 def note(db: sqlite3.Connection, claim: Claim, moment: Moment, *, plan: str = "", why: str = "") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vfioctl.claims import rows
-from vfioctl.claims.ledger import Moment, settle
+from vfioctl.claims.ledger import Moment, settle, verified
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import JournalState, Plan
@@ -40,11 +40,14 @@ class ClaimRecords:
         if row is None:
             return
         db.execute("DELETE FROM claim_change WHERE journal = ?", (entry,))
-        held = state == (JournalState.BACK if row[1] else JournalState.DONE)
+        claim, moment = rows.found(db, row[0]), Moment(now, boot_id, this_process())
+        restores = not row[1] and claim.state is ClaimState.HELD  # it was made in an earlier boot
+        held = restores or state == (JournalState.BACK if row[1] else JournalState.DONE)
         ended = ClaimState.RELEASED if row[1] else ClaimState.FAILED
-        moment = Moment(now, boot_id, this_process())
         why = "" if state == JournalState.DONE else f"its change was {_WORDS[state]}"
-        settle(db, rows.found(db, row[0]), ClaimState.HELD if held else ended, moment, plan=plan.id, why=why)
+        settle(db, claim, ClaimState.HELD if held else ended, moment, plan=plan.id, why=why)
+        if restores and state == JournalState.DONE:
+            verified(db, claim, moment)
 
 
 _WORDS = {JournalState.BACK: "rolled back", JournalState.REBOOTED: "undone by a reboot"}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import DeviceInUse
 from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
+from vfioctl.inventory.probe.guests import guest_name, is_vmm
+from vfioctl.inventory.probe.processes import hidden
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
 if TYPE_CHECKING:
@@ -22,7 +24,17 @@ if TYPE_CHECKING:
     from vfioctl.inventory.probe.processes import Processes
     from vfioctl.session import Session
 
-__all__ = ["InventoryApi", "Processes", "Waiting", "drivers_of", "has_aliases", "until_released"]
+__all__ = [
+    "InventoryApi",
+    "Processes",
+    "Waiting",
+    "drivers_of",
+    "guest_name",
+    "has_aliases",
+    "hidden",
+    "is_vmm",
+    "until_released",
+]
 T = TypeVar("T")
 Waiting = Callable[["Sequence[Holder]", float], None]
 """Callback (holders, seconds until the timeout), called while a use case waits for holders."""

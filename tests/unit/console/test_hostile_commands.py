@@ -50,6 +50,7 @@ ARGUMENTS = {
     "claim renew": ("0000 --ttl 1h", "\x1b[2J --ttl never"),
     "claim transfer": ("0000 --to vm/b", "0000 --to \x9b31m"),
     "claim adopt": ("--owner user/\u202ex --device gpu0", "--owner user/a --device gpu1"),
+    "reconcile": ("", "--fix"),
     "claim watch": (),  # it never ends
     "config check": ("",),
     "config show": ("",),

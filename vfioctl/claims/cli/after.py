@@ -45,7 +45,9 @@ def release(
         ),
     ] = None,
     *,
-    stale: Annotated[bool, typer.Option("--stale", help="Release the claims whose term (--ttl) is over.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Release the claims that are stale, as claim list shows them.")
+    ] = False,
     wait: Wait = None,
     as_json: AsJson = False,
     yes: Yes = False,
@@ -59,7 +61,7 @@ def release(
     session = opened(ctx)
     api = ClaimsApi(session)
     released, failed = [], None
-    for name in names or [each.id for each in api.expired()]:
+    for name in names or api.stale(api.claims()):
         try:
             with reporting(), Board() as board:
                 released.append(

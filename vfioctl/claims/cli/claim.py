@@ -129,16 +129,18 @@ def list_claims(
     as_json: AsJson = False,
 ) -> None:
     """List the claims, the newest first. Times are in UTC."""
-    found = ClaimsApi(opened(ctx)).claims(live_only=not everything)
+    api = ClaimsApi(opened(ctx))
+    found = api.claims(live_only=not everything)
     shown = tuple(each for each in found if owner in (None, each.owner))
+    stale = api.stale(shown)
     if as_json:
         from vfioctl.claims.documents import claims_document
 
-        emit_json(claims_document(shown), long=True)
+        emit_json(claims_document(shown, stale), long=True)
     elif shown:
         from vfioctl.claims.render.claims import claims_table
 
-        draw(claims_table(shown, width=width()))
+        draw(claims_table(shown, stale, width=width()))
     else:
         emit("No claims." if everything else "No claims now; claim list --all lists those that have ended.")
 
@@ -151,17 +153,20 @@ def list_claims(
 )
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     """Show one claim: its devices, the files that a guest opens, and what happened to it."""
+    from vfioctl.claims.documents import why_stale
+
     api = ClaimsApi(opened(ctx))
     found = api.claim(name)
+    stale = why_stale(found, api.stale([found]))
     if as_json:
         from vfioctl.claims.documents import claim_document, event_document
 
-        document = claim_document(found, api.nodes(found))
+        document = claim_document(found, api.nodes(found), stale=stale)
         emit_json(document | {"events": [event_document(event) for event in api.events(found)]})
         return
     from vfioctl.claims.render.claims import claim_page
 
-    draw(claim_page(found, api.nodes(found), api.events(found)))
+    draw(claim_page(found, api.nodes(found), api.events(found), stale=stale))
 
 
 @app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim watch --json")

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.claims.documents import NO_NODES, Nodes
+from vfioctl.claims.documents import NO_NODES, NOT_STALE, Nodes, Stale, why_stale
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.claims.rows import Event
@@ -45,19 +45,21 @@ _ON_RELEASE = {
 }
 
 
-def claims_table(claims: Sequence[Claim], *, width: int) -> RenderableType:
-    """Render claims in the order given, for `width` columns."""
+def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: int) -> RenderableType:
+    """Render claims in the order given, for `width` columns. `stale`: which are stale, and why."""
     rows = [_row(claim) for claim in claims]
     layout = Layout(_COLUMNS, rows, width)
     lines = zip(claims, layout.lines(rows), strict=True)
-    return Stack(*layout.header(), *(part for claim, line in lines for part in (line, *_why(claim))))
+    return Stack(*layout.header(), *(part for claim, line in lines for part in (line, *_why(claim, stale))))
 
 
-def claim_page(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, events: Sequence[Event] = ()) -> RenderableType:
-    """Render one claim: its devices and what a guest opens, and what happened to it."""
+def claim_page(
+    claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, events: Sequence[Event] = (), *, stale: str = ""
+) -> RenderableType:
+    """Render one claim: its devices and what a guest opens, why it is stale, and what happened to it."""
     return Stack(
         Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
-        fact_grid(_facts(claim), style="bold"),
+        fact_grid(_facts(claim, stale), style="bold"),
         *(line for device in claim.devices for line in _device(device, nodes.get(device.subject, Nodes()))),
         *([Text("What happened", style="bold"), *map(_event, events)] if events else []),
     )
@@ -78,13 +80,17 @@ def _row(claim: Claim) -> tuple[str, ...]:
     return claim.id, plain(claim.owner), claim.state, clock(claim.since), cpus, expires, plain(by), plain(asked)
 
 
-def _why(claim: Claim) -> Iterator[RenderableType]:
+def _why(claim: Claim, stale: Stale) -> Iterator[RenderableType]:
+    if why := why_stale(claim, stale):
+        yield Padding.indent(Text(plain(f"stale: {why}")), _INDENT)
     if claim.why:
         yield Padding.indent(Text(plain(claim.why)), _INDENT)
 
 
-def _facts(claim: Claim) -> Iterator[tuple[str, str]]:
+def _facts(claim: Claim, stale: str) -> Iterator[tuple[str, str]]:
     yield "state", _STATES[claim.state]
+    if stale:
+        yield "stale", plain(stale)
     if claim.why:
         yield "reason", plain(claim.why)
     if claim.cpus:

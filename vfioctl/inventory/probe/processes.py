@@ -6,7 +6,7 @@ May not write, nor import a model: its workers run while the caller imports thos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -79,7 +79,7 @@ class Processes:
 
     def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
-        self._hidden, self._unknown = _hidden(kernel, pids), kernel.processes_unknown
+        self._hidden, self._unknown = hidden(kernel, pids), kernel.processes_unknown
         self._reads_all = kernel.reads_all_processes
         self._answers = kernel.survey(look, pids, timeout=timeout, total=WHOLE_SCAN)
 
@@ -113,7 +113,8 @@ def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:
     return found
 
 
-def _hidden(kernel: Reader, pids: Sequence[str]) -> str:
+def hidden(kernel: Reader, pids: Collection[str]) -> str:
+    """Return why some processes may be hidden, of which these are visible; empty if all are."""
     if link_name(kernel, "/proc/self/ns/pid") not in ("", _INITIAL):
         return "this is a container, which sees the processes in it and no others"
     return "/proc shows the reader's own processes only (hidepid)" if pids and "1" not in pids else ""

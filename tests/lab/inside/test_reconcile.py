@@ -1,0 +1,126 @@
+"""Claims compared with the real kernel: who has devices open, drivers changed by hand, domains of libvirt."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.inside import pci
+from tests.lab.inside.command import vfioctl
+from tests.lab.inside.conftest import Load
+from tests.lab.inside.libvirt_host import daemon, running_domain
+from tests.lab.inside.topology import Topology
+
+Hold = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def reconciled(ledger: Path, *words: str) -> dict[str, Any]:
+    """Run `vfioctl reconcile`, and return its JSON."""
+    done = vfioctl(ledger, "reconcile", *words, "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == (4 if document["differences"] else 0), done.stdout + done.stderr
+    assert isinstance(document, dict)
+    return document
+
+
+def differences(ledger: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = reconciled(ledger)["differences"]
+    return found
+
+
+def remedied(ledger: Path, difference: dict[str, Any]) -> None:
+    _, *words = difference["remedy"].partition(" --ledger")[0].split()
+    done = vfioctl(ledger, *words, *(["--yes"] if "release" in words else []))
+    assert done.returncode == 0, done.stderr
+
+
+def claimed(ledger: Path, *words: str) -> str:
+    done = vfioctl(ledger, "claim", "create", *words, "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(json.loads(done.stdout)["id"])
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_holds_an_unclaimed_device(ledger: Path, lab: Topology, hold: Hold) -> None:
+    assert differences(ledger) == []
+    assert vfioctl(ledger, "bind", lab.far_display, "--yes").returncode == 0
+    assert differences(ledger) == []
+    holder = hold(lab.far_display)
+    with ended(holder):
+        (found,) = differences(ledger)
+        assert (found["kind"], found["device"], found["claim"]) == ("foreign use", lab.far_display, "")
+        assert f"process {holder.pid}" in found["words"]
+        assert reconciled(ledger, "--fix", "--yes")["fixed"] == []
+        remedied(ledger, found)
+        assert differences(ledger) == []
+    (adopted,) = json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"]
+    assert adopted["owner"] == "user/root"
+    assert vfioctl(ledger, "claim", "release", adopted["id"], "--wait", "30s").returncode == 0
+    assert vfioctl(ledger, "unbind", lab.far_display, "--yes").returncode == 0
+
+
+def test_a_driver_changed_by_hand_and_a_claim_that_is_over(ledger: Path, lab: Topology, hold: Hold) -> None:
+    made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display, "--ttl", "1s")
+    with ended(hold(lab.far_display)):
+        within = [each for each in differences(ledger) if each["claim"] == made]
+        assert [(each["kind"], each["fix"]) for each in within] == [("expired", "")]
+        assert reconciled(ledger, "--fix", "--yes")["fixed"] == []
+    fixed = reconciled(ledger, "--fix", "--yes")["fixed"]
+    assert [(each["claim"], each["fix"]) for each in fixed] == [(made, "release")]
+    assert pci.driver_of(lab.far_display) == "bochs-drm"
+
+    made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display)
+    pci.bind_to(lab.far_display, "bochs-drm")
+    (found,) = differences(ledger)
+    assert (found["kind"], found["claim"]) == ("driver", made)
+    remedied(ledger, found)
+    assert differences(ledger) == []
+
+
+def test_a_domain_with_a_claimed_and_an_unclaimed_vgpu(ledger: Path, load: Load) -> None:
+    load("mbochs", count=100)
+    names = []
+    for _ in range(2):
+        done = vfioctl(ledger, "vgpu", "create", "mbochs-small", "--json")
+        assert done.returncode == 0, done.stderr
+        names += [vgpu["id"] for vgpu in json.loads(done.stdout)["report"]["vgpus"]]
+    # its parent is no PCI function, so that no placement has it
+    done = vfioctl(ledger, "claim", "adopt", "--owner", "vm/lab", "--device", names[0], "--json")
+    made = json.loads(done.stdout)["id"]
+    with daemon():
+        assert differences(ledger) == []
+        with running_domain(*names):
+            document = reconciled(ledger)
+            (found,) = document["differences"]
+            assert (found["kind"], found["device"]) == ("foreign use", names[1])
+            assert "guest lab" in found["words"]
+            assert "--owner vm/lab" in found["remedy"]
+            assert [each for each in document["unknown"] if "libvirt-python is not installed" not in each] == []
+            remedied(ledger, found)
+            assert differences(ledger) == []
+            assert vfioctl(ledger, "claim", "transfer", made, "--to", "vm/other").returncode == 0
+            (other,) = differences(ledger)
+            assert (other["kind"], other["claim"]) == ("other user", made)
+            remedied(ledger, other)
+            assert differences(ledger) == []
+    for claim in json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"]:
+        assert vfioctl(ledger, "claim", "release", claim["id"], "--wait", "30s").returncode == 0
+    for name in names:
+        assert vfioctl(ledger, "vgpu", "remove", name, "--wait", "30s").returncode == 0

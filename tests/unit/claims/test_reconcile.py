@@ -1,0 +1,499 @@
+"""Differences between the claims and simulated hosts: each appears, its remedy is a command that removes it, --fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.hosts.machines import copy, original, put_process
+from tests.unit.conftest import Answer, Golden, Run, timeless
+from vfioctl.claims.probe.container_states import read_containers
+from vfioctl.claims.probe.domains import devices_in
+from vfioctl.kernel.captured.host import Captured
+from vfioctl.kernel.recorded import tree as tree_of_hosts
+from vfioctl.kernel.recorded.bundled import beside
+from vfioctl.kernel.recorded.tree import Tree, form, parse
+
+GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
+GROUP0 = "/dev/vfio/21"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+LONG_AGO = "2026-01-01T00:00:00.000+00:00"
+
+
+class Machine:
+    """A simulated host in a file, its ledger, and the commands on it."""
+
+    def __init__(self, run: Run, folder: Path, name: str) -> None:
+        self._run, self.file, self.ledger = run, folder / f"{name}.host", folder / "ledger.db"
+        self.file.write_text(form(copy(original(name))), encoding="utf-8")
+        self.options = ["--simulate", str(self.file), "--ledger", str(self.ledger)]
+
+    def __call__(self, line: str, *, as_json: bool = True) -> Answer:
+        line = line.partition(" --simulate")[0].removeprefix("vfioctl ")
+        return self._run(f"{line}{' --json' if as_json else ''}", *self.options)
+
+    def claim(self, *words: str, owner: str = "vm/web1") -> str:
+        answer = self(f"claim create --owner {owner} --yes {' '.join(words)}")
+        assert answer.code == 0, answer
+        return str(answer.document["id"])
+
+    def change(self, edit: Callable[[Tree], object]) -> None:
+        """Change the host behind vfioctl's back."""
+        tree = self.tree()
+        edit(tree)
+        self.file.write_text(form(tree), encoding="utf-8")
+
+    def tree(self) -> Tree:
+        return parse(self.file.read_text(encoding="utf-8"), str(self.file))
+
+    def sql(self, statement: str, *values: object) -> None:
+        db = sqlite3.connect(self.ledger)
+        db.execute(statement, values)
+        db.commit()
+        db.close()
+
+    def reboot(self) -> None:
+        answer = self._run(f"hosts reboot {self.file}")
+        assert answer.code == 0, answer
+
+    def differences(self) -> list[dict[str, Any]]:
+        answer = self("reconcile")
+        found: list[dict[str, Any]] = answer.document["differences"]
+        assert answer.code == (4 if found else 0)
+        return found
+
+    def kinds(self) -> list[str]:
+        return [each["kind"] for each in self.differences()]
+
+    def remedied(self) -> None:
+        """Run the remedies of all differences."""
+        for each in self.differences():
+            answer = self(
+                each["remedy"] + (" --yes" if "release" in each["remedy"] or "--fix" in each["remedy"] else "")
+            )
+            assert answer.code == 0, answer
+        assert self.differences() == []
+
+    def state(self, claim: str) -> str:
+        return str(self(f"claim show {claim}").document["state"])
+
+
+@pytest.fixture(autouse=True)
+def any_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host file has no /run: these tests' may."""
+    monkeypatch.setattr(tree_of_hosts, "ROOTS", (*tree_of_hosts.ROOTS, "/run/", "/etc/libvirt/", "/bundle/"))
+
+
+@pytest.fixture
+def host(run: Run, fast_folder: Path) -> Machine:
+    return Machine(run, fast_folder, "hgx8")
+
+
+@pytest.fixture
+def busy(run: Run, fast_folder: Path) -> Machine:
+    return Machine(run, fast_folder, "busy")
+
+
+def guest(pid: int, name: str, *files: str) -> Callable[[Tree], None]:
+    def start(tree: Tree) -> None:
+        command = f"/usr/bin/qemu-system-x86_64\0-name\0guest={name},debug-threads=on\0"
+        users = "Uid:\t0\t0\t0\t0"
+        put_process(tree, 1, name="systemd")
+        put_process(tree, pid, *files, name="qemu-system-x86", cmdline=command, status=users, cgroup="0::/")
+
+    return start
+
+
+def another_device(tree: Tree) -> None:
+    home = tree.resolve(f"/sys/bus/pci/devices/{GPU0}")
+    tree.put(f"{home}/device", "0x1db6")
+    tree.put(f"{home}/modalias", tree.text(f"{home}/modalias").replace("2330", "1DB6"))
+
+
+def test_nothing_to_say(host: Machine) -> None:
+    assert host.differences() == []
+    host.claim("--device", "gpu0")
+    assert host.differences() == []
+    assert host("reconcile", as_json=False).out == "The claims and the machine agree.\n"
+
+
+class TestDevices:
+    def test_gone(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        host.change(lambda tree: tree.remove(f"/sys/bus/pci/devices/{GPU0}"))
+        (found,) = host.differences()
+        assert (found["kind"], found["claim"], found["device"], found["fix"]) == ("device gone", made, GPU0, "")
+        host.remedied()
+        assert host.state(made) == "released"
+
+    def test_replaced(self, host: Machine) -> None:
+        host.claim("--device", "gpu0")
+        host.change(another_device)
+        (found,) = host.differences()
+        assert found["kind"] == "device replaced"
+        assert "10de:1db6" in found["words"]
+        host.remedied()
+
+    def test_on_another_driver(self, host: Machine) -> None:
+        before = host.file.read_text(encoding="utf-8")
+        made = host.claim("--device", "gpu0")
+        host.file.write_text(before, encoding="utf-8")
+        (found,) = host.differences()
+        assert (found["kind"], found["claim"]) == ("driver", made)
+        assert "its driver is nvidia" in found["words"]
+        host.remedied()
+
+    def test_vgpu_gone(self, run: Run, fast_folder: Path) -> None:
+        host = Machine(run, fast_folder, "a2")
+        before = host.file.read_text(encoding="utf-8")
+        made = host.claim("--vgpu", "A2-4C")
+        assert [each for each in host.kinds() if each != "foreign use"] == []
+        host.file.write_text(before, encoding="utf-8")
+        (found,) = [each for each in host.differences() if each["claim"]]
+        assert (found["kind"], found["claim"]) == ("vGPU gone", made)
+        assert host(found["remedy"] + " --yes").code == 0
+        assert [each for each in host.differences() if each["claim"]] == []
+
+
+class TestUse:
+    def test_foreign_use_is_shown_and_can_be_adopted(self, busy: Machine) -> None:
+        (found,) = busy.differences()
+        assert (found["kind"], found["claim"], found["fix"]) == ("foreign use", "", "")
+        assert "guest win11 (process 2684) has it" in found["words"]
+        busy("reconcile --fix --yes")
+        assert busy.kinds() == ["foreign use"]
+        busy.remedied()
+        (adopted,) = busy("claim list").document["claims"]
+        assert adopted["owner"] == "vm/win11"
+
+    def test_another_guest(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        host.change(guest(4711, "web1", GROUP0))
+        assert host.differences() == []
+        host.change(guest(4711, "web2", GROUP0))
+        (found,) = host.differences()
+        assert (found["kind"], found["claim"]) == ("other user", made)
+        host.remedied()
+        assert host(f"claim show {made}").document["owner"] == "vm/web2"
+
+    def test_a_name_that_no_owner_has(self, host: Machine) -> None:
+        host("bind gpu0 --yes")
+        host.change(guest(4711, "\x1b[2J; rm -rf /", GROUP0))
+        (found,) = host.differences()
+        assert found["remedy"].startswith("vfioctl claim adopt --owner user/root --device ")
+        host.remedied()
+
+
+class TestStale:
+    def expire(self, host: Machine, claim: str) -> None:
+        host.sql("UPDATE claim SET expires = ? WHERE id = ?", LONG_AGO, claim)
+
+    def test_expired(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0", "--ttl", "1h")
+        self.expire(host, made)
+        (found,) = host.differences()
+        assert (found["kind"], found["fix"]) == ("expired", "release")
+        assert host("claim list").document["claims"][0]["stale"] == "its term is over"
+        assert "stale: its term is over" in host("claim list", as_json=False).out
+        assert host(f"claim show {made}").document["stale"] == "its term is over"
+        host.remedied()
+
+    def test_expired_and_in_use_is_not_released(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0", "--ttl", "1h")
+        self.expire(host, made)
+        host.change(guest(4711, "web1", GROUP0))
+        (found,) = host.differences()
+        assert (found["kind"], found["fix"]) == ("expired", "")
+        assert "guest web1 (process 4711) has its devices" in found["words"]
+        assert host("reconcile --fix --yes").code == 4
+        assert host.state(made) == "held"
+        host.remedied()
+
+    def test_of_a_process_that_died(self, host: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = host.claim("--device", "gpu0", "--no-bind")
+        host.sql("UPDATE claim SET state = 'reserved' WHERE id = ?", made)
+        assert host.differences() == []  # its process is this one
+        monkeypatch.setattr("vfioctl.core.caller.is_running", lambda pid: pid != os.getpid())
+        (found,) = host.differences()
+        assert (found["kind"], found["fix"]) == ("process gone", "end")
+        fixed = host("reconcile --fix --yes")
+        assert (fixed.code, [each["claim"] for each in fixed.document["fixed"]]) == (0, [made])
+        assert host.state(made) == "failed"
+
+    def test_of_a_process_that_died_is_ended_by_a_release(self, host: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = host.claim("--device", "gpu0", "--no-bind")
+        host.sql("UPDATE claim SET state = 'reserved' WHERE id = ?", made)
+        monkeypatch.setattr("vfioctl.core.caller.is_running", lambda pid: pid != os.getpid())
+        host.remedied()
+        assert host.state(made) == "failed"
+
+    def test_half_released(self, host: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = host.claim("--device", "gpu0")
+        host.sql("UPDATE claim SET state = 'releasing' WHERE id = ?", made)
+        assert host.differences() == []
+        monkeypatch.setattr("vfioctl.core.caller.is_running", lambda pid: pid != os.getpid())
+        assert [(each["kind"], each["fix"]) for each in host.differences()] == [("process gone", "release")]
+        assert host("reconcile --fix --yes").code == 0
+        assert host.state(made) == "released"
+
+    def test_of_a_guest_that_is_gone(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        host.change(guest(4711, "web2"))
+        assert host.differences() == []  # it may not have started yet
+        host.sql("UPDATE claim SET since = ?", LONG_AGO)
+        (found,) = host.differences()
+        assert (found["kind"], found["fix"]) == ("owner gone", "release")
+        assert host("claim list").document["claims"][0]["stale"] == found["words"]
+        before = host.file.read_text(encoding="utf-8")
+        host.change(lambda tree: tree.remove("/proc/1"))  # some processes are hidden
+        assert host.differences() == []
+        host.file.write_text(before, encoding="utf-8")
+        for sign in (guest(4712, "web1"), lambda tree: tree.put("/etc/libvirt/qemu/web1.xml", "<domain/>")):
+            before = host.file.read_text(encoding="utf-8")
+            host.change(sign)
+            assert host.differences() == []
+            host.file.write_text(before, encoding="utf-8")
+        assert host("claim release --stale --yes").document["claims"][0]["id"] == made
+        assert host.differences() == []
+
+
+class TestReboot:
+    def test_restores_what_was_bound(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        host.reboot()
+        (found,) = host.differences()
+        assert (found["kind"], found["fix"]) == ("rebooted", "restore")
+        shown = host("reconcile --fix --dry-run --yes").document
+        assert (len(shown["differences"]), shown["fixed"]) == (1, [])
+        host.remedied()
+        document = host(f"claim show {made}").document
+        assert (document["state"], document["devices"][0]["undo"]) == ("held", "unbind")
+        assert document["boot_id"] == host.tree().files[BOOT_ID]
+        assert document["events"][-1]["why"] == "restored after a reboot"
+        assert host(f"claim release {made} --yes").code == 0
+        assert host.differences() == []
+
+    def test_keeps_what_was_not_bound(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0", "--no-bind")
+        host.reboot()
+        host.remedied()
+        assert host(f"claim show {made}").document["plans"] == []
+
+    def test_marks_one_whose_device_is_another(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        host.reboot()
+        host.change(another_device)
+        assert [(each["kind"], each["fix"]) for each in host.differences()] == [
+            ("device replaced", ""),
+            ("rebooted", ""),
+        ]
+        assert host("reconcile --fix --yes").code == 4
+        assert host.state(made) == "held"
+        assert host(f"claim release {made} --yes").code == 0
+        assert host.differences() == []
+
+    def test_that_cannot_be_restored_stays_a_claim(self, host: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = host.claim("--device", "gpu0")
+        host.reboot()
+        with monkeypatch.context() as patch:
+            patch.setenv("VFIOCTL_FAULTS", "2:EBUSY")
+            answer = host("reconcile --fix --yes")
+        assert answer.code == 4, answer
+        (failed,) = answer.document["failed"]
+        assert (failed["claim"], host.state(made)) == (made, "held")
+        assert host.kinds() == ["rebooted"]
+        host.remedied()
+
+
+class TestContainers:
+    def config(self, *nodes: str, **annotations: str) -> dict[str, Any]:
+        return {"linux": {"devices": [{"path": node} for node in nodes]}, "annotations": annotations}
+
+    @pytest.mark.parametrize(
+        ("path", "document"),
+        [
+            ("/run/runc/c1/state.json", {"init_process_pid": 1, "config": {"devices": [{"path": GROUP0}]}}),
+            ("/run/containerd/runc/k8s.io/c1/state.json", {"config": {"devices": [{"path": GROUP0}]}}),
+            ("/run/crun/c1/status", {"pid": 1, "bundle": "/bundle/c1"}),
+            ("/run/containerd/io.containerd.runtime.v2.task/default/c1/config.json", None),
+            ("/run/containers/storage/overlay-containers/c1/userdata/config.json", None),
+        ],
+    )
+    def test_that_has_a_device_without_a_claim(self, host: Machine, path: str, document: Any) -> None:
+        host("bind gpu0 --yes")
+
+        def start(tree: Tree) -> None:
+            config = json.dumps(self.config(GROUP0, "/dev/vfio/vfio"))
+            put_process(tree, 1, name="init")
+            tree.put("/bundle/c1/config.json", config)
+            tree.put(path, json.dumps(document) if document else config)
+
+        host.change(start)
+        (found,) = host.differences()
+        assert (found["kind"], found["words"]) == ("foreign use", "container c1 has it, and no claim has it")
+        host.remedied()
+
+    def test_that_has_ended_has_nothing(self, host: Machine) -> None:
+        host("bind gpu0 --yes")
+        document = {"init_process_pid": 77, "config": {"devices": [{"path": GROUP0}]}}
+        host.change(lambda tree: tree.put("/run/runc/c1/state.json", json.dumps(document)))
+        assert host.differences() == []
+
+    def test_of_a_pod(self, host: Machine) -> None:
+        names = ("sandbox-namespace", "sandbox-name", "container-name")
+        told = dict(zip((f"io.kubernetes.cri.{name}" for name in names), ("ml", "train-0", "main"), strict=True))
+        host.claim("--device", "gpu0", owner="pod/ml/train-1/main")
+        host.sql("UPDATE claim SET since = ?", LONG_AGO)
+        assert host.differences() == []  # no node of Kubernetes
+        host("bind gpu1 --yes")
+        home = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/c1"
+        host.change(lambda tree: tree.put(f"{home}/config.json", json.dumps(self.config("/dev/vfio/27", **told))))
+        gone, foreign = host.differences()
+        assert (gone["kind"], gone["words"]) == ("owner gone", "no container ml/train-1/main exists")
+        assert "--owner pod/ml/train-0/main" in foreign["remedy"]
+        host.remedied()
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 5000, '{"config": []}', '{"linux": {"devices": 7}}'])
+    def test_odd_states_are_tolerated(self, host: Machine, text: str) -> None:
+        for name in ("a", "\x9b2J"):
+            host.change(lambda tree, name=name: tree.put(f"/run/runc/{name}/state.json", text))  # type: ignore[misc]
+        answer = host("reconcile")
+        assert (answer.code, answer.document["differences"]) == (0, [])
+        if text.startswith(('{"',)):
+            assert answer.document["unknown"] == []
+        else:
+            assert len(answer.document["unknown"]) == 2
+            shown = host("reconcile", as_json=False)
+            assert "\x9b" not in shown.err + shown.out
+
+    def test_fifos_and_huge_files_are_not_read(self, tmp_path: Path) -> None:
+        home = tmp_path / "run/runc"
+        for name in ("fifo", "huge", "loop", "folder"):
+            (home / name).mkdir(parents=True)
+        os.mkfifo(home / "fifo/state.json")
+        (home / "huge/state.json").write_text('{"config": "' + "x" * (3 << 20) + '"}')
+        (home / "loop/state.json").symlink_to("state.json")
+        (home / "folder/state.json").mkdir()
+        found = read_containers(Captured(str(tmp_path)))
+        assert (found.found, len(found.unknown)) == ((), 4)
+
+
+class TestLibvirt:
+    XML = """<domain><devices>
+      <hostdev mode='subsystem' type='pci'><driver name='vfio'/>
+        <source><address domain='0x0000' bus='0x1b' slot='0x00' function='0x0'/></source>
+        <address type='pci' domain='0x0000' bus='0x43' slot='0x00' function='0x0'/></hostdev>
+      <hostdev mode='subsystem' type='mdev'>
+        <source><address uuid='4E8C5DF7-c4fa-4719-904f-5579cd5ac35f'/></source></hostdev>
+      <hostdev mode='subsystem' type='pci'><source><address bus='z'/></source></hostdev>
+      <interface type='hostdev'><source><address type='pci' domain='0' bus='0x3' slot='0x10' function='0x1'/></source>
+      </interface></devices></domain>"""
+
+    def test_devices_of_a_domain(self) -> None:
+        found = [GPU0, "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "0000:03:10.1"]
+        assert devices_in(self.XML) == found
+        assert devices_in("<domain>") == devices_in('<!DOCTYPE d [<!ENTITY a "b">]><d>&a;</d>') == []
+
+    def with_libvirt(self, monkeypatch: pytest.MonkeyPatch, *names: str, error: str = "") -> None:
+        class Refused(Exception):
+            pass
+
+        def opened(_uri: str) -> object:
+            if error:
+                raise Refused(error)
+            domains = [SimpleNamespace(name=lambda n=name: n, XMLDesc=lambda _: self.XML) for name in names]
+            return SimpleNamespace(listAllDomains=lambda _: domains, close=lambda: None)
+
+        module = SimpleNamespace(
+            libvirtError=Refused,
+            openReadOnly=opened,
+            registerErrorHandler=lambda *_: None,
+            VIR_CONNECT_LIST_DOMAINS_ACTIVE=1,
+        )
+        monkeypatch.setitem(sys.modules, "libvirt", module)
+
+    @pytest.fixture
+    def with_socket(self, host: Machine) -> Machine:
+        host.change(lambda tree: tree.put("/run/libvirt/libvirt-sock", ""))
+        return host
+
+    @pytest.mark.parametrize("name", ["web1", "win\x1b[2J"])
+    def test_foreign_domain(self, with_socket: Machine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.with_libvirt(monkeypatch, name)
+        with_socket("bind gpu0 --yes")
+        (found,) = with_socket.differences()
+        assert (found["kind"], found["device"]) == ("foreign use", GPU0)
+        assert f"guest {name} (libvirt)" in found["words"]
+        assert "\x1b" not in with_socket("reconcile", as_json=False).out
+        with_socket.remedied()
+
+    def test_a_claim_of_a_running_domain_is_not_stale(
+        self, with_socket: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with_socket.claim("--device", "gpu1")
+        with_socket.sql("UPDATE claim SET since = ?", LONG_AGO)
+        with_socket.change(guest(4711, "other"))
+        assert with_socket("claim list").document["claims"][0]["stale"] != ""
+        self.with_libvirt(monkeypatch, "web1")
+        assert [each["kind"] for each in with_socket.differences() if each["claim"]] == []
+        self.with_libvirt(monkeypatch, "web2")
+        assert [each["kind"] for each in with_socket.differences() if each["claim"]] == ["owner gone"]
+
+    @pytest.mark.parametrize("missing", [True, False])
+    def test_that_cannot_be_asked(self, with_socket: Machine, monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
+        if missing:
+            monkeypatch.setitem(sys.modules, "libvirt", None)
+        else:
+            self.with_libvirt(monkeypatch, error="no connection")
+        with_socket.claim("--device", "gpu0")
+        with_socket.sql("UPDATE claim SET since = ?", LONG_AGO)
+        with_socket.change(guest(4711, "other"))
+        answer = with_socket("reconcile")
+        (unknown,) = answer.document["unknown"]
+        assert unknown.startswith("libvirt cannot be asked: ")
+        assert answer.document["differences"] == []
+
+
+class TestCdi:
+    def test_a_node_that_has_changed(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        assert host("cdi generate").code == 0
+        assert host.differences() == []
+        host(f"claim release {made} --yes")
+        (found,) = host.differences()
+        assert (found["kind"], found["device"], found["remedy"].split(" --simulate")[0]) == (
+            "CDI file",
+            GPU0,
+            "vfioctl cdi generate",
+        )
+        host.remedied()
+
+
+def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text and JSON, with a claim of each kind."""
+    ids = iter(("aaaa0001", "aaaa0002", "aaaa0003"))
+    monkeypatch.setattr("vfioctl.claims.ledger.token_hex", lambda _: next(ids))
+    monkeypatch.chdir(host.file.parent)
+    host.options = ["--simulate", "./hgx8.host"]
+    host.ledger = beside(host.file)
+    for number in (0, 1, 2):
+        host.claim("--device", f"gpu{number}", "--ttl", "1h", owner=f"vm/web{number}")
+    host.sql("UPDATE claim SET expires = ? WHERE id = 'aaaa0001'", LONG_AGO)
+    host.sql("UPDATE claim SET boot_id = 'x' WHERE id = 'aaaa0003'")
+    host("bind gpu3 --yes")
+    host.change(guest(4711, "win11", "/dev/vfio/39"))
+    host.change(guest(4712, "web3", "/dev/vfio/27"))
+    told = ""
+    for line in ("claim list", "reconcile", "reconcile --fix --dry-run", "reconcile --fix --yes"):
+        answer = terminal(line, *host.options)
+        told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
+    golden("reconcile.txt", timeless(told))
+    golden("reconcile.json", timeless(json.dumps(host("reconcile").document, indent=1) + "\n"))

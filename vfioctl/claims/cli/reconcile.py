@@ -1,0 +1,103 @@
+"""`vfioctl reconcile`: compares the claims with the machine. May not add behaviour to the api."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
+from vfioctl.console.choice import on_this_host, opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.output import draw, emit, emit_json, say
+from vfioctl.errors import Drift
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.difference import Difference, Reconciled
+    from vfioctl.claims.reconciling import Fixed
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl reconcile --simulate hgx8
+  vfioctl reconcile --fix --dry-run --simulate hgx8
+  vfioctl reconcile --fix --yes --json --simulate hgx8""",
+)
+def reconcile(
+    ctx: typer.Context,
+    *,
+    fix: Annotated[bool, typer.Option("--fix", help="Also fix what is safe to fix.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the claims with the machine, and name a remedy for each difference.
+
+    Looks at devices and drivers, at who has them open, at libvirt's domains, containers, vGPUs and CDI files. --fix
+    releases stale claims whose devices nobody has, ends claims whose process died before it changed anything, and
+    restores claims after a reboot if their devices are the same. Who uses a device without a claim is only shown. Exits
+    with 4 if differences remain.
+    """
+    session = opened(ctx)
+    api = ClaimsApi(session).reconciling
+    found = api.compare()
+    fixed: Sequence[Fixed] = ()
+    if fix and not dry_run:
+        if not yes:
+            agree_on_terminal(lambda: _pages([each for each in found.differences if each.fix]))
+        with reporting():
+            fixed = api.fix(found.differences, progress=progress_lines(session))
+        found = api.compare() if fixed else found
+    if as_json:
+        emit_json(_document(found, fixed))
+        if found.differences:
+            raise typer.Exit(Drift.exit_code)
+        return
+    _tell(found, fixed)
+    if found.differences:
+        many = "1 difference" if len(found.differences) == 1 else f"{len(found.differences)} differences"
+        hint = "a line that begins with -> removes one"
+        raise Drift(f"{many} between the claims and the machine", hint=hint)
+
+
+def _pages(differences: "Sequence[Difference]") -> list[Any]:
+    from vfioctl.claims.render.differences import differences_page
+
+    return [differences_page(differences, on_this_host)] if differences else []
+
+
+def _document(found: "Reconciled", fixed: "Iterable[Fixed]") -> dict[str, object]:
+    return {
+        "differences": [_difference(each) for each in found.differences],
+        "fixed": [_difference(each.difference) for each in fixed if not each.error],
+        "failed": [
+            _difference(each.difference) | {"error": each.error.message, "hint": each.error.hint}
+            for each in fixed
+            if each.error
+        ],
+        "unknown": list(found.unknown),
+    }
+
+
+def _difference(each: "Difference") -> dict[str, object]:
+    return asdict(each) | {"remedy": on_this_host(each.remedy)}
+
+
+def _tell(found: "Reconciled", fixed: "Iterable[Fixed]") -> None:
+    for each in fixed:
+        difference = each.difference
+        if each.error:
+            say(f"vfioctl: claim {difference.claim}: {each.error.message}")
+        else:
+            emit(f"fixed: claim {difference.claim} of {difference.owner}: {difference.words}")
+    for page in _pages(found.differences):
+        draw(page)
+    for why in found.unknown:
+        say(f"vfioctl: unknown: {why}")
+    if not found.differences:
+        emit("The claims and the machine agree.")

@@ -1,0 +1,121 @@
+"""Differences between the ledger's claims and the machine, and what the machine shows. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class DifferenceKind(StrEnum):
+    """What differs."""
+
+    EXPIRED = "expired"
+    OWNER_GONE = "owner gone"
+    PROCESS_GONE = "process gone"
+    """The process that made or released the claim ended before it changed anything."""
+    CUT_SHORT = "cut short"
+    """A change for the claim was interrupted, or is under way."""
+    REBOOTED = "rebooted"
+    """The claim was made in an earlier boot, and its devices are as they were then, or can be."""
+    DEVICE_GONE = "device gone"
+    DEVICE_REPLACED = "device replaced"
+    DRIVER = "driver"
+    """A device that the claim bound to VFIO has another driver."""
+    NOT_VIABLE = "group not viable"
+    VGPU_GONE = "vGPU gone"
+    OTHER_USER = "other user"
+    """Another guest than the claim's owner has the device."""
+    FOREIGN_USE = "foreign use"
+    CDI = "CDI file"
+
+
+class Fix(StrEnum):
+    """What `vfioctl reconcile --fix` does about a difference."""
+
+    NOTHING = ""
+    RELEASE = "release"
+    END = "end"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference. `claim` and `owner` are empty where no claim is concerned, `device` where it is all of them."""
+
+    kind: DifferenceKind
+    words: str
+    remedy: str
+    """A command that removes the difference."""
+    claim: str = ""
+    owner: str = ""
+    device: str = ""
+    fix: Fix = Fix.NOTHING
+
+
+class Use(NamedTuple):
+    """Somebody who has a device, or may open it."""
+
+    device: str
+    who: str
+    """For the user: `guest web1 (process 4711)`."""
+    guest: str = ""
+    """The virtual machine's name, if it is one."""
+    owner: str = ""
+    """Who would own a claim of it."""
+
+
+class SeenFunction(NamedTuple):
+    """A PCI function as it is now."""
+
+    identity: str
+    driver: str
+    on_vfio: bool
+    viable: bool | None
+    above: str = ""
+    """The PF of a VF."""
+
+
+class SeenCdi(NamedTuple):
+    """A device in one of vfioctl's CDI files."""
+
+    path: str
+    device: str
+    node: str
+    command: str
+    """The command that writes the file again."""
+
+
+NO_UNKNOWN: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the machine shows. Times are ISO 8601 in UTC."""
+
+    now: str
+    boot_id: str
+    functions: Mapping[str, SeenFunction]
+    mdevs: Mapping[str, str]
+    """The mediated devices that exist, each with its parent."""
+    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The VFIO device files of each device."""
+    definitions: frozenset[str] = frozenset()
+    """The mediated devices that are defined and do not exist."""
+    uses: tuple[Use, ...] = ()
+    cdi: tuple[SeenCdi, ...] = ()
+    stale: Mapping[str, tuple[DifferenceKind, str]] = field(default_factory=dict)
+    """The claims that are stale, by id, and why."""
+    changing: frozenset[str] = frozenset()
+    """The claims for which a change was interrupted, or is under way."""
+    unknown: tuple[str, ...] = ()
+    """What could not be looked at, and why."""
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """The result of a comparison."""
+
+    differences: tuple[Difference, ...]
+    unknown: tuple[str, ...]

@@ -1,0 +1,141 @@
+"""Reads which device files OCI containers have, from the state of runc, crun, containerd and podman. May not write.
+
+What runtimes and images wrote there is not trusted: a file that is no JSON, too long or of another form has no devices,
+and is reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import names_in, text_of
+
+if TYPE_CHECKING:
+    from vfioctl.kernel.protocol import Reader
+
+# Where each runtime keeps a directory for each container, and what the file in it is. `*`: a namespace.
+_STATES = (
+    ("/run/runc", "state.json"),
+    ("/run/containerd/runc/*", "state.json"),
+    ("/run/docker/runtime-runc/*", "state.json"),
+    ("/run/crun", "status"),
+    ("/run/containerd/io.containerd.runtime.v2.task/*", "config.json"),
+)
+PODMAN = "/run/containers/storage/overlay-containers"
+_MOST_CONTAINERS, _LONGEST, _LONGEST_PATH = 2000, 2 << 20, 4096
+_VFIO = "/dev/vfio/"
+_CONTROL = "/dev/vfio/vfio"
+_POD = (
+    ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
+    ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
+    ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
+)
+"""The annotations of containerd and CRI-O."""
+
+
+class Container(NamedTuple):
+    """A container that exists. `nodes`: its VFIO device files, by the host's path; `numbers`: as `c 243:1`."""
+
+    id: str
+    nodes: tuple[str, ...]
+    numbers: tuple[str, ...]
+    pod: str = ""
+    """NAMESPACE/NAME/CONTAINER, in Kubernetes."""
+
+
+class Containers(NamedTuple):
+    """The containers of a host. `unknown`: which states could not be read."""
+
+    found: tuple[Container, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def read_containers(kernel: Reader) -> Containers:
+    """Return the containers that have VFIO device files or belong to a pod."""
+    found: dict[tuple[str, tuple[str, ...]], Container] = {}
+    unknown: list[str] = []
+    for home, name, file in _places(kernel):
+        path = f"{home}/{name}/{file}"
+        try:
+            container = _read(kernel, name, path)
+        except KernelRefused as error:
+            if error.symbol != "ENOENT":
+                unknown.append(f"{path} cannot be read: {error.symbol}")
+        except (ValueError, RecursionError):
+            unknown.append(f"{path} is not understood")
+        else:
+            if container and (container.nodes or container.numbers or container.pod):
+                found.setdefault((container.id, container.nodes), container)
+    return Containers(tuple(found.values()), tuple(unknown))
+
+
+def _places(kernel: Reader) -> Iterator[tuple[str, str, str]]:
+    for pattern, file in _STATES:
+        place, star, _ = pattern.partition("/*")
+        homes = [f"{place}/{name}" for name in names_in(kernel, place)[:_MOST_CONTAINERS]] if star else [place]
+        for home in homes:
+            yield from ((home, name, file) for name in names_in(kernel, home)[:_MOST_CONTAINERS])
+    for name in names_in(kernel, PODMAN)[:_MOST_CONTAINERS]:
+        yield PODMAN, name, "userdata/config.json"
+
+
+def _read(kernel: Reader, name: str, path: str) -> Container | None:
+    """Return a container; None for one whose process has ended. Raises KernelRefused, ValueError."""
+    document = _object(kernel.read(path))
+    if not _runs(kernel, path, document):
+        return None
+    config = document
+    if path.endswith("/status"):  # of crun, which names the bundle
+        bundle = document.get("bundle")
+        if not isinstance(bundle, str) or not bundle.startswith("/") or len(bundle) > _LONGEST_PATH:
+            raise ValueError("no bundle")
+        config = _object(kernel.read(f"{bundle}/config.json"))
+    elif path.endswith("/state.json"):
+        config = _mapping(document.get("config"))
+    devices = [each for each in _devices(config) if isinstance(each, dict)]
+    wanted = [each for each in devices if str(each.get("path", "")).startswith(_VFIO) and each["path"] != _CONTROL]
+    numbers = (f"c {each['major']}:{each['minor']}" for each in wanted if _has_number(each))
+    return Container(name, tuple(each["path"] for each in wanted), tuple(numbers), _pod(config))
+
+
+def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:
+    pid = document.get("init_process_pid", document.get("pid"))
+    if path.endswith("/config.json"):
+        home = path.removesuffix("/config.json")
+        told = text_of(kernel, f"{home}/init.pid") or text_of(kernel, f"{home}/pidfile")
+        pid = int(told) if told.isascii() and told.isdecimal() and len(told) < len("4294967296") else None
+    return not isinstance(pid, int) or kernel.has(f"/proc/{pid}")
+
+
+def _devices(config: Mapping[str, Any]) -> Sequence[Any]:
+    found = config.get("devices") or _mapping(config.get("linux")).get("devices")
+    return found if isinstance(found, list) else ()
+
+
+def _has_number(device: Mapping[str, Any]) -> bool:
+    return all(isinstance(device.get(name), int) and device[name] >= 0 for name in ("major", "minor"))
+
+
+def _pod(config: Mapping[str, Any]) -> str:
+    told = _mapping(config.get("annotations"))
+    labels = config.get("labels")
+    if isinstance(labels, list):  # as runc keeps annotations
+        told = dict(each.split("=", 1) for each in labels if isinstance(each, str) and "=" in each)
+    parts = [next((told[name] for name in names if isinstance(told.get(name), str)), "") for names in _POD]
+    return "/".join(parts) if all(parts) else ""
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    if len(text) > _LONGEST:
+        raise ValueError("too long")
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError("no object")  # noqa: TRY004 - the file is wrong, not the caller
+    return document
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

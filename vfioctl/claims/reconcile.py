@@ -1,0 +1,158 @@
+"""Compares the ledger's claims with what the machine shows. Pure: may not do input or output."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, Seen, SeenFunction, Use
+
+_FIX = "vfioctl reconcile --fix"
+
+
+def compare(claims: Sequence[Claim], seen: Seen) -> tuple[Difference, ...]:
+    """Return the differences: those of each live claim, then devices in use without a claim, then CDI files."""
+    owned: dict[str, Claim] = {each.subject: claim for claim in claims for each in claim.devices}
+    uses = _by_device(seen.uses)
+    found = [each for claim in claims for each in _of_claim(claim, seen, uses)]
+    return (*found, *_foreign(owned, seen, uses), *_cdi(seen))
+
+
+def _by_device(uses: Iterable[Use]) -> Mapping[str, tuple[Use, ...]]:
+    ordered = sorted(dict.fromkeys(uses))
+    return {device: tuple(group) for device, group in groupby(ordered, key=lambda use: use.device)}
+
+
+# -- one claim -------------------------------------------------------------------------------------------
+
+
+def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
+    if claim.id in seen.changing:
+        words = "a change for it was cut short, or is under way"
+        yield _differs(claim, DifferenceKind.CUT_SHORT, words, "vfioctl recover")
+        return
+    if claim.state is ClaimState.WEDGED:
+        words = "a change of its devices could not be finished"
+        yield _differs(claim, DifferenceKind.CUT_SHORT, words, _release(claim))
+        return
+    stale = _stale(claim, seen, uses)
+    if stale:
+        yield stale
+        if stale.fix is not Fix.NOTHING:
+            return
+    if claim.state is not ClaimState.HELD:
+        return
+    wrong = [*_devices(claim, seen)]
+    yield from wrong
+    if claim.boot_id != seen.boot_id and not (stale and stale.fix):
+        yield from _of_an_earlier_boot(claim, wrong)
+    yield from _used_by_others(claim, uses)
+
+
+def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Difference | None:
+    if claim.id not in seen.stale:
+        return None
+    kind, words = seen.stale[claim.id]
+    if kind is DifferenceKind.PROCESS_GONE:
+        fix = Fix.END if claim.state is ClaimState.RESERVED else Fix.RELEASE
+        return _differs(claim, kind, words, _release(claim), fix=fix)
+    held = [use for each in claim.devices for use in uses.get(each.subject, ())]
+    if not held:
+        return _differs(claim, kind, words, _release(claim), fix=Fix.RELEASE)
+    if kind is DifferenceKind.OWNER_GONE:
+        return None  # who has its devices is told as another user of them
+    return _differs(
+        claim, kind, f"{words}, but {held[0].who} has its devices", f"vfioctl claim renew {claim.id} --ttl 1h"
+    )
+
+
+def _devices(claim: Claim, seen: Seen) -> Iterator[Difference]:
+    for device in claim.devices:
+        if device.mdev:
+            yield from _mdev(claim, device, seen)
+        elif (function := seen.functions.get(device.address)) is None:
+            kind = DifferenceKind.VGPU_GONE if device.undo is Undo.REMOVE else DifferenceKind.DEVICE_GONE
+            yield _differs(claim, kind, "it no longer exists", _release(claim), device.address)
+        else:
+            yield from _function(claim, device, function, seen)
+
+
+def _mdev(claim: Claim, device: ClaimedDevice, seen: Seen) -> Iterator[Difference]:
+    name = str(device.mdev)
+    parent = seen.mdevs.get(name)
+    if parent is None:
+        defined = ", although it is defined" if name in seen.definitions else ""
+        yield _differs(claim, DifferenceKind.VGPU_GONE, f"it does not exist{defined}", _release(claim), name)
+    elif parent != device.address:
+        words = f"it is on {parent} now, and was on {device.address}"
+        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), name)
+
+
+def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen: Seen) -> Iterator[Difference]:
+    address = device.address
+    if device.identity and function.identity != device.identity:
+        words = f"another device is at its address: {function.identity}, which was {device.identity}"
+        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), address)
+    elif device.undo is Undo.UNBIND and claim.boot_id == seen.boot_id:  # a reboot undoes what was bound
+        if not function.on_vfio:
+            words = f"the claim bound it to VFIO, and its driver is {function.driver or 'none'}"
+            yield _differs(claim, DifferenceKind.DRIVER, words, _release(claim), address)
+        elif function.viable is False:
+            words = "its IOMMU group is not viable: a driver of the host has another device of it"
+            yield _differs(claim, DifferenceKind.NOT_VIABLE, words, _release(claim), address)
+
+
+def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference]) -> Iterator[Difference]:
+    if wrong:
+        words = "it was made in an earlier boot, and cannot be restored: not all of its devices are here"
+        yield _differs(claim, DifferenceKind.REBOOTED, words, _release(claim))
+    else:
+        words = "it was made in an earlier boot; its devices are the same ones"
+        yield _differs(claim, DifferenceKind.REBOOTED, words, _FIX, fix=Fix.RESTORE)
+
+
+def _used_by_others(claim: Claim, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
+    """Yield where another guest has a VM's device. Who acts for a pod or a person cannot be told by a name."""
+    if claim.owner.kind != "vm":
+        return
+    for device in claim.devices:
+        guests = [use for use in uses.get(device.subject, ()) if use.guest]
+        others = [] if any(use.guest == claim.owner.name for use in guests) else guests
+        for use in others[:1]:
+            command = f"vfioctl claim transfer {claim.id} --to {shlex.quote(use.owner)}"
+            yield _differs(claim, DifferenceKind.OTHER_USER, f"{use.who} has it", command, device.subject)
+
+
+def _differs(
+    claim: Claim, kind: DifferenceKind, words: str, remedy: str, device: str = "", *, fix: Fix = Fix.NOTHING
+) -> Difference:
+    return Difference(kind, words, remedy, claim=claim.id, owner=claim.owner, device=device, fix=fix)
+
+
+def _release(claim: Claim) -> str:
+    return f"vfioctl claim release {claim.id}"
+
+
+# -- no claim --------------------------------------------------------------------------------------------
+
+
+def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
+    for device, users in uses.items():
+        function = seen.functions.get(device)
+        above = seen.mdevs.get(device) or (function.above if function else "")
+        if device in owned or above in owned:
+            continue
+        words = f"{' and '.join(dict.fromkeys(use.who for use in users))} has it, and no claim has it"
+        command = f"vfioctl claim adopt --owner {shlex.quote(users[0].owner)} --device {device}"
+        yield Difference(DifferenceKind.FOREIGN_USE, words, command, device=device)
+
+
+def _cdi(seen: Seen) -> Iterator[Difference]:
+    for each in seen.cdi:
+        nodes = seen.nodes.get(each.device, frozenset())
+        if each.node not in nodes:
+            now = " or ".join(sorted(nodes)) or "none"
+            words = f"{each.path} says that its node is {each.node}, and it is {now}"
+            yield Difference(DifferenceKind.CDI, words, each.command, device=each.device)

@@ -1,0 +1,248 @@
+"""The use cases of `vfioctl reconcile`: looks at the machine, compares, and fixes what is safe to fix.
+
+May not write to the host by itself: a fix is a release, an end or a journaled plan made for the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.claims.model.claim import Claim
+from vfioctl.claims.model.difference import (
+    Difference,
+    DifferenceKind,
+    Fix,
+    Reconciled,
+    Seen,
+    SeenCdi,
+    SeenFunction,
+    Use,
+)
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.moments import moment_of
+from vfioctl.claims.rows import CLAIM
+from vfioctl.claims.staleness import is_settled
+from vfioctl.errors import BadSpec, VfioctlError
+
+if TYPE_CHECKING:
+    from vfioctl.claims.api import ClaimsApi
+    from vfioctl.claims.documents import Stale
+    from vfioctl.claims.probe.container_states import Containers
+    from vfioctl.claims.probe.domains import Domains
+    from vfioctl.core.action import Progress
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.holders import Holder
+    from vfioctl.session import Session
+    from vfioctl.vgpu.model.vgpu import Vgpu
+
+
+class Fixed(NamedTuple):
+    """A difference that was fixed, or why it could not be."""
+
+    difference: Difference
+    error: VfioctlError | None = None
+
+
+class Reconciling:
+    """Compares the claims of one host with the host."""
+
+    def __init__(self, session: Session, claims: ClaimsApi) -> None:
+        self._session, self._kernel, self._claims = session, session.kernel, claims
+
+    def compare(self) -> Reconciled:
+        """Return the differences between the ledger and the machine. Raises StoreDamaged."""
+        from vfioctl.claims.reconcile import compare
+
+        claims = self._claims.claims()
+        seen = _Look(self._session, self._claims, claims).seen()
+        return Reconciled(compare(claims, seen), seen.unknown)
+
+    def fix(self, differences: Sequence[Difference], *, progress: Progress | None = None) -> tuple[Fixed, ...]:
+        """Fix what is safe to fix, each once, and say what could not be."""
+        return tuple(self._fixed(each, progress) for each in differences if each.fix is not Fix.NOTHING)
+
+    def restore(self, name: str, *, progress: Progress | None = None) -> Claim:
+        """Bind again what a claim of an earlier boot had bound, and record this boot. Its devices must be the same.
+
+        Raises ClaimConflict, and what `BindingApi.plan_bind` and `Session.apply` raise; the claim stays as it was then.
+        """
+        from vfioctl.claims.bringing import plan_again
+
+        claim = self._claims.claim(name)
+        session = self._session.acting_for(f"{CLAIM}{claim.id}")
+        plan = plan_again(session, claim)
+        if plan is None or plan.nothing_to_do:
+            return self._claims.ledger.restored(claim.id, moment_of(session))
+        session.apply(plan, progress=progress)
+        return self._claims.claim(claim.id)
+
+    def _fixed(self, difference: Difference, progress: Progress | None) -> Fixed:
+        try:
+            if difference.fix is Fix.RESTORE:
+                self.restore(difference.claim, progress=progress)
+            else:  # the release of a claim whose process died before any change ends it
+                self._claims.release(difference.claim, progress=progress)
+        except VfioctlError as error:
+            return Fixed(difference, error)
+        return Fixed(difference)
+
+
+class _Look:
+    """One look at the machine."""
+
+    def __init__(self, session: Session, api: ClaimsApi, claims: Sequence[Claim]) -> None:
+        from vfioctl.claims.probe.container_states import read_containers
+        from vfioctl.claims.probe.domains import read_domains
+        from vfioctl.inventory.api import InventoryApi
+        from vfioctl.vgpu.api import VgpuApi
+
+        self._session, self._api, self._claims, self._kernel = session, api, claims, session.kernel
+        self._devices = InventoryApi(session)
+        self._processes = self._devices.processes()  # its workers scan meanwhile
+        self._inventory: Inventory = self._devices.inventory(nvml=False)
+        self._vgpus: tuple[Vgpu, ...] = tuple(VgpuApi(session).vgpus().instances)
+        self._domains: Domains = read_domains(self._kernel)
+        self._containers: Containers = read_containers(self._kernel)
+        self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
+
+    def seen(self) -> Seen:
+        inventory = self._inventory
+        uses = tuple(self._uses())
+        moment = moment_of(self._session)
+        return Seen(
+            now=moment.now,
+            boot_id=moment.boot_id,
+            functions={
+                f.address: SeenFunction(
+                    f.identity,
+                    f.driver or "",
+                    f.on_vfio,
+                    self._is_viable(f.iommu_group),
+                    f.physfn or "",
+                )
+                for f in inventory.functions
+            },
+            mdevs={vgpu.id: vgpu.parent for vgpu in self._mdevs},
+            nodes=self._nodes,
+            definitions=frozenset(vgpu.id for vgpu in self._vgpus if vgpu.state == "defined"),
+            uses=uses,
+            cdi=tuple(self._cdi()),
+            stale=self._stale(moment.now, uses),
+            changing=frozenset(claim.id for claim in self._claims if self._api.ledger.is_changing(claim.id)),
+            unknown=tuple(dict.fromkeys(self._unknown)),
+        )
+
+    def _is_viable(self, group: int | None) -> bool | None:
+        known = self._inventory.group_by_id
+        return known[group].viable if group is not None and group in known else None
+
+    @cached_property
+    def _mdevs(self) -> tuple[Vgpu, ...]:
+        return tuple(vgpu for vgpu in self._vgpus if vgpu.dialect == "mdev" and vgpu.state != "defined")
+
+    @cached_property
+    def _nodes(self) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        for function in self._inventory.functions:
+            nodes = (function.vfio_group, function.vfio_cdev) if function.on_vfio else ()
+            found[function.address] = frozenset(node for node in nodes if node)
+        for vgpu in self._mdevs:
+            found[vgpu.id] = frozenset(node for node in (vgpu.vfio_group, vgpu.vfio_cdev) if node)
+        return found
+
+    # -- who uses what -----------------------------------------------------------------------------
+
+    def _uses(self) -> Iterator[Use]:
+        """Yield who has a GPU or vGPU on VFIO, or a claimed device."""
+        claimed = {each.subject for claim in self._claims for each in claim.devices}
+        on_vfio = [f for f in self._inventory.functions if f.on_vfio and (f.is_gpu or f.address in claimed)]
+        watched = {f.address for f in on_vfio} | {vgpu.id for vgpu in self._mdevs}
+        yield from self._open(on_vfio)
+        for domain in self._domains.running:
+            owner = _owner(f"vm/{domain.name}")
+            for device in domain.devices:
+                if device in watched:
+                    yield Use(device, f"guest {domain.name} (libvirt)", domain.name, owner)
+        yield from self._of_containers(watched)
+
+    def _open(self, on_vfio: Sequence[object]) -> Iterator[Use]:
+        from vfioctl.inventory.model.functions import Function
+        from vfioctl.inventory.model.values import Uuid
+
+        functions = [each for each in on_vfio if isinstance(each, Function)]
+        found = self._devices.holders_of(functions, self._inventory, self._processes)
+        yield from map(_use, filter(_has_open, found.holders))
+        if mdevs := self._devices.perhaps_open([Uuid(vgpu.id) for vgpu in self._mdevs]):
+            held = self._devices.holders_of_mdevs(mdevs, self._processes)
+            yield from map(_use, filter(_has_open, held.holders))
+        if (functions or mdevs) and (why := found.unknown or found.hidden):
+            self._unknown.append(f"who has devices open may not be known: {why}")
+
+    def _of_containers(self, watched: set[str]) -> Iterator[Use]:
+        from vfioctl.kernel.lenient import number_of
+
+        for container in self._containers.found:
+            for device in sorted(watched):
+                nodes = self._nodes.get(device, frozenset())
+                numbers = {number_of(self._kernel, node) for node in nodes} - {""}
+                if nodes.intersection(container.nodes) or numbers.intersection(container.numbers):
+                    owner = _owner(f"pod/{container.pod}") if container.pod else "user/root"
+                    yield Use(device, f"container {container.id[:64]}", "", owner)
+
+    # -- stale claims, CDI -------------------------------------------------------------------------
+
+    def _stale(self, now: str, uses: Sequence[Use]) -> Stale:
+        """Return the stale claims: libvirt and the container runtimes know more than a listing."""
+        found = dict(self._api.stale(self._claims))
+        running = {domain.name for domain in self._domains.running}
+        used = {use.guest for use in uses}
+        pods = {container.pod for container in self._containers.found}
+        is_known = bool(pods - {""}) and not self._containers.unknown  # else this may be no node of Kubernetes
+        for claim in self._claims:
+            kind, name = claim.owner.kind, claim.owner.name
+            if kind == "vm" and (name in running or name in used or self._domains.unknown):
+                if claim.id in found and found[claim.id][0] is DifferenceKind.OWNER_GONE:
+                    del found[claim.id]
+            elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
+                found.setdefault(claim.id, (DifferenceKind.OWNER_GONE, f"no container {name} exists"))
+        return found
+
+    def _cdi(self) -> Iterator[SeenCdi]:
+        from vfioctl.claims.model.cdi import KIND, subject_called
+
+        claimed = {each.subject for claim in self._claims for each in claim.devices}
+        for file in self._api.containers.cdi.files():
+            if not file.ours:
+                continue
+            devices = {str(subject_called(name)): nodes for name, nodes in file.devices.items()}
+            unclaimed = any(self._nodes.get(device) for device in devices if device not in claimed)
+            cdev = any("/devices/" in node for nodes in devices.values() for node in nodes)
+            options = (
+                " --all" if unclaimed else "",
+                f" --kind {file.kind}" if file.kind != KIND else "",
+                " --node cdev" if cdev else "",
+            )
+            for device, nodes in devices.items():
+                for node in nodes[:1]:
+                    yield SeenCdi(file.path, device, node, f"vfioctl cdi generate{''.join(options)}")
+
+
+def _has_open(holder: Holder) -> bool:
+    return holder.kind in ("process", "guest", "vfio group")
+
+
+def _use(holder: Holder) -> Use:
+    named = f"guest {holder.guest}" if holder.guest else holder.name
+    who = f"{named} (process {holder.pid})" if holder.pid else "a process that could not be found"
+    owner = _owner(f"vm/{holder.guest}") if holder.guest else _owner(f"user/{holder.user or 'root'}")
+    return Use(str(holder.address), who, holder.guest or "", owner)
+
+
+def _owner(text: str) -> str:
+    """Return an owner that a command takes: a name may be one that no owner has."""
+    try:
+        return Owner(text)
+    except BadSpec:
+        return "user/root"
