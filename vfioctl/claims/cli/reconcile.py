@@ -59,6 +59,8 @@ def reconcile(
             raise typer.Exit(Drift.exit_code)
         return
     _tell(found, fixed)
+    if dry_run and any(each.fix for each in found.differences):
+        say("Nothing was changed: this is a dry run.")
     if found.differences:
         many = "1 difference" if len(found.differences) == 1 else f"{len(found.differences)} differences"
         hint = "a line that begins with -> removes one"
