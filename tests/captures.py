@@ -85,21 +85,21 @@ class Cpu(NamedTuple):
 def cpus(root: Path) -> dict[int, Cpu]:
     """The online CPUs, each from its own files. One of which nothing is known is a core by itself."""
     home = root / "sys/devices/system/cpu"
-    online = _cpu_list(_text(home / "online") or "")
+    online = cpu_list(_text(home / "online") or "")
     return {cpu: _cpu(home / f"cpu{cpu}", cpu, online) for cpu in sorted(online)}
 
 
 def _cpu(home: Path, number: int, online: set[int]) -> Cpu:
-    siblings = _cpu_list(_text(home / "topology/thread_siblings_list") or str(number))
+    siblings = cpu_list(_text(home / "topology/thread_siblings_list") or str(number))
     caches = [each for each in home.glob("cache/index*") if _text(each / "level") == "3"]
-    shared = _cpu_list(_text(caches[0] / "shared_cpu_list") or "") if caches else set()
+    shared = cpu_list(_text(caches[0] / "shared_cpu_list") or "") if caches else set()
     return Cpu(siblings & online, shared & online)
 
 
 def nodes(root: Path) -> dict[int, set[int]]:
     """The CPUs of each NUMA node."""
     homes = (root / "sys/devices/system/node").glob("node[0-9]*")
-    return {int(home.name[4:]): _cpu_list(_text(home / "cpulist") or "") for home in homes}
+    return {int(home.name[4:]): cpu_list(_text(home / "cpulist") or "") for home in homes}
 
 
 def hugepages(root: Path) -> dict[tuple[int, int], tuple[int, int]]:
@@ -114,7 +114,8 @@ def hugepages(root: Path) -> dict[tuple[int, int], tuple[int, int]]:
     }
 
 
-def _cpu_list(text: str) -> set[int]:
+def cpu_list(text: str) -> set[int]:
+    """The CPUs in a list of the kernel."""
     ranges = [part.split("-") for part in text.split(",") if part]
     return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
 

@@ -271,7 +271,7 @@ def test_cpus_of_pinned_guests(threads: list[tuple[str, str]], name: str, uid: i
     assert set(found.values()) <= {f"process 100 ({name})"}
 
 
-_GUEST = """
+GUEST = """
 import os, sys, threading, time
 def name(thread, text):
     with open(f"/proc/self/task/{thread}/comm", "w") as file:
@@ -293,7 +293,7 @@ def test_a_pinned_thread_of_a_running_process_is_found() -> None:
     cpus = os.sched_getaffinity(0)
     if len(cpus) < 2:
         pytest.skip("needs two CPUs")
-    command = [sys.executable, "-c", _GUEST, str(min(cpus))]
+    command = [sys.executable, "-c", GUEST, str(min(cpus))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None
