@@ -52,6 +52,12 @@ ARGUMENTS = {
     "claim adopt": ("--owner user/\u202ex --device gpu0", "--owner user/a --device gpu1"),
     "reconcile": ("", "--fix"),
     "claim watch": (),  # it never ends
+    "cdi generate": ("--all", "--kind \x1b[2J", "--claim \u202ex"),
+    "cdi list": ("",),
+    "cdi validate": ("{host}", "\x1b[2J"),
+    "oci inject": ("{folder} --claim 0000", "{folder} --claim \x1b[2J"),
+    "kata check": ("", "--config {host}"),
+    "kata config": ("", "--output {folder}/kata.toml"),
     "config check": ("",),
     "config show": ("",),
     "holders": ("gpu0", "gpu1", "\x1b[2J"),

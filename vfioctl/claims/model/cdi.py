@@ -21,7 +21,7 @@ SEEN = (CDI_RUN, "/run/cdi")
 CONTROL_NODE = "/dev/vfio/vfio"
 """What a process that uses group nodes needs besides them."""
 _PART = r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_KIND = re.compile(rf"({_PART})/({_PART})", re.ASCII)
+_KIND = re.compile(rf"(?<![A-Za-z0-9_.-])({_PART})/({_PART})", re.ASCII)
 _LONGEST_KIND = 127
 _NAME = re.compile(r"([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})\.([0-7])", re.ASCII)
 GROUP_NODE = re.compile(r"/dev/vfio/(?:noiommu-)?[0-9]{1,9}", re.ASCII)
