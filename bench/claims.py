@@ -114,7 +114,7 @@ def _claims(file: Path, number: int) -> Round:
 
     def one(device: str) -> None:
         drafted = _claim(device, f"vm/p{number}")
-        claim = ledger.reserve(lambda _: (drafted, Uses((device,))), "{}", "", MOMENT)
+        claim, _ = ledger.reserve(lambda _: (drafted, Uses((device,))), "{}", "", MOMENT)
         ledger.move(claim.id, ClaimState.RELEASED, MOMENT)
 
     return one

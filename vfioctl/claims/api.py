@@ -12,11 +12,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.ledger import ClaimLedger
+from vfioctl.claims.makers import Makers
 from vfioctl.claims.model.claim import Claim, ClaimState
 from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.moments import after, moment_of, runs
+from vfioctl.claims.moments import after, moment_of
 from vfioctl.claims.rows import CLAIM
-from vfioctl.errors import Busy, ClaimConflict, Stuck, Unfinished, VfioctlError
+from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Confirm = Callable[["Plan"], None]
 """Callback (plan), called before a plan is applied; may raise to cancel."""
-_PAUSE, _PATIENCE, _ATTEMPTS = 0.2, 10.0, 8
+_PAUSE, _ATTEMPTS = 0.2, 8
 
 
 class Claimed(NamedTuple):
@@ -57,6 +58,10 @@ class ClaimsApi:
     def ledger(self) -> ClaimLedger:
         """The claims' part of the ledger."""
         return ClaimLedger(self._session.store, self._session.publish)
+
+    @cached_property
+    def _makers(self) -> Makers:
+        return Makers(self._session, self.ledger)
 
     @cached_property
     def containers(self) -> Containers:
@@ -138,49 +143,34 @@ class ClaimsApi:
         `Session.apply` raise. The claim has failed then; after Stuck it is wedged.
         """
         text = request.canonical()
-        if key and (known := self._known(key, text)):
-            return Claimed(known)
-        claim, choosing = self._reserve(request, text, key)
-        if claim.state is not ClaimState.RESERVED:  # another process was faster with the same key
-            return Claimed(claim)
-        return self._bring(claim, choosing, progress, confirm)._replace(choosing=choosing)
+        while True:
+            if key and (known := self._makers.made(key, text)):
+                return Claimed(known)
+            claim, choosing, is_new = self._reserve(request, text, key)
+            if is_new:
+                return self._bring(claim, choosing, progress, confirm)._replace(choosing=choosing)
+            # another process was faster with the same key, and makes it
 
     def _reserve(
         self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
-    ) -> tuple[Claim, Choosing]:
+    ) -> tuple[Claim, Choosing, bool]:
         for attempt in range(_ATTEMPTS):
             moment = moment_of(self._session)
             choosing = self._choosing(request, as_they_are=as_they_are)
             draft = partial(choosing.draft, expires=after(moment.now, request.ttl))
             try:
-                return self.ledger.reserve(draft, text, key, moment), choosing
+                claim, is_new = self.ledger.reserve(draft, text, key, moment)
             except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
                 if choosing.plan is None or attempt + 1 == _ATTEMPTS:
                     raise
+            else:
+                return claim, choosing, is_new
         raise AssertionError("the last attempt returns or raises")
 
     def _choosing(self, request: ClaimRequest, *, as_they_are: bool = False) -> Choosing:
         from vfioctl.claims.choosing import Choosing
 
         return Choosing(self._session, request, self.ledger.taken(), as_they_are=as_they_are)
-
-    def _known(self, key: str, request: str) -> Claim | None:
-        """Return the live claim with this key. One that was interrupted before its change has failed: make a new one.
-
-        Raises ClaimConflict, Busy, Unfinished.
-        """
-        until = time.monotonic() + _PATIENCE
-        while claim := self.ledger.keyed(key, request):
-            if claim.state is not ClaimState.RESERVED:
-                return claim
-            self._refuse_unfinished(claim)
-            if not self._is_being_made(claim):
-                self._interrupted(claim)
-            elif time.monotonic() > until:
-                raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
-            else:
-                time.sleep(_PAUSE)
-        return None
 
     def _bring(self, claim: Claim, choosing: Choosing, progress: Progress | None, confirm: Confirm | None) -> Claimed:
         """Bring a reserved claim's devices into the state that it needs."""
@@ -195,16 +185,17 @@ class ClaimsApi:
                 confirm(plan)
             outcome = session.apply(plan, progress=progress)
         except (VfioctlError, KeyboardInterrupt) as error:
-            self._end(claim, ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED, str(error))
+            ended = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED
+            self._settle(claim, ClaimState.RESERVED, ended, str(error))
             raise
-        return Claimed(self.claim(claim.id), outcome)
+        return Claimed(self._settle(claim, ClaimState.RESERVED, ClaimState.HELD), outcome)
 
     def adopt(self, owner: str, devices: Sequence[Subject]) -> Claimed:
         """Claim devices as they are, in use or not, for an owner who has them already. Raises ClaimConflict."""
         from vfioctl.claims.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False)
-        claim, _ = self._reserve(request, request.canonical(), "", as_they_are=True)
+        claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
         return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted"))
 
     # -- afterwards --------------------------------------------------------------------------------
@@ -226,12 +217,11 @@ class ClaimsApi:
         """
         from vfioctl.claims.bringing import plan_undo
 
-        claim = self.claim(name)
+        claim = self._makers.settled(self.claim(name))
         if not claim.is_live:
             return Claimed(claim)
-        self._refuse_unfinished(claim)
-        if claim.state is ClaimState.RESERVED and not self._is_being_made(claim):
-            return Claimed(self._interrupted(claim))
+        if self._makers.has_died(claim):
+            return Claimed(self._makers.end(claim))
         session = self._acting_for(claim)
         plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
         if plan is None or plan.nothing_to_do:
@@ -242,9 +232,10 @@ class ClaimsApi:
         try:
             outcome = session.apply(plan, progress=progress)
         except (VfioctlError, KeyboardInterrupt) as error:
-            self._end(claim, ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD, str(error))
+            held = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD
+            self._settle(claim, ClaimState.RELEASING, held, str(error))
             raise
-        return Claimed(self.claim(claim.id), outcome)
+        return Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome)
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
@@ -276,23 +267,7 @@ class ClaimsApi:
     def _acting_for(self, claim: Claim) -> Session:
         return self._session.acting_for(f"{CLAIM}{claim.id}")
 
-    def _is_being_made(self, claim: Claim) -> bool:
-        return runs(claim.pid, claim.boot_id, self._session.boot_id)
-
-    def _interrupted(self, claim: Claim) -> Claim:
-        return self.ledger.move(
-            claim.id, ClaimState.FAILED, moment_of(self._session), why="interrupted before any change"
-        )
-
-    def _refuse_unfinished(self, claim: Claim) -> None:
-        """Raise Unfinished if a change of the claim's devices was interrupted: recovery decides the claim's state."""
-        if self.ledger.is_changing(claim.id):
-            raise Unfinished(
-                f"a change for claim {claim.id} was cut short", hint="finish it first", next_command="vfioctl recover"
-            )
-
-    def _end(self, claim: Claim, state: ClaimState, why: str) -> None:
-        """Record how a change ended, unless the change's own transaction has done so."""
+    def _settle(self, claim: Claim, during: ClaimState, state: ClaimState, why: str = "") -> Claim:
+        """Set the state after a change, unless the change's own transaction has set it already."""
         now = self.claim(claim.id)
-        if now.is_live and now.state is not state:
-            self.ledger.move(claim.id, state, moment_of(self._session), why=why)
+        return self.ledger.move(claim.id, state, moment_of(self._session), why=why) if now.state is during else now

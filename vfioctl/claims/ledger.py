@@ -105,15 +105,17 @@ class ClaimLedger:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def reserve(self, choose: Callable[[Taken], tuple[Claim, Uses]], request: str, key: str, moment: Moment) -> Claim:
-        """Record the claim that `choose` makes of what is taken already.
+    def reserve(
+        self, choose: Callable[[Taken], tuple[Claim, Uses]], request: str, key: str, moment: Moment
+    ) -> tuple[Claim, bool]:
+        """Record the claim that `choose` makes of what is taken already, and return it; True: it is new.
 
         A live claim with the same key and request is returned instead. `choose` returns a claim without id and state.
         Raises ClaimConflict, and what `choose` raises.
         """
         with self._store.transaction() as db:
             if key and (known := _keyed(db, key, request)):
-                return known
+                return known, False
             drafted, uses = choose(rows.taken_in(db))
             caller = moment.caller
             claim = replace(
@@ -132,7 +134,7 @@ class ClaimLedger:
             _take(db, claim.id, uses)
             note(db, claim, moment)
         self._publish()
-        return claim
+        return claim, True
 
     def move(self, id_: str, state: ClaimState, moment: Moment, *, why: str = "") -> Claim:
         """Set the state of a live claim. One that is released or failed gives back what it took."""

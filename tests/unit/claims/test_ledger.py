@@ -60,7 +60,7 @@ def take(
     owner: str = "vm/web1",
 ) -> Claim:
     claim = drafted(*devices, owner=owner)
-    return ledger.reserve(lambda _: (claim, Uses(devices, shared)), request, key, MOMENT)
+    return ledger.reserve(lambda _: (claim, Uses(devices, shared)), request, key, MOMENT)[0]
 
 
 class TestAClaim:
@@ -82,7 +82,8 @@ class TestAClaim:
             labels={"team": "ml"},
             expires="2026-11-02T12:00:00.000+00:00",
         )
-        made = ledger.reserve(lambda _: (wanted, Uses((GPU,))), "{}", "train", MOMENT)
+        made, is_new = ledger.reserve(lambda _: (wanted, Uses((GPU,))), "{}", "train", MOMENT)
+        assert is_new
         assert ledger.claims() == (made,)
         assert (made.devices, made.cpus, made.hugepages) == (devices, wanted.cpus, wanted.hugepages)
         assert (made.user, made.sudo_user, made.pid, made.command) == ("root", "alice", 7, "test")
@@ -188,7 +189,7 @@ class TestExclusion:
                     db.execute(statement, {"gpu": GPU, "shared": OTHER, "claim": other.id, "other": made.id})
 
     def test_what_chooses_sees_what_is_taken(self, ledger: ClaimLedger) -> None:
-        made = ledger.reserve(
+        made, _ = ledger.reserve(
             lambda _: (drafted(GPU, hugepages=(Hugepages(0, 2 << 20, 3),), labels={"a": "b"}), Uses((GPU,))),
             "",
             "",

@@ -11,6 +11,7 @@ import pytest
 from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.unit.conftest import Answer, Run
 from vfioctl.claims.api import Claimed
+from vfioctl.claims.makers import Makers
 from vfioctl.claims.model.claim import Claim, ClaimState, Undo
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.change import Plan
@@ -158,13 +159,31 @@ class TestKeys:
         assert (made.state, made.id != cut.id) == (ClaimState.HELD, True)
         assert opened().claims.claim(cut.id).state is ClaimState.FAILED
 
+    def test_of_two_at_once_one_makes_it(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Both have looked for the key and found nothing; the second finds the first's claim when it reserves."""
+        look, looks = Makers.made, iter([None])
+        monkeypatch.setattr(Makers, "made", lambda *words: next(looks, ...) and look(*words))
+        monkeypatch.setattr("vfioctl.claims.makers._PATIENCE", 0.3)
+        second: list[str] = []
+
+        def meanwhile(_: Plan) -> None:
+            looks_again = iter([None])
+            monkeypatch.setattr(Makers, "made", lambda *words: next(looks_again, ...) and look(*words))
+            with pytest.raises(Busy, match="still making claim"):
+                create(opened(), GPU0, key="k")
+            second.append("refused")
+
+        made = opened().claims.create(request(GPU0), key="k", confirm=meanwhile).claim
+        assert (made.state, second) == (ClaimState.HELD, ["refused"])
+        assert len(opened().claims.claims(live_only=False)) == 1
+
     def test_while_its_process_works_it_is_waited_for(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
         def die(*_: object) -> None:
             raise SimulatedDeath
 
         with pytest.raises(SimulatedDeath):
             opened().claims.create(request(GPU0), key="k", confirm=die)
-        monkeypatch.setattr("vfioctl.claims.api._PATIENCE", 0.3)
+        monkeypatch.setattr("vfioctl.claims.makers._PATIENCE", 0.3)
         with pytest.raises(Busy, match="still making claim"):
             create(opened(), GPU0, key="k")
 

@@ -1,0 +1,71 @@
+"""Whether the process that makes a claim, or changes its devices, still does; and what follows if it died."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.model.claim import Claim, ClaimState
+from vfioctl.claims.moments import moment_of, runs
+from vfioctl.errors import Busy, Unfinished
+
+if TYPE_CHECKING:
+    from vfioctl.claims.ledger import ClaimLedger
+    from vfioctl.session import Session
+
+_PAUSE, _PATIENCE = 0.2, 10.0
+"""Seconds between two looks, and until Busy."""
+
+
+class Makers:
+    """The processes that make the claims of one ledger."""
+
+    def __init__(self, session: Session, ledger: ClaimLedger) -> None:
+        self._session, self._ledger = session, ledger
+
+    def made(self, key: str, request: str) -> Claim | None:
+        """Return the live claim with this key once it is made; None if there is none, or its process died before.
+
+        Raises ClaimConflict, Busy, Unfinished.
+        """
+        until = time.monotonic() + _PATIENCE
+        while claim := self._ledger.keyed(key, request):
+            claim = self.settled(claim)
+            if claim.state is not ClaimState.RESERVED:
+                return claim if claim.is_live else None
+            if self.has_died(claim):
+                self.end(claim)
+            elif time.monotonic() > until:
+                raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
+            else:
+                time.sleep(_PAUSE)
+        return None
+
+    def settled(self, claim: Claim) -> Claim:
+        """Return the claim as it is when no change for it is under way.
+
+        Raises Unfinished if a change was interrupted, for recovery decides the claim's state; Busy.
+        """
+        if not self._ledger.is_changing(claim.id):
+            return claim
+        store = self._session.store
+        # under the lock, an open change is an interrupted one: no other process is working on it
+        with self._session.kernel.exclusive(store.lock_file, wait=_PATIENCE):
+            if self._ledger.is_changing(claim.id):
+                raise Unfinished(
+                    f"a change for claim {claim.id} was cut short",
+                    hint="finish it first",
+                    next_command="vfioctl recover",
+                )
+        return self._ledger.claim(claim.id)
+
+    def has_died(self, claim: Claim) -> bool:
+        """Return whether a reserved claim's process died before it changed anything."""
+        made_by = (claim.pid, claim.boot_id, self._session.boot_id)
+        return claim.state is ClaimState.RESERVED and not runs(*made_by)
+
+    def end(self, claim: Claim) -> Claim:
+        """End a claim whose process has died before any change."""
+        return self._ledger.move(
+            claim.id, ClaimState.FAILED, moment_of(self._session), why="interrupted before any change"
+        )
