@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -67,14 +68,14 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             owner=_owner(owner),
             state=ClaimState(state),
             devices=tuple(map(_device_in, json.loads(devices))),
-            since=since,
+            since=_time(since),
             boot_id=boot_id,
             cpus=parse_cpu_list(cpus) if cpus else (),
             hugepages=() if hugepages == "[]" else tuple(Hugepages(*each) for each in json.loads(hugepages)),
             key=key,
             labels={} if labels == "{}" else {str(name): str(value) for name, value in json.loads(labels).items()},
-            expires=expires,
-            ended=ended,
+            expires=None if expires is None else _time(expires),
+            ended=None if ended is None else _time(ended),
             why=why,
             user=user,
             sudo_user=sudo_user,
@@ -89,6 +90,13 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
 @lru_cache(maxsize=4096)  # few owners have thousands of claims
 def _owner(text: str) -> Owner:
     return Owner(text)
+
+
+def _time(text: str) -> str:
+    """Return a time as the ledger writes it. Raises ValueError for another text, TypeError for none."""
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without an offset")
+    return text
 
 
 def found(db: sqlite3.Connection, id_: str) -> Claim:

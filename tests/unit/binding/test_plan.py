@@ -15,6 +15,8 @@ from tests.hosts.machines import REGISTRY, SCREEN, STOPPABLE, TRAINING, copy, in
 from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
 from vfioctl.binding.resources.driver import binding_change
+from vfioctl.claims.model.cdi import Node
+from vfioctl.claims.model.cdi_intent import CdiIntent
 from vfioctl.core.change import (
     Change,
     CheckRequest,
@@ -91,6 +93,7 @@ INTENTS: st.SearchStrategy[Intent] = st.one_of(
         force_holders=st.booleans(),
     ),
     st.builds(ProfileIntent, devices=ONE, parameters=PAIRS),
+    st.builds(CdiIntent, node=st.sampled_from(Node), claim=NAMES, everything=st.booleans()),
 )
 FACTS = st.builds(
     Fact,
@@ -148,8 +151,8 @@ def parts_of(plan: Plan) -> dict[str, Any]:
 
 
 def test_each_verb_is_drawn() -> None:
-    verbs = {"bind", "unbind", "reset", "rom", "vgpu create", "vgpu remove", "sriov set", "sriov profile"}
-    assert REGISTRY.intents.keys() == verbs
+    of_vgpus = {"vgpu create", "vgpu remove", "sriov set", "sriov profile"}
+    assert REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus
 
 
 @unhurried
