@@ -60,7 +60,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=CACHE / "results", help="folder for the results; emptied")
     parser.add_argument("--topology", choices=topology.TOPOLOGIES, default="lab", help="which machine (lab)")
-    parser.add_argument("--deadline", type=float, default=1800, metavar="SECONDS", help="of the whole run (1800)")
+    parser.add_argument("--deadline", type=float, default=2100, metavar="SECONDS", help="of the whole run (2100)")
     parser.add_argument(
         "pytest", nargs="*", metavar="PYTEST ARG", help=f"after --; without a path, {' and '.join(TESTS)}"
     )
