@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.binding.api import BindingApi, units_to_stop
 from vfioctl.claims.model.claim import Claim, Undo
-from vfioctl.errors import ClaimConflict, KernelRefused
+from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.api import VgpuApi
@@ -84,7 +84,7 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
 
     devices = InventoryApi(session)
     functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
-    functions = [f for f in functions if (not _is_free(session, f.iommu_group) if f.on_vfio else drivers)]
+    functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.on_vfio else drivers)]
     mdevs = devices.perhaps_open(claim.mdevs)
     if not (functions or mdevs):
         return
@@ -96,11 +96,3 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
     kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
     monitors = units_to_stop((), known=True)
     refuse([each for each in held if each.kind in kinds and each.unit not in monitors], functions)
-
-
-def _is_free(session: Session, group: int | None) -> bool:
-    """Return whether nobody has the group open: VFIO lets it be opened only once."""
-    try:
-        return group is not None and session.kernel.viable(group)
-    except KernelRefused:
-        return False

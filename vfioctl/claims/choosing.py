@@ -15,10 +15,11 @@ from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.placement import Placement
 from vfioctl.claims.placement.placement import place, place_beside, refused
 from vfioctl.claims.placing import capacity_of
-from vfioctl.errors import ClaimConflict
+from vfioctl.claims.rows import reservation
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.vgpu.api import VgpuApi
+from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
-
-_MDEV, _VGPU_TYPE = "mdev", "vGPU type"
-"""The kinds of changes that create a vGPU."""
 
 
 class Choosing:
@@ -101,7 +99,7 @@ class Choosing:
     def _parents(self) -> Mapping[Uuid, str]:
         """The parents of the host's mediated devices."""
         found = VgpuApi(self._session).vgpus().instances
-        return {Uuid(vgpu.id): vgpu.parent for vgpu in found if vgpu.dialect == _MDEV and vgpu.state != "defined"}
+        return {Uuid(vgpu.id): vgpu.parent for vgpu in found if vgpu.dialect == MDEV and vgpu.state != "defined"}
 
 
 def _refuse_taken(devices: Iterable[Subject], taken: Taken) -> None:
@@ -109,16 +107,11 @@ def _refuse_taken(devices: Iterable[Subject], taken: Taken) -> None:
     for device in devices:
         if device in taken.whole:
             claim, owner = taken.whole[device]
-            raise ClaimConflict(
-                f"{device} belongs to claim {claim} of {owner}",
-                hint="release it first, or choose another device",
-                next_command=f"vfioctl claim release {claim}",
-                facts={"claim": claim, "owner": owner},
-            )
+            raise reservation(device, claim, owner, whole=True).conflict({"claim": claim, "owner": owner})
 
 
 def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:
     """Return the vGPUs that a plan creates."""
-    parents = {Uuid(change.name): change.after.rpartition("/")[0] for change in plan.changes_of(_MDEV)}
-    vfs = (ClaimedDevice(PciAddress(change.subject)) for change in plan.changes_of(_VGPU_TYPE))
+    parents = {Uuid(change.name): change.after.rpartition("/")[0] for change in plan.changes_of(MDEV)}
+    vfs = (ClaimedDevice(PciAddress(change.subject)) for change in plan.changes_of(VGPU_TYPE))
     return (*mediated(parents), *vfs)

@@ -226,12 +226,7 @@ def _conflict(db: sqlite3.Connection, resource: str) -> ClaimConflict:
         )
     ]
     claim, owner, whole = found[0]
-    return ClaimConflict(
-        f"{'' if whole else 'a part of '}{resource} belongs to claim {claim} of {owner}",
-        hint="release it first, or choose another device",
-        next_command=f"vfioctl claim release {claim}",
-        facts={"claim": claim, "owner": owner},
-    )
+    return rows.reservation(resource, claim, owner, whole=bool(whole)).conflict({"claim": claim, "owner": owner})
 
 
 def _keyed(db: sqlite3.Connection, key: str, request: str) -> Claim | None:

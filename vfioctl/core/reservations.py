@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,15 @@ class Reservation:
         part = "" if self.whole else "a part of "
         return f"{part}{self.subject} belongs to {self.by} of {self.owner}"
 
+    def conflict(self, facts: Mapping[str, object]) -> ClaimConflict:
+        """Return the error for somebody else who wants the device."""
+        return ClaimConflict(
+            self.words,
+            hint="release it first, or choose another device",
+            next_command=self.release,
+            facts=facts,
+        )
+
 
 NOTHING_RESERVED: tuple[Reservation, ...] = ()
 
@@ -41,9 +50,4 @@ def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_f
     concerned = {fact.subject for fact in plan.facts}
     for each in reservations:
         if each.by != acting_for and (each.subject in plan.subjects or (each.whole and each.subject in concerned)):
-            raise ClaimConflict(
-                each.words,
-                hint="release it first, or choose another device",
-                next_command=each.release,
-                facts={"reserved": [asdict(each)]},
-            )
+            raise each.conflict({"reserved": [asdict(each)]})

@@ -87,10 +87,11 @@ def perhaps_open(
     if len(mdevs) > _FEW:
         return tuple(mdevs)
     groups = ((mdev, number_in(link_name(kernel, f"{MDEV_DEVICES}/{mdev}/iommu_group"))) for mdev in mdevs)
-    return tuple(mdev for mdev, group in groups if not _is_free(kernel, known.get(mdev) if group is None else group))
+    return tuple(mdev for mdev, group in groups if not is_free(kernel, known.get(mdev) if group is None else group))
 
 
-def _is_free(kernel: Reader, group: int | None) -> bool:
+def is_free(kernel: Reader, group: int | None) -> bool:
+    """Return whether nobody has the group open: VFIO lets it be opened only once."""
     if group is None:
         return False
     try:
