@@ -92,6 +92,8 @@ def put_back(before: dict[str, str | None]) -> None:
     for address, driver in before.items():
         if driver_of(address) != driver or attribute(address, "driver_override") != NO_OVERRIDE:
             bind_back(address, driver)
+        if attribute(address, "d3cold_allowed") != "1":  # as every function has it at boot; `bind` may have left 0
+            write(DEVICES / address / "d3cold_allowed", "1")
     assert drivers() == before
 
 
