@@ -144,8 +144,10 @@ def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence
         above = seen.mdevs.get(device) or (function.above if function else "")
         if device in owned or above in owned:
             continue
-        words = f"{' and '.join(dict.fromkeys(use.who for use in users))} has it, and no claim has it"
-        command = f"vfioctl claim adopt --owner {shlex.quote(users[0].owner)} --device {device}"
+        names = tuple(dict.fromkeys(use.who for use in users))
+        words = f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} it, and no claim has it"
+        owner = next((use.owner for use in users if use.guest), users[0].owner)  # a process may have no name
+        command = f"vfioctl claim adopt --owner {shlex.quote(owner)} --device {device}"
         yield Difference(DifferenceKind.FOREIGN_USE, words, command, device=device)
 
 

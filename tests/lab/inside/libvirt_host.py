@@ -1,4 +1,4 @@
-"""libvirt in the lab: Debian's daemon started by hand, and domains with mediated devices.
+"""libvirt in the lab: Debian's daemon started by hand, and domains with host functions and mediated devices.
 
 A domain here is the second-level guest of `l2`. The daemon keeps its files on file systems of its own, which go with
 it, and needs of Debian's packages only `libvirt-daemon` and `libvirt-clients`: no service, no settings, no message bus.
@@ -50,9 +50,13 @@ DOMAIN = """
   </devices>
 </domain>
 """
-HOSTDEV = """
+MDEV = """
     <hostdev mode='subsystem' type='mdev' model='vfio-pci'>
       <source><address uuid='{uuid}'/></source>
+    </hostdev>"""
+FUNCTION = """
+    <hostdev mode='subsystem' type='pci' managed='no'>
+      <source><address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source>
     </hostdev>"""
 
 
@@ -94,15 +98,15 @@ def virsh(*commands: str) -> str:
 
 
 @contextmanager
-def running_domain(*instances: str, name: str = "lab") -> Iterator[Domain]:
-    """A domain with these mediated devices, by UUID, that has booted and stays until the block ends.
+def running_domain(*devices: str, name: str = "lab") -> Iterator[Domain]:
+    """A domain with these mediated devices, by UUID, and functions on vfio-pci, by address, until the block ends.
 
-    It needs `daemon`. When the block has ended, the vGPUs are released and the definition is removed.
+    It has booted, and needs `daemon`. When the block has ended, its devices are released and its definition is removed.
     """
     # not in the results: QEMU's appending came out of that shared folder with bytes missing
     definition, console = RUN / f"{name}.xml", LOGS / f"{name}.log"
     pid_file = RUN / "qemu" / f"{name}.pid"
-    definition.write_text(_definition(name, instances, console))
+    definition.write_text(_definition(name, devices, console))
     try:
         virsh(f"define --validate {definition}", f"start {name}")
         pid = int(pid_file.read_text())
@@ -112,7 +116,7 @@ def running_domain(*instances: str, name: str = "lab") -> Iterator[Domain]:
         virsh(*ends, f"undefine {name}")
 
 
-def _definition(name: str, instances: tuple[str, ...], console: Path) -> str:
+def _definition(name: str, devices: tuple[str, ...], console: Path) -> str:
     return DOMAIN.format(
         kind="kvm" if l2.accelerator() == "kvm" else "qemu",
         name=name,
@@ -121,8 +125,15 @@ def _definition(name: str, instances: tuple[str, ...], console: Path) -> str:
         initramfs=l2.INITRAMFS,
         arguments=f"{l2.KERNEL_ARGUMENTS} {l2.STAY}",
         console=console,
-        devices="".join(HOSTDEV.format(uuid=uuid) for uuid in instances),
+        devices="".join(map(_hostdev, devices)),
     )
+
+
+def _hostdev(device: str) -> str:
+    if ":" not in device:
+        return MDEV.format(uuid=device)
+    domain, bus, slot, function = device.replace(".", ":").split(":")
+    return FUNCTION.format(domain=domain, bus=bus, slot=slot, function=function)
 
 
 def _answers(process: "subprocess.Popen[bytes]") -> bool:

@@ -1,7 +1,10 @@
 """Claims compared with the real kernel: who has devices open, drivers changed by hand, domains of libvirt."""
 
 import json
+import os
+import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,3 +127,68 @@ def test_a_domain_with_a_claimed_and_an_unclaimed_vgpu(ledger: Path, load: Load)
         assert vfioctl(ledger, "claim", "release", claim["id"], "--wait", "30s").returncode == 0
     for name in names:
         assert vfioctl(ledger, "vgpu", "remove", name, "--wait", "30s").returncode == 0
+
+
+def beyond_sight(ledger: Path, *, path: Path | None = None) -> dict[str, Any]:
+    """Run `vfioctl reconcile` where no other process can be seen, and return its JSON. `path`: of modules to import."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "vfioctl.app"]
+    paths = [str(path)] if path else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *filter(None, sys.path)])}
+    done = subprocess.run(
+        [*command, "--ledger", str(ledger), "reconcile", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
+    assert done.stdout, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_a_domain_that_only_libvirt_names(ledger: Path, lab: Topology, tmp_path: Path) -> None:
+    without = tmp_path / "without"
+    without.mkdir()
+    (without / "libvirt.py").write_text("raise ImportError\n")
+    assert vfioctl(ledger, "bind", lab.far_display, "--yes").returncode == 0
+    with daemon():
+        with running_domain(lab.far_display) as domain:
+            # the kernel says that somebody has the device, and only libvirt says who
+            (unnamed,) = beyond_sight(ledger, path=without)["differences"]
+            assert (unnamed["kind"], unnamed["device"]) == ("foreign use", lab.far_display)
+            assert domain.name not in unnamed["words"]
+            assert "--owner vm/" not in unnamed["remedy"]
+            document = beyond_sight(ledger)
+            (found,) = document["differences"]
+            assert (found["kind"], found["device"]) == ("foreign use", lab.far_display)
+            assert f"guest {domain.name} (libvirt)" in found["words"]
+            assert str(domain.pid) not in found["words"]
+            assert f"--owner vm/{domain.name}" in found["remedy"]
+            assert not [why for why in document["unknown"] if "libvirt" in why]
+            (seen,) = differences(ledger)
+            both = f"guest {domain.name} (libvirt) and guest {domain.name} (process {domain.pid}) have it"
+            assert both in seen["words"]
+
+            remedied(ledger, found)
+            assert differences(ledger) == beyond_sight(ledger)["differences"] == []
+            (adopted,) = json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"]
+            assert (adopted["owner"], adopted["stale"]) == (f"vm/{domain.name}", "")
+            made_long_ago(ledger)  # a claim is made before its domain starts
+            assert differences(ledger) == []
+        (gone,) = differences(ledger)
+        assert (gone["kind"], gone["claim"], gone["fix"]) == ("owner gone", adopted["id"], "release")
+        (listed,) = json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"]
+        assert listed["stale"] == gone["words"]
+        released = vfioctl(ledger, "claim", "release", "--stale", "--yes", "--json")
+        assert released.returncode == 0, released.stderr
+        assert [each["id"] for each in json.loads(released.stdout)["claims"]] == [adopted["id"]]
+        assert differences(ledger) == []
+    assert vfioctl(ledger, "unbind", lab.far_display, "--yes").returncode == 0
+
+
+def made_long_ago(ledger: Path) -> None:
+    db = sqlite3.connect(ledger)
+    with db:
+        db.execute("UPDATE claim SET since = '2020-01-01T00:00:00.000+00:00'")
+    db.close()

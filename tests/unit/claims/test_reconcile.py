@@ -15,8 +15,10 @@ import pytest
 
 from tests.hosts.machines import copy, original, put_process
 from tests.unit.conftest import Answer, Golden, Run, timeless
+from vfioctl.claims.model.difference import Seen, SeenFunction, Use
 from vfioctl.claims.probe.container_states import read_containers
 from vfioctl.claims.probe.domains import devices_in
+from vfioctl.claims.reconcile import compare
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts
 from vfioctl.kernel.recorded.bundled import beside
@@ -190,6 +192,18 @@ class TestUse:
         (found,) = host.differences()
         assert found["remedy"].startswith("vfioctl claim adopt --owner user/root --device ")
         host.remedied()
+
+
+def test_the_name_that_libvirt_has_is_proposed_as_the_owner() -> None:
+    """The kernel says that somebody has the device, and only libvirt says who."""
+    uses = (
+        Use(GPU0, "a process that could not be found", "", "user/root"),
+        Use(GPU0, "guest web1 (libvirt)", "web1", "vm/web1"),
+    )
+    seen = Seen(LONG_AGO, "boot", {GPU0: SeenFunction("", "vfio-pci", on_vfio=True, viable=True)}, {}, uses=uses)
+    (found,) = compare((), seen)
+    assert found.words.startswith("a process that could not be found and guest web1 (libvirt) have it")
+    assert "--owner vm/web1 " in found.remedy
 
 
 class TestStale:
