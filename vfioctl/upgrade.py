@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vfioctl.core.store import Migration
+from vfioctl.core.migrations import Migration
 from vfioctl.errors import VfioctlError
 
 MIGRATIONS = (Migration(4, run="vfioctl.upgrade:upgrade_plans"),)

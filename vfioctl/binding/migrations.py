@@ -1,6 +1,6 @@
 """The binding subsystem's ledger tables: each function's binding before vfioctl changed it. Holds SQL text only."""
 
-from vfioctl.core.store import Migration
+from vfioctl.core.migrations import Migration
 
 MIGRATIONS = (
     Migration(

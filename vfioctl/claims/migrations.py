@@ -4,7 +4,7 @@ What a claim takes is exclusive by these tables alone: a resource is taken as a 
 only what is shared can have parts (a row of `claim_part` refers to its mode).
 """
 
-from vfioctl.core.store import Migration
+from vfioctl.core.migrations import Migration
 
 MIGRATIONS = (
     Migration(

@@ -55,10 +55,11 @@ class LedgerFile:
 
     def _refuse_odd(self, directory: int) -> bool:
         """Return whether there is a ledger. Raises Untrusted or DatabaseError if a file is not what it should be."""
-        found = [status_of(directory, f"{self._file.name}{ending}") for ending in _ENDINGS]
-        if found[0] and found[0].st_uid != 0 and found[0].st_size > _MOST_BYTES:
+        # the database last: another process may be making them, in the other order
+        _, log, database = [status_of(directory, f"{self._file.name}{ending}") for ending in reversed(_ENDINGS)]
+        size, logged = (status.st_size if status else 0 for status in (database, log))
+        if database and database.st_uid != 0 and size > _MOST_BYTES:
             raise Untrusted(f"it is larger than {_MOST_BYTES >> 20} MiB")
-        size, log = (status.st_size if status else 0 for status in found[:2])
-        if size < _LEAST_BYTES and (size or log):  # SQLite would take it for a new one, and delete the log
+        if size < _LEAST_BYTES and (size or logged):  # SQLite would take it for a new one, and delete the log
             raise sqlite3.DatabaseError("it was cut off after its first bytes")
-        return found[0] is not None
+        return database is not None

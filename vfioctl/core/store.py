@@ -8,82 +8,21 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from vfioctl.core.guarded import SECONDS, bounded, guarded, refuse_unexpected, tables_of
 from vfioctl.core.ledger_file import LedgerFile
+from vfioctl.core.migrations import MIGRATIONS, Migration
 from vfioctl.core.placed import placed
 from vfioctl.errors import Busy, StoreDamaged, StoreNewer
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 
 T = TypeVar("T")
-
-
-class Migration(NamedTuple):
-    """One migration of the ledger's schema. Those of one version run in one transaction, in the order of the table."""
-
-    version: int
-    script: str = ""
-    """SQL statements, each terminated by a semicolon."""
-    run: str = ""
-    """A function, as `module:name`, that is called with the connection after the script."""
-
-
-MIGRATIONS = (
-    Migration(
-        1,
-        """
-        CREATE TABLE journal (
-            id INTEGER PRIMARY KEY,
-            plan TEXT NOT NULL,
-            state TEXT NOT NULL CHECK (state IN ('open', 'done', 'back', 'stuck', 'rebooted')),
-            boot_id TEXT NOT NULL,
-            began TEXT NOT NULL,
-            ended TEXT,
-            why TEXT NOT NULL DEFAULT ''
-        ) STRICT;
-        CREATE TABLE under_change (
-            address TEXT PRIMARY KEY,
-            journal INTEGER NOT NULL REFERENCES journal (id)
-        ) STRICT;
-        """,
-    ),
-    Migration(
-        2,
-        """
-        CREATE TABLE mark (
-            address TEXT PRIMARY KEY,
-            kind TEXT NOT NULL CHECK (kind IN ('wedged', 'dead')),
-            boot_id TEXT NOT NULL,
-            since TEXT NOT NULL,
-            why TEXT NOT NULL,
-            ticket TEXT NOT NULL DEFAULT ''
-        ) STRICT;
-        """,
-    ),
-    Migration(3, "ALTER TABLE journal ADD COLUMN reached INTEGER;"),
-    Migration(
-        4,
-        """
-        ALTER TABLE under_change RENAME COLUMN address TO subject;
-        ALTER TABLE mark RENAME COLUMN address TO subject;
-        """,
-    ),
-    Migration(
-        5,
-        """
-        ALTER TABLE journal ADD COLUMN user TEXT NOT NULL DEFAULT '';
-        ALTER TABLE journal ADD COLUMN sudo_user TEXT NOT NULL DEFAULT '';
-        ALTER TABLE journal ADD COLUMN pid INTEGER;
-        ALTER TABLE journal ADD COLUMN command TEXT NOT NULL DEFAULT '';
-        """,
-    ),
-    Migration(6, "ALTER TABLE journal ADD COLUMN made_for TEXT NOT NULL DEFAULT '';"),
-)
-"""The core's migrations. Subsystems contribute theirs with the same version numbers."""
+_PAUSE = 0.005
 
 
 class _Connections(threading.local):
@@ -180,7 +119,7 @@ class Store:
     # -- the schema --------------------------------------------------------------------------------
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _log_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         if self._check_version(connection) < self.version:
@@ -190,7 +129,7 @@ class Store:
         """Run all migrations in one transaction. Another process may have upgraded: read the version under the lock."""
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version = self._check_version(connection)
+            version = self._version_and_tables(connection)
             for migration in self._migrations:
                 if migration.version > version:
                     _migrate(connection, migration)
@@ -201,6 +140,13 @@ class Store:
             raise
 
     def _check_version(self, connection: sqlite3.Connection) -> int:
+        connection.execute("BEGIN")  # else another process may make the tables between two of these statements
+        try:
+            return self._version_and_tables(connection)
+        finally:
+            connection.rollback()
+
+    def _version_and_tables(self, connection: sqlite3.Connection) -> int:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
             raise sqlite3.DatabaseError("it is another program's database")
@@ -239,6 +185,20 @@ class Store:
         connection.close()
         self._prepare(newer)
         return newer
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Write ahead to a log. SQLite does not wait for another process that turns this on for a new file."""
+    until = time.monotonic() + SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
 
 
 def _begin(connection: sqlite3.Connection, file: Path) -> None:

@@ -1,6 +1,6 @@
 """The vGPU subsystem's part of the ledger: created vGPUs and VFs, and names of types. Text only."""
 
-from vfioctl.core.store import Migration
+from vfioctl.core.migrations import Migration
 
 MIGRATIONS = (
     Migration(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -19,8 +20,10 @@ from vfioctl.core import store
 from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.migrations import MIGRATIONS as CORE_MIGRATIONS
+from vfioctl.core.migrations import Migration
 from vfioctl.core.placed import placed
-from vfioctl.core.store import Migration, Store
+from vfioctl.core.store import Store
 from vfioctl.errors import StoreDamaged
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger import read_records
@@ -118,6 +121,23 @@ class TestTransactions:
             other.stdin.close()
             add(ledger)
         assert count(ledger) == 3
+
+    def test_are_all_kept_when_several_processes_make_the_ledger(self, fast_folder: Path) -> None:
+        processes, rounds = 6, 20
+        begin = multiprocessing.Barrier(processes)
+
+        def make() -> None:
+            for number in range(rounds):
+                begin.wait(timeout=60)
+                add(store_at(fast_folder / f"{number}.db"))
+
+        makers = [multiprocessing.Process(target=make) for _ in range(processes)]
+        for each in makers:
+            each.start()
+        for each in makers:
+            each.join()
+        assert [each.exitcode for each in makers] == [0] * processes
+        assert {count(store_at(fast_folder / f"{number}.db")) for number in range(rounds)} == {processes}
 
     def test_cannot_take_a_device_twice(self, ledger: Store) -> None:
         add(ledger)
@@ -220,7 +240,7 @@ class TestOlderVersions:
     def older(self, request: pytest.FixtureRequest, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
         """A ledger as an earlier version of vfioctl wrote it."""
         with monkeypatch.context() as patch:
-            patch.setattr(store, "MIGRATIONS", until(store.MIGRATIONS, request.param))
+            patch.setattr(store, "MIGRATIONS", until(CORE_MIGRATIONS, request.param))
             with Store(ledger.file, until(MIGRATIONS, request.param)).transaction() as db:
                 db.execute(OLD_INSERT, (OLD_PLAN,))
         assert version(ledger) == request.param
@@ -265,7 +285,7 @@ class TestOlderVersions:
     ) -> None:
         plan = machine(copy(original("laptop")), ledger.file).binding.plan_bind(["01:00.0"])
         with monkeypatch.context() as patch:
-            patch.setattr(store, "MIGRATIONS", until(store.MIGRATIONS, 4))
+            patch.setattr(store, "MIGRATIONS", until(CORE_MIGRATIONS, 4))
             with Store(ledger.file, until(MIGRATIONS, 4)).transaction() as db:
                 db.execute(OLD_INSERT, (plan.model_dump_json(),))
         (entry,) = Journal(ledger, REGISTRY).entries()
