@@ -5,10 +5,10 @@ Takes times, boot ids and callers as arguments. May not read the host.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from vfioctl.claims import rows
@@ -254,7 +254,7 @@ def _live(db: sqlite3.Connection, id_: str) -> Claim:
 
 def _unused_id(db: sqlite3.Connection) -> str:
     while True:
-        found = token_hex(4)
+        found = os.urandom(4).hex()
         if db.execute("SELECT 1 FROM claim WHERE id = ?", (found,)).fetchone() is None:
             return found
 

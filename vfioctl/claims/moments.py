@@ -15,15 +15,19 @@ def moment_of(session: Session) -> Moment:
     """Return now, this boot and this process."""
     from vfioctl.core.caller import this_process
 
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return Moment(now, session.boot_id, this_process())
+    return Moment(now(), session.boot_id, this_process())
 
 
-def after(now: str, seconds: float | None) -> str | None:
+def now() -> str:
+    """Return the time, as claims have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def after(begin: str, seconds: float | None) -> str | None:
     """Return the time so many seconds later; None for never."""
     if seconds is None:
         return None
-    return (datetime.fromisoformat(now) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return (datetime.fromisoformat(begin) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def runs(pid: int | None, then: str, boot_id: str) -> bool:

@@ -25,9 +25,9 @@ _COLUMNS = (
     "claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, claim.key, labels, expires, ended, why, "
     "user, sudo_user, pid, command, plans"
 )
-ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY since DESC, claim.rowid DESC"  # noqa: S608 - constants
+ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - constants
 LIVE = f"""
-    SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY since DESC, claim.rowid DESC
+    SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
 """  # noqa: S608 - constants
 ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
 _WHOLE = """
@@ -67,7 +67,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             id=id_,
             owner=_owner(owner),
             state=ClaimState(state),
-            devices=tuple(map(_device_in, json.loads(devices))),
+            devices=_devices_in(devices),
             since=_time(since),
             boot_id=boot_id,
             cpus=parse_cpu_list(cpus) if cpus else (),
@@ -143,6 +143,11 @@ def device_document(device: ClaimedDevice) -> dict[str, Any]:
         "asked": device.asked,
         "undo": device.undo,
     }
+
+
+@lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other
+def _devices_in(text: str) -> tuple[ClaimedDevice, ...]:
+    return tuple(map(_device_in, json.loads(text)))
 
 
 def _device_in(document: Any) -> ClaimedDevice:

@@ -9,8 +9,10 @@ import os
 import pwd
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
-from vfioctl.core.change import Caller
+if TYPE_CHECKING:
+    from vfioctl.core.change import Caller
 
 LONGEST = 1000
 """Maximum length in characters of what is recorded of a command line, and of a user's name."""
@@ -19,6 +21,8 @@ _CUT = " ..."
 
 def this_process() -> Caller:
     """Return the user, the user who called sudo, the process id and the command line of this process."""
+    from vfioctl.core.change import Caller  # imported late: listings ask only whether a process runs
+
     return Caller(
         user=_user(),
         sudo_user=_recordable(os.environ.get("SUDO_USER", "")),
