@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import Process, Value
 from pathlib import Path
@@ -108,11 +109,12 @@ def rate(file: Path, work: Callable[[Path, int], Round], seconds: float) -> floa
 
 def _claims(file: Path, number: int) -> Round:
     store = Store(file, MIGRATIONS)
-    kept = store.one_connection()
-    kept.__enter__()
+    kept = ExitStack()
+    kept.enter_context(store.one_connection())
     ledger = ClaimLedger(store, lambda: None)
 
-    def one(device: str) -> None:
+    def one(device: str, kept: ExitStack = kept) -> None:  # the default keeps the connection open
+        del kept
         drafted = _claim(device, f"vm/p{number}")
         claim, _ = ledger.reserve(lambda _: (drafted, Uses((device,))), "{}", "", MOMENT)
         ledger.move(claim.id, ClaimState.RELEASED, MOMENT)
