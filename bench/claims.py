@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from multiprocessing import Process, Value
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -152,7 +151,7 @@ def listing(file: Path, runs: int) -> list[float]:
     insert = f"INSERT INTO claim VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
     with store.transaction() as db:
         for number in range(HISTORY):
-            claim = replace(_claim(GPU, "vm/old"), id=f"{number:08x}", state=ClaimState.RELEASED, since=MOMENT.now)
+            claim = _claim(GPU, "vm/old")._replace(id=f"{number:08x}", state=ClaimState.RELEASED, since=MOMENT.now)
             db.execute(insert, rows.columns_of(claim, "{}"))
             note(db, claim, MOMENT)
     program = "import sys; from vfioctl.app import main; sys.exit(main())"

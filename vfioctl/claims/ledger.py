@@ -118,8 +118,7 @@ class ClaimLedger:
                 return known, False
             drafted, uses = choose(rows.taken_in(db))
             caller = moment.caller
-            claim = replace(
-                drafted,
+            claim = drafted._replace(
                 id=_unused_id(db),
                 key=key,
                 since=moment.now,
@@ -149,7 +148,7 @@ class ClaimLedger:
         """Give a live claim to another owner, or another term. `why`: what was done, for its events."""
         with self._store.transaction() as db:
             claim = _live(db, id_)
-            changed = replace(claim, owner=owner or claim.owner, expires=expires if owner is None else claim.expires)
+            changed = claim._replace(owner=owner or claim.owner, expires=expires if owner is None else claim.expires)
             db.execute("UPDATE claim SET owner = ?, expires = ? WHERE id = ?", (changed.owner, changed.expires, id_))
             note(db, changed, moment, why=why)
         self._publish()
@@ -160,7 +159,7 @@ class ClaimLedger:
         with self._store.transaction() as db:
             claim = _live(db, id_)
             devices = tuple(replace(each, undo=Undo.NOTHING) for each in claim.devices)
-            changed = replace(claim, devices=devices, boot_id=moment.boot_id)
+            changed = claim._replace(devices=devices, boot_id=moment.boot_id)
             db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(devices), id_))
             verified(db, changed, moment)
         self._publish()
@@ -174,9 +173,9 @@ def settle(
     db: sqlite3.Connection, claim: Claim, state: ClaimState, moment: Moment, *, plan: str = "", why: str = ""
 ) -> Claim:
     """Set a claim's state in a transaction. One that is released or failed gives back what it took."""
-    changed = replace(claim, state=state, why=why, plans=(*claim.plans, plan) if plan else claim.plans)
+    changed = claim._replace(state=state, why=why, plans=(*claim.plans, plan) if plan else claim.plans)
     if not changed.is_live:
-        changed = replace(changed, ended=moment.now)
+        changed = changed._replace(ended=moment.now)
         db.execute("DELETE FROM claim_part WHERE claim = ?", (claim.id,))
         db.execute("DELETE FROM claim_use WHERE claim = ?", (claim.id,))
         db.execute("DELETE FROM claim_use WHERE mode = 'shared' AND resource NOT IN (SELECT resource FROM claim_part)")

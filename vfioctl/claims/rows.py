@@ -66,7 +66,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
         return Claim(
             id=id_,
             owner=_owner(owner),
-            state=ClaimState(state),
+            state=_STATES[state],
             devices=_devices_in(devices),
             since=_time(since),
             boot_id=boot_id,
@@ -85,6 +85,9 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
         )
     except (RequestError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"claim {id_} is not readable: {error}") from None
+
+
+_STATES = {str(state): state for state in ClaimState}
 
 
 @lru_cache(maxsize=4096)  # few owners have thousands of claims
@@ -114,7 +117,7 @@ def columns_of(claim: Claim, request: str) -> tuple[object, ...]:
         claim.key,
         devices_text(claim.devices),
         format_cpu_list(claim.cpus),
-        json.dumps([(each.node, each.size, each.pages) for each in claim.hugepages]),
+        json.dumps(claim.hugepages),
         json.dumps(dict(claim.labels)),
         claim.since,
         claim.boot_id,

@@ -75,16 +75,18 @@ def emit(text: str) -> None:
     _emit(plain(text))
 
 
-def emit_json(document: Mapping[str, object], *, long: bool = False) -> None:
-    """Write one JSON object to stdout; values without a JSON form are written as strings.
-
-    `long`: it may have thousands of lines, so it is compact unless stdout is a terminal, which is faster.
-    """
+def emit_json(document: Mapping[str, object]) -> None:
+    """Write one JSON object to stdout; values without a JSON form are written as strings."""
     import json
 
-    compact = long and not sys.stdout.isatty()
-    indent, separators = (None, (",", ":")) if compact else (2, None)
-    emit_json_text(json.dumps(document, indent=indent, separators=separators, ensure_ascii=False, default=str))
+    emit_json_text(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def emit_long_json(text: str) -> None:
+    """Write a JSON document that is compact and may be long: as it is, but indented if stdout is a terminal."""
+    import json
+
+    emit_json_text(json.dumps(json.loads(text), indent=2, ensure_ascii=False) if sys.stdout.isatty() else text)
 
 
 def emit_json_text(text: str) -> None:

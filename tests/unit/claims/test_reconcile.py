@@ -494,7 +494,7 @@ class TestCdi:
 def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text and JSON, with a claim of each kind."""
     ids = iter(("aaaa0001", "aaaa0002", "aaaa0003"))
-    monkeypatch.setattr("vfioctl.claims.ledger.token_hex", lambda _: next(ids))
+    monkeypatch.setattr("vfioctl.claims.ledger._unused_id", lambda _: next(ids))
     monkeypatch.chdir(host.file.parent)
     host.options = ["--simulate", "./hgx8.host"]
     host.ledger = beside(host.file)

@@ -27,7 +27,7 @@ from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, Yes
-from vfioctl.console.output import draw, emit, emit_json, emit_json_text, width
+from vfioctl.console.output import draw, emit, emit_json, emit_json_text, emit_long_json, width
 
 if TYPE_CHECKING:
     pass
@@ -134,9 +134,9 @@ def list_claims(
     shown = tuple(each for each in found if owner in (None, each.owner))
     stale = api.stale(shown)
     if as_json:
-        from vfioctl.claims.documents import claims_document
+        from vfioctl.claims.documents import claims_text
 
-        emit_json(claims_document(shown, stale), long=True)
+        emit_long_json(claims_text(shown, stale))
     elif shown:
         from vfioctl.claims.render.claims import claims_table
 

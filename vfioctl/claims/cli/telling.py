@@ -49,9 +49,9 @@ def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False)
 
 def tell_all(claims: "list[Claim]", *, as_json: bool) -> None:
     if as_json:
-        from vfioctl.claims.documents import claims_document
+        from vfioctl.claims.documents import claim_document
 
-        emit_json(claims_document(claims))
+        emit_json({"claims": [claim_document(claim) for claim in claims]})
         return
     if not claims:
         emit("No claims to release.")

@@ -1,14 +1,16 @@
 """Claims as values: who holds which devices, CPUs and hugepages, since when, for what. May not do input or output.
 
-These are plain dataclasses: a ledger keeps thousands of claims, and listing them takes less time than importing
-pydantic and building its models.
+A ledger keeps thousands of claims. Listing them takes less time than importing pydantic, and a named tuple is made in a
+quarter of the time that a frozen dataclass takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from vfioctl.claims.model.owner import Owner
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
@@ -59,8 +61,7 @@ class ClaimedDevice:
         return self.mdev or PciAddress(self.address)
 
 
-@dataclass(frozen=True, slots=True)
-class Hugepages:
+class Hugepages(NamedTuple):
     """Hugepages of one size (bytes) on one NUMA node."""
 
     node: int
@@ -68,8 +69,7 @@ class Hugepages:
     pages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One claim. Times are ISO 8601 in UTC."""
 
     id: str
@@ -83,7 +83,7 @@ class Claim:
     hugepages: tuple[Hugepages, ...] = ()
     key: str = ""
     """The caller's name for the request, which makes repeating it harmless; empty for none."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = MappingProxyType({})
     expires: str | None = None
     ended: str | None = None
     why: str = ""
