@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vfioctl.binding.api import BindingApi, units_to_stop
+from vfioctl.claims.lost import LostVgpus
 from vfioctl.claims.model.claim import Claim, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.api import VgpuApi
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
+    from vfioctl.vgpu.model.vgpu import Made
 
 
 def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | None:
@@ -28,24 +31,52 @@ def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | No
     return None
 
 
-def plan_again(session: Session, claim: Claim) -> Plan | None:
-    """Return the plan that binds again what the claim had bound before a reboot; None if it is bound.
+def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
+    """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
 
-    Raises ClaimConflict if a device is gone, or is another one.
+    Raises ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was; DeviceInUse.
     """
-    by_address = InventoryApi(session).inventory(nvml=False).by_address
+    inventory = InventoryApi(session).inventory(nvml=False)
+    by_address = inventory.by_address
     for each in claim.devices:
         function = None if each.mdev else by_address.get(PciAddress(each.address))
-        if not each.mdev and (function is None or function.identity != each.identity):
-            raise ClaimConflict(
-                f"{each.address} is not the device of claim {claim.id}",
-                hint="release the claim",
-                next_command=f"vfioctl claim release {claim.id}",
-            )
+        if not each.mdev and (function is None or each.identity not in ("", function.identity)):
+            raise _cannot_restore(claim, f"{each.address} is not the device of claim {claim.id}")
+    vgpus = _plans_of_vgpus(session, claim, inventory)
     bound = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
-    if all(by_address[each].on_vfio for each in claim.functions if each in bound):
-        return None
-    return BindingApi(session).plan_bind([each for each in claim.functions if each in bound])
+    left = {address for address in bound if not by_address[PciAddress(address)].on_vfio}
+    again = [each for each in claim.functions if each in bound and left.intersection(_with_companions(inventory, each))]
+    return (*([BindingApi(session).plan_bind(again)] if again else []), *vgpus)
+
+
+def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]:
+    scope = scope_of(inventory, [address])
+    return [*scope.own, *scope.foreign]
+
+
+def _plans_of_vgpus(session: Session, claim: Claim, inventory: Inventory) -> list[Plan]:
+    """Return the plans that create the claim's lost vGPUs: one for those of one parent and type."""
+    api = VgpuApi(session)
+    lost = LostVgpus(api, inventory, [claim])
+    alike: dict[Made, list[str]] = {}
+    for name in lost.names:
+        if why := lost.why_not(name):
+            raise _cannot_restore(claim, f"vGPU {name} of claim {claim.id} cannot be created again: {why}")
+        alike.setdefault(lost.made[name], []).append(name)
+    return [
+        api.plan_create(
+            made.type,
+            parent=made.parent,
+            count=len(names),
+            uuids=[name for name in names if name != made.parent],
+            parameters=made.parameters,
+        )
+        for made, names in alike.items()
+    ]
+
+
+def _cannot_restore(claim: Claim, words: str) -> ClaimConflict:
+    return ClaimConflict(words, hint="release the claim", next_command=f"vfioctl claim release {claim.id}")
 
 
 def plan_undo(session: Session, claim: Claim) -> Plan | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
-from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, Seen, SeenFunction, Use
+from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Seen, SeenFunction, Use
 
 _FIX = "vfioctl reconcile --fix"
 
@@ -44,11 +45,18 @@ def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> It
             return
     if claim.state is not ClaimState.HELD:
         return
-    wrong = [*_devices(claim, seen)]
+    wrong = _fixable_together(claim, [*_devices(claim, seen)])
     yield from wrong
     if claim.boot_id != seen.boot_id and not (stale and stale.fix):
         yield from _of_an_earlier_boot(claim, wrong)
     yield from _used_by_others(claim, uses)
+
+
+def _fixable_together(claim: Claim, wrong: Sequence[Difference]) -> Sequence[Difference]:
+    """Return the differences; one that cannot be fixed keeps the others from it. A group is viable once they are."""
+    if all(each.fix is Fix.RESTORE or each.kind is DifferenceKind.NOT_VIABLE for each in wrong):
+        return wrong
+    return [replace(each, fix=Fix.NOTHING, remedy=_release(claim)) for each in wrong]
 
 
 def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Difference | None:
@@ -84,10 +92,22 @@ def _mdev(claim: Claim, device: ClaimedDevice, seen: Seen) -> Iterator[Differenc
     parent = seen.mdevs.get(name)
     if parent is None:
         defined = ", although it is defined" if name in seen.definitions else ""
-        yield _differs(claim, DifferenceKind.VGPU_GONE, f"it does not exist{defined}", _release(claim), name)
+        yield _lost(claim, name, f"it does not exist{defined}", seen.lost.get(name, LostVgpu()))
     elif parent != device.address:
         words = f"it is on {parent} now, and was on {device.address}"
         yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), name)
+
+
+def _lost(claim: Claim, name: str, words: str, lost: LostVgpu) -> Difference:
+    if not lost.words:
+        return _differs(
+            claim, DifferenceKind.VGPU_GONE, ", and ".join(filter(None, [words, lost.why_not])), _release(claim), name
+        )
+    words = f"{words}; it was {lost.words}"
+    if lost.why_not:
+        words = f"{words}, and cannot be created again: {lost.why_not}"
+        return _differs(claim, DifferenceKind.VGPU_GONE, words, _release(claim), name)
+    return _differs(claim, DifferenceKind.VGPU_GONE, words, _FIX, name, fix=Fix.RESTORE)
 
 
 def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen: Seen) -> Iterator[Difference]:
@@ -95,21 +115,24 @@ def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen:
     if device.identity and function.identity != device.identity:
         words = f"another device is at its address: {function.identity}, which was {device.identity}"
         yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), address)
+    elif address in seen.lost:
+        yield _lost(claim, address, "it is no vGPU any more", seen.lost[address])
     elif device.undo is Undo.UNBIND and claim.boot_id == seen.boot_id:  # a reboot undoes what was bound
         if not function.on_vfio:
             words = f"the claim bound it to VFIO, and its driver is {function.driver or 'none'}"
-            yield _differs(claim, DifferenceKind.DRIVER, words, _release(claim), address)
+            yield _differs(claim, DifferenceKind.DRIVER, words, _FIX, address, fix=Fix.RESTORE)
         elif function.viable is False:
             words = "its IOMMU group is not viable: a driver of the host has another device of it"
             yield _differs(claim, DifferenceKind.NOT_VIABLE, words, _release(claim), address)
 
 
 def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference]) -> Iterator[Difference]:
-    if wrong:
+    if any(each.fix is not Fix.RESTORE for each in wrong):
         words = "it was made in an earlier boot, and cannot be restored: not all of its devices are here"
         yield _differs(claim, DifferenceKind.REBOOTED, words, _release(claim))
     else:
-        words = "it was made in an earlier boot; its devices are the same ones"
+        lost = ", but for vGPUs that can be created again" if wrong else ""
+        words = f"it was made in an earlier boot; its devices are the same ones{lost}"
         yield _differs(claim, DifferenceKind.REBOOTED, words, _FIX, fix=Fix.RESTORE)
 
 

@@ -14,6 +14,7 @@ from vfioctl.claims.model.difference import (
     Difference,
     DifferenceKind,
     Fix,
+    LostVgpu,
     Reconciled,
     Seen,
     SeenCdi,
@@ -61,38 +62,46 @@ class Reconciling:
 
     def fix(self, differences: Sequence[Difference], *, progress: Progress | None = None) -> tuple[Fixed, ...]:
         """Fix what is safe to fix, each once, and say what could not be."""
-        return tuple(self._fixed(each, progress) for each in differences if each.fix is not Fix.NOTHING)
+        done: dict[tuple[str, Fix], VfioctlError | None] = {}  # a restored claim has none of its differences left
+        for each in differences:
+            if each.fix is not Fix.NOTHING and (each.claim, each.fix) not in done:
+                done[each.claim, each.fix] = self._error_of(each, progress)
+        return tuple(Fixed(each, done[each.claim, each.fix]) for each in differences if each.fix is not Fix.NOTHING)
 
     def restore(self, name: str, *, progress: Progress | None = None) -> Claim:
-        """Bind again what a claim of an earlier boot had bound, and record this boot. Its devices must be the same.
+        """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot.
 
-        Raises ClaimConflict, and what `BindingApi.plan_bind` and `Session.apply` raise; the claim stays as it was then.
+        Its devices, and the parents of its vGPUs, must be the same. Raises ClaimConflict, and what
+        `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is told again then.
         """
-        from vfioctl.claims.bringing import plan_again
+        from vfioctl.claims.bringing import plans_again
 
         claim = self._claims.claim(name)
         session = self._session.acting_for(f"{CLAIM}{claim.id}")
-        plan = plan_again(session, claim)
-        if plan is None or plan.nothing_to_do:
+        plans = [plan for plan in plans_again(session, claim) if not plan.nothing_to_do]
+        for plan in plans:
+            session.apply(plan, progress=progress)
+        if not plans and claim.boot_id != session.boot_id:
             return self._claims.ledger.restored(claim.id, moment_of(session))
-        session.apply(plan, progress=progress)
         return self._claims.claim(claim.id)
 
-    def _fixed(self, difference: Difference, progress: Progress | None) -> Fixed:
+    def _error_of(self, difference: Difference, progress: Progress | None) -> VfioctlError | None:
+        """Fix a difference; return why it could not be."""
         try:
             if difference.fix is Fix.RESTORE:
                 self.restore(difference.claim, progress=progress)
             else:  # the release of a claim whose process died before any change ends it
                 self._claims.release(difference.claim, progress=progress)
         except VfioctlError as error:
-            return Fixed(difference, error)
-        return Fixed(difference)
+            return error
+        return None
 
 
 class _Look:
     """One look at the machine."""
 
     def __init__(self, session: Session, api: ClaimsApi, claims: Sequence[Claim]) -> None:
+        from vfioctl.claims.lost import LostVgpus
         from vfioctl.claims.probe.container_states import read_containers
         from vfioctl.claims.probe.domains import read_domains
         from vfioctl.inventory.api import InventoryApi
@@ -102,7 +111,10 @@ class _Look:
         self._devices = InventoryApi(session)
         self._processes = self._devices.processes()  # its workers scan meanwhile
         self._inventory: Inventory = self._devices.inventory(nvml=False)
-        self._vgpus: tuple[Vgpu, ...] = tuple(VgpuApi(session).vgpus().instances)
+        vgpus = VgpuApi(session)
+        found = vgpus.vgpus()
+        self._vgpus: tuple[Vgpu, ...] = found.instances
+        self._lost = LostVgpus(vgpus, self._inventory, claims, found)
         self._domains: Domains = read_domains(self._kernel)
         self._containers: Containers = read_containers(self._kernel)
         self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
@@ -126,6 +138,7 @@ class _Look:
             },
             mdevs={vgpu.id: vgpu.parent for vgpu in self._mdevs},
             nodes=self._nodes,
+            lost={name: LostVgpu(self._lost.words(name), self._lost.why_not(name)) for name in self._lost.names},
             definitions=frozenset(vgpu.id for vgpu in self._vgpus if vgpu.state == "defined"),
             uses=uses,
             cdi=tuple(self._cdi()),

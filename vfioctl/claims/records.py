@@ -28,7 +28,7 @@ class ClaimRecords:
             return
         claim = rows.found(db, acting_for.removeprefix(rows.CLAIM))
         releases = claim.state is ClaimState.RELEASING
-        if not releases:
+        if claim.state is ClaimState.RESERVED:  # what restores a held claim is undone as before
             db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(_undone(claim, plan)), claim.id))
         db.execute("INSERT INTO claim_change VALUES (?, ?, ?)", (entry, claim.id, releases))
 
@@ -41,12 +41,12 @@ class ClaimRecords:
             return
         db.execute("DELETE FROM claim_change WHERE journal = ?", (entry,))
         claim, moment = rows.found(db, row[0]), Moment(now, boot_id, this_process())
-        restores = not row[1] and claim.state is ClaimState.HELD  # it was made in an earlier boot
+        restores = not row[1] and claim.state is ClaimState.HELD
         held = restores or state == (JournalState.BACK if row[1] else JournalState.DONE)
         ended = ClaimState.RELEASED if row[1] else ClaimState.FAILED
         why = "" if state == JournalState.DONE else f"its change was {_WORDS[state]}"
         settle(db, claim, ClaimState.HELD if held else ended, moment, plan=plan.id, why=why)
-        if restores and state == JournalState.DONE:
+        if restores and state == JournalState.DONE and claim.boot_id != boot_id:
             verified(db, claim, moment)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.session import Session
     from vfioctl.vgpu.model.intents import RemoveVgpuIntent
-    from vfioctl.vgpu.model.vgpu import Created, VgpuCard, Vgpus
+    from vfioctl.vgpu.model.vgpu import Created, Made, VgpuCard, Vgpus
     from vfioctl.vgpu.probe.persistent import Wanted
     from vfioctl.vgpu.restoring import Restored
 
@@ -52,6 +52,12 @@ class VgpuApi:
         """The ledger's records of what vfioctl created and may still exist, by id."""
         return recorded_if_possible(self._session)[0].created
 
+    def made(self, names: Collection[str]) -> Mapping[str, Made]:
+        """How vGPUs were created last, by id, also those that are gone; only those that the journal has."""
+        from vfioctl.vgpu.made import read_made
+
+        return read_made(self._session, names)
+
     def titles(self, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
         """Product names of the cards, by address; unknown cards are left out."""
         from vfioctl.vgpu.probe.inventory import titles
@@ -67,9 +73,8 @@ class VgpuApi:
     def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
         """The holders of functions, with the rest of their cards and groups, and of mediated devices.
 
-        A mediated device is given by its UUID, or a unique prefix of it.
-
-        Raises UnknownDevice, BadSpec, and what `InventoryApi.find` raises.
+        A mediated device is given by its UUID, or a unique prefix of it. Raises UnknownDevice, BadSpec, and what
+        `InventoryApi.find` raises.
         """
         from vfioctl.vgpu.holding import holders
 
@@ -141,9 +146,7 @@ class VgpuApi:
         confirm: Callable[[Plan], None] | None = None,
         elsewhere: Callable[[VfioctlError], None] | None = None,
     ) -> Outcome:
-        """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others.
-
-        With `parent`, it does not retry.
+        """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others; not with `parent`.
 
         `confirm`: called with each plan before it is carried out; may raise to cancel. `elsewhere`: called with the
         NoCapacity error before each retry.
@@ -239,8 +242,7 @@ class VgpuApi:
     def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
         """The plan that sets profile values of an xe card: pairs such as `vf1/exec_quantum_ms` and its value.
 
-        Raises BadSpec, and what `InventoryApi.find` raises.
-        """
+        Raises BadSpec, and what `InventoryApi.find` raises."""
         inventory = self._devices.inventory()
         (address,) = self._devices.chosen(inventory, [device])
         from vfioctl.vgpu.model.intents import ProfileIntent

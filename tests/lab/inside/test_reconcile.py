@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.lab.inside import pci
+from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
+from tests.lab.inside.in_use import within_seconds
 from tests.lab.inside.libvirt_host import daemon, running_domain
 from tests.lab.inside.topology import Topology
 
+A2_4C = "nvidia-754"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+NODE_SECONDS = 20.0
 Hold = Callable[[str], "subprocess.Popen[str]"]
 
 
@@ -42,7 +46,7 @@ def differences(ledger: Path) -> list[dict[str, Any]]:
 
 def remedied(ledger: Path, difference: dict[str, Any]) -> None:
     _, *words = difference["remedy"].partition(" --ledger")[0].split()
-    done = vfioctl(ledger, *words, *(["--yes"] if "release" in words else []))
+    done = vfioctl(ledger, *words, *(["--yes"] if {"release", "--fix"} & {*words} else []))
     assert done.returncode == 0, done.stderr
 
 
@@ -53,7 +57,7 @@ def claimed(ledger: Path, *words: str) -> str:
 
 
 @contextmanager
-def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
     try:
         yield
     finally:
@@ -95,6 +99,79 @@ def test_a_driver_changed_by_hand_and_a_claim_that_is_over(ledger: Path, lab: To
     assert (found["kind"], found["claim"]) == ("driver", made)
     remedied(ledger, found)
     assert differences(ledger) == []
+    assert pci.driver_of(lab.far_display) == "vfio-pci"
+    assert vfioctl(ledger, "claim", "release", made, "--yes").returncode == 0
+    assert pci.driver_of(lab.far_display) == "bochs-drm"
+
+
+def test_a_changed_driver_with_a_holder(ledger: Path, lab: Topology) -> None:
+    made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display)
+    pci.bind_to(lab.far_display, "bochs-drm")
+    (card,) = (pci.DEVICES / lab.far_display / "drm").glob("card*")
+    node = Path("/dev/dri", card.name)
+    within_seconds(NODE_SECONDS, node.exists)
+    with node.open("rb") as opened:
+        holder = subprocess.Popen(["sleep", "600"], stdin=opened)
+    with ended(holder):
+        (failed,) = reconciled(ledger, "--fix", "--yes")["failed"]
+        assert failed["claim"] == made
+        assert f"sleep (process {holder.pid}" in failed["error"]
+        assert pci.driver_of(lab.far_display) == "bochs-drm"
+    assert [each["fix"] for each in reconciled(ledger, "--fix", "--yes")["fixed"]] == ["restore"]
+    assert pci.driver_of(lab.far_display) == "vfio-pci"
+    assert vfioctl(ledger, "claim", "release", made, "--yes").returncode == 0
+
+
+def test_vgpus_that_a_reboot_lost(ledger: Path, lab: Topology, load: Load, tmp_path: Path) -> None:
+    load("standin_mdev")
+    load("mbochs", count=100)
+    pci.bind_to(lab.far_display, "nvidia")
+    made = claimed(ledger, "--owner", "user/alice", "--vgpu", "A2-4C")
+    (own,) = mdev.instances()
+    done = vfioctl(ledger, "vgpu", "create", "mbochs-small", "--json")
+    (other,) = (vgpu["id"] for vgpu in json.loads(done.stdout)["report"]["vgpus"])
+    done = vfioctl(ledger, "claim", "adopt", "--owner", "user/bob", "--device", other, "--json")
+    adopted = json.loads(done.stdout)["id"]
+    assert differences(ledger) == []
+    with another_boot(tmp_path):
+        mdev.remove_all()
+        found = differences(ledger)
+        assert {(each["claim"], each["device"], each["kind"], each["fix"]) for each in found} == {
+            (made, own, "vGPU gone", "restore"),
+            (made, "", "rebooted", "restore"),
+            (adopted, other, "vGPU gone", "restore"),
+            (adopted, "", "rebooted", "restore"),
+        }
+        document = reconciled(ledger, "--fix", "--yes")
+        assert (len(document["fixed"]), document["failed"]) == (4, [])
+        assert mdev.instances_of(lab.far_display, A2_4C) == {own}
+        assert mdev.instances_of("mbochs", "mbochs-small") == {other}
+        for claim in (made, adopted):
+            assert vfioctl(ledger, "claim", "release", claim, "--yes").returncode == 0
+        assert mdev.instances() == {other}  # only the other one was created by its claim
+
+        made = claimed(ledger, "--owner", "user/alice", "--vgpu", "A2-4C")
+    # back in the first boot, where the display has no driver that offers vGPUs
+    mdev.remove_all()
+    pci.bind_to(lab.far_display, "bochs-drm")
+    lost, marked = differences(ledger)
+    assert (lost["kind"], lost["fix"], marked["kind"], marked["fix"]) == ("vGPU gone", "", "rebooted", "")
+    assert "offers no nvidia-754 now" in lost["words"]
+    assert reconciled(ledger, "--fix", "--yes")["fixed"] == []
+    remedied(ledger, lost)
+    assert differences(ledger) == []
+
+
+@contextmanager
+def another_boot(folder: Path) -> Iterator[None]:
+    """The kernel's boot id is another one until the block ends."""
+    own = folder / "boot_id"
+    own.write_text("11111111-2222-4333-8444-555555555555\n")
+    subprocess.run(["mount", "--bind", str(own), BOOT_ID], check=True, timeout=60)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", BOOT_ID], check=True, timeout=60)
 
 
 def test_a_domain_with_a_claimed_and_an_unclaimed_vgpu(ledger: Path, load: Load) -> None:

@@ -23,6 +23,7 @@ from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts
 from vfioctl.kernel.recorded.bundled import beside
 from vfioctl.kernel.recorded.tree import Tree, form, parse
+from vfioctl.session import Session
 
 GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
 GROUP0 = "/dev/vfio/21"
@@ -84,6 +85,15 @@ class Machine:
             assert answer.code == 0, answer
         assert self.differences() == []
 
+    def driver(self, address: str) -> str:
+        link = self.tree().links.get(f"{self.tree().resolve(f'/sys/bus/pci/devices/{address}')}/driver", "")
+        return link.rpartition("/")[2]
+
+    def vgpus(self) -> dict[str, tuple[str, str]]:
+        """Return the parent and type of each vGPU that exists."""
+        found = self("vgpu list").document["instances"]
+        return {each["id"]: (each["parent"], each["type"]) for each in found if each["state"] == "live"}
+
     def state(self, claim: str) -> str:
         return str(self(f"claim show {claim}").document["state"])
 
@@ -114,10 +124,11 @@ def guest(pid: int, name: str, *files: str) -> Callable[[Tree], None]:
     return start
 
 
-def another_device(tree: Tree) -> None:
-    home = tree.resolve(f"/sys/bus/pci/devices/{GPU0}")
+def another_device(tree: Tree, address: str = GPU0) -> None:
+    home = tree.resolve(f"/sys/bus/pci/devices/{address}")
+    old = tree.text(f"{home}/device").removeprefix("0x")
     tree.put(f"{home}/device", "0x1db6")
-    tree.put(f"{home}/modalias", tree.text(f"{home}/modalias").replace("2330", "1DB6"))
+    tree.put(f"{home}/modalias", tree.text(f"{home}/modalias").replace(old.upper(), "1DB6"))
 
 
 def test_nothing_to_say(host: Machine) -> None:
@@ -149,9 +160,88 @@ class TestDevices:
         made = host.claim("--device", "gpu0")
         host.file.write_text(before, encoding="utf-8")
         (found,) = host.differences()
-        assert (found["kind"], found["claim"]) == ("driver", made)
+        assert (found["kind"], found["claim"], found["fix"]) == ("driver", made, "restore")
         assert "its driver is nvidia" in found["words"]
+        plans = host(f"claim show {made}").document["plans"]
         host.remedied()
+        document = host(f"claim show {made}").document
+        assert (document["state"], document["devices"][0]["undo"], len(document["plans"])) == ("held", "unbind", 2)
+        assert document["plans"][:1] == plans
+        assert all(event["why"] == "" for event in document["events"])
+        last = host("history").document["entries"][0]
+        assert (last["made_for"], last["plan"]["intent"]["verb"]) == (f"claim {made}", "bind")
+        assert host(f"claim release {made} --yes").code == 0
+        assert host.driver(GPU0) == "nvidia"
+
+    def test_on_another_driver_and_in_use_is_refused(self, busy: Machine) -> None:
+        before = busy.file.read_text(encoding="utf-8")
+        made = busy.claim("--device", "gpu3")
+        busy.file.write_text(before, encoding="utf-8")
+        status = "Uid:\t0\t0\t0\t0"
+        busy.change(lambda tree: put_process(tree, 4711, "/dev/nvidia2", name="train", status=status, cgroup="0::/"))
+        answer = busy("reconcile --fix --yes")
+        assert (answer.code, answer.document["fixed"]) == (4, [])
+        assert {each["claim"] for each in answer.document["failed"]} == {made}
+        assert all("is held by train (process 4711, root)" in each["error"] for each in answer.document["failed"])
+        told = busy("reconcile --fix --yes", as_json=False).err
+        assert told.count("train (process 4711, root)") == 1
+        assert (busy.driver("0000:04:00.0"), busy.state(made)) == ("nvidia", "held")
+        busy.change(lambda tree: tree.remove("/proc/4711"))
+        assert busy("reconcile --fix --yes").document["failed"] == []
+        assert (busy.driver("0000:04:00.0"), busy.kinds()) == ("vfio-pci", ["foreign use"])
+
+    def test_only_what_has_another_driver_is_bound_again(self, host: Machine) -> None:
+        """A guest that still uses the claim's other device does not keep it from that."""
+        made = host.claim("--device", "gpu0", "--device", "gpu1")
+        claimed = host.tree()
+        host.reboot()
+        host.change(lambda tree: tree.put(BOOT_ID, claimed.files[BOOT_ID]))
+        assert host("bind gpu1 --yes").code == 4  # it is claimed
+        host.sql("UPDATE claim SET boot_id = ?", claimed.files[BOOT_ID])
+        assert host.kinds() == ["driver", "driver"]
+        host.remedied()
+        host.change(guest(4711, "web1", "/dev/vfio/27"))
+        assert host.differences() == []
+        self.give(host, GPU0, "nvidia")
+        assert host.kinds() == ["driver"]
+        host.remedied()
+        assert (host.driver(GPU0), host.driver(GPU1)) == ("vfio-pci", "vfio-pci")
+        assert host.state(made) == "held"
+
+    @pytest.mark.parametrize(
+        ("gpu", "audio", "kinds"),
+        [("gpu0", "0000:05:00.1", {"driver"}), ("gpu1", "0000:0b:00.1", {"driver", "group not viable"})],
+    )
+    def test_a_companion_on_another_driver(
+        self, run: Run, fast_folder: Path, gpu: str, audio: str, kinds: set[str]
+    ) -> None:
+        host = Machine(run, fast_folder, "workstation")
+        made = host.claim("--device", gpu)
+        self.give(host, audio, "snd_hda_intel")
+        assert set(host.kinds()) == kinds
+        fixed = host("reconcile --fix --yes")
+        assert (fixed.code, fixed.document["failed"]) == (0, []), fixed
+        assert host.driver(audio) == "vfio-pci"
+        assert {each["undo"] for each in host(f"claim show {made}").document["devices"]} == {"unbind"}
+        assert host(f"claim release {made} --yes").code == 0
+        assert host.driver(audio) == "snd_hda_intel"
+
+    def test_with_another_device_gone_is_not_fixed(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0", "--device", "gpu1")
+        host.change(lambda tree: tree.remove(f"/sys/bus/pci/devices/{GPU1}"))
+        self.give(host, GPU0, "nvidia")
+        assert {(each["kind"], each["fix"]) for each in host.differences()} == {("driver", ""), ("device gone", "")}
+        assert host("reconcile --fix --yes").document["fixed"] == []
+        assert host(f"claim release {made} --yes").code == 0
+
+    def give(self, host: Machine, address: str, driver: str) -> None:
+        """Give a function to another driver by hand."""
+        session = Session.simulated(str(host.file), host.ledger)
+        home = f"/sys/bus/pci/devices/{address}"
+        session.kernel.write(f"{home}/driver/unbind", address)
+        session.kernel.write(f"{home}/driver_override", driver)
+        session.kernel.write("/sys/bus/pci/drivers_probe", address)
+        assert host.driver(address) == driver
 
     def test_vgpu_gone(self, run: Run, fast_folder: Path) -> None:
         host = Machine(run, fast_folder, "a2")
@@ -160,7 +250,7 @@ class TestDevices:
         assert [each for each in host.kinds() if each != "foreign use"] == []
         host.file.write_text(before, encoding="utf-8")
         (found,) = [each for each in host.differences() if each["claim"]]
-        assert (found["kind"], found["claim"]) == ("vGPU gone", made)
+        assert (found["kind"], found["claim"], found["fix"]) == ("vGPU gone", made, "restore")
         assert host(found["remedy"] + " --yes").code == 0
         assert [each for each in host.differences() if each["claim"]] == []
 
@@ -325,6 +415,115 @@ class TestReboot:
         assert (failed["claim"], host.state(made)) == (made, "held")
         assert host.kinds() == ["rebooted"]
         host.remedied()
+
+
+class TestLostVgpus:
+    """vGPUs that claims had, and that a reboot lost."""
+
+    @pytest.fixture
+    def a2(self, run: Run, fast_folder: Path) -> Machine:
+        return Machine(run, fast_folder, "a2")
+
+    @pytest.mark.parametrize(("name", "kind"), [("a2", "A2-4C"), ("l40s", "L40S-12Q")])
+    def test_are_created_again_as_they_were(self, run: Run, fast_folder: Path, name: str, kind: str) -> None:
+        host = Machine(run, fast_folder, name)
+        at_boot = host.vgpus()
+        made = host.claim("--vgpu", f"{kind}=2")
+        before = host.vgpus()
+        host.reboot()
+        assert host.vgpus() == at_boot
+        found = host.differences()
+        assert [(each["kind"], each["fix"]) for each in found] == [
+            ("vGPU gone", "restore"),
+            ("vGPU gone", "restore"),
+            ("rebooted", "restore"),
+        ]
+        fixed = host("reconcile --fix --yes")
+        assert (fixed.code, fixed.document["failed"], len(fixed.document["fixed"])) == (0, [], 3)
+        assert host.vgpus() == before
+        document = host(f"claim show {made}").document
+        assert (document["state"], document["boot_id"]) == ("held", host.tree().files[BOOT_ID])
+        assert "restored after a reboot" in [event["why"] for event in document["events"]]
+        assert {each["undo"] for each in document["devices"]} == {"remove"}
+        assert host("history").document["entries"][0]["made_for"] == f"claim {made}"
+        assert host(f"claim release {made} --yes").code == 0
+        assert host.vgpus() == at_boot
+
+    def test_that_the_claim_did_not_create_stay_when_it_is_released(self, a2: Machine) -> None:
+        at_boot = a2.vgpus()
+        (name,) = (each["id"] for each in a2("vgpu create A2-4C").document["report"]["vgpus"])
+        made = a2.claim("--device", name)
+        before = a2.vgpus()
+        a2.reboot()
+        assert a2.vgpus() == at_boot
+        a2.remedied()
+        assert a2.vgpus() == before
+        assert a2(f"claim release {made} --yes").code == 0
+        assert a2.vgpus() == before
+
+    def test_are_created_with_their_parameters(self, a2: Machine) -> None:
+        done = a2("vgpu create A2-4C --param frame_rate_limiter=0")
+        assert done.code == 0, done
+        (name,) = (each["id"] for each in done.document["report"]["vgpus"])
+        a2.claim("--device", name)
+        a2.reboot()
+        assert a2("reconcile --fix --yes").code == 0
+        file = f"/sys/bus/mdev/devices/{name}/nvidia/vgpu_params"
+        assert "frame_rate_limiter=0" in a2.tree().text(a2.tree().resolve(file))
+
+    def unrestored(self, host: Machine, made: str) -> str:
+        """Check that the claim is marked, and not restored; return why."""
+        lost, marked = host.differences()
+        assert [(each["kind"], each["fix"]) for each in (lost, marked)] == [("vGPU gone", ""), ("rebooted", "")]
+        before = host(f"claim show {made}").document
+        assert host("reconcile --fix --yes").document["fixed"] == []
+        assert host(f"claim show {made}").document == before
+        assert before["boot_id"] != host.tree().files[BOOT_ID]
+        assert host(lost["remedy"] + " --yes").code == 0
+        assert host.differences() == []
+        return str(lost["words"])
+
+    def test_whose_parent_is_another_device(self, a2: Machine) -> None:
+        made = a2.claim("--vgpu", "A2-4C")
+        (parent,) = (each["address"] for each in a2(f"claim show {made}").document["devices"])
+        a2.reboot()
+        a2.change(lambda tree: another_device(tree, parent))
+        assert f"another device is at {parent}" in self.unrestored(a2, made)
+
+    def test_whose_parent_is_gone(self, a2: Machine) -> None:
+        made = a2.claim("--vgpu", "A2-4C")
+        (parent,) = (each["address"] for each in a2(f"claim show {made}").document["devices"])
+        a2.reboot()
+        a2.change(lambda tree: tree.remove(f"/sys/bus/pci/devices/{parent}"))
+        assert f"{parent}, on which it was, is gone" in self.unrestored(a2, made)
+
+    def test_whose_room_is_taken(self, a2: Machine) -> None:
+        made = a2.claim("--vgpu", "A2-4C")
+        (parent,) = (each["address"] for each in a2(f"claim show {made}").document["devices"])
+        a2.reboot()
+        assert a2(f"vgpu create A2-4C --parent {parent}").code == 0
+        assert f"{parent} offers no nvidia-754 now" in self.unrestored(a2, made)
+
+    def test_that_no_journal_has(self, a2: Machine) -> None:
+        made = a2.claim("--vgpu", "A2-4C")
+        a2.reboot()
+        a2.sql("DELETE FROM journal")
+        assert "the journal does not say how it was created" in self.unrestored(a2, made)
+
+    def test_of_which_the_kernel_refuses_one(self, a2: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What was done is kept, and the rest is told and can be tried again."""
+        made = a2.claim("--vgpu", "A2-4C=2")
+        before = a2.vgpus()
+        a2.reboot()
+        with monkeypatch.context() as patch:
+            patch.setenv("VFIOCTL_FAULTS", "2:EIO")
+            answer = a2("reconcile --fix --yes")
+        assert (answer.code, a2.state(made)) == (4, "held")
+        assert {each["claim"] for each in answer.document["failed"]} == {made}
+        assert [(each["kind"], each["fix"]) for each in a2.differences()] == [("vGPU gone", "restore")]
+        a2.remedied()
+        assert a2.vgpus() == before
+        assert a2(f"claim release {made} --yes").code == 0
 
 
 class TestContainers:

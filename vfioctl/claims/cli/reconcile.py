@@ -40,8 +40,9 @@ def reconcile(
 
     Looks at devices and drivers, at who has them open, at libvirt's domains, containers, vGPUs and CDI files. --fix
     releases stale claims whose devices nobody has, ends claims whose process died before it changed anything, and
-    restores claims after a reboot if their devices are the same. Who uses a device without a claim is only shown. Exits
-    with 4 if differences remain.
+    restores claims whose devices are the same: what they had bound is bound again, after a reboot or if another driver
+    has it, and vGPUs that are gone are created again as they were. Who uses a device without a claim is only shown.
+    Exits with 4 if differences remain.
     """
     session = opened(ctx)
     api = ClaimsApi(session).reconciling
@@ -90,13 +91,12 @@ def _difference(each: "Difference") -> dict[str, object]:
     return asdict(each) | {"remedy": on_this_host(each.remedy)}
 
 
-def _tell(found: "Reconciled", fixed: "Iterable[Fixed]") -> None:
+def _tell(found: "Reconciled", fixed: "Sequence[Fixed]") -> None:
+    for line in dict.fromkeys(f"{e.difference.claim}: {e.error.message}" for e in fixed if e.error):
+        say(f"vfioctl: claim {line}")
     for each in fixed:
-        difference = each.difference
-        if each.error:
-            say(f"vfioctl: claim {difference.claim}: {each.error.message}")
-        else:
-            emit(f"fixed: claim {difference.claim} of {difference.owner}: {difference.words}")
+        if not each.error:
+            emit(f"fixed: claim {each.difference.claim} of {each.difference.owner}: {each.difference.words}")
     for page in _pages(found.differences):
         draw(page)
     for why in found.unknown:

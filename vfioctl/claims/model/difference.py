@@ -77,6 +77,15 @@ class SeenFunction(NamedTuple):
     """The PF of a VF."""
 
 
+class LostVgpu(NamedTuple):
+    """A vGPU of a claim that does not exist."""
+
+    words: str = ""
+    """What it was, as the journal has it: its type and its parent."""
+    why_not: str = ""
+    """Why it cannot be created again as it was; empty if it can."""
+
+
 class SeenCdi(NamedTuple):
     """A device in one of vfioctl's CDI files."""
 
@@ -101,6 +110,8 @@ class Seen:
     """The mediated devices that exist, each with its parent."""
     nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The VFIO device files of each device."""
+    lost: Mapping[str, LostVgpu] = field(default_factory=dict)
+    """The vGPUs of claims that do not exist, by UUID or address."""
     definitions: frozenset[str] = frozenset()
     """The mediated devices that are defined and do not exist."""
     uses: tuple[Use, ...] = ()

@@ -16,7 +16,7 @@ _INDENT = 4
 _FIXES = {
     Fix.RELEASE: "releases the claim",
     Fix.END: "ends the claim, which has changed nothing",
-    Fix.RESTORE: "binds again what the claim had bound, and keeps it",
+    Fix.RESTORE: "binds or creates again what the claim had, and keeps it",
 }
 
 

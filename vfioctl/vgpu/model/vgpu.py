@@ -207,6 +207,18 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """How a vGPU was created, as the journal has it."""
+
+    parent: str
+    type: str
+    """The type's id."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    identity: str = ""
+    """The ids and class of its parent, which tell whether it is the same device; empty if that is no PCI function."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """How many more vGPUs of a type fit on a card after a change."""
 

@@ -1,0 +1,48 @@
+"""Finds in the journal how vGPUs were created, so that those which a reboot lost can be created again. Reads only."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vfioctl.errors import BadDocument
+from vfioctl.inventory.model.scope import FUNCTION
+from vfioctl.vgpu.model.intents import CreateVgpuIntent
+from vfioctl.vgpu.model.kinds import creates, place_and_type
+from vfioctl.vgpu.model.vgpu import Made
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Plan
+    from vfioctl.session import Session
+
+_CREATIONS = "SELECT plan FROM journal WHERE state = 'done' AND instr(plan, 'vgpu create') ORDER BY id DESC"
+
+
+def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
+    """Return how vGPUs were created last, by id; without those that the journal does not have. Raises StoreDamaged."""
+    left, found = set(names), dict[str, Made]()
+
+    def ask(db: sqlite3.Connection) -> list[str]:
+        return [text for (text,) in db.execute(_CREATIONS) if any(name in text for name in left)]
+
+    none: list[str] = []
+    for text in session.store.read(ask, none) if left else none:
+        if any(name in text for name in left):
+            with suppress(BadDocument):  # of an earlier release
+                made = _made_by(session.registry.read_plan(text))
+                found |= {name: made[name] for name in left.intersection(made)}
+                left -= made.keys()
+    return found
+
+
+def _made_by(plan: Plan) -> Mapping[str, Made]:
+    identities = {fact.subject: str(fact.values.get("identity", "")) for fact in plan.facts_of(FUNCTION)}
+    parameters = plan.intent.parameters if isinstance(plan.intent, CreateVgpuIntent) else ()
+    found = {}
+    for change in plan.changes:
+        if creates(change):
+            parent, kind = place_and_type(change)
+            found[change.subject] = Made(parent, kind, parameters, identities.get(parent, ""))
+    return found
