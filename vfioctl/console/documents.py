@@ -7,7 +7,7 @@ its fields anew each time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from json.encoder import encode_basestring as _string
 from operator import attrgetter
@@ -26,8 +26,8 @@ def _text(value: object) -> str:
     return _WRITERS[type(value)](value)
 
 
-def _sequence(values: Iterable[object]) -> str:
-    return f"[{','.join([_WRITERS[type(value)](value) for value in values])}]"
+def _sequence(values: Sequence[object]) -> str:
+    return f"[{','.join([_WRITERS[type(value)](value) for value in values])}]" if values else "[]"
 
 
 def _mapping(values: dict[object, object]) -> str:

@@ -93,14 +93,16 @@ def _group(
     number: int, kind: str | None, members: list[Function], unread: list[PciAddress], nodes: frozenset[str]
 ) -> Group:
     blockers = tuple(
-        Blocker(address=member.address, driver=member.driver)
-        for member in members
-        if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not is_vfio_driver(member.driver)
+        [  # lists: a host has thousands of groups, and a generator takes longer
+            Blocker(address=member.address, driver=member.driver)
+            for member in members
+            if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not is_vfio_driver(member.driver)
+        ]
     )
     return Group(
         id=number,
         type=kind,
-        members=tuple(member.address for member in members),
+        members=tuple([member.address for member in members]),
         unread=tuple(unread),
         viable=None if unread and not blockers else not blockers,
         blockers=blockers,
