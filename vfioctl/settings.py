@@ -19,6 +19,7 @@ _WORDS = {
     "extra_forbidden": "is not known",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
     "string_type": "must be a text",
     "tuple_type": "must be a list",
     "mapping_type": "must be a table",

@@ -46,6 +46,8 @@ class Claimed(NamedTuple):
     outcome: Outcome | None = None
     choosing: Choosing | None = None
     """Has why these devices were chosen; None for a claim that was there already."""
+    problem: str = ""
+    """Why the CDI files could not be written again, if the configuration asks for that."""
 
 
 class ClaimsApi:
@@ -148,7 +150,7 @@ class ClaimsApi:
                 return Claimed(known)
             claim, choosing, is_new = self._reserve(request, text, key)
             if is_new:
-                return self._bring(claim, choosing, progress, confirm)._replace(choosing=choosing)
+                return self._followed(self._bring(claim, choosing, progress, confirm)._replace(choosing=choosing))
             # another process was faster with the same key, and makes it
 
     def _reserve(
@@ -196,7 +198,8 @@ class ClaimsApi:
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False)
         claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
-        return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted"))
+        held = self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted")
+        return self._followed(Claimed(held))
 
     # -- afterwards --------------------------------------------------------------------------------
 
@@ -225,7 +228,7 @@ class ClaimsApi:
         session = self._acting_for(claim)
         plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
         if plan is None or plan.nothing_to_do:
-            return Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session)))
+            return self._followed(Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session))))
         if confirm:
             confirm(plan)
         self.ledger.move(claim.id, ClaimState.RELEASING, moment_of(self._session))
@@ -235,7 +238,7 @@ class ClaimsApi:
             held = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD
             self._settle(claim, ClaimState.RELEASING, held, str(error))
             raise
-        return Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome)
+        return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
@@ -261,6 +264,15 @@ class ClaimsApi:
         from vfioctl.claims.reconciling import Reconciling
 
         return Reconciling(self._session, self)
+
+    def _followed(self, made: Claimed) -> Claimed:
+        """Let the CDI files follow the claims, if the configuration says so. The claim is what it is if that fails."""
+        try:
+            if self._session.settings("claims").renew_cdi:
+                self.containers.cdi.renew(create=True)
+        except VfioctlError as error:
+            return made._replace(problem=f"the CDI files were not written again: {error.message}")
+        return made
 
     # -- common ------------------------------------------------------------------------------------
 

@@ -176,8 +176,4 @@ def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence
 
 def _cdi(seen: Seen) -> Iterator[Difference]:
     for each in seen.cdi:
-        nodes = seen.nodes.get(each.device, frozenset())
-        if each.node not in nodes:
-            now = " or ".join(sorted(nodes)) or "none"
-            words = f"{each.path} says that its node is {each.node}, and it is {now}"
-            yield Difference(DifferenceKind.CDI, words, each.command, device=each.device)
+        yield Difference(DifferenceKind.CDI, each.words, each.command, device=each.device, fix=Fix.RENEW)

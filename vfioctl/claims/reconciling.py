@@ -5,7 +5,7 @@ May not write to the host by itself: a fix is a release, an end or a journaled p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +17,6 @@ from vfioctl.claims.model.difference import (
     LostVgpu,
     Reconciled,
     Seen,
-    SeenCdi,
     SeenFunction,
     Use,
 )
@@ -61,12 +60,19 @@ class Reconciling:
         return Reconciled(compare(claims, seen), seen.unknown)
 
     def fix(self, differences: Sequence[Difference], *, progress: Progress | None = None) -> tuple[Fixed, ...]:
-        """Fix what is safe to fix, each once, and say what could not be."""
-        done: dict[tuple[str, Fix], VfioctlError | None] = {}  # a restored claim has none of its differences left
-        for each in differences:
-            if each.fix is not Fix.NOTHING and (each.claim, each.fix) not in done:
+        """Fix what is safe to fix, each once, and say what could not be. CDI files are written after claims changed."""
+        fixed = self._fixed([each for each in differences if each.fix is not Fix.RENEW], progress)
+        changed = any(each.error is None for each in fixed)
+        files = self.compare().differences if changed else differences
+        return (*fixed, *self._fixed([each for each in files if each.fix is Fix.RENEW], progress))
+
+    def _fixed(self, differences: Iterable[Difference], progress: Progress | None) -> tuple[Fixed, ...]:
+        done: dict[tuple[str, Fix], VfioctlError | None] = {}  # fixing one fixes the others of the same claim
+        wanted = [each for each in differences if each.fix is not Fix.NOTHING]
+        for each in wanted:
+            if (each.claim, each.fix) not in done:
                 done[each.claim, each.fix] = self._error_of(each, progress)
-        return tuple(Fixed(each, done[each.claim, each.fix]) for each in differences if each.fix is not Fix.NOTHING)
+        return tuple(Fixed(each, done[each.claim, each.fix]) for each in wanted)
 
     def restore(self, name: str, *, progress: Progress | None = None) -> Claim:
         """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot.
@@ -90,6 +96,8 @@ class Reconciling:
         try:
             if difference.fix is Fix.RESTORE:
                 self.restore(difference.claim, progress=progress)
+            elif difference.fix is Fix.RENEW:
+                self._claims.containers.cdi.renew(progress=progress)
             else:  # the release of a claim whose process died before any change ends it
                 self._claims.release(difference.claim, progress=progress)
         except VfioctlError as error:
@@ -137,11 +145,10 @@ class _Look:
                 for f in inventory.functions
             },
             mdevs={vgpu.id: vgpu.parent for vgpu in self._mdevs},
-            nodes=self._nodes,
             lost={name: LostVgpu(self._lost.words(name), self._lost.why_not(name)) for name in self._lost.names},
             definitions=frozenset(vgpu.id for vgpu in self._vgpus if vgpu.state == "defined"),
             uses=uses,
-            cdi=tuple(self._cdi()),
+            cdi=tuple(self._api.containers.cdi.differing(inventory, self._mdevs)),
             stale=self._stale(moment.now, uses),
             changing=frozenset(claim.id for claim in self._claims if self._api.ledger.is_changing(claim.id)),
             unknown=tuple(dict.fromkeys(self._unknown)),
@@ -204,7 +211,7 @@ class _Look:
                     owner = _owner(f"pod/{container.pod}") if container.pod else "user/root"
                     yield Use(device, f"container {container.id[:64]}", "", owner)
 
-    # -- stale claims, CDI -------------------------------------------------------------------------
+    # -- stale claims -------------------------------------------------------------------------
 
     def _stale(self, now: str, uses: Sequence[Use]) -> Stale:
         """Return the stale claims: libvirt and the container runtimes know more than a listing."""
@@ -221,25 +228,6 @@ class _Look:
             elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
                 found.setdefault(claim.id, (DifferenceKind.OWNER_GONE, f"no container {name} exists"))
         return found
-
-    def _cdi(self) -> Iterator[SeenCdi]:
-        from vfioctl.claims.model.cdi import KIND, subject_called
-
-        claimed = {each.subject for claim in self._claims for each in claim.devices}
-        for file in self._api.containers.cdi.files():
-            if not file.ours:
-                continue
-            devices = {str(subject_called(name)): nodes for name, nodes in file.devices.items()}
-            unclaimed = any(self._nodes.get(device) for device in devices if device not in claimed)
-            cdev = any("/devices/" in node for nodes in devices.values() for node in nodes)
-            options = (
-                " --all" if unclaimed else "",
-                f" --kind {file.kind}" if file.kind != KIND else "",
-                " --node cdev" if cdev else "",
-            )
-            for device, nodes in devices.items():
-                for node in nodes[:1]:
-                    yield SeenCdi(file.path, device, node, f"vfioctl cdi generate{''.join(options)}")
 
 
 def _has_open(holder: Holder) -> bool:

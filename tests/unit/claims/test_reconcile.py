@@ -675,6 +675,12 @@ class TestLibvirt:
         assert answer.document["differences"] == []
 
 
+def named_in(host: Machine, file: str = "vfioctl.json") -> set[str]:
+    """Return the names in a CDI file of vfioctl; none if there is no file."""
+    text = host.tree().files.get(f"/var/run/cdi/{file}", '{"devices": []}')
+    return {each["name"] for each in json.loads(text)["devices"]}
+
+
 class TestCdi:
     def test_a_node_that_has_changed(self, host: Machine) -> None:
         made = host.claim("--device", "gpu0")
@@ -687,7 +693,153 @@ class TestCdi:
             GPU0,
             "vfioctl cdi generate",
         )
+        assert found["fix"] == "renew"
         host.remedied()
+
+    def told(self, host: Machine) -> list[tuple[str, str, str]]:
+        """Return the device, what is wrong with it, and the remedy, of each difference of a file."""
+        return [
+            (each["device"], each["words"].partition(".json ")[2], each["remedy"].partition(" --simulate")[0])
+            for each in host.differences()
+            if (each["kind"], each["claim"], each["fix"]) == ("CDI file", "", "renew")
+        ]
+
+    def test_a_file_that_lacks_a_claim(self, host: Machine) -> None:
+        host.claim("--device", "gpu0")
+        host("cdi generate")
+        made = host.claim("--device", "gpu1")
+        assert self.told(host) == [(GPU1, f"does not name it, and claim {made} has it", "vfioctl cdi generate")]
+        fixed = host("reconcile --fix --yes")
+        assert (fixed.code, [each["fix"] for each in fixed.document["fixed"]]) == (0, ["renew"])
+        assert named_in(host) == {"0000-1b-00.0", "0000-43-00.0"}
+
+    def test_a_file_with_a_device_that_no_claim_has(self, host: Machine) -> None:
+        host("bind gpu0 --yes")
+        made = host.claim("--device", "gpu0")
+        host("cdi generate")
+        host(f"claim release {made} --yes")
+        assert host.driver(GPU0) == "vfio-pci"
+        assert self.told(host) == [(GPU0, "names it, and no claim has it", "vfioctl cdi generate")]
+        assert "fixed: CDI file: 0000:1b:00.0: " in host("reconcile --fix --yes", as_json=False).out
+        assert named_in(host) == set()
+
+    @pytest.mark.parametrize("journal", [True, False])
+    def test_a_file_of_all_devices(self, host: Machine, journal: bool) -> None:
+        host("bind gpu0 --yes")
+        host("cdi generate --all --kind example.com/gpu")
+        if not journal:
+            host.sql("DELETE FROM journal")
+        assert host.differences() == []
+        host("bind gpu1 --yes")
+        told = [(GPU1, "does not name it, and it is on VFIO", "vfioctl cdi generate --all --kind example.com/gpu")]
+        assert self.told(host) == told
+        assert host("reconcile --fix --yes").code == 0
+        assert named_in(host, "vfioctl-example.com-gpu.json") == {"0000-1b-00.0", "0000-43-00.0"}
+
+    def test_a_file_of_one_claim(self, host: Machine) -> None:
+        """It has no other claims' devices, as it was asked for."""
+        made = host.claim("--device", "gpu0")
+        host.claim("--device", "gpu1")
+        host(f"cdi generate --claim {made}")
+        assert host.differences() == []
+        host(f"claim release {made} --yes")
+        assert self.told(host) == [
+            (GPU0, "says that its node is /dev/vfio/21, and it is none", f"vfioctl cdi generate --claim {made}")
+        ]
+        host.remedied()
+        assert named_in(host) == set()
+
+    def test_what_a_fix_changes_is_in_the_file(self, host: Machine) -> None:
+        """The file is as the claims are; releasing one of them makes it wrong."""
+        made = host.claim("--device", "gpu0", "--ttl", "1h")
+        host.claim("--device", "gpu1")
+        host("cdi generate")
+        host.sql("UPDATE claim SET expires = ? WHERE id = ?", LONG_AGO, made)
+        assert host.kinds() == ["expired"]
+        fixed = host("reconcile --fix --yes")
+        assert (fixed.code, [each["fix"] for each in fixed.document["fixed"]]) == (0, ["release", "renew"])
+        assert named_in(host) == {"0000-43-00.0"}
+
+    def test_a_file_that_cannot_be_written(self, host: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = host.claim("--device", "gpu0")
+        host("cdi generate")
+        host(f"claim release {made} --yes")
+        monkeypatch.setenv("VFIOCTL_FAULTS", "1:EROFS")
+        answer = host("reconcile --fix --yes")
+        (failed,) = answer.document["failed"]
+        assert (answer.code, failed["fix"], named_in(host)) == (4, "renew", {"0000-1b-00.0"})
+        assert "CDI file: 0000:1b:00.0: " in host("reconcile --fix --yes", as_json=False).err
+
+    def test_files_of_others_are_left_alone(self, host: Machine) -> None:
+        other = {
+            "cdiVersion": "0.5.0",
+            "kind": "vfioctl/vfio",
+            "devices": [{"name": "x", "containerEdits": {"env": ["A=b"]}}],
+        }
+        for path in ("/etc/cdi/vfioctl.json", "/var/run/cdi/other.json"):
+            host.change(lambda tree, path=path: tree.put(path, json.dumps(other)))  # type: ignore[misc]
+        host.claim("--device", "gpu0")
+        assert host.differences() == []
+
+
+class TestCdiThatFollowsClaims:
+    """`renew_cdi = true` in the configuration."""
+
+    @pytest.fixture(autouse=True)
+    def configured(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        file = tmp_path / "config.toml"
+        file.write_text("[claims]\nrenew_cdi = true\n")
+        monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
+        return file
+
+    def test_create_adopt_and_release(self, host: Machine) -> None:
+        first = host.claim("--device", "gpu0")
+        assert named_in(host) == {"0000-1b-00.0"}
+        host.claim("--device", "gpu1")
+        assert named_in(host) == {"0000-1b-00.0", "0000-43-00.0"}
+        host(f"claim release {first} --yes")
+        assert named_in(host) == {"0000-43-00.0"}
+        host("bind gpu2 --yes")
+        assert host("claim adopt --owner vm/old --device gpu2").code == 0
+        assert len(named_in(host)) == 2
+        assert host.differences() == []
+        for each in host("claim list").document["claims"]:
+            host(f"claim release {each['id']} --yes")
+        assert "/var/run/cdi/vfioctl.json" not in host.tree().files
+
+    def test_each_file_stays_what_it_was_written_for(self, host: Machine) -> None:
+        host("bind gpu0 --yes")
+        assert host("cdi generate --all --kind example.com/gpu").code == 0
+        host.claim("--device", "gpu1")
+        assert named_in(host) == {"0000-43-00.0"}
+        assert named_in(host, "vfioctl-example.com-gpu.json") == {"0000-1b-00.0", "0000-43-00.0"}
+
+    def test_a_failure_is_a_warning(self, host: Machine) -> None:
+        foreign = {
+            "cdiVersion": "0.5.0",
+            "kind": "vfioctl/vfio",
+            "devices": [{"name": "0000-1b-00.0", "containerEdits": {"env": ["A=b"]}}],
+        }
+        host.change(lambda tree: tree.put("/etc/cdi/mine.json", json.dumps(foreign)))
+        answer = host("claim create --owner vm/web1 --device gpu0 --yes")
+        assert (answer.code, answer.document["state"]) == (0, "held")
+        problem = (
+            "the CDI files were not written again: vfioctl/vfio=0000-1b-00.0 is defined by /etc/cdi/mine.json already"
+        )
+        assert f"vfioctl: claim {answer.document['id']}: {problem}\n" in answer.err
+        assert "/var/run/cdi/vfioctl.json" not in host.tree().files
+
+    def test_a_damaged_configuration_stops_no_release(self, host: Machine, configured: Path) -> None:
+        made = host.claim("--device", "gpu0")
+        configured.write_text("[claims]\nrenew_cdi = 1\n")
+        answer = host(f"claim release {made} --yes")
+        assert (answer.code, host.driver(GPU0)) == (0, "nvidia")
+        assert f"{configured}:2: claims.renew_cdi must be true or false" in answer.err
+
+    def test_without_the_setting_nothing_is_written(self, host: Machine, configured: Path) -> None:
+        configured.write_text("")
+        host.claim("--device", "gpu0")
+        assert named_in(host) == set()
 
 
 def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:

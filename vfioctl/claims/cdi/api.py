@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,18 @@ from vfioctl.errors import Foreign
 from vfioctl.kernel.places import CDI_ETC, CDI_RUN
 
 if TYPE_CHECKING:
+    from vfioctl.claims.cdi.choose import Passthrough
     from vfioctl.claims.cdi.files import CdiFileFound
     from vfioctl.claims.containers import Claims
     from vfioctl.claims.model.cdi import CdiDevice
     from vfioctl.claims.model.cdi_intent import CdiIntent
     from vfioctl.claims.model.claim import Claim
-    from vfioctl.core.change import Plan
+    from vfioctl.claims.model.difference import SeenCdi
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Outcome, Plan
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
+    from vfioctl.vgpu.model.vgpu import Vgpu
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,42 @@ class CdiApi:
         none: tuple[Claim, ...] = ()
         found, problem = self._session.from_ledger(self._claims.claims, none)
         return {device_name(each.subject): claim.id for claim in found for each in claim.devices}, problem
+
+    # -- keeping them as they should be ------------------------------------------------------------
+
+    def differing(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[SeenCdi]:
+        """Yield what differs between vfioctl's files, and the claims and these devices, which were just read."""
+        from vfioctl.claims.cdi.choose import passthrough
+        from vfioctl.claims.cdi.renewing import differing, node_of
+
+        for file in self._own():
+            intent = self._intent(file, partial(passthrough, inventory, mdevs, node_of(file)))
+            yield from differing(file, intent, self._claims, passthrough(inventory, mdevs, intent.node))
+
+    def renew(self, *, create: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
+        """Write vfioctl's files again, each for what it was written for last, where that changes it.
+
+        `create`: also the file of claimed devices, if there is none. Raises what `plan` and `Session.apply` raise.
+        """
+        from vfioctl.claims.cdi.passthrough import read_passthrough
+        from vfioctl.claims.cdi.renewing import node_of
+        from vfioctl.claims.model.cdi import KIND
+        from vfioctl.claims.model.cdi_intent import CdiIntent
+
+        intents = [self._intent(file, partial(read_passthrough, self._session, node_of(file))) for file in self._own()]
+        if create and KIND not in {intent.kind for intent in intents}:
+            intents.append(CdiIntent())
+        plans = (self.plan(intent) for intent in intents)
+        return tuple(self._session.apply(plan, progress=progress) for plan in plans if not plan.nothing_to_do)
+
+    def _own(self) -> list[CdiFileFound]:
+        return [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
+
+    def _intent(self, file: CdiFileFound, found: Callable[[], Passthrough]) -> CdiIntent:
+        from vfioctl.claims.cdi.renewing import inferred, written_for
+
+        held = {each.subject for claim in self._claims.claims() for each in claim.devices}
+        return written_for(self._session, file.kind) or inferred(file, held, found())
 
     # -- writing -----------------------------------------------------------------------------------
 

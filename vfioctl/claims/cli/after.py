@@ -6,7 +6,7 @@ import typer
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.cli.options import Devices, OwnerName
-from vfioctl.claims.cli.telling import ClaimId, suggest_claims, tell, tell_all
+from vfioctl.claims.cli.telling import ClaimId, suggest_claims, tell, tell_all, tell_problem
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
@@ -64,15 +64,15 @@ def release(
     for name in names or api.stale(api.claims()):
         try:
             with reporting(), Board() as board:
-                released.append(
-                    api.release(
-                        name,
-                        wait=seconds_in(wait),
-                        waiting=board.show,
-                        progress=progress_lines(session),
-                        confirm=None if yes else lambda plan: confirm(session, plan),
-                    ).claim
+                made = api.release(
+                    name,
+                    wait=seconds_in(wait),
+                    waiting=board.show,
+                    progress=progress_lines(session),
+                    confirm=None if yes else lambda plan: confirm(session, plan),
                 )
+            released.append(made.claim)
+            tell_problem(made)
         except VfioctlError as error:
             if not stale:
                 raise

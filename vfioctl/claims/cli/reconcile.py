@@ -41,8 +41,8 @@ def reconcile(
     Looks at devices and drivers, at who has them open, at libvirt's domains, containers, vGPUs and CDI files. --fix
     releases stale claims whose devices nobody has, ends claims whose process died before it changed anything, and
     restores claims whose devices are the same: what they had bound is bound again, after a reboot or if another driver
-    has it, and vGPUs that are gone are created again as they were. Who uses a device without a claim is only shown.
-    Exits with 4 if differences remain.
+    has it, and vGPUs that are gone are created again as they were. vfioctl's CDI files are written again. Who uses a
+    device without a claim is only shown. Exits with 4 if differences remain.
     """
     session = opened(ctx)
     api = ClaimsApi(session).reconciling
@@ -91,12 +91,16 @@ def _difference(each: "Difference") -> dict[str, object]:
     return asdict(each) | {"remedy": on_this_host(each.remedy)}
 
 
+def _whose(each: "Difference") -> str:
+    return f"claim {each.claim} of {each.owner}" if each.claim else f"{each.kind}: {each.device}"
+
+
 def _tell(found: "Reconciled", fixed: "Sequence[Fixed]") -> None:
-    for line in dict.fromkeys(f"{e.difference.claim}: {e.error.message}" for e in fixed if e.error):
-        say(f"vfioctl: claim {line}")
+    for line in dict.fromkeys(f"{_whose(e.difference)}: {e.error.message}" for e in fixed if e.error):
+        say(f"vfioctl: {line}")
     for each in fixed:
         if not each.error:
-            emit(f"fixed: claim {each.difference.claim} of {each.difference.owner}: {each.difference.words}")
+            emit(f"fixed: {_whose(each.difference)}: {each.difference.words}")
     for page in _pages(found.differences):
         draw(page)
     for why in found.unknown:

@@ -6,7 +6,7 @@ import typer
 
 from vfioctl.claims.api import Claimed, ClaimsApi
 from vfioctl.console.options import completion
-from vfioctl.console.output import draw, emit, emit_json, width
+from vfioctl.console.output import draw, emit, emit_json, say, width
 from vfioctl.session import Session
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ ClaimId = Annotated[
 
 def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False) -> None:
     """Write a claim and what a guest needs of it."""
+    tell_problem(made)
     nodes = api.nodes(made.claim)
     placed = made.choosing if explain else None
     if as_json:
@@ -45,6 +46,12 @@ def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False)
         from vfioctl.claims.render.placement import placement_page
 
         draw(placement_page(placed.placement, placed.inventory, width=width()))
+
+
+def tell_problem(made: Claimed) -> None:
+    """Write why the CDI files do not follow the claim, if they should and do not."""
+    if made.problem:
+        say(f"vfioctl: claim {made.claim.id}: {made.problem}")
 
 
 def tell_all(claims: "list[Claim]", *, as_json: bool) -> None:

@@ -38,6 +38,8 @@ class Fix(StrEnum):
     RELEASE = "release"
     END = "end"
     RESTORE = "restore"
+    RENEW = "renew"
+    """Write vfioctl's CDI files again."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,11 @@ class LostVgpu(NamedTuple):
 
 
 class SeenCdi(NamedTuple):
-    """A device in one of vfioctl's CDI files."""
+    """A device that one of vfioctl's CDI files does not name as it should."""
 
     path: str
     device: str
-    node: str
+    words: str
     command: str
     """The command that writes the file again."""
 
@@ -108,8 +110,6 @@ class Seen:
     functions: Mapping[str, SeenFunction]
     mdevs: Mapping[str, str]
     """The mediated devices that exist, each with its parent."""
-    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The VFIO device files of each device."""
     lost: Mapping[str, LostVgpu] = field(default_factory=dict)
     """The vGPUs of claims that do not exist, by UUID or address."""
     definitions: frozenset[str] = frozenset()

@@ -72,3 +72,6 @@ class ClaimSettings(Value):
     partitions: tuple[tuple[PciAddress, ...], ...] = Field(
         default=(), description="the partitions of the fabric manager; a claim has one of them, whole"
     )
+    renew_cdi: Annotated[bool, Field(strict=True)] = Field(
+        default=False, description="write vfioctl's CDI files again whenever a claim is made or released"
+    )

@@ -16,6 +16,7 @@ _INDENT = 4
 _FIXES = {
     Fix.RELEASE: "releases the claim",
     Fix.END: "ends the claim, which has changed nothing",
+    Fix.RENEW: "writes vfioctl's CDI files again",
     Fix.RESTORE: "binds or creates again what the claim had, and keeps it",
 }
 
