@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
-from vfioctl.vgpu.ledger import recorded, recorded_if_possible
+from vfioctl.vgpu.ledger import recorded, recorded_if_possible, refuse_reserved_vfs
 from vfioctl.vgpu.model.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -66,15 +66,12 @@ class VgpuApi:
 
     def parent_called(self, word: str) -> str:
         """The address for a selector such as `gpu0`; any other word unchanged. Reads the inventory only if needed."""
-        if word.startswith("gpu") and word[3:].isdecimal():
-            (word,) = self._devices.find([word])
-        return word
+        return self._devices.find([word])[0] if word.startswith("gpu") and word[3:].isdecimal() else word
 
     def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
         """The holders of functions, with the rest of their cards and groups, and of mediated devices.
 
-        A mediated device is given by its UUID, or a unique prefix of it. Raises UnknownDevice, BadSpec, and what
-        `InventoryApi.find` raises.
+        A mediated device is given by its UUID, or a unique prefix of it. Raises what `find` raises, and BadSpec.
         """
         from vfioctl.vgpu.holding import holders
 
@@ -130,6 +127,12 @@ class VgpuApi:
             raise BadSpec(f"{type_name} is created on a VF, which is known by its address", hint="leave out --uuid")
         return plan
 
+    def why_none(self, type_name: str, *, numa: int | None = None) -> Mapping[str, str]:
+        """Why no vGPU of a type can be created on each card, by its id; empty for a card that has room for one."""
+        from vfioctl.vgpu.placement.placement import why_none
+
+        return {card.id: why_none(card, type_name, numa=numa) for card in self.vgpus().cards}
+
     def create(  # noqa: PLR0913 - one for each thing that can be asked for
         self,
         type_name: str,
@@ -146,7 +149,7 @@ class VgpuApi:
         confirm: Callable[[Plan], None] | None = None,
         elsewhere: Callable[[VfioctlError], None] | None = None,
     ) -> Outcome:
-        """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others; not with `parent`.
+        """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others, if none is named.
 
         `confirm`: called with each plan before it is carried out; may raise to cancel. `elsewhere`: called with the
         NoCapacity error before each retry.
@@ -235,6 +238,7 @@ class VgpuApi:
 
             wanted = total_vfs(self._kernel, address) if count is None else count
             intent = asked(lambda: SetVfsIntent(devices=(address,), vfs=wanted, foreign=foreign, persistent=persistent))
+            refuse_reserved_vfs(self._session, inventory.by_address[address], wanted)
             return self._plan(intent, inventory)
 
         return until_released(make, wait=wait, waiting=waiting)
@@ -242,7 +246,8 @@ class VgpuApi:
     def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
         """The plan that sets profile values of an xe card: pairs such as `vf1/exec_quantum_ms` and its value.
 
-        Raises BadSpec, and what `InventoryApi.find` raises."""
+        Raises BadSpec, and what `InventoryApi.find` raises.
+        """
         inventory = self._devices.inventory()
         (address,) = self._devices.chosen(inventory, [device])
         from vfioctl.vgpu.model.intents import ProfileIntent
