@@ -60,7 +60,7 @@ def claim_page(
     return Stack(
         Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
         fact_grid(_facts(claim, stale), style="bold"),
-        *(line for device in claim.devices for line in _device(device, nodes.get(device.subject, Nodes()))),
+        *(line for device in claim.devices for line in _device(claim, device, nodes.get(device.subject, Nodes()))),
         *([Text("What happened", style="bold"), *map(_event, events)] if events else []),
     )
 
@@ -112,12 +112,14 @@ def _facts(claim: Claim, stale: str) -> Iterator[tuple[str, str]]:
         yield "plans", " ".join(claim.plans)
 
 
-def _device(device: ClaimedDevice, nodes: Nodes) -> Iterator[RenderableType]:
+def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[RenderableType]:
     what = f"{device.mdev} on {device.address}" if device.mdev else device.address
     files = " or ".join(node for node in nodes if node)
     named = f", to containers {qualified_name(device.subject)}" if files and device.asked else ""
     travels = "" if device.asked else "; it travels with the others"
     yield Text(plain(what), style="bold")
+    if not claim.is_live:
+        return
     yield Padding.indent(Text(f"{files or 'no VFIO device file'}{named}{travels}"), _INDENT)
     yield Padding.indent(Text(f"on release it {_ON_RELEASE[device.undo]}"), _INDENT)
 
