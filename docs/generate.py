@@ -14,6 +14,9 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from vfioctl import errors
+from vfioctl.claims.model import placement
+from vfioctl.claims.model.placement import PlacementDocument
+from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.errors import VfioctlError
@@ -27,16 +30,22 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
-def schema(model: type[Plan | JournalEntry | Holders]) -> str:
+def schema(model: type[Plan | JournalEntry | Holders | CreatePreview | ReleasePreview]) -> str:
     """The schema of what is printed: every field with a default is there too."""
-    _describe(marks, extra="forbid")
+    for module in (marks, placement):
+        _describe(module, extra="forbid")
     model.model_rebuild(force=True)
-    return _text(model.model_json_schema(mode="serialization", by_alias=True))
+    document = model.model_json_schema(mode="serialization", by_alias=True)
+    if intent := document["$defs"].get("Intent"):
+        intent["additionalProperties"] = True  # those of each verb
+    return _text(document)
 
 
-def schema_of_dataclass(kind: type[InventoryDocument | Vgpu | VgpuListDocument | VgpuTypesDocument]) -> str:
+def schema_of_dataclass(
+    kind: type[InventoryDocument | PlacementDocument | Vgpu | VgpuListDocument | VgpuTypesDocument],
+) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups):
+    for module in (marks, functions, groups, placement):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
@@ -88,6 +97,9 @@ def generated() -> dict[Path, str]:
         REFERENCE / "inventory.schema.json": schema_of_dataclass(InventoryDocument),
         REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "plan.schema.json": schema(Plan),
+        REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),
+        REFERENCE / "claim-create-dry-run.schema.json": schema(CreatePreview),
+        REFERENCE / "claim-release-dry-run.schema.json": schema(ReleasePreview),
         REFERENCE / "history-show.schema.json": schema(JournalEntry),
         REFERENCE / "vgpu.schema.json": schema_of_dataclass(Vgpu),
         REFERENCE / "vgpu-list.schema.json": schema_of_dataclass(VgpuListDocument),

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from vfioctl.claims.choosing import Choosing
     from vfioctl.claims.containers import Containers
     from vfioctl.claims.documents import Nodes, Stale
-    from vfioctl.claims.model.placement import Placement
     from vfioctl.claims.model.request import ClaimRequest
+    from vfioctl.claims.previewing import Previewing
     from vfioctl.claims.reconciling import Reconciling
     from vfioctl.claims.rows import Event
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Intent, Outcome, Plan
-    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
@@ -114,20 +113,19 @@ class ClaimsApi:
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""
-        from vfioctl.claims.placing import subjects
+        from vfioctl.claims.devices import subjects
         from vfioctl.inventory.api import InventoryApi
 
         return subjects(InventoryApi(self._session).inventory(nvml=False), words)
 
     # -- creating ----------------------------------------------------------------------------------
 
-    def place(
-        self, request: Callable[[Sequence[Subject]], ClaimRequest], devices: Sequence[str] = ()
-    ) -> tuple[Placement, Inventory]:
-        """Return what a claim would get now, and why, and the devices of the host; see `vfioctl.claims.placing`."""
-        from vfioctl.claims.placing import placement
+    @property
+    def previewing(self) -> Previewing:
+        """Says what would be done."""
+        from vfioctl.claims.previewing import Previewing
 
-        return placement(self._session, request, devices, self.ledger.taken())
+        return Previewing(self._session, self.ledger, self._makers)
 
     def create(
         self,

@@ -6,31 +6,39 @@ taken cannot change before the claim is recorded.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.devices import mediated, uses_of, whole_functions
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.placement import Placement
-from vfioctl.claims.placement.placement import place, place_beside, refused
-from vfioctl.claims.placing import capacity_of
+from vfioctl.claims.model.placement import NewVgpus, Placement, Rejection
+from vfioctl.claims.placement.failures import no_capacity
+from vfioctl.claims.placement.placement import candidates, place, place_beside, refused
+from vfioctl.claims.probe.capacity import read_capacity
 from vfioctl.claims.rows import reservation
+from vfioctl.errors import NoCapacity, UnknownDevice
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE
+from vfioctl.vgpu.model.lookup import why_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
     from vfioctl.claims.ledger import Uses
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.claims.model.taken import Taken
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
-    from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
+
+_CLAIMS = "claims"
+_FREE = "free, with room for one; cards with less to spare go first"
 
 
 class Choosing:
@@ -44,37 +52,86 @@ class Choosing:
         # NVML takes long, and tells no more of the devices than their memory and names
         asked = bool(request.memory_min or request.model)
         self.inventory: Inventory = InventoryApi(session).inventory(nvml=asked)
-        self._free = capacity_of(session, taken, self.inventory, links=request.gpus > 1, cpus=request.cpus > 0)
+        settings, links, cpus = session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
+        found = read_capacity(session.kernel, self.inventory, taken, settings, links=links, cpus=cpus)
+        self._free = replace(found, parents=self._parents())
         self.placement: Placement | None = None
-        self.plan = self._creation(taken) if request.vgpu else None
+        self.plan = self._creation() if request.vgpu else None
 
-    def _creation(self, taken: Taken) -> Plan:
-        request = self._request
-        node = request.numa if isinstance(request.numa, int) else None
-        cards = [self.inventory.by_address[card] for card in refused(request, replace(self._free, taken=taken))]
-        exclude = (*taken.whole, *(parent for card in cards for parent in (card.address, *card.virtfns)))
-        return VgpuApi(self._session).plan_create(request.vgpu, numa=node, count=request.vgpus, exclude=exclude)
+    def _parents(self) -> Mapping[Uuid, str]:
+        """The parents of the host's mediated devices, if the request names such."""
+        if not any(isinstance(device, Uuid) for device in self._request.devices):
+            return {}
+        found = VgpuApi(self._session).vgpus().instances
+        return {Uuid(vgpu.id): vgpu.parent for vgpu in found if vgpu.dialect == MDEV and vgpu.state != "defined"}
+
+    # -- new vGPUs ---------------------------------------------------------------------------------
+
+    def _creation(self) -> Plan:
+        request, cards = self._request, [self.inventory.by_address[card] for card in self._refused]
+        exclude = (*self._free.taken.whole, *(parent for card in cards for parent in (card.address, *card.virtfns)))
+        try:
+            return self._vgpus.plan_create(request.vgpu, numa=self._node, count=request.vgpus, exclude=exclude)
+        except NoCapacity as error:
+            if not self._refused:
+                raise
+            why_none = {PciAddress(card): why for card, why in self._why_none.items() if card in self._gpus}
+            raise no_capacity(error.message, candidates(self._free), {**why_none, **self._refused}) from None
+
+    @property
+    def _vgpus(self) -> VgpuApi:
+        return VgpuApi(self._session)
+
+    @property
+    def _node(self) -> int | None:
+        return self._request.numa if isinstance(self._request.numa, int) else None
+
+    @cached_property
+    def _gpus(self) -> frozenset[str]:
+        return frozenset(gpu.address for gpu in candidates(self._free))
+
+    @cached_property
+    def _refused(self) -> Mapping[PciAddress, str]:
+        return refused(self._request, self._free)
+
+    @cached_property
+    def _why_none(self) -> Mapping[str, str]:
+        """Why no vGPU of the type can be created on each card that offers vGPUs; empty if one can."""
+        cards = self._vgpus.vgpus().cards
+        return {card.id: why_none(card, self._request.vgpu, numa=self._node) for card in cards}
+
+    def explained(self) -> Placement:
+        """Return the placement of the last draft, with the reason for each other GPU and parent of vGPUs."""
+        if self.placement is None:
+            raise AssertionError("nothing was drafted")
+        if self.plan is None:
+            return self.placement
+        return replace(self.placement, others=tuple(self._others(self.placement.vgpus)))
+
+    def _others(self, vgpus: Iterable[NewVgpus]) -> Iterator[Rejection]:
+        parents = {each.parent for each in vgpus}
+        for gpu in candidates(self._free):
+            if parents.isdisjoint((gpu.address, *gpu.virtfns)):
+                why = self._refused.get(gpu.address) or self._why_none.get(gpu.address, "it offers no vGPUs")
+                yield Rejection(gpu.address, gpu.title, why or _FREE, free=not why)
+        for name, why in self._why_none.items():
+            if name not in self._gpus and name not in parents:
+                yield Rejection(name, "", why or _FREE, free=not why)
+
+    # -- the claim ---------------------------------------------------------------------------------
 
     @property
     def binds(self) -> bool:
         """Whether the devices are to be bound to VFIO."""
         return self._request.bind
 
-    def place(self, taken: Taken) -> Placement:
-        """Return what the request gets. Raises ClaimConflict, NoCapacity, UnknownDevice."""
-        _refuse_taken(self._request.devices, taken)
-        if self._as_they_are:
-            return Placement(self._request.devices, (), (), (), ())
-        capacity = replace(self._free, taken=taken)
-        if self.plan is None:
-            return place(self._request, capacity)
-        above = dict.fromkeys(each.address for each in _created(self.plan))
-        functions = (function.address for function in self.inventory.functions if function.address in above)
-        return place_beside(tuple(functions), self._request, capacity)
-
     def draft(self, taken: Taken, expires: str | None) -> tuple[Claim, Uses]:
-        """Return the claim, not yet with an id, and what it takes. Raises what `place` raises."""
-        placement = self.placement = self.place(taken)
+        """Return the claim, not yet with an id, and what it takes.
+
+        Raises ClaimConflict, NoCapacity, UnknownDevice.
+        """
+        refuse_taken(self._request.devices, (), taken)
+        placement = self.placement = self._place(taken)
         devices = _created(self.plan) if self.plan else self._existing(placement)
         claim = Claim(
             id="",
@@ -88,26 +145,50 @@ class Choosing:
             labels=self._request.labels,
             expires=expires,
         )
-        return claim, uses_of(self.inventory, devices, placement.cpus)
+        uses = uses_of(self.inventory, devices, placement.cpus)
+        refuse_taken(uses.whole, uses.shared, taken)
+        return claim, uses
+
+    def _place(self, taken: Taken) -> Placement:
+        """Return what the request gets."""
+        if self._as_they_are:
+            return Placement(self._request.devices, (), (), (), ())
+        capacity = replace(self._free, taken=taken)
+        if self.plan is None:
+            return place(self._request, capacity)
+        found = place_beside(_new_vgpus(self.plan), self._request, capacity)
+        return replace(found, why=(*self.plan.notes, *found.why))
 
     def _existing(self, placement: Placement) -> tuple[ClaimedDevice, ...]:
-        mdevs = [each for each in placement.devices if isinstance(each, Uuid)]
-        parents = self._parents() if mdevs else {}
-        functions = whole_functions(self.inventory, placement.functions)
-        return (*functions, *mediated({each: parents[each] for each in mdevs}))
-
-    def _parents(self) -> Mapping[Uuid, str]:
-        """The parents of the host's mediated devices."""
-        found = VgpuApi(self._session).vgpus().instances
-        return {Uuid(vgpu.id): vgpu.parent for vgpu in found if vgpu.dialect == MDEV and vgpu.state != "defined"}
+        mdevs = {}
+        for device in placement.devices:
+            if isinstance(device, Uuid):
+                if device not in self._free.parents:
+                    raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
+                mdevs[device] = self._free.parents[device]
+        return (*whole_functions(self.inventory, placement.functions), *mediated(mdevs))
 
 
-def _refuse_taken(devices: Iterable[Subject], taken: Taken) -> None:
-    """Raise ClaimConflict for the first device that another claim has."""
-    for device in devices:
+def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> None:
+    """Raise ClaimConflict for the first device that another claim has, or of which it has a part.
+
+    The tables of the ledger refuse the same. `shared`: devices of which only a part is taken.
+    """
+    for device in (*whole, *shared):
         if device in taken.whole:
             claim, owner = taken.whole[device]
             raise reservation(device, claim, owner, whole=True).conflict({"claim": claim, "owner": owner})
+    for device in whole:
+        if device in taken.shared:
+            claim, owner = taken.shared[device][0]
+            raise reservation(device, claim, owner, whole=False).conflict({"claim": claim, "owner": owner})
+
+
+def _new_vgpus(plan: Plan) -> tuple[NewVgpus, ...]:
+    """Return where a plan creates vGPUs, one for each parent and type."""
+    places = [tuple(change.after.rpartition("/")[::2]) for change in plan.changes_of(MDEV)]
+    places += [(change.subject, change.after) for change in plan.changes_of(VGPU_TYPE)]
+    return tuple(NewVgpus(parent, kind, count) for (parent, kind), count in Counter(places).items())
 
 
 def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:

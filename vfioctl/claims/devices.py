@@ -1,4 +1,4 @@
-"""Finds what a claim of some devices takes: companions, groups, PFs and parents. Pure: may not do input or output."""
+"""Finds the devices that names mean, and what a claim takes of them: companions, groups, PFs and parents. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from vfioctl.claims.ledger import Uses
 from vfioctl.claims.model.claim import ClaimedDevice, Undo
 from vfioctl.claims.rows import CPU
+from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.scope import scope_of
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.kernel.places import UUID
+
+
+def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
+    """Return the devices that names mean: a UUID is that of a mediated device. Raises UnknownDevice, BadAddress."""
+    found: list[Subject] = []
+    for name in names:
+        found += [Uuid(name)] if UUID.fullmatch(name) else InventoryApi.chosen(inventory, [name])
+    return tuple(dict.fromkeys(found))
 
 
 def whole_functions(inventory: Inventory, asked: Sequence[PciAddress]) -> tuple[ClaimedDevice, ...]:

@@ -83,9 +83,9 @@ class ClaimLedger:
         """Return the live claim with this key. Raises ClaimConflict if it was made for another request."""
         return self._store.read(lambda db: _keyed(db, key, request), None)
 
-    def taken(self) -> Taken:
-        """Return what live claims take."""
-        return self._store.read(rows.taken_in, Taken())
+    def taken(self, *, but: str = "") -> Taken:
+        """Return what live claims take. `but`: the id of a claim that does not count."""
+        return self._store.read(lambda db: rows.taken_in(db, but=but), Taken())
 
     def events(self, *, after: int = 0, claim: str | None = None) -> tuple[Event, ...]:
         """Return events in order: those with a higher number than `after`, of one claim or of all."""

@@ -29,8 +29,7 @@ class Makers:
         Raises ClaimConflict, Busy, Unfinished.
         """
         until = time.monotonic() + _PATIENCE
-        while claim := self._ledger.keyed(key, request):
-            claim = self.settled(claim)
+        while claim := self.known(key, request):
             if claim.state is not ClaimState.RESERVED:
                 return claim if claim.is_live else None
             if self.has_died(claim):
@@ -40,6 +39,14 @@ class Makers:
             else:
                 time.sleep(_PAUSE)
         return None
+
+    def known(self, key: str, request: str) -> Claim | None:
+        """Return the live claim with this key as it is now; None if there is none.
+
+        Raises ClaimConflict if it was made for another request, Busy, Unfinished.
+        """
+        claim = self._ledger.keyed(key, request)
+        return self.settled(claim) if claim else None
 
     def settled(self, claim: Claim) -> Claim:
         """Return the claim as it is when no change for it is under way.

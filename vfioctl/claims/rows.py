@@ -163,19 +163,22 @@ def _device_in(document: Any) -> ClaimedDevice:
     )
 
 
-def taken_in(db: sqlite3.Connection) -> Taken:
-    """Return what live claims take. Raises ValueError."""
+def taken_in(db: sqlite3.Connection, *, but: str = "") -> Taken:
+    """Return what live claims take. `but`: the id of a claim that does not count. Raises ValueError."""
     whole: dict[str, tuple[str, Owner]] = {}
     cpus: dict[int, tuple[str, Owner]] = {}
     for resource, claim, owner in db.execute(_WHOLE):
+        if claim == but:
+            continue
         if resource.startswith(CPU):
             cpus[int(resource.removeprefix(CPU))] = claim, Owner(owner)
         else:
             whole[resource] = claim, Owner(owner)
     shared: dict[str, tuple[tuple[str, Owner], ...]] = {}
     for resource, claim, owner in db.execute(_SHARED):
-        shared[resource] = (*shared.get(resource, ()), (claim, Owner(owner)))
-    claims = [claim_in(row) for row in db.execute(LIVE)]
+        if claim != but:
+            shared[resource] = (*shared.get(resource, ()), (claim, Owner(owner)))
+    claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id != but]
     pages: Counter[tuple[int, int]] = Counter()
     owners: Counter[Owner] = Counter()
     labels: Counter[tuple[str, str]] = Counter()

@@ -40,8 +40,11 @@ def planned_page(planned: Plan | Repair, registry: Registry) -> RenderableType:
     return plan_page(planned, registry) if isinstance(planned, Plan) else repair_page(planned, registry)
 
 
-def plan_page(plan: Plan, registry: Registry) -> RenderableType:
-    """Render a plan: the facts it relies on, the steps, the changes, what is verified, how to undo it."""
+def plan_page(plan: Plan, registry: Registry, *, undone_by: Sequence[str] = ()) -> RenderableType:
+    """Render a plan: the facts it relies on, the steps, the changes, what is verified, how to undo it.
+
+    `undone_by`: commands that undo it, if those of its intent do not.
+    """
     if plan.nothing_to_do:
         facts = _indented(_facts(plan.facts, registry))
         return Stack(Text("Nothing to do, it is as asked for already:"), *facts, *note_lines(plan.notes))
@@ -52,7 +55,7 @@ def plan_page(plan: Plan, registry: Registry) -> RenderableType:
         *part("Steps", step_lines(plan.steps, registry)),
         *part("What changes", changes),
         *part("Verified afterwards", _verified(plan, registry, changes=bool(changes))),
-        *part("Undone by", (Whole(plain(on_this_host(line))) for line in plan.intent.undone_by(plan))),
+        *part("Undone by", (Whole(plain(on_this_host(line))) for line in undone_by or plan.intent.undone_by(plan))),
         *note_lines(plan.notes),
     )
 

@@ -127,12 +127,6 @@ class VgpuApi:
             raise BadSpec(f"{type_name} is created on a VF, which is known by its address", hint="leave out --uuid")
         return plan
 
-    def why_none(self, type_name: str, *, numa: int | None = None) -> Mapping[str, str]:
-        """Why no vGPU of a type can be created on each card, by its id; empty for a card that has room for one."""
-        from vfioctl.vgpu.placement.placement import why_none
-
-        return {card.id: why_none(card, type_name, numa=numa) for card in self.vgpus().cards}
-
     def create(  # noqa: PLR0913 - one for each thing that can be asked for
         self,
         type_name: str,

@@ -10,6 +10,7 @@ import pytest
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.claims.model.capacity import Capacity
 from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.model.placement import NewVgpus
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.placement.placement import place, place_beside, refused
@@ -260,10 +261,13 @@ class TestPartitions:
 
 
 def test_cpus_beside_cards_that_others_chose() -> None:
-    found = place_beside([THIRD], asking(vgpu="L40S-12Q", cpus=4), server(NODES))
-    assert (found.devices, found.nodes, len(found.cpus)) == ((THIRD,), (1,), 4)
+    vgpus = NewVgpus(THIRD, "1145", 2)
+    found = place_beside([vgpus], asking(vgpu="L40S-12Q", cpus=4), server(NODES))
+    assert (found.devices, found.vgpus, found.nodes, len(found.cpus)) == ((), (vgpus,), (1,), 4)
     with pytest.raises(NoCapacity, match="have 6 free CPUs"):
-        place_beside([THIRD], asking(vgpu="L40S-12Q", cpus=8), server(NODES))
+        place_beside([vgpus], asking(vgpu="L40S-12Q", cpus=8), server(NODES))
+    elsewhere = place_beside([NewVgpus("mtty", "mtty-2", 1)], asking(vgpu="mtty-2", cpus=4), server(NODES))
+    assert (elsewhere.nodes, len(elsewhere.cpus)) == ((), 4), "a parent of no node: the CPUs of any"
 
 
 def test_cards_for_vgpus_are_refused_by_other_rules() -> None:

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.cli.options import Devices, OwnerName
-from vfioctl.claims.cli.telling import ClaimId, suggest_claims, tell, tell_all, tell_problem
+from vfioctl.claims.cli.options import Devices, DryRun, OwnerName
+from vfioctl.claims.cli.telling import ClaimId, foretell_releases, suggest_claims, tell, tell_all, tell_problem
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
@@ -26,6 +26,7 @@ def add_to(app: typer.Typer) -> None:
 
 _RELEASE = """[bold]Examples[/]
   vfioctl claim release CLAIM --simulate hgx8
+  vfioctl claim release CLAIM --dry-run --simulate hgx8
   vfioctl claim release --stale --simulate hgx8"""
 _RENEW = """[bold]Examples[/]
   vfioctl claim renew CLAIM --ttl 1h --simulate hgx8
@@ -49,6 +50,7 @@ def release(
         bool, typer.Option("--stale", help="Release the claims that are stale, as claim list shows them.")
     ] = False,
     wait: Wait = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
@@ -60,10 +62,15 @@ def release(
         raise BadSpec("which claims to release was not said", hint="name them, or give --stale, not both")
     session = opened(ctx)
     api = ClaimsApi(session)
-    released, failed = [], None
+    released, planned, failed = [], [], None
     for name in names or api.stale(api.claims()):
         try:
             with reporting(), Board() as board:
+                if dry_run:
+                    claim = api.claim(name)
+                    plan = api.previewing.release(claim, wait=seconds_in(wait), waiting=board.show)
+                    planned.append((claim, plan))
+                    continue
                 made = api.release(
                     name,
                     wait=seconds_in(wait),
@@ -78,7 +85,10 @@ def release(
                 raise
             say(f"vfioctl: claim {name}: {error.message}")
             failed = failed or error
-    tell_all(released, as_json=as_json)
+    if dry_run:
+        foretell_releases(session, planned, as_json=as_json)
+    else:
+        tell_all(released, as_json=as_json)
     if failed:
         raise failed
 

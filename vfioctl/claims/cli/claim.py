@@ -1,7 +1,7 @@
 """`vfioctl claim`: takes devices for owners, and gives them back. May not add behaviour to the api."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from vfioctl.claims.cli import after
 from vfioctl.claims.cli.options import (
     Cpus,
     Devices,
+    DryRun,
     Gpus,
     HugepageMemory,
     Labels,
@@ -22,15 +23,12 @@ from vfioctl.claims.cli.options import (
     Vgpu,
     Wish,
 )
-from vfioctl.claims.cli.telling import ClaimId, tell
+from vfioctl.claims.cli.telling import ClaimId, foretell, tell
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_json, emit_json_text, emit_long_json, width
-
-if TYPE_CHECKING:
-    pass
 
 app = group_app("claim")
 
@@ -54,6 +52,7 @@ def claim() -> None:
     epilog="""[bold]Examples[/]
   vfioctl claim create --owner vm/web1 --gpus 1 --simulate hgx8
   vfioctl claim create --owner vm/db1 --device gpu3 --cpus 16 --key db1 --simulate hgx8
+  vfioctl claim create --owner vm/db1 --gpus 2 --dry-run --simulate hgx8
   vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""",
 )
 def create(  # noqa: PLR0913 - one parameter for each option
@@ -79,6 +78,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     ] = "",
     no_bind: NoBind = False,
     explain: Annotated[bool, typer.Option("--explain", help="Also say why these devices, and why not others.")] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
@@ -103,7 +103,10 @@ def create(  # noqa: PLR0913 - one parameter for each option
     wish.refuse_unclear()
     session = opened(ctx)
     api = ClaimsApi(session)
-    request = wish.request(owner, api.devices_called(wish.devices) if wish.devices else ())
+    request = wish.asked(api, owner)
+    if dry_run:
+        foretell(session, api.previewing.create(request, key), as_json=as_json)
+        return
     with reporting():
         made = api.create(
             request,

@@ -16,6 +16,7 @@ from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
 
 if TYPE_CHECKING:
+    from vfioctl.claims.api import ClaimsApi
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.inventory.model.values import Subject
 
@@ -66,6 +67,9 @@ Ttl = Annotated[
 Labels = Annotated[
     list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the claim. Repeat it for each.")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, with the plan; record and change nothing.")
+]
 NoBind = Annotated[bool, typer.Option("--no-bind", help="Leave the devices with their drivers.")]
 
 
@@ -90,6 +94,10 @@ class Wish(NamedTuple):
         if sum(given) != 1:
             what = "what is wanted was not said" if not any(given) else "only one of them can be asked for"
             raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="say --gpus N, --device DEVICE or --vgpu TYPE")
+
+    def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:
+        """Return the request on a host. Raises BadSpec, UnknownDevice, BadAddress."""
+        return self.request(owner, api.devices_called(self.devices) if self.devices else ())
 
     def request(self, owner: str, devices: Sequence[Subject] = ()) -> ClaimRequest:
         """Return the request. `devices`: what the names in `self.devices` mean. Raises BadSpec."""

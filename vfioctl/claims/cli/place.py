@@ -15,13 +15,14 @@ from vfioctl.claims.cli.options import (
     Model,
     NoBind,
     Numa,
+    Vgpu,
     Wish,
     default_owner,
 )
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import draw, emit_json, width
+from vfioctl.console.output import draw, emit_document, width
 
 app = typer.Typer(add_completion=False)
 
@@ -31,13 +32,15 @@ app = typer.Typer(add_completion=False)
     epilog="""[bold]Examples[/]
   vfioctl place --gpus 2 --cpus 16 --simulate hgx8
   vfioctl place --gpus 4 --numa same --memory-min 80GiB --simulate hgx8 --json
-  vfioctl place --device gpu1 --cpus 4 --simulate workstation""",
+  vfioctl place --device gpu1 --cpus 4 --simulate workstation
+  vfioctl place --vgpu A2-4C=2 --simulate a2""",
 )
 def place(  # noqa: PLR0913 - one for each option
     ctx: typer.Context,
     *,
     gpus: Gpus = None,
     device: Devices = None,
+    vgpu: Vgpu = None,
     numa: Numa = "any",
     model: Model = None,
     memory_min: MemoryMin = None,
@@ -50,17 +53,18 @@ def place(  # noqa: PLR0913 - one for each option
     no_bind: NoBind = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which GPUs, CPUs and hugepages a claim would get, and why.
+    """Show which GPUs, vGPUs, CPUs and hugepages a claim would get, and why.
 
-    This is a dry run of claim create: it chooses in the same way, and reserves nothing. GPUs are chosen on as few NUMA
-    nodes as possible, close together by PCIe, and so that large groups of free GPUs stay whole. CPUs are whole cores of
-    the same node that no other claim and no pinned guest has; the first core of each node stays with the host. For each
-    other GPU it says why it was not chosen. If not everything can be had, nothing is chosen (exit code 4), and it says
-    why.
+    It chooses as claim create does, and reserves nothing; claim create --dry-run also shows the plan. GPUs are chosen
+    on as few NUMA nodes as possible, close together by PCIe, and so that large groups of free GPUs stay whole. vGPUs
+    are packed on as few cards as possible. CPUs are whole cores of the same node that no other claim and no pinned
+    guest has; the first core of each node stays with the host. For each other GPU it says why it was not chosen. If not
+    everything can be had, nothing is chosen (exit code 4), and it says why.
     """
     wish = Wish(
         gpus=gpus,
         devices=device or (),
+        vgpu=vgpu,
         numa=numa,
         model=model,
         memory_min=memory_min,
@@ -71,10 +75,10 @@ def place(  # noqa: PLR0913 - one for each option
     )
     wish.refuse_unclear()
     api = ClaimsApi(opened(ctx))
-    found, inventory = api.place(lambda devices: wish.request(owner or default_owner(), devices), wish.devices)
+    found = api.previewing.place(wish.asked(api, owner or default_owner()))
     if as_json:
-        emit_json(found.document())
+        emit_document(found.placement.document(), indented=True)
         return
     from vfioctl.claims.render.placement import placement_page
 
-    draw(placement_page(found, inventory, width=width()))
+    draw(placement_page(found.placement, found.inventory, width=width()))

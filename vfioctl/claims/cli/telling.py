@@ -1,16 +1,24 @@
 """What the commands of `vfioctl claim` share: the argument that names a claim, and what they print."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vfioctl.claims.api import Claimed, ClaimsApi
 from vfioctl.console.options import completion
-from vfioctl.console.output import draw, emit, emit_json, say, width
+from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
 from vfioctl.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.claims.previewing import Preview
+    from vfioctl.core.change import Plan
+
+_NONE = "No claims to release."
+_DRY = "Nothing was recorded or changed: this is a dry run."
 
 
 def suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:
@@ -37,15 +45,64 @@ def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False)
         from vfioctl.claims.documents import claim_document
 
         document = claim_document(made.claim, nodes)
-        emit_json(document | {"placement": placed.placement.document()} if placed and placed.placement else document)
+        emit_json(document | {"placement": asdict(placed.explained().document())} if placed else document)
         return
     from vfioctl.claims.render.claims import claim_page
 
     draw(claim_page(made.claim, nodes))
-    if placed and placed.placement:
+    if placed:
         from vfioctl.claims.render.placement import placement_page
 
-        draw(placement_page(placed.placement, placed.inventory, width=width()))
+        emit("")
+        draw(placement_page(placed.explained(), placed.inventory, width=width()))
+
+
+def foretell(session: Session, preview: "Preview", *, as_json: bool) -> None:
+    """Write what creating a claim would do."""
+    if as_json:
+        from vfioctl.claims.model.preview import CreatePreview
+
+        id_ = preview.claim.id if preview.claim else None
+        document = CreatePreview(placement=preview.placement.document(), plan=preview.plan, claim=id_)
+        emit_json_text(document.model_dump_json(indent=2))
+        return
+    from vfioctl.claims.render.placement import placement_page
+
+    draw(placement_page(preview.placement, preview.inventory, width=width()))
+    emit("")
+    _draw_plan(session, preview.plan, "vfioctl claim release CLAIM")
+    say(_DRY)
+
+
+def foretell_releases(session: Session, releases: "Sequence[tuple[Claim, Plan | None]]", *, as_json: bool) -> None:
+    """Write what releasing claims would do."""
+    if as_json:
+        from vfioctl.claims.model.preview import ClaimRelease, ReleasePreview
+
+        found = [ClaimRelease(id=each.id, owner=each.owner, state=each.state, plan=plan) for each, plan in releases]
+        emit_json_text(ReleasePreview(claims=tuple(found)).model_dump_json(indent=2))
+        return
+    if not releases:
+        emit(_NONE)
+        return
+    for number, (claim, plan) in enumerate(releases):
+        if number:
+            emit("")
+        if claim.is_live:
+            emit(f"Claim {claim.id} of {claim.owner} would be released.")
+            _draw_plan(session, plan)
+        else:
+            emit(f"Claim {claim.id} of {claim.owner} is {claim.state} already.")
+    say(_DRY)
+
+
+def _draw_plan(session: Session, plan: "Plan | None", *undone_by: str) -> None:
+    if plan is None:
+        emit("Nothing has to be changed on the host.")
+        return
+    from vfioctl.console.plan_page import plan_page
+
+    draw(plan_page(plan, session.registry, undone_by=undone_by))
 
 
 def tell_problem(made: Claimed) -> None:
@@ -61,7 +118,7 @@ def tell_all(claims: "list[Claim]", *, as_json: bool) -> None:
         emit_json({"claims": [claim_document(claim) for claim in claims]})
         return
     if not claims:
-        emit("No claims to release.")
+        emit(_NONE)
         return
     from vfioctl.claims.render.claims import claims_table
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.inventory.model.functions import Inventory
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, Uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +65,5 @@ class Capacity:
     """CPUs to which running guests are pinned, each with the guest."""
     peers: Mapping[PciAddress, frozenset[PciAddress]] = field(default_factory=dict)
     """The GPUs that each GPU reaches over NVLink, as NVML tells."""
+    parents: Mapping[Uuid, str] = field(default_factory=dict)
+    """The parents of mediated devices, which may be no PCI functions; those of functions may be left out."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from vfioctl.claims.model.capacity import Capacity
-from vfioctl.claims.model.placement import Placement, Rejection
+from vfioctl.claims.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.claims.placement.choice import Pool
 from vfioctl.claims.placement.failures import no_capacity, too_few
@@ -31,13 +32,11 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
     return _chosen(request, capacity)
 
 
-def place_beside(parents: Sequence[PciAddress], request: ClaimRequest, capacity: Capacity) -> Placement:
-    """Return CPUs and hugepages for vGPUs on these cards, which others have chosen. Raises NoCapacity, UnknownDevice.
-
-    `devices` of the placement are the cards.
-    """
-    functions = [_function(capacity, parent) for parent in parents]
-    return _beside(request, capacity, parents, functions)
+def place_beside(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return CPUs and hugepages for new vGPUs, whose parents others have chosen. Raises NoCapacity."""
+    functions: Mapping[str, Function] = {each.address: each for each in capacity.inventory.functions}
+    found = _beside(request, capacity, (), [functions.get(each.parent) for each in vgpus])
+    return replace(found, vgpus=tuple(vgpus))
 
 
 def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
@@ -83,30 +82,31 @@ def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
 
 def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
     functions = {device: _of(capacity, device) for device in request.devices}
+    titles = {device: function.title if function else "" for device, function in functions.items()}
     asked = [device for device in request.devices if isinstance(device, PciAddress)]
     bad = []
     for device, function in functions.items():
-        if isinstance(device, Uuid):
-            reason = refusal_of_mdev(device, function, capacity)
-        else:
+        if function and isinstance(device, PciAddress):
             reason = refusal(function, request, capacity, asked)
+        else:
+            reason = refusal_of_mdev(device, function or capacity.parents[Uuid(device)], capacity)
         if reason:
-            bad.append(Rejection(device, function.title, reason))
+            bad.append(Rejection(device, titles[device], reason))
     if bad:
         more = f", nor {len(bad) - 1} more" if bad[1:] else ""
         raise no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
-    gpus = sum(functions[device].is_gpu for device in asked)
+    gpus = sum(bool(function and function.is_gpu) for function in map(functions.get, asked))
     if over := over_quota(request, capacity, gpus):
-        raise no_capacity(over, (), {}, [Rejection(d, f.title, over) for d, f in functions.items()])
+        raise no_capacity(over, (), {}, [Rejection(device, title, over) for device, title in titles.items()])
     return _beside(request, capacity, request.devices, [*functions.values()])
 
 
-def _of(capacity: Capacity, device: Subject) -> Function:
-    """Return the function; the parent of a mediated device. Raises UnknownDevice."""
+def _of(capacity: Capacity, device: Subject) -> Function | None:
+    """Return the function; the parent of a mediated device, None if that is none. Raises UnknownDevice."""
     if isinstance(device, PciAddress):
         return _function(capacity, device)
     parent = next((each for each in capacity.inventory.functions if device in each.mdevs), None)
-    if parent is None:
+    if parent is None and device not in capacity.parents:
         raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
     return parent
 
@@ -119,11 +119,11 @@ def _function(capacity: Capacity, address: PciAddress) -> Function:
 
 
 def _beside(
-    request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function]
+    request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
 ) -> Placement:
     nodes: dict[int, int] = {}
     for function in functions:
-        node = node_of(function, capacity)
+        node = node_of(function, capacity) if function else None
         number = UNKNOWN_NODE if node is None else node
         nodes[number] = nodes.get(number, 0) + 1
     nodes, rooms = dict(sorted(nodes.items())), Rooms(request, capacity)

@@ -40,12 +40,15 @@ def refusal(function: Function, request: ClaimRequest, capacity: Capacity, asked
     return next(filter(None, _reasons(function, request, capacity, scope)), "")
 
 
-def refusal_of_mdev(mdev: Subject, parent: Function, capacity: Capacity) -> str:
-    """Return why a mediated device cannot be given; empty if it can be."""
+def refusal_of_mdev(mdev: Subject, parent: Function | str, capacity: Capacity) -> str:
+    """Return why a mediated device cannot be given; empty if it can be. `parent`: a name if it is no function."""
     claims = capacity.taken.whole
-    for subject, what in ((mdev, ""), (parent.address, f"its parent {parent.address} is ")):
+    name = parent if isinstance(parent, str) else parent.address
+    for subject, what in ((mdev, ""), (name, f"its parent {name} is ")):
         if subject in claims:
             return f"{what}{_claimed(claims[subject])}"
+    if isinstance(parent, str):
+        return ""
     return _marked(parent) or _reserved(parent, capacity) or _of_mode(parent, capacity, (Mode.VGPU,))
 
 

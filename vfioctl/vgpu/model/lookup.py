@@ -10,7 +10,7 @@ from dataclasses import replace
 from vfioctl.errors import BadSpec, UnknownDevice, some_of
 from vfioctl.kernel.places import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS
-from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
+from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Sharing, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 
 _SHORT = re.compile(r"[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]", re.ASCII)
 _REMOVING = "/remove "  # the sysfs file that removes a mediated device
@@ -119,6 +119,19 @@ def _hidden(created: Created, types: Types, state: VgpuState) -> Vgpu:
         profile=known.profile,
         owner=OURS,
     )
+
+
+def why_none(card: VgpuCard, word: str, *, numa: int | None = None) -> str:
+    """Why no vGPU of the type `word` can be created on a card; empty if one can."""
+    if numa is not None and card.numa_node != numa:
+        return "it is on no NUMA node" if card.numa_node is None else f"it is on NUMA node {card.numa_node}"
+    kinds = card.called(word)
+    if not kinds:
+        is_bare = card.dialect is Dialect.SRIOV and not any(parent.instances for parent in card.parents)
+        return "its VFs are off" if is_bare else f"it has no vGPU type {word}"
+    if card.sharing is Sharing.VFS:
+        return "its VFs are created all at once"
+    return f"it has no room for {kinds[0].profile or kinds[0].id}" if kinds[0].available.at_most == 0 else ""
 
 
 def requested(cards: Sequence[VgpuCard], words: Iterable[str]) -> Mapping[str, Mapping[str, int]]:

@@ -131,18 +131,6 @@ def _on_node(found: _Found, numa: int | None) -> _Found:
     return near
 
 
-def why_none(card: VgpuCard, word: str, *, numa: int | None = None) -> str:
-    """Why no vGPU of the type `word` can be created on a card; empty if one can."""
-    if numa is not None and card.numa_node != numa:
-        return f"it is on {node_named(card.numa_node)}"
-    kinds = card.called(word)
-    if not kinds:
-        return "its VFs are off" if _vfs_off([card]) else f"it has no vGPU type {word}"
-    if card.sharing is Sharing.VFS:
-        return "its VFs are created all at once"
-    return "" if candidate(card, kinds[0], 1).room else f"it has no room for {type_named(kinds[0])}"
-
-
 # -- no room ---------------------------------------------------------------------------------------------
 
 

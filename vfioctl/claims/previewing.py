@@ -1,0 +1,84 @@
+"""Says what creating or releasing a claim would do, and refuses what would be refused. Reads the host and the ledger.
+
+May not write to either.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.claims.bringing import plan_needed, plan_undo
+from vfioctl.claims.choosing import Choosing
+from vfioctl.claims.model.placement import Placement
+from vfioctl.claims.moments import after, moment_of
+from vfioctl.claims.rows import CLAIM
+from vfioctl.inventory.api import InventoryApi, Waiting, until_released
+
+if TYPE_CHECKING:
+    from vfioctl.claims.ledger import ClaimLedger
+    from vfioctl.claims.makers import Makers
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.claims.model.request import ClaimRequest
+    from vfioctl.core.change import Plan
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.session import Session
+
+
+class Preview(NamedTuple):
+    """What a request would get on a host, and the plan that would be applied; None if nothing has to be changed."""
+
+    placement: Placement
+    inventory: Inventory
+    plan: Plan | None = None
+    claim: Claim | None = None
+    """The claim that the request's key has already, which would be returned."""
+
+
+class Previewing:
+    """The claims of one host, as `ClaimsApi` would make and release them."""
+
+    def __init__(self, session: Session, ledger: ClaimLedger, makers: Makers) -> None:
+        self._session, self._ledger, self._makers = session, ledger, makers
+
+    def place(self, request: ClaimRequest) -> Preview:
+        """Return what a claim would get now, without the plan. Raises ClaimConflict, NoCapacity, UnknownDevice."""
+        taken = self._ledger.taken()
+        choosing = Choosing(self._session, request, taken)
+        choosing.draft(taken, None)
+        return Preview(choosing.explained(), choosing.inventory)
+
+    def create(self, request: ClaimRequest, key: str = "") -> Preview:
+        """Return what `ClaimsApi.create` would do. Raises what that raises before it changes anything."""
+        known = self._makers.known(key, request.canonical()) if key else None
+        dead = known.id if known and self._makers.has_died(known) else ""
+        if known and not dead:
+            return self._again(known)
+        taken = self._ledger.taken(but=dead)
+        choosing = Choosing(self._session, request, taken)
+        claim, _ = choosing.draft(taken, after(moment_of(self._session).now, request.ttl))
+        session = self._session.acting_for(f"{CLAIM}{dead}") if dead else self._session
+        plan = choosing.plan or plan_needed(session, claim, choosing)
+        return Preview(choosing.explained(), choosing.inventory, plan if plan and not plan.nothing_to_do else None)
+
+    def _again(self, claim: Claim) -> Preview:
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        devices = tuple(each.subject for each in claim.devices if each.asked)
+        ours = {each.address for each in claim.devices}
+        nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
+        why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
+        return Preview(
+            Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why), inventory, claim=claim
+        )
+
+    def release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
+        """Return the plan that puts back a claim's devices; None if nothing has to be changed for its release.
+
+        Raises DeviceInUse, Unfinished.
+        """
+        claim = self._makers.settled(claim)
+        if not claim.is_live or self._makers.has_died(claim):
+            return None
+        session = self._session.acting_for(f"{CLAIM}{claim.id}")
+        plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
+        return plan if plan and not plan.nothing_to_do else None
