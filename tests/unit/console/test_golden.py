@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import count
 
 import pytest
 
@@ -74,6 +75,22 @@ CHANGES = {
         "sriov off 00:02.0",
     ),
 }
+CLAIMS = (
+    "claim list",
+    "claim create --owner vm/web1 --gpus 2 --cpus 4 --hugepages 2GiB --dry-run",
+    "claim create --owner vm/web1 --gpus 2 --cpus 4 --hugepages 2GiB --label team=ml --key web1 --ttl 2h --yes --quiet",
+    "claim create --owner vm/web1 --gpus 2 --cpus 4 --hugepages 2GiB --label team=ml --key web1 --ttl 2h --dry-run",
+    "claim create --owner pod/ml/train-0/main --device gpu5 --no-bind --explain",
+    "claim create --owner vm/web2 --device gpu0 --dry-run",
+    "claim list",
+    "claim show {claim}",
+    "claim release {claim} --dry-run",
+    "claim release {claim} --yes --quiet",
+    "claim release {claim} --dry-run",
+    "claim list --all",
+    "claim show {claim}",
+)
+"""On one host; {claim} is the first of them."""
 LISTINGS = {
     "inventory.txt": "inventory",
     "inventory.json": "inventory --json",
@@ -224,6 +241,23 @@ def test_changes_of_vgpus(terminal: Run, golden: Golden, host: str) -> None:
 def test_changes_of_vgpus_in_json(run: Run, golden: Golden, host: str) -> None:
     documents = [run(f"{line} --json --simulate {host}").document for line in CHANGES[host]]
     golden(f"{host}/vgpu-changes.json", timeless(json.dumps(documents, indent=1) + "\n"))
+
+
+@pytest.mark.parametrize("columns", ["80", "160"])
+def test_claims(run: Run, terminal: Run, golden: Golden, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    numbers = count(1)
+    monkeypatch.setattr("vfioctl.claims.ledger._unused_id", lambda _: f"1a2b3c{next(numbers):02x}")
+    told, wide = "", 0
+    for line in CLAIMS:
+        answer = terminal(f"{line.format(claim='1a2b3c01')} --simulate hgx8")
+        told += f"$ vfioctl {line.format(claim='1a2b3c01')}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
+        if line.startswith("claim list"):
+            wide = max(wide, *map(len, answer.out.splitlines()))
+    golden(f"claims/session{'' if columns == '80' else f'-{columns}'}.txt", timeless(told))
+    assert wide <= int(columns)
+    document = run("claim list --all --json --simulate hgx8").document
+    golden("claims/list.json", timeless(json.dumps(document, indent=1) + "\n"))
 
 
 def test_hosts(run: Run, terminal: Run, golden: Golden) -> None:
