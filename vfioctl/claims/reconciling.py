@@ -203,10 +203,13 @@ class _Look:
     def _of_containers(self, watched: set[str]) -> Iterator[Use]:
         from vfioctl.kernel.lenient import number_of
 
+        none: frozenset[str] = frozenset()
+        known = [(device, self._nodes.get(device, none)) for device in sorted(watched)]
+        numbered = [
+            (device, nodes, {number_of(self._kernel, node) for node in nodes} - {""}) for device, nodes in known
+        ]
         for container in self._containers.found:
-            for device in sorted(watched):
-                nodes = self._nodes.get(device, frozenset())
-                numbers = {number_of(self._kernel, node) for node in nodes} - {""}
+            for device, nodes, numbers in numbered:
                 if nodes.intersection(container.nodes) or numbers.intersection(container.numbers):
                     owner = _owner(f"pod/{container.pod}") if container.pod else "user/root"
                     yield Use(device, f"container {container.id[:64]}", "", owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 _CREATIONS = "SELECT plan FROM journal WHERE state = 'done' AND instr(plan, 'vgpu create') ORDER BY id DESC"
+_SUBJECT = re.compile(r'"subject":"([^"]+)"')
+"""Parsing all plans takes much longer."""
 
 
 def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
@@ -25,11 +28,11 @@ def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
     left, found = set(names), dict[str, Made]()
 
     def ask(db: sqlite3.Connection) -> list[str]:
-        return [text for (text,) in db.execute(_CREATIONS) if any(name in text for name in left)]
+        return [text for (text,) in db.execute(_CREATIONS) if not left.isdisjoint(_SUBJECT.findall(text))]
 
     none: list[str] = []
     for text in session.store.read(ask, none) if left else none:
-        if any(name in text for name in left):
+        if not left.isdisjoint(_SUBJECT.findall(text)):
             with suppress(BadDocument):  # of an earlier release
                 made = _made_by(session.registry.read_plan(text))
                 found |= {name: made[name] for name in left.intersection(made)}

@@ -162,6 +162,29 @@ def test_vgpus_that_a_reboot_lost(ledger: Path, lab: Topology, load: Load, tmp_p
     assert differences(ledger) == []
 
 
+def test_cdi_files_follow_claims(ledger: Path, lab: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path("/var/run/cdi/vfioctl.json")
+    assert not file.exists()
+    configuration = tmp_path / "config.toml"
+    configuration.write_text("[claims]\nrenew_cdi = true\n")
+    name = lab.far_display.replace(":", "-")
+    with monkeypatch.context() as patch:
+        patch.setenv("VFIOCTL_CONFIG", str(configuration))
+        made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display)
+        (device,) = json.loads(file.read_text())["devices"]
+        (node,) = device["containerEdits"]["deviceNodes"]
+        assert (device["name"], node["path"]) == (name, f"/dev/vfio/{pci.group_of(lab.far_display)}")
+        assert vfioctl(ledger, "claim", "release", made, "--yes").returncode == 0
+        assert not file.exists()
+        made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display)
+    # without the setting it is told, and fixed
+    assert vfioctl(ledger, "claim", "release", made, "--yes").returncode == 0
+    (found,) = differences(ledger)
+    assert (found["kind"], found["device"], found["fix"]) == ("CDI file", lab.far_display, "renew")
+    assert [each["fix"] for each in reconciled(ledger, "--fix", "--yes")["fixed"]] == ["renew"]
+    assert not file.exists()
+
+
 @contextmanager
 def another_boot(folder: Path) -> Iterator[None]:
     """The kernel's boot id is another one until the block ends."""
