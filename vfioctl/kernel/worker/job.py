@@ -22,8 +22,7 @@ from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, pair,
 from vfioctl.signals import deferred
 
 T = TypeVar("T")
-ATTEMPTS = 3
-"""How often work is requested that was not started."""
+ATTEMPTS = 3  # how often work is requested that was not started
 KEEPS_DYING = "no child process could be started: the fork server keeps dying"
 _START_POLL = 0.1
 START_TIMEOUT = 60.0
@@ -43,10 +42,9 @@ class Unreturned(Exception):
 
 
 class Gathered(NamedTuple):
-    """The items of a generator function that ran in a worker."""
+    """The items of a generator function that ran in a worker: those that arrived in time."""
 
     items: list[Any]
-    """Those that arrived in time."""
     error: Exception | None
     """Why the others did not: Unreturned, ChildProcessError, or RuntimeError with the traceback of a bug."""
 
@@ -86,11 +84,10 @@ class Job:
                     self._requests, requests = pair(_socket.SOCK_STREAM)
                     theirs.append(requests.detach())
                 self._number, self._via = server.run(function, (module_of(function), *modules), (*theirs, *fds))
-            except OSError as error:
+            except BaseException as error:
                 self.close()
-                raise HostError(f"no child process could be started: {error.strerror}") from None
-            except BaseException:
-                self.close()
+                if isinstance(error, OSError):
+                    raise HostError(f"no child process could be started: {error.strerror}") from None
                 raise
             finally:
                 for fd in theirs:
@@ -189,10 +186,13 @@ class Job:
         self.close()
 
     def __del__(self) -> None:
-        if self._page and self._page.reading and self.answers >= 0:  # started, but its result was not awaited
-            self.abandon()
-        else:
-            self.close()
+        try:
+            if self._page and self._page.reading and self.answers >= 0:  # started, but its result was not awaited
+                self.abandon()
+            else:
+                self.close()
+        except AttributeError:
+            pass  # the interpreter is ending, and has cleared modules: the kernel closes the descriptors
 
 
 def _result(frame: tuple[int, Any]) -> Any:
