@@ -27,6 +27,9 @@ from vfioctl.inventory.model.values import PciAddress, Uuid
 
 GPU, OTHER, VF, VF2 = "0000:41:00.0", "0000:42:00.0", "0000:41:00.4", "0000:41:00.5"
 MDEV = Uuid("6d3f2c1a-0000-4000-8000-000000000001")
+MIG, IN_MIG = "MIG-6d3f2c1a-0000-5000-8000-000000000001", Uuid("7d3f2c1a-0000-4000-8000-000000000002")
+PARTS = {VF: (GPU,), MDEV: (VF2, GPU), MIG: (GPU,), IN_MIG: (MIG, GPU)}
+"""Parts of one card, each with what it reserves a part of."""
 MOMENT = Moment(
     "2026-11-01T12:00:00.000+00:00", "boot-1", Caller(user="root", sudo_user="alice", pid=7, command="test")
 )
@@ -163,6 +166,30 @@ class TestExclusion:
         with pytest.raises(ClaimConflict, match=f"{GPU} belongs to claim {made.id}"):
             take(ledger, VF, shared=(GPU,))
         assert ledger.claims() == (made,)
+
+    @pytest.mark.parametrize("first", PARTS)
+    @pytest.mark.parametrize("second", PARTS)
+    def test_parts_of_all_kinds_exclude_the_whole_card_and_not_each_other(
+        self, ledger: ClaimLedger, first: str, second: str
+    ) -> None:
+        """A part is named by itself and reserves the cards above it: a VF, a vGPU, a MIG instance, a vGPU in one."""
+        one = take(ledger, first, shared=PARTS[first])
+        for whole in (first, *PARTS[first]):
+            with pytest.raises(ClaimConflict, match=f"claim {one.id}"):
+                take(ledger, whole, owner="vm/web2")
+        if second == first or second in PARTS[first] or first in PARTS[second]:
+            with pytest.raises(ClaimConflict, match=f"claim {one.id}"):
+                take(ledger, second, shared=PARTS[second], owner="vm/web2")
+            return
+        other = take(ledger, second, shared=PARTS[second], owner="vm/web2")
+        ledger.move(one.id, ClaimState.RELEASED, LATER)
+        with pytest.raises(ClaimConflict, match=f"claim {other.id}"):
+            take(ledger, GPU)
+        ledger.move(other.id, ClaimState.RELEASED, LATER)
+        all_of_it = take(ledger, GPU)
+        for part, above in PARTS.items():
+            with pytest.raises(ClaimConflict, match=f"claim {all_of_it.id}"):
+                take(ledger, part, shared=above, owner="vm/web2")
 
     def test_cpus_are_in_one_claim(self, ledger: ClaimLedger) -> None:
         made = take(ledger, "cpu 4", "cpu 5")
