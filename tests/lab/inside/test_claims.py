@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab.inside import pci
+from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import Running, vfioctl
+from tests.lab.inside.conftest import Load
 from tests.lab.inside.topology import Topology
 from tests.unit.claims.test_ledger import MOMENT, ledger_at, take
 from vfioctl.claims.model.claim import ClaimState
@@ -99,6 +100,45 @@ def test_a_held_device_is_not_claimed_but_can_be_adopted(ledger: Path, lab: Topo
     claim(ledger, "release", str(adopted["id"]), "--yes", "--wait", "30s")
     assert pci.driver_of(lab.far_display) == "vfio-pci"
     assert vfioctl(ledger, "unbind", lab.far_display, "--yes").returncode == 0
+
+
+def test_a_mediated_device_on_no_pci_function_is_claimed(ledger: Path, load: Load, hold: Hold) -> None:
+    load("mtty")
+    vgpu = mdev.create("mtty", "mtty-2")
+    dry = create(ledger, "--device", vgpu, "--cpus", "1", "--dry-run")
+    assert (dry["placement"]["devices"], dry["placement"]["nodes"], dry["plan"]) == ([vgpu], [], None)
+    assert not ledger.exists(), "a dry run records nothing"
+    made = create(ledger, "--device", vgpu, "--cpus", "1")
+    (device,) = made["devices"]
+    assert (device["address"], device["mdev"], made["state"]) == ("mtty", vgpu, "held")
+    assert made["cpus"] == dry["placement"]["cpus"] != ""
+    assert Path(device["group"]).is_char_device()
+    refused = create(ledger, "--device", vgpu, owner="vm/web2", code=4)
+    assert f"claim {made['id']} of vm/web1" in refused["error"]["message"]
+    removed = vfioctl(ledger, "vgpu", "remove", vgpu, "--foreign", "--yes")
+    assert (removed.returncode, vgpu in mdev.instances()) == (4, True)
+    assert claim(ledger, "release", str(made["id"]), "--dry-run")["claims"][0]["plan"] is None
+    claim(ledger, "release", str(made["id"]), "--yes")
+    assert vgpu in mdev.instances(), "the claim did not create it"
+    holder = hold(vgpu)
+    assert create(ledger, "--device", vgpu, code=4)["error"]["kind"] == "DeviceInUse"
+    assert create(ledger, "--device", vgpu, "--dry-run", code=4)["error"]["kind"] == "DeviceInUse"
+    holder.kill()
+    holder.wait()
+
+
+def test_vgpus_on_no_pci_function_are_placed_created_and_removed(ledger: Path, load: Load) -> None:
+    load("mtty")
+    dry = create(ledger, "--vgpu", "mtty-2=2", "--dry-run")
+    assert dry["placement"]["vgpus"] == [{"parent": "mtty", "type": "mtty-2", "count": 2}]
+    assert [each["after"] for each in dry["plan"]["changes"] if each["kind"] == "mdev"] == ["mtty/mtty-2"] * 2
+    assert mdev.instances() == set()
+    made = create(ledger, "--vgpu", "mtty-2=2")
+    assert mdev.instances() == {each["mdev"] for each in made["devices"]}
+    assert len(claim(ledger, "release", str(made["id"]), "--dry-run")["claims"][0]["plan"]["changes"]) == 2
+    assert len(mdev.instances()) == 2
+    claim(ledger, "release", str(made["id"]), "--yes")
+    assert mdev.instances() == set()
 
 
 def test_killed_at_any_moment_it_is_recovered(ledger: Path, lab: Topology) -> None:

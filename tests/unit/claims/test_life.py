@@ -363,6 +363,7 @@ class TestCommands:
             "renew abcd --ttl 1h",
             "transfer abcd --to vm/b",
             "adopt --owner vm/a",
+            "adopt --owner vm/a --device 4e8c5df7-c4fa-4719-904f-5579cd5ac35f",
         ],
     )
     def test_bad_requests_are_refused(self, run: Run, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -138,6 +139,13 @@ class TestMediatedDevices:
     def test_is_refused_if_it_or_its_parent_is_claimed(self, taken: Mapping[Any, Any]) -> None:
         with pytest.raises(NoCapacity, match="claimed by vm/other"):
             place(asking(devices=[MDEV]), server(NODES, gpu=self.GPU, taken=Taken(whole=taken)))
+
+    def test_on_no_pci_function_is_given_with_the_cpus_of_any_node(self) -> None:
+        capacity = replace(server(NODES), parents={MDEV: "mtty"})
+        found = place(asking(devices=[MDEV], cpus=2), capacity)
+        assert (found.devices, found.functions, found.nodes, len(found.cpus)) == ((MDEV,), (), (), 2)
+        with pytest.raises(NoCapacity, match="its parent mtty is claimed by vm/other"):
+            place(asking(devices=[MDEV]), replace(capacity, taken=Taken(whole={"mtty": CLAIM})))
 
     def test_that_is_not_there_is_unknown(self) -> None:
         with pytest.raises(UnknownDevice, match="no mediated device"):
