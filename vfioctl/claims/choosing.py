@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 _CLAIMS = "claims"
+_TOO_FEW = "it has room for one, but not for all"
 _FREE = "free, with room for one; cards with less to spare go first"
 
 
@@ -75,8 +76,8 @@ class Choosing:
         except NoCapacity as error:
             if not self._refused:
                 raise
-            why_none = {PciAddress(card): why for card, why in self._why_none.items() if card in self._gpus}
-            raise no_capacity(error.message, candidates(self._free), {**why_none, **self._refused}) from None
+            none = {PciAddress(card): why or _TOO_FEW for card, why in self._why_none.items() if card in self._gpus}
+            raise no_capacity(error.message, candidates(self._free), {**none, **self._refused}) from None
 
     @property
     def _vgpus(self) -> VgpuApi:

@@ -200,6 +200,8 @@ class TestPlacesOfVgpus:
         full = run("place --vgpu A2-16Q --json --simulate a2")
         reasons = {each["device"]: each["reason"] for each in full.document["error"]["facts"]["devices"]}
         assert (full.code, reasons["0000:08:00.0"]) == (4, "it has no room for A2-16Q")
+        many = run("place --vgpu T4-4C=9 --simulate t4")
+        assert (many.code, "0000:3b:00.0: it has room for one, but not for all" in many.err) == (4, True)
         made = run("claim create --owner vm/b --device 0000:3b:00.0 --no-bind --yes --json --simulate t4").document
         claimed = run("place --vgpu T4-4C --json --simulate t4")
         reasons = {each["device"]: each["reason"] for each in claimed.document["error"]["facts"]["devices"]}
