@@ -18,13 +18,17 @@ _SETTINGS = """
     WHERE previous.boot_id = ? ORDER BY journal.id
 """
 _RECORDS = "SELECT address, identity, driver, driver_override FROM previous WHERE boot_id = ?"
-# If someone unbound a device from VFIO by hand and it has no driver now, the old record still holds.
+# If someone unbound a device from VFIO by hand and it has no driver now, the old record still holds. So does one that
+# was made for the same reservation: someone gave the device to another driver, and it is bound again.
 _REMEMBER = """
-    INSERT INTO previous (address, identity, boot_id, driver, driver_override, journal) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO previous (address, identity, boot_id, driver, driver_override, journal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
     ON CONFLICT (address) DO UPDATE SET
         identity = excluded.identity, boot_id = excluded.boot_id, driver = excluded.driver,
         driver_override = excluded.driver_override, journal = excluded.journal
-    WHERE excluded.driver IS NOT NULL OR identity != excluded.identity OR boot_id != excluded.boot_id
+    WHERE identity != excluded.identity OR boot_id != excluded.boot_id OR (
+        excluded.driver IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM journal WHERE id = previous.journal AND made_for = ?7 AND ?7 != '')
+    )
 """
 _Record = tuple[str, str, str | None, str | None]
 _NOT_SETTINGS = ("binding", "module")
@@ -34,8 +38,8 @@ class PreviousBindings:
     """Writes the table `previous` in the journal's transactions."""
 
     def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
-        """Record each device's binding, unless it is on VFIO already: then an older record holds its origin."""
-        del now, acting_for
+        """Record each device's binding, unless an older record holds its origin, as for one that is on VFIO already."""
+        del now
         if plan.intent.verb != "bind":
             return
         identities = {fact.subject: fact.values["identity"] for fact in plan.facts_of(FUNCTION)}
@@ -43,7 +47,7 @@ class PreviousBindings:
             before = Binding.parse(change.before)
             if not before.on_vfio:
                 record = (identities[change.subject], boot_id, before.driver, before.driver_override, entry)
-                db.execute(_REMEMBER, (change.subject, *record))
+                db.execute(_REMEMBER, (change.subject, *record, acting_for))
 
     def end(
         self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str

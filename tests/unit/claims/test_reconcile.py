@@ -226,6 +226,14 @@ class TestDevices:
         assert host(f"claim release {made} --yes").code == 0
         assert host.driver(audio) == "snd_hda_intel"
 
+    def test_a_release_gives_it_back_to_the_driver_before_the_claim(self, host: Machine) -> None:
+        host.change(lambda tree: tree.put_directory("/sys/bus/pci/drivers/nouveau"))
+        made = host.claim("--device", "gpu0")
+        self.give(host, GPU0, "nouveau")
+        host.remedied()
+        assert host(f"claim release {made} --yes").code == 0
+        assert host.driver(GPU0) == "nvidia"
+
     def test_with_another_device_gone_is_not_fixed(self, host: Machine) -> None:
         made = host.claim("--device", "gpu0", "--device", "gpu1")
         host.change(lambda tree: tree.remove(f"/sys/bus/pci/devices/{GPU1}"))
@@ -424,7 +432,7 @@ class TestLostVgpus:
     def a2(self, run: Run, fast_folder: Path) -> Machine:
         return Machine(run, fast_folder, "a2")
 
-    @pytest.mark.parametrize(("name", "kind"), [("a2", "A2-4C"), ("l40s", "L40S-12Q")])
+    @pytest.mark.parametrize(("name", "kind"), [("a2", "A2-4C"), ("l40s", "L40S-12Q"), ("t4", "T4-4C")])
     def test_are_created_again_as_they_were(self, run: Run, fast_folder: Path, name: str, kind: str) -> None:
         host = Machine(run, fast_folder, name)
         at_boot = host.vgpus()
