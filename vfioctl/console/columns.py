@@ -53,7 +53,7 @@ class Layout:
             if columns[index].optional and natural[index] and natural[last] + wanted <= room:
                 shown.add(index)
                 room -= wanted
-        self._columns = columns
+        self.width, self._columns = width, columns
         self._widths = [(index, natural[index]) for index in sorted(shown - {last})]
 
     def header(self) -> Iterator[Text]:

@@ -18,6 +18,7 @@ from vfioctl.console.plan_page import clock
 from vfioctl.console.words import plain
 from vfioctl.inventory.model.values import format_cpu_list
 
+Row = tuple[str, ...]
 _INDENT = 4
 _COLUMNS = (
     Column("ID"),
@@ -49,8 +50,22 @@ def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: in
     """Render claims in the order given, for `width` columns. `stale`: which are stale, and why."""
     rows = [_row(claim) for claim in claims]
     layout = Layout(_COLUMNS, rows, width)
-    lines = zip(claims, layout.lines(rows), strict=True)
-    return Stack(*layout.header(), *(part for claim, line in lines for part in (line, *_why(claim, stale))))
+    lines = zip(claims, rows, layout.lines(rows), strict=True)
+    return Stack(
+        *layout.header(),
+        *(part for claim, row, line in lines for part in (*_fitting(claim, row, line, layout), *_why(claim, stale))),
+    )
+
+
+def _fitting(claim: Claim, row: Row, line: RenderableType, layout: Layout) -> Iterator[RenderableType]:
+    """Yield the line of a claim; if it is too long, a line for each device."""
+    first, *others = _asked(claim)
+    if not isinstance(line, Text) or line.cell_len <= layout.width or not others:
+        yield line
+    else:
+        *before, _ = row
+        blank = [""] * len(before)
+        yield from layout.lines([(*before, first), *((*blank, other) for other in others)])
 
 
 def claim_page(
@@ -72,12 +87,15 @@ def event_line(event: Event) -> str:
     return plain(f"{clock(event.at)}  {event.claim}  {event.owner}  {event.state}  {who}{why}")
 
 
-def _row(claim: Claim) -> tuple[str, ...]:
-    asked = " ".join(each.subject if each.mdev else each.address for each in claim.devices if each.asked)
+def _row(claim: Claim) -> Row:
     by = f"{claim.sudo_user} (sudo)" if claim.sudo_user else claim.user
     expires = clock(claim.expires) if claim.expires else ""
-    cpus = format_cpu_list(claim.cpus)
-    return claim.id, plain(claim.owner), claim.state, clock(claim.since), cpus, expires, plain(by), plain(asked)
+    cpus, devices = format_cpu_list(claim.cpus), plain(" ".join(_asked(claim)))
+    return claim.id, plain(claim.owner), claim.state, clock(claim.since), cpus, expires, plain(by), devices
+
+
+def _asked(claim: Claim) -> list[str]:
+    return [each.subject if each.mdev else each.address for each in claim.devices if each.asked]
 
 
 def _why(claim: Claim, stale: Stale) -> Iterator[RenderableType]:
