@@ -194,6 +194,11 @@ class TestSizes:
         assert Nvidia(["4Q"], mixed=True).card(NAMES).size_mode is SizeMode.MIXED
         assert Nvidia(["4Q", "8Q"], mixed=True).card(NAMES).size_mode is SizeMode.MIXED
 
+    def test_two_sizes_on_a_full_card_prove_it_too(self) -> None:
+        full = Nvidia(["8Q", "4Q", "4Q"], mixed=True).card(NAMES)
+        assert set(counts(full).values()) == {Count(0, 0)}
+        assert full.size_mode is SizeMode.MIXED
+
     def test_a_card_that_counts_itself_is_believed(self) -> None:
         types = [nvidia(size) for size in SIZES]
         card = card_of(types, {kind.id: kind.max_instances or 0 for kind in types})
@@ -313,6 +318,9 @@ class TestWhatIsNotTold:
         assert mtty.sharing is Sharing.UNKNOWN
         assert counts(mtty) == {"mtty-1": Count(24, 24), "mtty-2": Count(12, 12)}
         assert after(mtty, {"mtty-2": 1}).available == {"mtty-1": Count(0, 24), "mtty-2": Count(11, 11)}
+
+    def test_a_card_without_a_place_for_vgpus_has_room_for_none(self) -> None:
+        assert counts(card_of([VgpuType("a"), nvidia(4)])) == {"a": Count(0, 0), "4Q": Count(0, 0)}
 
     def test_a_number_that_could_not_be_read_is_unknown(self) -> None:
         card = card_of([VgpuType("a"), nvidia(4)], {}, unread={"a": "EIO", "4Q": "EIO"})
