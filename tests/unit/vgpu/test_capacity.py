@@ -233,6 +233,12 @@ class TestSizes:
             "of 48 GiB, without what error correction takes"
         )
 
+    @pytest.mark.parametrize(("memory", "most"), [(15 * GIB, 17), (15 * GIB - 1, 16)])
+    def test_memory_that_is_not_told_to_be_taken_bounds_nothing(self, memory: int, most: int) -> None:
+        types = [VgpuType("1Q", framebuffer_bytes=GIB), VgpuType("odd", existing=2)]
+        card = card_of(types, *[{"1Q": 1}] * 20, memory=memory, dialect=Dialect.VENDOR)
+        assert counts(card)["1Q"].at_most == most, "what error correction takes, and 1 GiB for the driver, are added"
+
     @given(
         THERE,
         st.booleans(),
