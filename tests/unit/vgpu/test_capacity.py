@@ -177,6 +177,8 @@ class TestSizes:
         assert after(one, {"4Q": 1}).available["4C"] == Count(0, 2)
         four = card_of(types, *[{"4Q": 1, "4C": 1}] * 3, {}, told=SizeMode.SAME)
         assert after(four, {"4Q": 1}).available["4C"] == Count(2, 2)
+        two = card_of((nvidia(4), nvidia(4, "C")), *[{"4Q": 1, "4C": 1}] * 2, told=SizeMode.SAME)
+        assert after(two, {"4Q": 1}).available["4C"] == Count(1, 1)
 
     def test_one_parent_that_offers_one_may_take_more(self) -> None:
         one = card_of((nvidia(4), nvidia(4, "C")), {"4Q": 1, "4C": 1})
@@ -215,6 +217,11 @@ class TestSizes:
             after(card, {"8Q": 1})
         with pytest.raises(NoCapacity, match="no room for 2 of A2-4Q beside 1 of A2-4A: at most 1"):
             after(card, {"4Q": 2, "4A": 1})
+
+    def test_more_than_all_places_leave_none_for_others(self) -> None:
+        card = Nvidia([], mixed=False).card(NAMES)
+        with pytest.raises(NoCapacity, match="no room for 1 of A2-4Q beside 20 of A2-4A: none"):
+            after(card, {"4Q": 1, "4A": 20})
 
     def test_memory_bounds_a_card_that_gives_no_numbers(self) -> None:
         types = [VgpuType(f"{size}Q", framebuffer_bytes=size * GIB) for size in (1, 12, 48)]
