@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | None:
     """Return the plan that binds the claim's functions; None if they are bound, and free. Raises DeviceInUse."""
     inventory = choosing.inventory
+    refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
     if choosing.binds and not all(inventory.is_ready(inventory.by_address[each]) for each in claim.functions):
         return BindingApi(session).plan_bind(claim.functions)
-    refuse_held(session, claim, inventory, drivers=False)
     return None
 
 

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from vfioctl.claims.bringing import plan_needed
 from vfioctl.claims.devices import mediated, uses_of, whole_functions
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.claims.model.owner import Owner
@@ -20,7 +21,7 @@ from vfioctl.claims.placement.failures import no_capacity
 from vfioctl.claims.placement.placement import candidates, place, place_beside, refused
 from vfioctl.claims.probe.capacity import read_capacity
 from vfioctl.claims.rows import reservation
-from vfioctl.errors import NoCapacity, UnknownDevice
+from vfioctl.errors import DeviceInUse, NoCapacity, UnknownDevice, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.vgpu.api import VgpuApi
@@ -28,7 +29,7 @@ from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE
 from vfioctl.vgpu.model.lookup import why_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from vfioctl.claims.ledger import Uses
     from vfioctl.claims.model.request import ClaimRequest
@@ -58,6 +59,8 @@ class Choosing:
         self._free = replace(found, parents=self._parents())
         self.placement: Placement | None = None
         self.plan = self._creation() if request.vgpu else None
+        if request.gpus:
+            self._avoid_held()
 
     def _parents(self) -> Mapping[Uuid, str]:
         """The parents of the host's mediated devices, if the request names such."""
@@ -65,6 +68,38 @@ class Choosing:
             return {}
         found = VgpuApi(self._session).vgpus().instances
         return {Uuid(vgpu.id): vgpu.parent for vgpu in found if vgpu.dialect == MDEV and vgpu.state != "defined"}
+
+    def _avoid_held(self) -> None:
+        """Choose no GPU that somebody has open, whose change would be refused. Raises NoCapacity."""
+        while True:
+            try:
+                held = self._held(self.draft(self._free.taken, None)[0].functions)
+                if not held:
+                    return
+            except NoCapacity:
+                left = self._gpus.difference(self._refused) if self._free.held else ()
+                held = self._held([*map(PciAddress, left)])  # the error is to say it of these too
+                if not held:
+                    raise
+            self._free = replace(self._free, held={**self._free.held, **held})
+            vars(self).pop("_refused", None)
+
+    def _held(self, gpus: Sequence[PciAddress]) -> Mapping[PciAddress, str]:
+        """Return which of these GPUs are in use, and by whom."""
+        if not self._holders(gpus):
+            return {}
+        return {gpu: f"held by {some_of(names, 2)}" for gpu in gpus if (names := self._holders([gpu]))}
+
+    def _holders(self, gpus: Sequence[PciAddress]) -> Sequence[str]:
+        claim = self._drafted(whole_functions(self.inventory, gpus))
+        try:
+            plan_needed(self._session, claim, self)
+        except DeviceInUse as error:
+            holders = cast("list[dict[str, str]]", error.facts.get("holders", []))
+            return tuple(dict.fromkeys(holder["name"] for holder in holders))
+        except VfioctlError:  # it is raised again when the plan is made for the claim
+            return ()
+        return ()
 
     # -- new vGPUs ---------------------------------------------------------------------------------
 
@@ -134,21 +169,16 @@ class Choosing:
         refuse_taken(self._request.devices, (), taken)
         placement = self.placement = self._place(taken)
         devices = _created(self.plan) if self.plan else self._existing(placement)
-        claim = Claim(
-            id="",
-            owner=Owner(self._request.owner),
-            state=ClaimState.RESERVED,
-            devices=devices,
-            since="",
-            boot_id="",
-            cpus=placement.cpus,
-            hugepages=placement.hugepages,
-            labels=self._request.labels,
-            expires=expires,
+        claim = self._drafted(devices)._replace(
+            cpus=placement.cpus, hugepages=placement.hugepages, labels=self._request.labels, expires=expires
         )
         uses = uses_of(self.inventory, devices, placement.cpus)
         refuse_taken(uses.whole, uses.shared, taken)
         return claim, uses
+
+    def _drafted(self, devices: tuple[ClaimedDevice, ...]) -> Claim:
+        owner = Owner(self._request.owner)
+        return Claim(id="", owner=owner, state=ClaimState.RESERVED, devices=devices, since="", boot_id="")
 
     def _place(self, taken: Taken) -> Placement:
         """Return what the request gets."""

@@ -106,3 +106,31 @@ def test_texts_of_options() -> None:
             vgpu_in(text)
     request = Wish(gpus=2, ttl="10m", numa="1", labels=("a=b",), bind=False).request("vm/a")
     assert (request.gpus, request.ttl, request.numa, request.labels, request.bind) == (2, 600.0, 1, {"a": "b"}, False)
+
+
+class TestGpusInUse:
+    """A number of GPUs means such that nobody has open."""
+
+    def test_are_not_chosen(self, run: Run) -> None:
+        placed = run("place --gpus 1 --json --simulate busy").document
+        assert placed["devices"] == ["0000:04:00.0"]
+        reasons = {each["device"]: each["reason"] for each in placed["others"]}
+        assert reasons["0000:01:00.0"] == "held by python3, tritonserver"
+
+    def test_are_named_when_too_few_are_left(self, run: Run) -> None:
+        answer = run("place --gpus 3 --json --simulate busy")
+        assert answer.code == 4
+        told = {each["device"]: (each["reason"], each["free"]) for each in answer.document["error"]["facts"]["devices"]}
+        assert told["0000:01:00.0"] == ("held by python3, tritonserver", False)
+        assert told["0000:02:00.0"] == ("held by qemu-system-x86", False)
+        assert told["0000:04:00.0"] == ("can be chosen", True)
+
+    def test_a_claim_takes_the_next_one(self, run: Run) -> None:
+        claim = run("claim create --owner vm/a --gpus 1 --yes --json --simulate busy").document
+        assert claim["devices"][0]["address"] == "0000:04:00.0"
+
+    def test_one_on_vfio_is_refused_beside_one_to_be_bound(self, run: Run) -> None:
+        answer = run("claim create --owner vm/a --device gpu1 --device gpu3 --yes --simulate busy")
+        assert answer.code == 4
+        assert "0000:02:00.0 (AD102 [GeForce RTX 4090], vfio-pci) is held by qemu-system-x86" in answer.err
+        assert run("claim list --json --simulate busy").document == {"claims": []}

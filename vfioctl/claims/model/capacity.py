@@ -65,5 +65,7 @@ class Capacity:
     """CPUs to which running guests are pinned, each with the guest."""
     peers: Mapping[PciAddress, frozenset[PciAddress]] = field(default_factory=dict)
     """The GPUs that each GPU reaches over NVLink, as NVML tells."""
+    held: Mapping[PciAddress, str] = field(default_factory=dict)
+    """GPUs that are known to be in use, each with why."""
     parents: Mapping[Uuid, str] = field(default_factory=dict)
     """The parents of mediated devices, which may be no PCI functions; those of functions may be left out."""

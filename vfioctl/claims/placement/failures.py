@@ -64,7 +64,7 @@ def no_capacity(
     rejections: Sequence[Rejection] = (),
 ) -> NoCapacity:
     """Return the error, with the reason for each device as facts, and the most frequent ones in its hint."""
-    told = [*rejections, *(Rejection(g.address, g.title, reasons[g.address]) for g in gpus if g.address in reasons)]
+    told = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
     grouped: dict[str, list[str]] = {}
     for each in told:
         grouped.setdefault(each.reason, []).append(each.device)
@@ -73,3 +73,7 @@ def no_capacity(
     is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
     hint = "" if is_said else "\n".join([*lines[:_MOST_REASONS], *more])
     return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(each) for each in told]})
+
+
+def _rejection(gpu: Function, reason: str) -> Rejection:
+    return Rejection(gpu.address, gpu.title, reason, free=reason.startswith(_CAN))

@@ -64,6 +64,7 @@ def _reasons(function: Function, request: ClaimRequest, capacity: Capacity, scop
     yield _of_mode(pf or function, capacity, (Mode.VGPU,) if pf else modes)
     if not request.vgpu:
         yield _divided(function)
+    yield capacity.held.get(function.address, "")
     if request.bind and not request.vgpu:
         yield _not_alone(function, capacity, scope)
     if function.is_gpu:

@@ -73,7 +73,8 @@ def guest_state(function: Function, group: Group | None) -> Text:
 def reservation_line(reservation: Reservation) -> str:
     """Return a sentence about what is reserved."""
     said = plain(reservation.words)
-    return f"{said[:1].upper()}{said[1:]}."
+    first = said.partition(" ")[0]
+    return f"{said[:1].upper() if first.isalpha() else said[:1]}{said[1:]}."  # a name, as a UUID, stays as it is
 
 
 def mark_line(mark: Mark) -> str:
