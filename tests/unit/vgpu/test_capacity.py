@@ -80,6 +80,10 @@ class TestPool:
         card = card_of((mbochs("none", 0), mbochs("small", 4)), {"none": 1, "small": 25})
         assert card.sharing is Sharing.UNKNOWN
 
+    def test_a_type_that_takes_nothing_of_one_amount_is_of_no_pool(self) -> None:
+        types = (VgpuType("a", takes={"low": 0, "high": 2}), VgpuType("b", takes={"low": 4, "high": 2}))
+        assert card_of(types, {"a": 3, "b": 3}).sharing is Sharing.UNKNOWN
+
     def test_of_a_type_that_is_wanted_no_times_nothing_is_made(self) -> None:
         card = card_of(MBOCHS, {"small": 25, "medium": 6, "large": 1})
         assert after(card, {"medium": 1, "small": 0}).made == {"medium": 1}
@@ -331,6 +335,10 @@ class TestWhatIsNotTold:
         assert mtty.sharing is Sharing.UNKNOWN
         assert counts(mtty) == {"mtty-1": Count(24, 24), "mtty-2": Count(12, 12)}
         assert after(mtty, {"mtty-2": 1}).available == {"mtty-1": Count(0, 24), "mtty-2": Count(11, 11)}
+
+    def test_what_fits_elsewhere_leaves_a_place_free(self) -> None:
+        card = card_of([VgpuType("a"), VgpuType("b")], {"a": 1}, {"b": 1})
+        assert after(card, {"b": 1}).available == {"a": Count(0, 1), "b": Count(0, 0)}
 
     def test_a_card_without_a_place_for_vgpus_has_room_for_none(self) -> None:
         assert counts(card_of([VgpuType("a"), nvidia(4)])) == {"a": Count(0, 0), "4Q": Count(0, 0)}
