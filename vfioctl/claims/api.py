@@ -17,7 +17,7 @@ from vfioctl.claims.model.claim import Claim, ClaimState
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.moments import after, moment_of
 from vfioctl.claims.rows import CLAIM
-from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
+from vfioctl.errors import BadSpec, ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class ClaimsApi:
 
     # -- looking -----------------------------------------------------------------------------------
 
+    @property
+    def boot_id(self) -> str:
+        """This boot's id. Raises KernelRefused if the host does not tell."""
+        return self._session.boot_id
+
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
         """Return the claims, the newest first. Raises StoreDamaged."""
         return self.ledger.claims(live_only=live_only)
@@ -88,9 +93,8 @@ class ClaimsApi:
         return self.ledger.claim(name)
 
     def names_of(self, owner: str) -> frozenset[str]:
-        """Return what the claims of an owner are called in the journal, those that have ended too. Raises BadSpec."""
-        theirs = Owner(owner)
-        return frozenset(f"{CLAIM}{claim.id}" for claim in self.claims(live_only=False) if claim.owner == theirs)
+        """Return what the claims that an owner has or had are called in the journal. Raises BadSpec."""
+        return frozenset(f"{CLAIM}{claim}" for claim in self.ledger.once_of(Owner(owner)))
 
     def events(self, claim: Claim) -> tuple[Event, ...]:
         """Return what happened to a claim, in order."""
@@ -240,6 +244,8 @@ class ClaimsApi:
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
+        if seconds is not None and seconds <= 0:
+            raise BadSpec("a claim's term must be longer than 0 s", hint="to end it, release it")
         moment = moment_of(self._session)
         expires = after(moment.now, seconds)
         return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")

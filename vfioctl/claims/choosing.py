@@ -21,7 +21,7 @@ from vfioctl.claims.placement.failures import no_capacity
 from vfioctl.claims.placement.placement import candidates, place, place_beside, refused
 from vfioctl.claims.probe.capacity import read_capacity
 from vfioctl.claims.rows import reservation
-from vfioctl.errors import DeviceInUse, NoCapacity, UnknownDevice, VfioctlError, some_of
+from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity, UnknownDevice, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.vgpu.api import VgpuApi
@@ -54,6 +54,7 @@ class Choosing:
         # NVML takes long, and tells no more of the devices than their memory and names
         asked = bool(request.memory_min or request.model)
         self.inventory: Inventory = InventoryApi(session).inventory(nvml=asked)
+        self._refuse_no_node()
         settings, links, cpus = session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         found = read_capacity(session.kernel, self.inventory, taken, settings, links=links, cpus=cpus)
         self._free = replace(found, parents=self._parents())
@@ -61,6 +62,11 @@ class Choosing:
         self.plan = self._creation() if request.vgpu else None
         if request.gpus:
             self._avoid_held()
+
+    def _refuse_no_node(self) -> None:
+        wanted, nodes = self._node, [node.id for node in self.inventory.numa_nodes]
+        if wanted is not None and nodes and wanted not in nodes:
+            raise BadSpec(f"there is no NUMA node {wanted}", hint=f"this host has {', '.join(map(str, nodes))}")
 
     def _parents(self) -> Mapping[Uuid, str]:
         """The parents of the host's mediated devices, if the request names such."""

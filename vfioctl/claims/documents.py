@@ -39,6 +39,8 @@ def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, *, stale
     for device, shown in zip(claim.devices, document["devices"], strict=True):
         if device.subject in nodes:
             shown.update(nodes[device.subject]._asdict())
+            if not any(nodes[device.subject]):
+                shown["cdi"] = None
     return document
 
 
@@ -60,7 +62,7 @@ def claim_text(claim: Claim, stale: str = "") -> str:
 @lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other
 def _device_text(device: ClaimedDevice, *, live: bool) -> str:
     name = qualified_name(device.subject) if device.asked and live else None
-    return json.dumps(device_document(device) | {"cdi": name}, ensure_ascii=False)
+    return json.dumps(device_document(device) | {"cdi": name}, ensure_ascii=False, separators=(",", ":"))
 
 
 def _or_null(text: str | None) -> str:

@@ -91,6 +91,11 @@ class ClaimLedger:
         """Return events in order: those with a higher number than `after`, of one claim or of all."""
         return tuple(self._store.read(lambda db: rows.events_in(db, after=after, claim=claim), ()))
 
+    def once_of(self, owner: Owner) -> frozenset[str]:
+        """Return the ids of the claims that an owner has or had, those that have ended too."""
+        query, nothing = "SELECT DISTINCT claim FROM claim_event WHERE owner = ?", frozenset[str]()
+        return self._store.read(lambda db: frozenset(id_ for (id_,) in db.execute(query, (owner,))), nothing)
+
     def last_event(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
         found: tuple[int | None] = self._store.read(

@@ -51,7 +51,7 @@ def history(
     ] = None,
     owner: Annotated[
         str | None,
-        typer.Option("--owner", metavar="OWNER", help="List only changes that were made for a claim of OWNER."),
+        typer.Option("--owner", metavar="OWNER", help="List only changes for claims that OWNER has or had."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -46,8 +46,9 @@ def plan_page(plan: Plan, registry: Registry, *, undone_by: Sequence[str] = ()) 
     `undone_by`: commands that undo it, if those of its intent do not.
     """
     if plan.nothing_to_do:
-        facts = _indented(_facts(plan.facts, registry))
-        return Stack(Text("Nothing to do, it is as asked for already:"), *facts, *note_lines(plan.notes))
+        facts = [*_indented(_facts(plan.facts, registry))]
+        said = f"Nothing to do, it is as asked for already{':' if facts else '.'}"
+        return Stack(Text(said), *facts, *note_lines(plan.notes))
     changes = change_rows(plan.changes, registry)
     return Stack(
         Text(f"Plan {plan.id}: {plain(plan.intent.title())}", style="bold"),

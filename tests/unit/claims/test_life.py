@@ -427,3 +427,34 @@ class TestListings:
         assert run("history --owner vm/b --simulate hgx8").out == "No such changes.\n"
         assert run("history --owner nobody --simulate hgx8").code == 2
         assert f"claim {made['id']}" in run(f"history show {entry['id']} --simulate hgx8").out
+
+
+class TestWhatIsSaid:
+    def test_no_cdi_name_of_a_device_without_a_node(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --device gpu3 --no-bind --json --simulate hgx8").document
+        assert [(each["cdi"], each["group"]) for each in made["devices"]] == [(None, None)]
+
+    def test_a_term_of_nothing_is_refused(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --gpus 1 --no-bind --json --simulate hgx8").document
+        answer = run(f"claim renew {made['id']} --ttl 0s --simulate hgx8")
+        assert (answer.code, answer.out) == (2, "")
+        assert "longer than 0 s" in answer.err
+
+    def test_a_node_that_is_not_there_is_bad_input(self, run: Run) -> None:
+        answer = run("claim create --owner vm/a --gpus 1 --numa 7 --simulate hgx8")
+        assert answer.code == 2
+        assert "there is no NUMA node 7" in answer.err
+
+    def test_the_former_owner_keeps_the_history(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --gpus 1 --yes --json --simulate hgx8").document
+        run(f"claim transfer {made['id']} --to vm/b --simulate hgx8")
+        for owner in ("vm/a", "vm/b"):
+            (change,) = run(f"history --owner {owner} --json --simulate hgx8").document["entries"]
+            assert change["plan"]["id"] == made["plans"][0]
+        assert run("history --owner vm/c --json --simulate hgx8").document["entries"] == []
+
+    def test_that_a_claim_is_of_another_boot(self, run: Run, terminal: Run) -> None:
+        run("claim create --owner vm/a --gpus 1 --yes --simulate hgx8")
+        assert "in another boot" not in terminal("claim list --simulate hgx8").out
+        assert run("hosts reboot hgx8").code == 0
+        assert "made in another boot, and not verified in this one" in terminal("claim list --simulate hgx8").out

@@ -143,7 +143,10 @@ def list_claims(
     elif shown:
         from vfioctl.claims.render.claims import claims_table
 
-        draw(claims_table(shown, stale, width=width()))
+        draw(claims_table(shown, stale, width=width(), boot_id=api.boot_id))
+        if stale:
+            emit("")
+            emit("vfioctl reconcile says what to do about stale claims.")
     else:
         emit("No claims." if everything else "No claims now; claim list --all lists those that have ended.")
 
@@ -169,7 +172,7 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
         return
     from vfioctl.claims.render.claims import claim_page
 
-    draw(claim_page(found, api.nodes(found), api.events(found), stale=stale))
+    draw(claim_page(found, api.nodes(found), api.events(found), stale=stale, boot_id=api.boot_id))
 
 
 @app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim watch --json")

@@ -63,7 +63,7 @@ def findings(kata: Kata, host: Host) -> tuple[Finding, ...]:
     """Return all lines of the check, in the order in which one would repair."""
     found = [*_devices(host), *_cdi(host)]
     if kata.settings is None:
-        remedy = "install Kata, or name its configuration.toml with --config"
+        remedy = f"{'correct it' if kata.path else 'install Kata'}, or name its configuration.toml with --config"
         found.append(_wrong("configuration", kata.problem or "none was found", remedy))
     else:
         found += [Finding("configuration", kata.path), *_settings(kata, kata.settings, host)]

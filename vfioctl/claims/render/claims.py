@@ -38,6 +38,7 @@ _STATES = {
     ClaimState.RELEASED: "released",
     ClaimState.FAILED: "failed: its devices are what they were before",
 }
+_ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reconcile"
 _UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
 _ON_RELEASE = {
     Undo.NOTHING: "stays as it is",
@@ -46,15 +47,17 @@ _ON_RELEASE = {
 }
 
 
-def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: int) -> RenderableType:
-    """Render claims in the order given, for `width` columns. `stale`: which are stale, and why."""
+def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: int, boot_id: str = "") -> RenderableType:
+    """Render claims in the order given, for `width` columns. `stale`: which are stale, and why.
+
+    `boot_id`: the host's, to mark those that were not verified since it booted.
+    """
     rows = [_row(claim) for claim in claims]
     layout = Layout(_COLUMNS, rows, width)
-    lines = zip(claims, rows, layout.lines(rows), strict=True)
-    return Stack(
-        *layout.header(),
-        *(part for claim, row, line in lines for part in (*_fitting(claim, row, line, layout), *_why(claim, stale))),
-    )
+    parts: list[RenderableType] = [*layout.header()]
+    for claim, row, line in zip(claims, rows, layout.lines(rows), strict=True):
+        parts += [*_fitting(claim, row, line, layout), *_why(claim, stale, boot_id)]
+    return Stack(*parts)
 
 
 def _fitting(claim: Claim, row: Row, line: RenderableType, layout: Layout) -> Iterator[RenderableType]:
@@ -69,12 +72,20 @@ def _fitting(claim: Claim, row: Row, line: RenderableType, layout: Layout) -> It
 
 
 def claim_page(
-    claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, events: Sequence[Event] = (), *, stale: str = ""
+    claim: Claim,
+    nodes: Mapping[str, Nodes] = NO_NODES,
+    events: Sequence[Event] = (),
+    *,
+    stale: str = "",
+    boot_id: str = "",
 ) -> RenderableType:
-    """Render one claim: its devices and what a guest opens, why it is stale, and what happened to it."""
+    """Render one claim: its devices and what a guest opens, why it is stale, and what happened to it.
+
+    `boot_id`: as for `claims_table`.
+    """
     return Stack(
         Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
-        fact_grid(_facts(claim, stale), style="bold"),
+        fact_grid(_facts(claim, stale, boot_id), style="bold"),
         *(line for device in claim.devices for line in _device(claim, device, nodes.get(device.subject, Nodes()))),
         *([Text("What happened", style="bold"), *map(_event, events)] if events else []),
     )
@@ -98,19 +109,23 @@ def _asked(claim: Claim) -> list[str]:
     return [each.subject if each.mdev else each.address for each in claim.devices if each.asked]
 
 
-def _why(claim: Claim, stale: Stale) -> Iterator[RenderableType]:
+def _why(claim: Claim, stale: Stale, boot_id: str) -> Iterator[RenderableType]:
+    if _is_of_another_boot(claim, boot_id):
+        yield Padding.indent(Text(_ANOTHER_BOOT), _INDENT)
     if why := why_stale(claim, stale):
         yield Padding.indent(Text(plain(f"stale: {why}")), _INDENT)
     if claim.why:
         yield Padding.indent(Text(plain(claim.why)), _INDENT)
 
 
-def _facts(claim: Claim, stale: str) -> Iterator[tuple[str, str]]:
+def _is_of_another_boot(claim: Claim, boot_id: str) -> bool:
+    return claim.is_live and bool(boot_id) and claim.boot_id != boot_id
+
+
+def _facts(claim: Claim, stale: str, boot_id: str) -> Iterator[tuple[str, str]]:
     yield "state", _STATES[claim.state]
-    if stale:
-        yield "stale", plain(stale)
-    if claim.why:
-        yield "reason", plain(claim.why)
+    boot = _ANOTHER_BOOT if _is_of_another_boot(claim, boot_id) else ""
+    yield from ((name, plain(text)) for name, text in (("boot", boot), ("stale", stale), ("reason", claim.why)) if text)
     if claim.cpus:
         yield "CPUs", format_cpu_list(claim.cpus)
     for each in claim.hugepages:
