@@ -712,6 +712,18 @@ class TestCdi:
             if (each["kind"], each["claim"], each["fix"]) == ("CDI file", "", "renew")
         ]
 
+    def test_a_file_that_a_reboot_removed(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0")
+        host("cdi generate")
+        host.reboot()
+        fixed = host("reconcile --fix --yes")
+        assert (fixed.code, [each["fix"] for each in fixed.document["fixed"]][-1]) == (0, "renew")
+        assert named_in(host) == {"0000-1b-00.0"}
+        host.change(lambda tree: tree.files.pop("/var/run/cdi/vfioctl.json"))
+        assert self.told(host) == [(GPU0, f"is not there, and claim {made} has it", "vfioctl cdi generate")]
+        host.remedied()
+        assert named_in(host) == {"0000-1b-00.0"}
+
     def test_a_file_that_lacks_a_claim(self, host: Machine) -> None:
         host.claim("--device", "gpu0")
         host("cdi generate")

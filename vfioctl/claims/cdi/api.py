@@ -86,7 +86,15 @@ class CdiApi:
         return tuple(self._session.apply(plan, progress=progress) for plan in plans if not plan.nothing_to_do)
 
     def _own(self) -> list[CdiFileFound]:
-        return [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
+        """Return vfioctl's files. One that was written, and is gone, as after a reboot, has no devices."""
+        from vfioctl.claims.cdi.files import CdiFileFound
+        from vfioctl.claims.cdi.renewing import written_for
+        from vfioctl.claims.model.cdi import KIND
+
+        own = [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
+        if KIND not in {file.kind for file in own} and written_for(self._session, KIND):
+            own.append(CdiFileFound(cdi_file(KIND), kind=KIND, ours=True))
+        return own
 
     def _intent(self, file: CdiFileFound, found: Callable[[], Passthrough]) -> CdiIntent:
         from vfioctl.claims.cdi.renewing import inferred, written_for

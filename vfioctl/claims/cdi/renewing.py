@@ -65,7 +65,7 @@ def differing(file: CdiFileFound, intent: CdiIntent, claims: Claims, found: Pass
             continue
         if node is None:
             why = f"claim {holders[subject]} has it" if subject in holders else "it is on VFIO"
-            words = f"{file.path} does not name it, and {why}"
+            words = f"{file.path} {'does not name it' if there else 'is not there'}, and {why}"
         elif right is None and subject in found.nodes:
             words = f"{file.path} names it, and no claim has it"
         else:
