@@ -155,7 +155,6 @@ def listing(file: Path, runs: int) -> list[float]:
             db.execute(insert, rows.columns_of(claim, "{}"))
             note(db, claim, MOMENT)
     program = "import sys; from vfioctl.app import main; sys.exit(main())"
-    host = Path(__file__).resolve().parents[1] / "tests/hosts/laptop.host"
     command = [
         sys.executable,
         "-c",
@@ -164,8 +163,6 @@ def listing(file: Path, runs: int) -> list[float]:
         "list",
         "--all",
         "--json",
-        "--host",
-        str(host),
         "--ledger",
         str(file),
     ]
