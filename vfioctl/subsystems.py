@@ -81,7 +81,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.claims.cli",
         commands={
             "reconcile": Command(LOOK, "Compare the claims with the machine, and name a remedy for each difference."),
-            "place": Command(LOOK, "Show which GPUs, CPUs and hugepages a claim would get, and why."),
+            "place": Command(LOOK, "Show which GPUs, vGPUs, CPUs and hugepages a claim would get, and why."),
             "claim": Command(CHANGE, "Take GPUs for a VM, a container or a person, and give them back."),
             "cdi": Command(CHANGE, "Write, list and check CDI files, which name devices for container runtimes."),
             "oci": Command(CHANGE, "Give containers of runc, crun and Kata the devices of a claim."),

@@ -113,7 +113,12 @@ def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     draw(cdi_table(files, claims, problem, width=width()))
 
 
-@app.command(cls=Command)
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl cdi validate /var/run/cdi/vfioctl.json
+  vfioctl cdi validate /etc/cdi/gpus.json --json""",
+)
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CDI files in JSON.")],
     *,

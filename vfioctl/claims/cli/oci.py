@@ -31,7 +31,12 @@ def oci() -> None:
     """
 
 
-@app.command(cls=Command)
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl oci inject /run/bundle --claim CLAIM --dry-run --simulate hgx8
+  vfioctl oci inject /run/bundle --claim CLAIM --node cdev --simulate hgx8""",
+)
 def inject(
     ctx: typer.Context,
     bundle: Annotated[

@@ -62,13 +62,13 @@ def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: in
 
 def _fitting(claim: Claim, row: Row, line: RenderableType, layout: Layout) -> Iterator[RenderableType]:
     """Yield the line of a claim; if it is too long, a line for each device."""
-    first, *others = _asked(claim)
-    if not isinstance(line, Text) or line.cell_len <= layout.width or not others:
+    devices = _asked(claim)
+    if not isinstance(line, Text) or line.cell_len <= layout.width or len(devices) < 2:
         yield line
     else:
         *before, _ = row
         blank = [""] * len(before)
-        yield from layout.lines([(*before, first), *((*blank, other) for other in others)])
+        yield from layout.lines([(*(blank if number else before), device) for number, device in enumerate(devices)])
 
 
 def claim_page(
