@@ -19,7 +19,12 @@ _Writer = Callable[[Any], str]
 def document_text(document: object, *, indented: bool = False) -> str:
     """Return the document as JSON. The `alias` in the metadata of a field is its name there."""
     text = _text(document)
-    return json.dumps(json.loads(text), indent=2, ensure_ascii=False) if indented else text
+    return indented_text(text) if indented else text
+
+
+def indented_text(text: str) -> str:
+    """Return a JSON document with a line for each value."""
+    return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
 
 
 def _text(value: object) -> str:

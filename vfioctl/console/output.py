@@ -84,9 +84,11 @@ def emit_json(document: Mapping[str, object]) -> None:
 
 def emit_long_json(text: str) -> None:
     """Write a JSON document that is compact and may be long: as it is, but indented if stdout is a terminal."""
-    import json
+    if sys.stdout.isatty():
+        from vfioctl.console.documents import indented_text
 
-    emit_json_text(json.dumps(json.loads(text), indent=2, ensure_ascii=False) if sys.stdout.isatty() else text)
+        text = indented_text(text)
+    emit_json_text(text)
 
 
 def emit_json_text(text: str) -> None:
