@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,8 +64,8 @@ class CdiApi:
         from vfioctl.claims.cdi.choose import passthrough
         from vfioctl.claims.cdi.renewing import differing, node_of
 
-        for file in self._own():
-            intent = self._intent(file, partial(passthrough, inventory, mdevs, node_of(file)))
+        for file, known in self._own():
+            intent = known or self._inferred(file, passthrough(inventory, mdevs, node_of(file)))
             yield from differing(file, intent, self._claims, passthrough(inventory, mdevs, intent.node))
 
     def renew(self, *, create: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
@@ -79,28 +78,34 @@ class CdiApi:
         from vfioctl.claims.model.cdi import KIND
         from vfioctl.claims.model.cdi_intent import CdiIntent
 
-        intents = [self._intent(file, partial(read_passthrough, self._session, node_of(file))) for file in self._own()]
+        intents = [
+            known or self._inferred(file, read_passthrough(self._session, node_of(file))) for file, known in self._own()
+        ]
         if create and KIND not in {intent.kind for intent in intents}:
             intents.append(CdiIntent())
         plans = (self.plan(intent) for intent in intents)
         return tuple(self._session.apply(plan, progress=progress) for plan in plans if not plan.nothing_to_do)
 
-    def _own(self) -> list[CdiFileFound]:
-        """Return vfioctl's files. One that was written, and is gone, as after a reboot, has no devices."""
+    def _own(self) -> list[tuple[CdiFileFound, CdiIntent | None]]:
+        """Return vfioctl's files, each with what it was written for last, if the journal has that.
+
+        One that was written, and is gone, as after a reboot, has no devices.
+        """
         from vfioctl.claims.cdi.files import CdiFileFound
         from vfioctl.claims.cdi.renewing import written_for
         from vfioctl.claims.model.cdi import KIND
 
         own = [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
-        if KIND not in {file.kind for file in own} and written_for(self._session, KIND):
-            own.append(CdiFileFound(cdi_file(KIND), kind=KIND, ours=True))
-        return own
+        found = [(file, written_for(self._session, file.kind)) for file in own]
+        if KIND not in {file.kind for file in own} and (last := written_for(self._session, KIND)):
+            found.append((CdiFileFound(cdi_file(KIND), kind=KIND, ours=True), last))
+        return found
 
-    def _intent(self, file: CdiFileFound, found: Callable[[], Passthrough]) -> CdiIntent:
-        from vfioctl.claims.cdi.renewing import inferred, written_for
+    def _inferred(self, file: CdiFileFound, found: Passthrough) -> CdiIntent:
+        from vfioctl.claims.cdi.renewing import inferred
 
         held = {each.subject for claim in self._claims.claims() for each in claim.devices}
-        return written_for(self._session, file.kind) or inferred(file, held, found())
+        return inferred(file, held, found)
 
     # -- writing -----------------------------------------------------------------------------------
 
