@@ -25,7 +25,7 @@ from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity, UnknownDevice, Vfio
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.vgpu.api import VgpuApi
-from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE
+from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, creates, place_and_type
 from vfioctl.vgpu.model.lookup import why_none
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class Choosing:
                 if not held:
                     raise
             self._free = replace(self._free, held={**self._free.held, **held})
-            vars(self).pop("_refused", None)
 
     def _held(self, gpus: Sequence[PciAddress]) -> Mapping[PciAddress, str]:
         """Return which of these GPUs are in use, and by whom."""
@@ -110,15 +109,16 @@ class Choosing:
     # -- new vGPUs ---------------------------------------------------------------------------------
 
     def _creation(self) -> Plan:
-        request, cards = self._request, [self.inventory.by_address[card] for card in self._refused]
+        request, reasons = self._request, self._refused
+        cards = [self.inventory.by_address[card] for card in reasons]
         exclude = (*self._free.taken.whole, *(parent for card in cards for parent in (card.address, *card.virtfns)))
         try:
             return self._vgpus.plan_create(request.vgpu, numa=self._node, count=request.vgpus, exclude=exclude)
         except NoCapacity as error:
-            if not self._refused:
+            if not reasons:
                 raise
             none = {PciAddress(card): why or _TOO_FEW for card, why in self._why_none.items() if card in self._gpus}
-            raise no_capacity(error.message, candidates(self._free), {**none, **self._refused}) from None
+            raise no_capacity(error.message, candidates(self._free), {**none, **reasons}) from None
 
     @property
     def _vgpus(self) -> VgpuApi:
@@ -132,7 +132,7 @@ class Choosing:
     def _gpus(self) -> frozenset[str]:
         return frozenset(gpu.address for gpu in candidates(self._free))
 
-    @cached_property
+    @property
     def _refused(self) -> Mapping[PciAddress, str]:
         return refused(self._request, self._free)
 
@@ -151,10 +151,10 @@ class Choosing:
         return replace(self.placement, others=tuple(self._others(self.placement.vgpus)))
 
     def _others(self, vgpus: Iterable[NewVgpus]) -> Iterator[Rejection]:
-        parents = {each.parent for each in vgpus}
+        parents, reasons = {each.parent for each in vgpus}, self._refused
         for gpu in candidates(self._free):
             if parents.isdisjoint((gpu.address, *gpu.virtfns)):
-                why = self._refused.get(gpu.address) or self._why_none.get(gpu.address, "it offers no vGPUs")
+                why = reasons.get(gpu.address) or self._why_none.get(gpu.address, "it offers no vGPUs")
                 yield Rejection(gpu.address, gpu.title, why or _FREE, free=not why)
         for name, why in self._why_none.items():
             if name not in self._gpus and name not in parents:
@@ -223,13 +223,12 @@ def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> N
 
 def _new_vgpus(plan: Plan) -> tuple[NewVgpus, ...]:
     """Return where a plan creates vGPUs, one for each parent and type."""
-    places = [tuple(change.after.rpartition("/")[::2]) for change in plan.changes_of(MDEV)]
-    places += [(change.subject, change.after) for change in plan.changes_of(VGPU_TYPE)]
-    return tuple(NewVgpus(parent, kind, count) for (parent, kind), count in Counter(places).items())
+    places = Counter(place_and_type(change) for change in plan.changes if creates(change))
+    return tuple(NewVgpus(parent, kind, count) for (parent, kind), count in places.items())
 
 
 def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:
     """Return the vGPUs that a plan creates."""
-    parents = {Uuid(change.name): change.after.rpartition("/")[0] for change in plan.changes_of(MDEV)}
+    parents = {Uuid(change.name): place_and_type(change)[0] for change in plan.changes_of(MDEV)}
     vfs = (ClaimedDevice(PciAddress(change.subject)) for change in plan.changes_of(VGPU_TYPE))
     return (*mediated(parents), *vfs)
