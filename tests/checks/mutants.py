@@ -42,6 +42,7 @@ TESTS = {
         "binding/test_cli.py",
         "vgpu/test_restore.py",
         "commands/test_history.py",
+        "claims/test_ledger.py",
     ),
     "vfioctl/binding/plan": (
         "binding/test_plan*.py",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from vfioctl.core.migrations import MIGRATIONS as CORE_MIGRATIONS
 from vfioctl.core.migrations import Migration
 from vfioctl.core.placed import placed
 from vfioctl.core.store import Store
-from vfioctl.errors import StoreDamaged
+from vfioctl.errors import Busy, StoreDamaged
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger import read_records
 
@@ -121,6 +123,46 @@ class TestTransactions:
             other.stdin.close()
             add(ledger)
         assert count(ledger) == 3
+
+    def test_are_refused_while_another_one_lasts(self, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        add(ledger)
+        monkeypatch.setattr(store, "SECONDS", 0.05)
+        with (
+            closing(sqlite3.connect(ledger.file, isolation_level=None)) as other,
+            pytest.raises(Busy, match="other processes write to the ledger"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+            add(ledger)
+        add(ledger)
+        assert count(ledger) == 2
+
+    def test_are_refused_where_nothing_can_be_written(self, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        add(ledger)
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+
+        class Broken(sqlite3.Connection):
+            def execute(self, statement: str, parameters: Sequence[str] = ()) -> sqlite3.Cursor:
+                if statement.startswith("BEGIN"):
+                    raise error
+                return super().execute(statement, parameters)
+
+        connect = functools.partial(sqlite3.connect, factory=Broken)
+        monkeypatch.setattr(sqlite3, "connect", connect)
+        with pytest.raises(StoreDamaged, match="cannot be used: disk I/O error"):
+            add(ledger)
+
+    def test_leave_signals_to_their_handlers(self, ledger: Store) -> None:
+        heard: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+        try:
+            with ledger.transaction() as db:
+                db.execute(INSERT)
+                signal.raise_signal(signal.SIGINT)
+                assert heard == [signal.SIGINT]
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert count(ledger) == 1
 
     def test_are_all_kept_when_several_processes_make_the_ledger(self, fast_folder: Path) -> None:
         processes, rounds = 6, 20

@@ -195,6 +195,8 @@ class TestWhere:
         with pytest.raises(BadSpec, match="no card with A2-4C is on NUMA node 2") as error:
             placed(cards, "A2-4C", 1, numa=2)
         assert error.value.hint == "they are on NUMA node 0, NUMA node 1"
+        with pytest.raises(BadSpec, match="no card with A2-4C is on NUMA node 2"):
+            placed(cards[:1], "A2-4C", 1, numa=2)
         with pytest.raises(NoCapacity, match=r"0000:08:00\.0 has no room for 3 of A2-4C: at most 2") as full:
             placed(cards, "A2-4C", 3, numa=0)
         assert full.value.hint == "elsewhere there is room for 4 on NUMA node 1"

@@ -334,6 +334,11 @@ class TestExplain:
         if meant and place.startswith("0000"):
             assert "0000:08:00.0 has room for 2 more" in meant.message, "what is left, of the whole card"
 
+    def test_another_file_than_that_of_the_creation_says_nothing(self) -> None:
+        each = change(MDEV, ONE, ONE, "", "0000:08:00.6/nvidia-754")
+        error = KernelRefused("/sys/another", errno.EEXIST, "1")
+        assert REGISTRY.resource(each).explain(self.context(original("a2"), each), each, error) is None
+
     @pytest.mark.parametrize(("number", "in_use"), [(errno.EBUSY, True), (errno.EPERM, True), (errno.EIO, False)])
     def test_a_guest_has_the_vf(self, number: int, in_use: bool) -> None:
         each = change(VGPU_TYPE, type_file(VF), VF, "1155", "0")
