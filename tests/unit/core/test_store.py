@@ -11,9 +11,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,12 +128,10 @@ class TestTransactions:
     def test_are_refused_while_another_one_lasts(self, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         add(ledger)
         monkeypatch.setattr(store, "SECONDS", 0.05)
-        with (
-            closing(sqlite3.connect(ledger.file, isolation_level=None)) as other,
-            pytest.raises(Busy, match="other processes write to the ledger"),
-        ):
+        with closing(sqlite3.connect(ledger.file, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            add(ledger)
+            with pytest.raises(Busy, match="other processes write to the ledger"):
+                add(ledger)
         add(ledger)
         assert count(ledger) == 2
 
@@ -142,10 +141,10 @@ class TestTransactions:
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR
 
         class Broken(sqlite3.Connection):
-            def execute(self, statement: str, parameters: Sequence[str] = ()) -> sqlite3.Cursor:
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
                 if statement.startswith("BEGIN"):
                     raise error
-                return super().execute(statement, parameters)
+                return super().execute(statement, *parameters)
 
         connect = functools.partial(sqlite3.connect, factory=Broken)
         monkeypatch.setattr(sqlite3, "connect", connect)
