@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
+    from vfioctl.domain.api import DomainApi
     from vfioctl.inventory.api import InventoryApi
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
@@ -93,6 +94,13 @@ class Host:
         from vfioctl.claims.api import ClaimsApi
 
         return ClaimsApi(self.session)
+
+    @cached_property
+    def domain(self) -> DomainApi:
+        """Build libvirt domains, and check and provision them."""
+        from vfioctl.domain.api import DomainApi
+
+        return DomainApi(self.session)
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -95,6 +95,12 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         published="vfioctl.claims.ledger:published",
     ),
     Subsystem(
+        name="domain",
+        cli="vfioctl.domain.cli",
+        commands={"domain": Command(CHANGE, "Build, check and provision libvirt domains with GPUs.")},
+        api="vfioctl.domain.api:DomainApi",
+    ),
+    Subsystem(
         name="host",
         cli="vfioctl.commands",
         commands={

@@ -19,7 +19,7 @@ def _shared(name: str) -> tuple[str, ...]:
     return tuple(f"{other}.{part}" for other in before for part in SHARED)
 
 
-SUBSYSTEMS = ("inventory", "binding", "vgpu", "claims")
+SUBSYSTEMS = ("inventory", "binding", "vgpu", "claims", "domain")
 """In the order in which each may import those before it."""
 BELOW = ("errors", "signals", "kernel", "core", "session")
 WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")
@@ -67,6 +67,8 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("model", "probe", "dialects", "capacity", "resources", "placement"),
         (*VALUES, "core.reading", "kernel.lenient", "kernel.modalias", "kernel.open_nodes"),
     ),
+    "layout": (("model", "layout", "xml"), VALUES),
+    "check": (("model", "check", "xml"), VALUES),
     "plan": (("model", "plan", "placement", "capacity", "resources", "checks", "intents"), VALUES),
 }
 

@@ -1,0 +1,1 @@
+"""libvirt domains: built with NUMA pinning, checked, provisioned, and verified while they run."""

@@ -1,0 +1,31 @@
+"""What is wrong with a domain's XML. May not do input or output."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from vfioctl.core.plain import plain
+
+
+class Severity(StrEnum):
+    """Whether the domain would work."""
+
+    ERROR = "error"
+    """libvirt refuses it, it does not start, or it is not what its author means."""
+    WARNING = "warning"
+    """It works, but slower, or not everywhere."""
+
+
+@plain
+class Finding:
+    """One thing that is wrong with a document, and its remedy."""
+
+    rule: str
+    """The name of the rule, such as `pin-unknown-cpu`, which stays the same in later releases."""
+    severity: Severity
+    path: str
+    """Where: `/domain/devices/hostdev[2]/source/address`."""
+    line: int | None
+    """The line of the document, from 1; None if it was not read from text."""
+    reason: str
+    remedy: str

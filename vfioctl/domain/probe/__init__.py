@@ -1,0 +1,1 @@
+"""Reads what domains depend on: the host and libvirt. May not write."""
