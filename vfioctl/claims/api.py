@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.choosing import Choosing
     from vfioctl.claims.containers import Containers
     from vfioctl.claims.documents import Nodes, Stale
+    from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.claims.previewing import Previewing
     from vfioctl.claims.reconciling import Reconciling
@@ -114,6 +115,15 @@ class ClaimsApi:
         from vfioctl.claims.nodes import nodes_of
 
         return nodes_of(self._session, claim)
+
+    def capacity(self, *, but: str = "", cpus: bool = False) -> Capacity:
+        """Return the host's capacity, for `read_capacity`. `but`: the id of a claim that does not count."""
+        from vfioctl.claims.probe.capacity import read_capacity
+        from vfioctl.inventory.api import InventoryApi
+
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        settings = self._session.settings("claims")
+        return read_capacity(self._session.kernel, inventory, self.ledger.taken(but=but), settings, cpus=cpus)
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from vfioctl.claims.bringing import plan_needed
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from vfioctl.claims.ledger import Uses
+    from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.claims.model.taken import Taken
     from vfioctl.core.change import Plan
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 _CLAIMS = "claims"
+NOTHING_PINNED: Mapping[int, str] = MappingProxyType({})
 _TOO_FEW = "it has room for one, but not for all"
 _FREE = "free, with room for one; cards with less to spare go first"
 
@@ -49,7 +52,16 @@ class Choosing:
     `as_they_are`: the devices are the owner's already, so that no rule of placement keeps them from it.
     """
 
-    def __init__(self, session: Session, request: ClaimRequest, taken: Taken, *, as_they_are: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        request: ClaimRequest,
+        taken: Taken,
+        *,
+        as_they_are: bool = False,
+        pinned: Mapping[int, str] = NOTHING_PINNED,
+    ) -> None:
+        """`pinned`: more CPUs that others have, each with who; a claim gets none of them."""
         self._session, self._request, self._as_they_are = session, request, as_they_are
         # NVML takes long, and tells no more of the devices than their memory and names
         asked = bool(request.memory_min or request.model)
@@ -57,7 +69,7 @@ class Choosing:
         self._refuse_no_node()
         settings, links, cpus = session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         found = read_capacity(session.kernel, self.inventory, taken, settings, links=links, cpus=cpus)
-        self._free = replace(found, parents=self._parents())
+        self._free = replace(found, parents=self._parents(), pinned={**pinned, **found.pinned})
         self.placement: Placement | None = None
         self.plan = self._creation() if request.vgpu else None
         if request.gpus:
@@ -105,6 +117,11 @@ class Choosing:
         except VfioctlError:  # it is raised again when the plan is made for the claim
             return ()
         return ()
+
+    @property
+    def capacity(self) -> Capacity:
+        """The host as it was read, without what was chosen."""
+        return self._free
 
     # -- new vGPUs ---------------------------------------------------------------------------------
 

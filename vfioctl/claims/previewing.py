@@ -9,15 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.bringing import plan_needed, plan_undo
-from vfioctl.claims.choosing import Choosing
+from vfioctl.claims.choosing import NOTHING_PINNED, Choosing
 from vfioctl.claims.model.placement import Placement
 from vfioctl.claims.moments import after, moment_of
 from vfioctl.claims.rows import CLAIM
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vfioctl.claims.ledger import ClaimLedger
     from vfioctl.claims.makers import Makers
+    from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.claim import Claim
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.core.change import Plan
@@ -41,12 +44,18 @@ class Previewing:
     def __init__(self, session: Session, ledger: ClaimLedger, makers: Makers) -> None:
         self._session, self._ledger, self._makers = session, ledger, makers
 
-    def place(self, request: ClaimRequest) -> Preview:
-        """Return what a claim would get now, without the plan. Raises ClaimConflict, NoCapacity, UnknownDevice."""
-        taken = self._ledger.taken()
-        choosing = Choosing(self._session, request, taken)
+    def place(
+        self, request: ClaimRequest, *, but: str = "", pinned: Mapping[int, str] = NOTHING_PINNED
+    ) -> tuple[Placement, Capacity]:
+        """Return what a claim would get now, and the host from which it was chosen.
+
+        `but`: the id of a claim that does not count. `pinned`: more CPUs that others have, each with who. Raises
+        ClaimConflict, NoCapacity, UnknownDevice.
+        """
+        taken = self._ledger.taken(but=but)
+        choosing = Choosing(self._session, request, taken, pinned=pinned)
         choosing.draft(taken, None)
-        return Preview(choosing.explained(), choosing.inventory)
+        return choosing.explained(), choosing.capacity
 
     def create(self, request: ClaimRequest, key: str = "") -> Preview:
         """Return what `ClaimsApi.create` would do. Raises what that raises before it changes anything."""

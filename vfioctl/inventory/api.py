@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vfioctl.core.reservations import Reservation
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
+    from vfioctl.inventory.model.processor import Processor
     from vfioctl.inventory.model.values import PciAddress, Uuid
     from vfioctl.inventory.probe.processes import Processes
     from vfioctl.session import Session
@@ -76,6 +77,12 @@ class InventoryApi:
         from vfioctl.core.reservations import NOTHING_RESERVED
 
         return self._session.from_ledger(self._session.reservations, NOTHING_RESERVED)[0]
+
+    def processor(self) -> Processor:
+        """Return what the host's processor is."""
+        from vfioctl.inventory.probe.processor import read_processor
+
+        return read_processor(self._kernel)
 
     def changes(self, last: Inventory, seconds: float) -> Iterator[Inventory]:
         """Read the inventory every `seconds` and yield it when it differs from the one before. Never ends."""

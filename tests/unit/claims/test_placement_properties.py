@@ -21,7 +21,7 @@ from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.placement.choice import Pool
-from vfioctl.claims.placement.cpus import FreeCores, choose_cores, free_cores, housekeeping, shares
+from vfioctl.claims.placement.cpus import FreeCores, choose_cores, free_cores, shares
 from vfioctl.claims.placement.paths import path_of
 from vfioctl.claims.placement.placement import place, refused
 from vfioctl.errors import NoCapacity
@@ -131,7 +131,7 @@ def test_never_over_capacity(request: ClaimRequest, capacity: Capacity) -> None:
     assert len(found.functions) == request.gpus == len({*found.functions})
     assert {*found.functions}.isdisjoint({*taken.whole, *settings.reserved})
     assert len(found.cpus) >= request.cpus
-    used = {*taken.cpus, *capacity.pinned, *settings.reserved_cpus, *housekeeping(capacity)}
+    used = {*taken.cpus, *capacity.pinned, *settings.reserved_cpus, *capacity.housekeeping}
     assert used.isdisjoint(found.cpus)
     assert sum(pages.size * pages.pages for pages in found.hugepages) >= request.hugepages
     for pages in found.hugepages:

@@ -54,7 +54,8 @@ class TestCreating:
         ledger = tmp_path / "none" / "ledger.db"
         before, nobody = state(tree), machine(tree, ledger)
         assert nobody.claims.previewing.create(request(GPU0), "key").plan
-        assert nobody.claims.previewing.place(request(GPU0)).plan is None
+        placement, _ = nobody.claims.previewing.place(request(GPU0))
+        assert placement.devices == (GPU0,)
         assert not ledger.parent.exists()
         assert state(tree) == before
         made = host.claims.create(request(GPU1)).claim

@@ -75,10 +75,10 @@ def place(  # noqa: PLR0913 - one for each option
     )
     wish.refuse_unclear()
     api = ClaimsApi(opened(ctx))
-    found = api.previewing.place(wish.asked(api, owner or default_owner()))
+    placement, capacity = api.previewing.place(wish.asked(api, owner or default_owner()))
     if as_json:
-        emit_document(found.placement.document(), indented=True)
+        emit_document(placement.document(), indented=True)
         return
     from vfioctl.claims.render.placement import placement_page
 
-    draw(placement_page(found.placement, found.inventory, width=width()))
+    draw(placement_page(placement, capacity.inventory, width=width()))

@@ -37,7 +37,8 @@ class KataApi:
         from vfioctl.claims.cdi.files import read_cdi_files
         from vfioctl.claims.kata.check import Host, findings
         from vfioctl.claims.kata.needs import needs_of
-        from vfioctl.claims.kata.read import address_bits, read_kata
+        from vfioctl.claims.kata.read import read_kata
+        from vfioctl.inventory.api import InventoryApi
 
         inventory, found, subjects = self._devices(claim, node)
         host = Host(
@@ -45,7 +46,7 @@ class KataApi:
             subjects,
             needs_of(inventory, subjects, node),
             read_cdi_files(self._kernel),
-            address_bits(self._kernel),
+            InventoryApi(self._session).processor().address_bits,
             found.nodes,
             node,
         )

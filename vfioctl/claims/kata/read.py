@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,22 +23,12 @@ _PLACES = (
 _CONTAINERD = "/etc/containerd/config.toml"
 _KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 _MOST = 4 << 20
-_BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
 
 
 def read_kata(kernel: FileReader, config: Path | None) -> Kata:
     """Read what concerns Kata. `config`: its configuration.toml; None for the first one that is there."""
     path, settings, problem = _given(config) if config else _found(kernel)
     return Kata(path, settings, problem, _pod_annotations(kernel), _plugins(kernel))
-
-
-def address_bits(kernel: FileReader) -> int | None:
-    """Return the width of the CPU's physical addresses; None if it does not say."""
-    try:
-        found = _BITS.search(kernel.read("/proc/cpuinfo"))
-    except KernelRefused:
-        return None
-    return int(found[1]) if found else None
 
 
 def _given(config: Path) -> tuple[str, Mapping[str, Any] | None, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -69,3 +69,10 @@ class Capacity:
     """GPUs that are known to be in use, each with why."""
     parents: Mapping[Uuid, str] = field(default_factory=dict)
     """The parents of mediated devices, which may be no PCI functions; those of functions may be left out."""
+
+    @property
+    def housekeeping(self) -> Collection[int]:
+        """The CPUs that stay with the host: as the settings say, or the first core of each node."""
+        if self.settings.housekeeping_cpus is not None:
+            return self.settings.housekeeping_cpus
+        return {cpu for cores in self.topology.by_node.values() for cpu in cores[0].cpus}

@@ -6,7 +6,7 @@ these caches. Both are as small as they can be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vfioctl.claims.model.capacity import Capacity, Core
@@ -26,7 +26,7 @@ class FreeCores:
 
 def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
     """Return the free cores of each node that has CPUs. A core is free if each of its CPUs is."""
-    used = {*capacity.taken.cpus, *capacity.pinned, *capacity.settings.reserved_cpus, *housekeeping(capacity)}
+    used = {*capacity.taken.cpus, *capacity.pinned, *capacity.settings.reserved_cpus, *capacity.housekeeping}
     found = {}
     for node, cores in capacity.topology.by_node.items():
         caches: dict[int | None, list[Core]] = {}
@@ -35,13 +35,6 @@ def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
                 caches.setdefault(core.cache, []).append(core)
         found[node] = FreeCores(node, tuple(map(tuple, caches.values())))
     return found
-
-
-def housekeeping(capacity: Capacity) -> Collection[int]:
-    """Return the CPUs that stay with the host: as the settings say, or the first core of each node."""
-    if capacity.settings.housekeeping_cpus is not None:
-        return capacity.settings.housekeeping_cpus
-    return {cpu for cores in capacity.topology.by_node.values() for cpu in cores[0].cpus}
 
 
 def choose_cores(free: FreeCores, cpus: int) -> tuple[Core, ...]:

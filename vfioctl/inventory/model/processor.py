@@ -1,0 +1,16 @@
+"""What a host's processor is. May not do input or output."""
+
+from __future__ import annotations
+
+from vfioctl.core.plain import plain
+
+
+@plain
+class Processor:
+    """The processor, as far as /proc/cpuinfo tells."""
+
+    arch: str
+    """As libvirt and QEMU name it: x86_64 or aarch64."""
+    is_amd: bool = False
+    address_bits: int | None = None
+    """The width of physical addresses; None if it is not known."""

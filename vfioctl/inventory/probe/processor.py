@@ -1,0 +1,22 @@
+"""Reads what the processor is. Source: /proc/cpuinfo, arch/x86/kernel/cpu/proc.c and arch/arm64/kernel/cpuinfo.c."""
+
+from __future__ import annotations
+
+import re
+
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.protocol import FileReader
+
+_BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
+
+
+def read_processor(kernel: FileReader) -> Processor:
+    """Return what /proc/cpuinfo tells; an x86_64 processor where it tells nothing."""
+    text = text_of(kernel, "/proc/cpuinfo")
+    bits = _BITS.search(text)
+    return Processor(
+        arch="aarch64" if "CPU implementer" in text else "x86_64",
+        is_amd="AuthenticAMD" in text or "HygonGenuine" in text,
+        address_bits=int(bits[1]) if bits else None,
+    )
