@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _CLAIMS = "claims"
 NOTHING_PINNED: Mapping[int, str] = MappingProxyType({})
+AS_TOLD: Mapping[PciAddress, int] = MappingProxyType({})
 _TOO_FEW = "it has room for one, but not for all"
 _FREE = "free, with room for one; cards with less to spare go first"
 
@@ -60,12 +61,16 @@ class Choosing:
         *,
         as_they_are: bool = False,
         pinned: Mapping[int, str] = NOTHING_PINNED,
+        nodes: Mapping[PciAddress, int] = AS_TOLD,
     ) -> None:
-        """`pinned`: more CPUs that others have, each with who; a claim gets none of them."""
+        """`pinned`: more CPUs that others have, each with who; a claim gets none of them.
+
+        `nodes`: the NUMA nodes of functions, where the firmware tells none.
+        """
         self._session, self._request, self._as_they_are = session, request, as_they_are
         # NVML takes long, and tells no more of the devices than their memory and names
         asked = bool(request.memory_min or request.model)
-        self.inventory: Inventory = InventoryApi(session).inventory(nvml=asked)
+        self.inventory: Inventory = InventoryApi(session).inventory(nvml=asked).with_nodes(nodes)
         self._refuse_no_node()
         settings, links, cpus = session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         found = read_capacity(session.kernel, self.inventory, taken, settings, links=links, cpus=cpus)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.bringing import plan_needed, plan_undo
-from vfioctl.claims.choosing import NOTHING_PINNED, Choosing
+from vfioctl.claims.choosing import AS_TOLD, NOTHING_PINNED, Choosing
 from vfioctl.claims.model.placement import Placement
 from vfioctl.claims.moments import after, moment_of
 from vfioctl.claims.rows import CLAIM
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.values import PciAddress
     from vfioctl.session import Session
 
 
@@ -45,15 +46,20 @@ class Previewing:
         self._session, self._ledger, self._makers = session, ledger, makers
 
     def place(
-        self, request: ClaimRequest, *, but: str = "", pinned: Mapping[int, str] = NOTHING_PINNED
+        self,
+        request: ClaimRequest,
+        *,
+        but: str = "",
+        pinned: Mapping[int, str] = NOTHING_PINNED,
+        nodes: Mapping[PciAddress, int] = AS_TOLD,
     ) -> tuple[Placement, Capacity]:
         """Return what a claim would get now, and the host from which it was chosen.
 
-        `but`: the id of a claim that does not count. `pinned`: more CPUs that others have, each with who. Raises
-        ClaimConflict, NoCapacity, UnknownDevice.
+        `but`: the id of a claim that does not count. `pinned`: more CPUs that others have, each with who. `nodes`: the
+        NUMA nodes of functions, where the firmware tells none. Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
         taken = self._ledger.taken(but=but)
-        choosing = Choosing(self._session, request, taken, pinned=pinned)
+        choosing = Choosing(self._session, request, taken, pinned=pinned, nodes=nodes)
         choosing.draft(taken, None)
         return choosing.explained(), choosing.capacity
 

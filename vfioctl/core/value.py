@@ -47,6 +47,7 @@ _PROBLEMS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "model_type": lambda place, _: f"{place} is no object",
     "value_error": lambda place, context: f"{place}: {context['error']}" if place != "it" else str(context["error"]),
     "greater_than_equal": lambda place, context: f"{place} must be at least {context['ge']}",
+    "enum": lambda place, context: f"{place} must be {context['expected'].replace(chr(39), '')}",
     "less_than_equal": lambda place, context: f"{place} must be at most {context['le']}",
 }
 """Words for the types of pydantic's errors; a `value_error` is raised by vfioctl, in its own words."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from vfioctl.domain.building import Built
     from vfioctl.domain.model.finding import Finding
+    from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.session import Session
 
 
@@ -14,6 +19,20 @@ class DomainApi:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    # -- building ----------------------------------------------------------------------------------
+
+    def spec(self, given: Mapping[str, Any], file: Path | None = None) -> DomainSpec:
+        """Return a spec: the content of a TOML or YAML file, with what is given in its place. Raises BadSpec."""
+        from vfioctl.domain.specs import read_spec
+
+        return read_spec(given, file)
+
+    def build(self, spec: DomainSpec) -> Built:
+        """Return the domain of a spec, with the reason for each choice; see `Building.build` for the errors."""
+        from vfioctl.domain.building import Building
+
+        return Building(self._session).build(spec)
 
     # -- checking ----------------------------------------------------------------------------------
 

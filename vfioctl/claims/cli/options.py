@@ -14,14 +14,13 @@ import typer
 from vfioctl.console.options import completion
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
+from vfioctl.inventory.model.values import parse_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.inventory.model.values import Subject
 
-_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(B|[KMGT]iB|[KMGT]|)", re.ASCII)
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)]
 Devices = Annotated[
@@ -138,14 +137,8 @@ def default_owner() -> str:
 
 
 def size_in(text: str | None) -> int:
-    """Return the bytes in `40GiB`, `40G` or `512MiB`; 0 for None. All units are binary. Raises BadSpec."""
-    if text is None:
-        return 0
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise BadSpec(f"not a size: {text[:40]!r}", hint="write it as 40GiB or 512MiB")
-    unit = match[2].removesuffix("iB")
-    return int(float(match[1]) * 1024 ** [each.removesuffix("iB") for each in _UNITS].index(unit or "B"))
+    """Return the bytes in `40GiB`; 0 for None. Raises BadSpec."""
+    return 0 if text is None else parse_size(text)
 
 
 def numa_in(text: str) -> Literal["any", "same"] | int:

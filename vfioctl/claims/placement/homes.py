@@ -7,6 +7,7 @@ from itertools import combinations
 
 from vfioctl.claims.model.capacity import Capacity
 from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.home import home_of
 
 UNKNOWN_NODE = -1
 _FAR = 255
@@ -14,11 +15,10 @@ _FAR = 255
 
 
 def node_of(function: Function, capacity: Capacity) -> int | None:
-    """Return a function's node; that of the host if it has only one. None if it is not known."""
-    if function.numa_node is not None:
-        return function.numa_node
-    nodes = [node.id for node in capacity.inventory.numa_nodes] or list(capacity.topology.by_node)
-    return nodes[0] if len(nodes) == 1 else None
+    """Return a function's node, as far as the host tells; that of its CPUs if there is one only."""
+    found = home_of(function, capacity.inventory).node
+    nodes = list(capacity.topology.by_node)
+    return nodes[0] if found is None and not capacity.inventory.numa_nodes and len(nodes) == 1 else found
 
 
 class Distances:

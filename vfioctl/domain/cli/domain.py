@@ -1,17 +1,20 @@
 """`vfioctl domain`. Its commands are in the other modules. May not add behaviour to the api."""
 
 from vfioctl.console.lazy import group_app
-from vfioctl.domain.cli import check
+from vfioctl.domain.cli import build, check
 
 app = group_app("domain")
 
 
 @app.callback(
     epilog="""[bold]Examples[/]
-  echo '<domain/>' | vfioctl domain check - --simulate hgx8""",
+  vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
+  vfioctl domain build ml1 --gpus 2 --explain --simulate hgx8
+  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --simulate hgx8""",
 )
 def domain() -> None:
     """Build, check and provision libvirt domains with GPUs."""
 
 
+build.add_to(app)
 check.add_to(app)

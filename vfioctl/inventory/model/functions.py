@@ -7,7 +7,7 @@ because a listing takes less time than importing pydantic and building its model
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from vfioctl.core.marks import Mark
@@ -226,6 +226,14 @@ class Inventory:
     def _groups_of(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
         found = {self.by_address[address].iommu_group for address in addresses}
         return tuple(sorted(group for group in found if group is not None))
+
+    def with_nodes(self, nodes: Mapping[PciAddress, int]) -> Inventory:
+        """Return the inventory with these functions, and the others in their slots, on these NUMA nodes."""
+        slots = {address.slot: node for address, node in nodes.items()}
+        by_address = {each.address: nodes.get(each.address, slots.get(each.address.slot)) for each in self.functions}
+        given = {address: node for address, node in by_address.items() if node is not None}
+        known = (replace(each, numa_node=given.get(each.address, each.numa_node)) for each in self.functions)
+        return replace(self, functions=tuple(known)) if given else self
 
     def members_of(self, group: int | None) -> tuple[PciAddress, ...]:
         known = self.group_by_id.get(group) if group is not None else None

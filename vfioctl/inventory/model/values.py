@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # listings do without
 
 # The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(B|[KMGT]iB|[KMGT]|)", re.ASCII)
+_UNITS = ("B", "K", "M", "G", "T")
 _CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)  # as in nearly all of sysfs
 
 
@@ -121,6 +123,14 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes in `40GiB`, `40G` or `512MiB`. All units are binary. Raises BadSpec."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise BadSpec(f"not a size: {text[:40]!r}", hint="write it as 40GiB or 512MiB")
+    return int(float(match[1]) * 1024 ** _UNITS.index(match[2].removesuffix("iB") or "B"))
 
 
 class CpuSet(tuple[int, ...]):

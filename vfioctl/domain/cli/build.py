@@ -1,0 +1,188 @@
+"""`vfioctl domain build`. May not add behaviour to the api."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, completion
+from vfioctl.console.output import draw, emit_document, emit_file, notes_wanted, say
+from vfioctl.domain.api import DomainApi
+from vfioctl.inventory.api import suggest_devices, suggest_nodes
+
+_EXAMPLES = """[bold]Examples[/]
+  vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
+  vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --explain --simulate hgx8
+  vfioctl domain build game --device gpu1 --cpus 8 --template windows-desktop --simulate workstation
+  vfioctl domain build ml1 --gpus 8 --cpus 128 --memory 512GiB --json --simulate hgx8"""
+
+_PANEL_PLACE, _PANEL_PARTS = "Placement", "Disks and networks"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `vfioctl domain`."""
+    app.command(cls=Command, epilog=_EXAMPLES)(build)
+
+
+def _suggest_templates(_session: object, _begun: str) -> list[tuple[str, str]]:
+    from vfioctl.domain.templates import templates
+
+    return [(name, "") for name in templates()]
+
+
+def build(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The domain's name.")] = None,
+    *,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEMPLATE",
+            help="A template of /etc/vfioctl/templates, or one that comes with vfioctl (compute-linux).",
+            autocompletion=completion(_suggest_templates),
+        ),
+    ] = None,
+    claim: Annotated[
+        str | None, typer.Option(metavar="CLAIM", help="The devices, CPUs and hugepages of this claim.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="DEVICE",
+            help="This device: 41:00.0, gpu0, or the UUID of a mediated device. Repeat it for each.",
+            autocompletion=completion(suggest_devices),
+        ),
+    ] = None,
+    cpus: Annotated[
+        int | None, typer.Option("--cpus", metavar="N", help="N vCPUs, each pinned to a CPU near the devices.", min=1)
+    ] = None,
+    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="The memory, such as 64GiB.")] = None,
+    hugepages: Annotated[
+        str | None,
+        typer.Option(
+            "--hugepages",
+            metavar="auto|1GiB|2MiB|none",
+            help="The size of the memory's pages; auto takes the largest that are free.",
+            rich_help_panel=_PANEL_PLACE,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="strict|preferred",
+            help="If something cannot be had: refuse (strict), or do without it and say what is weaker.",
+            rich_help_panel=_PANEL_PLACE,
+        ),
+    ] = None,
+    smt: Annotated[
+        str | None,
+        typer.Option(
+            "--smt",
+            metavar="together|isolate",
+            help="Use all threads of a core as a guest's core, or one vCPU for each core.",
+            rich_help_panel=_PANEL_PLACE,
+        ),
+    ] = None,
+    numa: Annotated[
+        str | None,
+        typer.Option(
+            "--numa",
+            metavar="same|N|any",
+            help="All GPUs of one NUMA node, of node N, or of as few nodes as there are.",
+            autocompletion=completion(suggest_nodes),
+            rich_help_panel=_PANEL_PLACE,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="A part of the GPU's name, or 10de:2330.", rich_help_panel=_PANEL_PLACE
+        ),
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            metavar="ADDRESS=N",
+            help="The NUMA node of a device, if the firmware does not tell. Repeat it for each.",
+            rich_help_panel=_PANEL_PLACE,
+        ),
+    ] = None,
+    disk: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--disk",
+            metavar="PATH",
+            help="A disk image or block device, in place of the template's disks. Repeat it for each.",
+            rich_help_panel=_PANEL_PARTS,
+        ),
+    ] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--network",
+            metavar="NETWORK",
+            help="A libvirt network, in place of the template's. Repeat it for each.",
+            rich_help_panel=_PANEL_PARTS,
+        ),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", metavar="FILE", help="A TOML or YAML file that says the same; options override it."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what was chosen and why, instead of printing the XML.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the XML of a domain with GPUs, with its CPUs, memory and devices on the right NUMA nodes.
+
+    The devices are chosen as a claim would get them, or are those of a claim. The domain gets whole cores near them
+    that no claim, no other guest and no other domain has, memory of the same NUMA nodes, and PCI buses that show the
+    guest where its devices are. Everything else is the template's. Nothing is reserved or changed.
+    """
+    given: dict[str, Any] = {
+        "name": name,
+        "template": template,
+        "claim": claim,
+        "gpus": gpus,
+        "devices": device,
+        "cpus": cpus,
+        "memory": memory,
+        "hugepages": hugepages,
+        "policy": policy,
+        "smt": smt,
+        "numa": int(numa) if numa and numa.isdecimal() else numa,
+        "model": model,
+        "nodes": dict(_pair(text) for text in node) if node else None,
+        "disks": disk,
+        "networks": network,
+    }
+    api = DomainApi(opened(ctx))
+    built = api.build(api.spec({key: value for key, value in given.items() if value is not None}, spec))
+    if as_json:
+        emit_document(built.summary(), indented=True)
+        return
+    if explain:
+        from vfioctl.domain.render.build import choices_page
+
+        draw(choices_page(built.layout.choices))
+        return
+    emit_file(built.xml)
+    if notes_wanted():
+        for choice in built.layout.choices:
+            if choice.weaker:
+                say(f"{choice.what}: {choice.weaker}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    address, _, number = text.partition("=")
+    return address, number

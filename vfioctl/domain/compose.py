@@ -1,0 +1,250 @@
+"""Writes a layout into the XML of a template. Pure.
+
+Each element and its reason is in docs/concepts/domains.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.layout.layout import hides_rom
+from vfioctl.domain.model.layout import Device, Expander, Layout, Placed
+from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.tree import add, child, insert, remove
+from vfioctl.domain.xml import METADATA, Document
+from vfioctl.inventory.model.values import CpuSet, PciAddress, format_cpu_list
+
+_PREALLOCATORS = 8
+"""The most threads that fill hugepages."""
+_ONLY_X86 = (
+    *("features/apic", "features/smm", "features/hyperv", "features/pmu", "features/ioapic", "cpu/maxphysaddr"),
+    *("clock/timer", "pm", "devices/tpm", "devices/serial", "devices/console", "launchSecurity"),
+)
+"""What a template has for x86_64, and QEMU's `virt` machine has not."""
+_BLOCK = "/dev/"
+
+
+def composed(template: Document, spec: DomainSpec, layout: Layout) -> Document:
+    """Return the domain: the template with the layout's vCPUs, memory and devices."""
+    document = Document(deepcopy(template.root), prefixes=template.prefixes)
+    root = document.root
+    if layout.arch != "x86_64":
+        _for_arm(root, layout.arch)
+    child(root, "name", text=spec.name)
+    _metadata(root, spec)
+    _memory(root, layout)
+    _vcpus(root, layout)
+    _nodes(root, layout)
+    _processor(root, layout)
+    devices = child(root, "devices")
+    _disks(devices, spec.disks, has_iothread=bool(layout.emulator))
+    _networks(devices, spec.networks)
+    _pci(devices, layout)
+    return document
+
+
+def _for_arm(root: Element, arch: str) -> None:
+    for path in _ONLY_X86:
+        remove(root, path)
+    kind = child(child(root, "os"), "type", text="hvm")
+    kind.set("arch", arch)
+    kind.set("machine", "virt")
+    remove(root, "os/firmware")
+
+
+def _metadata(root: Element, spec: DomainSpec) -> None:
+    metadata = child(root, "metadata")
+    remove(metadata, f"{{{METADATA}}}allocation")
+    given = {"id": spec.claim} if spec.claim else {}
+    add(metadata, f"{{{METADATA}}}allocation", {**given, "template": spec.template})
+
+
+# -- memory and vCPUs ------------------------------------------------------------------------------------
+
+
+def _memory(root: Element, layout: Layout) -> None:
+    amount = {"unit": "KiB"}
+    child(root, "memory", amount, str(layout.memory >> 10))
+    remove(root, "currentMemory")
+    backing = child(root, "memoryBacking")
+    remove(backing, "hugepages")
+    if layout.page_size is None:
+        return
+    cells = format_cpu_list(number for number, cell in enumerate(layout.cells) if cell.memory)
+    pages = child(backing, "hugepages")
+    add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
+    child(backing, "allocation", {"mode": "immediate", "threads": min(_PREALLOCATORS, layout.vcpus)})
+
+
+def _vcpus(root: Element, layout: Layout) -> None:
+    child(root, "vcpu", {"placement": "static"}, str(layout.vcpus))
+    remove(root, "cputune")
+    if not layout.pins:
+        return
+    child(root, "iothreads", text="1")
+    tune = child(root, "cputune")
+    for vcpu, cpu in layout.pins.items():
+        add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
+    add(tune, "emulatorpin", {"cpuset": layout.emulator})
+    add(tune, "iothreadpin", {"iothread": 1, "cpuset": layout.emulator})
+    hints = child(child(root, "features"), "kvm")
+    child(hints, "hint-dedicated", {"state": "on"})
+
+
+def _nodes(root: Element, layout: Layout) -> None:
+    remove(root, "numatune")
+    nodes = {number: cell.node for number, cell in enumerate(layout.cells) if cell.node is not None and cell.memory}
+    if not nodes:
+        return
+    mode = "strict" if layout.strict else "preferred"
+    tune = child(root, "numatune")
+    if layout.strict or len(nodes) == 1:  # QEMU prefers one node only
+        add(tune, "memory", {"mode": mode, "nodeset": CpuSet(sorted(node for node in nodes.values()))})
+    for number, node in nodes.items():
+        add(tune, "memnode", {"cellid": number, "mode": mode, "nodeset": node})
+
+
+def _processor(root: Element, layout: Layout) -> None:
+    cpu = child(root, "cpu")
+    shape = layout.shape
+    child(
+        cpu,
+        "topology",
+        {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads},
+    )
+    remove(cpu, "cache")
+    if layout.shares_cache and cpu.get("mode") == "host-passthrough":
+        child(cpu, "cache", {"mode": "passthrough"})
+    if layout.wide_addresses and cpu.find("maxphysaddr") is None:
+        child(cpu, "maxphysaddr", {"mode": "passthrough"})
+    if layout.is_amd and shape.threads > 1 and cpu.find("feature[@name='topoext']") is None:
+        insert(cpu, Element("feature", {"policy": "require", "name": "topoext"}))
+    remove(cpu, "numa")
+    numa = child(cpu, "numa")
+    for number, cell in enumerate(layout.cells):
+        given: dict[str, object] = {"id": number}
+        if cell.vcpus:
+            given["cpus"] = cell.vcpus
+        made = add(numa, "cell", {**given, "memory": cell.memory >> 10, "unit": "KiB"})
+        if cell.distances:
+            distances = add(made, "distances")
+            for other, value in enumerate(cell.distances):
+                add(distances, "sibling", {"id": other, "value": value})
+
+
+# -- devices ---------------------------------------------------------------------------------------------
+
+
+def _disks(devices: Element, disks: Sequence[str], *, has_iothread: bool) -> None:
+    if disks:
+        remove(devices, "disk")
+    for number, path in enumerate(disks):
+        is_block = path.startswith(_BLOCK)
+        disk = Element("disk", {"type": "block" if is_block else "file", "device": "disk"})
+        kind = "qcow2" if path.endswith(".qcow2") else "raw"
+        add(disk, "driver", {"name": "qemu", "type": kind, "cache": "none", "io": "native", "discard": "unmap"})
+        add(disk, "source", {"dev" if is_block else "file": path})
+        add(disk, "target", {"dev": f"vd{_letters(number)}", "bus": "virtio"})
+        insert(devices, disk)
+    for disk in devices.findall("disk[@device='disk']"):
+        target, driver = disk.find("target"), disk.find("driver")
+        if has_iothread and target is not None and driver is not None and target.get("bus") == "virtio":
+            driver.set("iothread", "1")
+
+
+def _letters(number: int) -> str:
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
+
+
+def _networks(devices: Element, networks: Sequence[str]) -> None:
+    if networks:
+        remove(devices, "interface[@type='network']")
+    for name in networks:
+        interface = Element("interface", {"type": "network"})
+        add(interface, "source", {"network": name})
+        add(interface, "model", {"type": "virtio"})
+        insert(devices, interface)
+
+
+def _pci(devices: Element, layout: Layout) -> None:
+    """Add the controllers and the devices. A controller's index is the number of its bus in addresses."""
+    if not layout.expanders:
+        return
+    root = next((each for each in devices.findall("controller[@model='pcie-root']")), None)
+    if root is None:
+        root = Element("controller", {"type": "pci", "index": "0", "model": "pcie-root"})
+        insert(devices, root)
+    if layout.hole:
+        child(root, "pcihole64", {"unit": "KiB"}, str(layout.hole >> 10))
+    used = [int(each.get("index", "0")) for each in devices.findall("controller[@type='pci']")]
+    index = max(used)
+    for expander in layout.expanders:
+        bus = 0
+        if expander.bus_number is not None:
+            index += 1
+            bus = index
+            insert(devices, _expander(index, expander))
+        for slot, port in enumerate(expander.ports):
+            index += 1
+            insert(devices, _root_port(index, bus, slot))
+            for placed in port.devices:
+                insert(devices, _hostdev(placed, index, hidden=hides_rom(placed.device)))
+
+
+def _expander(index: int, expander: Expander) -> Element:
+    made = Element("controller", {"type": "pci", "index": str(index), "model": "pcie-expander-bus"})
+    target = add(made, "target", {"busNr": expander.bus_number})
+    add(target, "node", text=str(expander.cell))
+    return made
+
+
+def _root_port(index: int, bus: int, slot: int) -> Element:
+    """Return a root port. On the guest's own root libvirt chooses the slot."""
+    made = Element("controller", {"type": "pci", "index": str(index), "model": "pcie-root-port"})
+    if bus:
+        add(made, "address", _guest_address(bus, slot, 0))
+    return made
+
+
+def _guest_address(bus: int, slot: int, function: int) -> Mapping[str, object]:
+    return {
+        "type": "pci",
+        "domain": "0x0000",
+        "bus": f"0x{bus:02x}",
+        "slot": f"0x{slot:02x}",
+        "function": f"0x{function:x}",
+    }
+
+
+def _hostdev(placed: Placed, bus: int, *, hidden: bool) -> Element:
+    device = placed.device
+    made = Element("hostdev", dict(_kind(device)))
+    if isinstance(device.subject, PciAddress):
+        add(made, "driver", {"name": "vfio"})
+    add(add(made, "source"), "address", _source(device))
+    add(made, "alias", {"name": f"ua-{device.label}"})
+    if hidden:
+        add(made, "rom", {"bar": "off"})
+    several = {"multifunction": "on"} if placed.multifunction else {}
+    add(made, "address", {**_guest_address(bus, 0, placed.function), **several})
+    return made
+
+
+def _kind(device: Device) -> Iterator[tuple[str, str]]:
+    yield "mode", "subsystem"
+    if isinstance(device.subject, PciAddress):
+        yield from (("type", "pci"), ("managed", "no"))
+        return
+    yield from (("type", "mdev"), ("model", "vfio-pci"))
+    if device.mdev_display:
+        yield from (("display", "on"), ("ramfb", "on"))
+
+
+def _source(device: Device) -> Mapping[str, object]:
+    if not isinstance(device.subject, PciAddress):
+        return {"uuid": device.subject}
+    domain, bus, rest = device.subject.split(":")
+    slot, function = rest.split(".")
+    return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}

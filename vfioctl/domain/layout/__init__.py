@@ -1,0 +1,1 @@
+"""Chooses where a domain's vCPUs, memory and devices are, and says why. Pure."""

@@ -1,0 +1,153 @@
+"""Lays out a domain: its vCPUs, memory and devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vfioctl.claims.model.capacity import Capacity
+from vfioctl.domain.layout import cpus, firmware, memory, pci
+from vfioctl.domain.layout.devices import node_choices
+from vfioctl.domain.model.layout import Cell, Choice, Device, Layout, Shape
+from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.errors import some_of
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import CpuSet
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a layout is made of: a host at one moment."""
+
+    capacity: Capacity
+    processor: Processor
+    free_memory: Mapping[int, int]
+    """Bytes of ordinary memory that are free, by node, where they are known."""
+    pinned: Mapping[int, str]
+    """CPUs that other domains pin, each with the domain."""
+
+
+def lay_out(
+    spec: DomainSpec, devices: Sequence[Device], chosen: Sequence[int], host: Host, why: Sequence[str] = ()
+) -> Layout:
+    """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
+
+    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. Raises HostError,
+    NoCapacity, BadSpec.
+    """
+    capacity = host.capacity
+    on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
+    pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology) if chosen else None
+    vcpus = {node: len(found) for node, found in pinning.by_node.items()} if pinning else _floating(devices, spec, host)
+    division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)
+    cells = _cells(vcpus, division.by_node, devices, host)
+    found = pci.expanders(devices, {cell.node: number for number, cell in enumerate(cells) if cell.node is not None})
+    space = firmware.address_space(devices, host.processor)
+    emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
+    return Layout(
+        cells=cells,
+        pins=pinning.pins if pinning else {},
+        shape=pinning.shape if pinning else Shape(1, 1, spec.cpus, 1),
+        emulator=emulator,
+        page_size=division.page_size,
+        strict=bool(division.page_size) or spec.policy == "strict",
+        expanders=found,
+        hole=space.hole,
+        wide_addresses=space.wide,
+        shares_cache=bool(pinning and pinning.shares_cache),
+        arch=host.processor.arch,
+        is_amd=host.processor.is_amd,
+        choices=(
+            *_device_choices(devices, why),
+            *on_nodes,
+            *(_pinned(pinning.choices, cpus.excluded(capacity, host.pinned)) if pinning else (_NOT_PINNED,)),
+            *([_emulator(emulator)] if emulator else ()),
+            *division.choices,
+            *_cell_choices(cells),
+            *pci.choices(found),
+            *space.choices,
+            *_rom_choices(devices),
+            *_vendor_choices(devices),
+        ),
+    )
+
+
+_NOT_PINNED = Choice(
+    "vCPUs",
+    "not pinned",
+    "there are too few free cores",
+    weaker="the guest shares CPUs with the host and with other guests",
+)
+
+
+def _floating(devices: Sequence[Device], spec: DomainSpec, host: Host) -> Mapping[int, int]:
+    """Return the one node whose memory a domain without pinned vCPUs has: that of most of its devices."""
+    known = [device.node for device in devices if device.node in host.capacity.topology.by_node]
+    nodes = known or list(host.capacity.topology.by_node) or [0]
+    return {max(dict.fromkeys(nodes), key=nodes.count) or 0: spec.cpus}
+
+
+def _cells(
+    vcpus: Mapping[int, int], by_node: Mapping[int, int], devices: Sequence[Device], host: Host
+) -> tuple[Cell, ...]:
+    """Return a cell for each node with vCPUs, then one without for each other node that has devices."""
+    has_nodes = bool(host.capacity.inventory.numa_nodes)
+    others = sorted({device.node for device in devices if device.node is not None}.difference(vcpus))
+    nodes = [*vcpus, *(others if has_nodes else ())]
+    known = {node.id: node.distances for node in host.capacity.inventory.numa_nodes}
+    found = []
+    first = 0
+    for node in nodes:
+        number = vcpus.get(node, 0)
+        distances = tuple(known.get(node, {}).get(other, 0) for other in nodes)
+        found.append(
+            Cell(
+                node=node if has_nodes else None,
+                vcpus=CpuSet(range(first, first + number)),
+                memory=by_node.get(node, 0),
+                distances=distances if all(distances) and len(nodes) > 1 else (),
+            )
+        )
+        first += number
+    return tuple(found)
+
+
+def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[Choice]:
+    named = some_of((f"{device.label} {device.subject}" for device in devices), 12)
+    return [Choice("devices", named, "; ".join(why) or "they were asked for, with what must travel with them")]
+
+
+def _pinned(choices: Sequence[Choice], excluded: tuple[str, ...]) -> Sequence[Choice]:
+    return [each._replace(excluded=excluded) if number == 1 else each for number, each in enumerate(choices)]
+
+
+def _emulator(emulator: CpuSet) -> Choice:
+    return Choice("emulator and I/O threads", f"CPUs {emulator}", "the CPUs that stay with the host on the same nodes")
+
+
+def _cell_choices(cells: Sequence[Cell]) -> Sequence[Choice]:
+    found = []
+    for number, cell in enumerate(cells):
+        if cell.node is not None and not cell.vcpus:
+            why = "devices are on this node, where the domain has no vCPUs"
+            found.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}, without CPUs and memory", why))
+        elif cell.node is not None:
+            found.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there"))
+    return found
+
+
+def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
+    off = [device.label for device in devices if hides_rom(device)]
+    why = "they show no display: the guest's firmware need not run their code"
+    return [Choice(f"ROMs of {', '.join(off)}", "off", why)] if off else []
+
+
+def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
+    vendor = [device.label for device in devices if device.vendor_vfio]
+    why = "their driver is their VFIO driver; older releases refuse them"
+    return [Choice(f"libvirt for {', '.join(vendor)}", "9.7 or newer", why)] if vendor else []
+
+
+def hides_rom(device: Device) -> bool:
+    """Return whether the guest's firmware is not to see a device's ROM."""
+    return device.label.startswith("gpu") and not device.has_display and not device.vendor_vfio

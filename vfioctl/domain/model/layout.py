@@ -1,0 +1,130 @@
+"""Where everything of a domain is: its vCPUs, memory and devices, on the host and in the guest. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from vfioctl.inventory.model.values import CpuSet, Subject
+
+NO_CPUS = CpuSet()
+
+
+class Choice(NamedTuple):
+    """One thing that was chosen, and why."""
+
+    what: str
+    """Such as `vCPUs of guest cell 0`."""
+    chosen: str
+    why: str
+    excluded: tuple[str, ...] = ()
+    """What could not be chosen, each with the reason."""
+    weaker: str = ""
+    """What is weaker than asked for, or than it could be; empty if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that the guest gets."""
+
+    subject: Subject
+    label: str
+    """`gpu0`, `audio0`, ...: its alias in the XML is `ua-` and this."""
+    complex: str
+    """The root bus on the host that it is below; empty if that is not known."""
+    slot: str
+    """Devices with the same slot are functions of one card, and share a slot of the guest."""
+    node: int | None
+    """The host's NUMA node; None if it is not known."""
+    told_by: str = ""
+    prefetchable: int = 0
+    """bytes of 64-bit prefetchable BARs"""
+    has_display: bool = False
+    """a VGA controller, whose ROM firmware needs to show something"""
+    vendor_vfio: bool = False
+    """a VF whose driver is its own VFIO driver, as NVIDIA's"""
+    mdev_display: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A NUMA node of the guest."""
+
+    node: int | None
+    """The host's node that it mirrors; None on a host without NUMA."""
+    vcpus: CpuSet = NO_CPUS
+    memory: int = 0
+    """bytes"""
+    distances: tuple[int, ...] = ()
+    """To each cell, in their order; empty if the firmware tells none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The guest's processor: sockets, dies in each, cores in each of these, threads in each of those."""
+
+    sockets: int
+    dies: int
+    cores: int
+    threads: int
+
+
+class Placed(NamedTuple):
+    """A device behind a root port, as a function of the guest's slot."""
+
+    device: Device
+    function: int
+    multifunction: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A root port, with the functions of one card behind it."""
+
+    devices: tuple[Placed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expander:
+    """A PCI expander bus, which stands for a root complex of the host; without a bus number, the guest's own root."""
+
+    ports: tuple[Port, ...]
+    complex: str = ""
+    cell: int | None = None
+    bus_number: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A domain's layout."""
+
+    cells: tuple[Cell, ...]
+    pins: Mapping[int, int]
+    """The host's CPU of each vCPU; empty if they are not pinned."""
+    shape: Shape
+    emulator: CpuSet = NO_CPUS
+    """The host's CPUs of the emulator and the I/O threads; empty for any."""
+    page_size: int | None = None
+    """bytes of a hugepage; None for ordinary pages"""
+    strict: bool = True
+    """Whether the memory may come from no other node."""
+    expanders: tuple[Expander, ...] = ()
+    hole: int = 0
+    """bytes of the 64-bit PCI hole; 0 for the default"""
+    wide_addresses: bool = False
+    """Whether the guest has the host's width of physical addresses."""
+    shares_cache: bool = False
+    """Whether the guest's cores share caches as the host's do."""
+    arch: str = "x86_64"
+    is_amd: bool = False
+    choices: tuple[Choice, ...] = field(default=())
+
+    @property
+    def vcpus(self) -> int:
+        return sum(len(cell.vcpus) for cell in self.cells)
+
+    @property
+    def memory(self) -> int:
+        """bytes"""
+        return sum(cell.memory for cell in self.cells)

@@ -1,0 +1,1 @@
+"""Renders what domains are, for people."""
