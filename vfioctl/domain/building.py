@@ -14,7 +14,7 @@ from vfioctl.domain.layout.cpus import needed
 from vfioctl.domain.layout.devices import devices_of
 from vfioctl.domain.layout.layout import Host, lay_out
 from vfioctl.domain.model.build import BuildChoice, BuildDevice, BuildDocument
-from vfioctl.domain.model.spec import Policy
+from vfioctl.domain.model.spec import PageSize, Policy
 from vfioctl.domain.probe.memory import read_free_memory
 from vfioctl.domain.templates import read_template
 from vfioctl.domain.xml import text_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.claim import Claim
     from vfioctl.claims.model.placement import Placement
-    from vfioctl.domain.model.layout import Layout
+    from vfioctl.domain.model.layout import Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.xml import Document
     from vfioctl.inventory.model.values import Subject
@@ -95,6 +95,9 @@ class Building:
         if claim and not claim.is_live:
             raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
         spec = _filled_in(spec, template, claim)
+        is_confidential = template.root.find("launchSecurity") is not None
+        if is_confidential:
+            spec = _confidential(spec)
         placement, capacity = self._placed(spec, claim, pinned or {})
         cpus = claim.cpus if claim and len(claim.cpus) >= spec.cpus else placement.cpus
         devices = devices_of(
@@ -104,6 +107,8 @@ class Building:
             spec.nodes,
             mdev_display=template.root.find("devices/graphics") is not None,
         )
+        if is_confidential:
+            _refuse_several(devices)
         host = Host(
             capacity,
             InventoryApi(self._session).processor(),
@@ -170,6 +175,17 @@ def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> Dom
         given["memory"] = sum(each.size * each.pages for each in claim.hugepages) if claim else 0
         given["memory"] = given["memory"] or _memory_of(template)
     return spec.model_copy(update=given)
+
+
+def _confidential(spec: DomainSpec) -> DomainSpec:
+    """Return the spec of a guest with encrypted memory, which the kernel does not back with hugepages."""
+    return spec.model_copy(update={"hugepages": PageSize.NONE})
+
+
+def _refuse_several(devices: Sequence[Device]) -> None:
+    if sum(device.label.startswith("gpu") for device in devices) > 1:
+        hint = "several GPUs need the vendor's mode for all of them, and NVSwitches, in one guest"
+        raise BadSpec("a confidential domain gets one GPU", hint=hint)
 
 
 def _memory_of(template: Document) -> int:

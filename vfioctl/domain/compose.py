@@ -19,11 +19,14 @@ from vfioctl.inventory.model.values import CpuSet, PciAddress, format_cpu_list
 _PREALLOCATORS = 8
 """The most threads that fill hugepages."""
 _ONLY_X86 = (
-    *("features/apic", "features/smm", "features/hyperv", "features/pmu", "features/ioapic", "cpu/maxphysaddr"),
-    *("clock/timer", "pm", "devices/tpm", "devices/serial", "devices/console", "launchSecurity"),
+    *("features/apic", "features/smm", "features/hyperv", "features/pmu", "features/ioapic"),
+    *("cpu/maxphysaddr", "cpu/feature", "clock/timer", "pm", "launchSecurity"),
+    *("devices/tpm", "devices/serial", "devices/console"),
 )
 """What a template has for x86_64, and QEMU's `virt` machine has not."""
 _BLOCK = "/dev/"
+_OVERHEAD, _OWN = 64, 2 << 30
+"""What QEMU takes besides the guest's memory: page tables in proportion to it, and its own (bytes)."""
 
 
 def composed(template: Document, spec: DomainSpec, layout: Layout) -> Document:
@@ -39,8 +42,9 @@ def composed(template: Document, spec: DomainSpec, layout: Layout) -> Document:
     _nodes(root, layout)
     _processor(root, layout)
     devices = child(root, "devices")
-    _disks(devices, spec.disks, has_iothread=bool(layout.emulator))
-    _networks(devices, spec.networks)
+    is_confidential = root.find("launchSecurity") is not None
+    _disks(devices, spec.disks, has_iothread=bool(layout.emulator), is_confidential=is_confidential)
+    _networks(devices, spec.networks, is_confidential=is_confidential)
     _pci(devices, layout)
     return document
 
@@ -68,10 +72,14 @@ def _memory(root: Element, layout: Layout) -> None:
     amount = {"unit": "KiB"}
     child(root, "memory", amount, str(layout.memory >> 10))
     remove(root, "currentMemory")
-    backing = child(root, "memoryBacking")
-    remove(backing, "hugepages")
+    limit = root.find("memtune/hard_limit")
+    if limit is not None:
+        limit.set("unit", "KiB")
+        limit.text = str((layout.memory + layout.memory // _OVERHEAD + _OWN) >> 10)
+    remove(root, "memoryBacking/hugepages")
     if layout.page_size is None:
         return
+    backing = child(root, "memoryBacking")
     cells = format_cpu_list(number for number, cell in enumerate(layout.cells) if cell.memory)
     pages = child(backing, "hugepages")
     add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
@@ -80,8 +88,9 @@ def _memory(root: Element, layout: Layout) -> None:
 
 def _vcpus(root: Element, layout: Layout) -> None:
     child(root, "vcpu", {"placement": "static"}, str(layout.vcpus))
+    schedulers = root.findall("cputune/vcpusched")
     remove(root, "cputune")
-    if not layout.pins:
+    if not layout.pins:  # a realtime scheduler would keep others from CPUs that they share
         return
     child(root, "iothreads", text="1")
     tune = child(root, "cputune")
@@ -89,6 +98,9 @@ def _vcpus(root: Element, layout: Layout) -> None:
         add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
     add(tune, "emulatorpin", {"cpuset": layout.emulator})
     add(tune, "iothreadpin", {"iothread": 1, "cpuset": layout.emulator})
+    for scheduler in schedulers:
+        scheduler.set("vcpus", format_cpu_list(layout.pins))
+        tune.append(scheduler)
     hints = child(child(root, "features"), "kvm")
     child(hints, "hint-dedicated", {"state": "on"})
 
@@ -137,7 +149,7 @@ def _processor(root: Element, layout: Layout) -> None:
 # -- devices ---------------------------------------------------------------------------------------------
 
 
-def _disks(devices: Element, disks: Sequence[str], *, has_iothread: bool) -> None:
+def _disks(devices: Element, disks: Sequence[str], *, has_iothread: bool, is_confidential: bool) -> None:
     if disks:
         remove(devices, "disk")
     for number, path in enumerate(disks):
@@ -148,6 +160,8 @@ def _disks(devices: Element, disks: Sequence[str], *, has_iothread: bool) -> Non
         add(disk, "source", {"dev" if is_block else "file": path})
         add(disk, "target", {"dev": f"vd{_letters(number)}", "bus": "virtio"})
         insert(devices, disk)
+        if is_confidential:
+            disk[0].set("iommu", "on")  # its virtio devices cannot read the guest's memory otherwise
     for disk in devices.findall("disk[@device='disk']"):
         target, driver = disk.find("target"), disk.find("driver")
         if has_iothread and target is not None and driver is not None and target.get("bus") == "virtio":
@@ -158,13 +172,16 @@ def _letters(number: int) -> str:
     return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
 
 
-def _networks(devices: Element, networks: Sequence[str]) -> None:
+def _networks(devices: Element, networks: Sequence[str], *, is_confidential: bool) -> None:
     if networks:
         remove(devices, "interface[@type='network']")
     for name in networks:
         interface = Element("interface", {"type": "network"})
         add(interface, "source", {"network": name})
         add(interface, "model", {"type": "virtio"})
+        if is_confidential:
+            add(interface, "driver", {"iommu": "on"})
+            add(interface, "rom", {"enabled": "no"})
         insert(devices, interface)
 
 

@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element, SubElement
 _ORDER: Mapping[str, tuple[str, ...]] = {
     "domain": (
         *("name", "uuid", "genid", "title", "description", "metadata", "maxMemory", "memory", "currentMemory"),
-        *("memoryBacking", "vcpu", "iothreads", "iothreadids", "cputune", "numatune", "resource", "sysinfo", "os"),
-        *("features", "cpu", "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "seclabel"),
-        "launchSecurity",
+        *("memtune", "memoryBacking", "vcpu", "iothreads", "iothreadids", "cputune", "numatune", "resource"),
+        *("sysinfo", "os", "features", "cpu", "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices"),
+        *("seclabel", "launchSecurity"),
     ),
     "memoryBacking": ("hugepages", "nosharepages", "locked", "source", "access", "allocation", "discard"),
     "cpu": ("model", "vendor", "topology", "cache", "maxphysaddr", "feature", "numa"),

@@ -86,16 +86,21 @@ def _mediated(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> 
 
 
 def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy) -> Iterator[Choice]:
-    """Yield which node each device is on. Raises HostError for one whose node nothing tells, unless preferred."""
-    several = len(inventory.numa_nodes) > 1
+    """Yield which devices are on which node. Raises HostError for one whose node nothing tells, unless preferred."""
+    known: dict[tuple[int, str], list[str]] = {}
+    unknown = []
     for device in devices:
         if device.node is not None:
-            yield Choice(f"node of {device.subject}", f"NUMA node {device.node}", f"told by {device.told_by}")
-        elif several and isinstance(device.subject, PciAddress):
+            known.setdefault((device.node, device.told_by), []).append(device.label)
+        elif len(inventory.numa_nodes) > 1 and isinstance(device.subject, PciAddress):
             if policy is Policy.STRICT:
                 raise HostError(
                     f"the NUMA node of {device.subject} is not known: neither it nor a bridge above it tells",
                     hint=f"name it with --node {device.subject}=N, or build with --policy preferred",
                 )
-            weaker = "the guest sees no node for it, and its CPUs and memory may be far away"
-            yield Choice(f"node of {device.subject}", "not known", "the firmware does not tell", weaker=weaker)
+            unknown.append(device.label)
+    for (node, told_by), labels in known.items():
+        yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"told by {told_by}")
+    if unknown:
+        weaker = "the guest sees no node for them, and its CPUs and memory may be far away"
+        yield Choice("devices of no known NUMA node", ", ".join(unknown), "the firmware does not tell", weaker=weaker)

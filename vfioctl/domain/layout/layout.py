@@ -113,7 +113,7 @@ def _cells(
 
 
 def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[Choice]:
-    named = some_of((f"{device.label} {device.subject}" for device in devices), 12)
+    named = some_of((f"{device.subject} as {device.label}" for device in devices), 12)
     return [Choice("devices", named, "; ".join(why) or "they were asked for, with what must travel with them")]
 
 
@@ -139,13 +139,13 @@ def _cell_choices(cells: Sequence[Cell]) -> Sequence[Choice]:
 def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
     off = [device.label for device in devices if hides_rom(device)]
     why = "they show no display: the guest's firmware need not run their code"
-    return [Choice(f"ROMs of {', '.join(off)}", "off", why)] if off else []
+    return [Choice("ROMs that are off", ", ".join(off), why)] if off else []
 
 
 def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
     vendor = [device.label for device in devices if device.vendor_vfio]
     why = "their driver is their VFIO driver; older releases refuse them"
-    return [Choice(f"libvirt for {', '.join(vendor)}", "9.7 or newer", why)] if vendor else []
+    return [Choice("libvirt", f"9.7 or newer, for {', '.join(vendor)}", why)] if vendor else []
 
 
 def hides_rom(device: Device) -> bool:

@@ -105,7 +105,7 @@ def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) ->
 def _found(by_node: Mapping[int, int], size: int | None, refused: tuple[str, ...], weaker: str) -> Division:
     chosen = ", ".join(f"{_amount(number)} of node {node}" for node, number in by_node.items())
     what = f"{_NAMES[size]} hugepages" if size else "ordinary pages"
-    why = "the largest that are free in sufficient number" if size else "no hugepages are used"
+    why = "the largest that are free in sufficient number" if size else "without hugepages"
     return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, weaker),))
 
 

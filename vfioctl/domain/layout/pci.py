@@ -62,10 +62,10 @@ def choices(found: Sequence[Expander]) -> Iterator[Choice]:
     for each in found:
         names = ", ".join(placed.device.label for port in each.ports for placed in port.devices)
         if each.bus_number is None:
-            yield Choice(f"place of {names}", "the guest's own root", "no NUMA node is known for them")
+            yield Choice("the guest's own PCI root", names, "no NUMA node is known for them")
             continue
         yield Choice(
-            f"place of {names}",
-            f"expander bus {each.bus_number}, in cell {each.cell}",
-            f"they are below root complex {each.complex} of the host; the guest takes their node from the bus",
+            f"PCI expander bus {each.bus_number} in guest cell {each.cell}",
+            names,
+            f"below root complex {each.complex} of the host; the guest takes their NUMA node from the bus",
         )

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group as Stack
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console.columns import fact_grid
+from vfioctl.console.columns import note_lines
 from vfioctl.domain.model.layout import Choice
 
 
-def choices_page(choices: tuple[Choice, ...]) -> RenderableType:
+def choices_page(choices: Sequence[Choice]) -> RenderableType:
     """Render the choices of a build, each with its reason, and at the end what is weaker."""
-    least = max(len(choice.what) for choice in choices)
-    return Stack(
-        *(fact_grid(_lines(choice), least=least) for choice in choices),
-        *_weaker(choices),
-    )
+    return Stack(*(line for choice in choices for line in _lines(choice)), *_weaker(choices))
 
 
-def _lines(choice: Choice) -> Iterator[tuple[str, str]]:
-    yield choice.what, choice.chosen
-    yield "", choice.why
-    for each in choice.excluded:
-        yield "", f"not {each}"
+def _lines(choice: Choice) -> Iterator[RenderableType]:
+    yield Text.assemble((f"{choice.what}:", "bold"), f" {choice.chosen}")
+    for text in (choice.why, *(f"not {each}" for each in choice.excluded)):
+        yield Padding(Text(text), (0, 0, 0, 2), expand=False)
 
 
-def _weaker(choices: tuple[Choice, ...]) -> Iterator[RenderableType]:
-    weaker = [(choice.what, choice.weaker) for choice in choices if choice.weaker]
+def _weaker(choices: Sequence[Choice]) -> Iterator[RenderableType]:
+    weaker = [f"{choice.what}: {choice.weaker}" for choice in choices if choice.weaker]
     if weaker:
         yield Text()
-        yield Text("Weaker than it could be")
-        yield fact_grid(weaker)
+        yield Text("What is weaker than it could be", style="bold")
+        yield from note_lines(weaker)
