@@ -43,7 +43,7 @@ def composed(template: Document, spec: DomainSpec, layout: Layout) -> Document:
     _processor(root, layout)
     devices = child(root, "devices")
     is_confidential = root.find("launchSecurity") is not None
-    _disks(devices, spec.disks, has_iothread=bool(layout.emulator), is_confidential=is_confidential)
+    _disks(devices, spec.disks, has_iothread=bool(layout.pins), is_confidential=is_confidential)
     _networks(devices, spec.networks, is_confidential=is_confidential)
     _pci(devices, layout)
     return document
@@ -96,8 +96,9 @@ def _vcpus(root: Element, layout: Layout) -> None:
     tune = child(root, "cputune")
     for vcpu, cpu in layout.pins.items():
         add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
-    add(tune, "emulatorpin", {"cpuset": layout.emulator})
-    add(tune, "iothreadpin", {"iothread": 1, "cpuset": layout.emulator})
+    if layout.emulator:
+        add(tune, "emulatorpin", {"cpuset": layout.emulator})
+        add(tune, "iothreadpin", {"iothread": 1, "cpuset": layout.emulator})
     for scheduler in schedulers:
         scheduler.set("vcpus", format_cpu_list(layout.pins))
         tune.append(scheduler)

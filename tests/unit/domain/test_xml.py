@@ -47,9 +47,7 @@ def test_a_dtd_is_refused_in_any_encoding() -> None:
 def test_nothing_of_a_template_is_lost(template: Path) -> None:
     document = parse(template.read_bytes())
     again = parse(text_of(document))
-    assert ET.canonicalize(text_of(document), strip_text=True) == ET.canonicalize(
-        template.read_text(), strip_text=True
-    )
+    assert ET.canonicalize(text_of(document), strip_text=True) == ET.canonicalize(template.read_text(), strip_text=True)
     assert text_of(again) == text_of(document)
 
 

@@ -61,7 +61,7 @@ def lay_out(
             *_device_choices(devices, why),
             *on_nodes,
             *(_pinned(pinning.choices, cpus.excluded(capacity, host.pinned)) if pinning else (_NOT_PINNED,)),
-            *([_emulator(emulator)] if emulator else ()),
+            *([_emulator(emulator)] if pinning else ()),
             *division.choices,
             *_cell_choices(cells),
             *pci.choices(found),
@@ -122,7 +122,11 @@ def _pinned(choices: Sequence[Choice], excluded: tuple[str, ...]) -> Sequence[Ch
 
 
 def _emulator(emulator: CpuSet) -> Choice:
-    return Choice("emulator and I/O threads", f"CPUs {emulator}", "the CPUs that stay with the host on the same nodes")
+    what = "emulator and I/O threads"
+    if not emulator:
+        weaker = "they may run on any CPU, also those of guests"
+        return Choice(what, "not pinned", "no CPUs stay with the host", weaker=weaker)
+    return Choice(what, f"CPUs {emulator}", "the CPUs that stay with the host on the same nodes")
 
 
 def _cell_choices(cells: Sequence[Cell]) -> Sequence[Choice]:

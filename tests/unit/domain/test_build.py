@@ -1,0 +1,264 @@
+"""`vfioctl domain build`: what it takes, what it refuses, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.hosts.machines import copy, machine, original
+from tests.unit.conftest import Run
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.domain.building import Building
+from vfioctl.domain.layout.firmware import address_space
+from vfioctl.domain.layout.memory import divide
+from vfioctl.domain.layout.pci import MOST_PORTS, expanders
+from vfioctl.domain.model.layout import Device
+from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
+from vfioctl.domain.templates import read_template, templates
+from vfioctl.domain.tree import remove
+from vfioctl.errors import BadDocument, BadSpec, HostError, NoCapacity
+from vfioctl.host import Host
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import PciAddress
+
+GIB = 1 << 30
+BUILD = "domain build vm1 --host hgx8"
+
+
+def xml(run: Run, words: str) -> ET.Element:
+    done = run(words)
+    assert done.code == 0, done.err
+    return ET.fromstring(done.out)  # noqa: S314 - our own
+
+
+class TestSpecs:
+    @pytest.mark.parametrize(
+        ("words", "why"),
+        [
+            ("", "what the domain gets was not said"),
+            ("--gpus 1 --device gpu0", "only one of them can be asked for"),
+            ("--gpus 1 --claim abcd", "only one of them can be asked for"),
+            ("--gpus 1 --cpus 3", "3 vCPUs do not fill cores of 2 threads"),
+            ("--gpus 1 --memory 3GB", "not a size"),
+            ("--gpus 1 --memory 1000B", "a whole number of MiB is needed"),
+            ("--gpus 1 --hugepages 4MiB", "hugepages must be auto, 1GiB, 2MiB or none"),
+            ("--gpus 1 --policy never", "policy must be strict or preferred"),
+            ("--gpus 1 --template ../../etc/passwd", "template"),
+            ("--gpus 1 --template nope", "there is no template 'nope'"),
+            ("--gpus 1 --disk relative.img", "disks"),
+            ("--gpus 1 --node nonsense=0", "not a PCI address"),
+            ("--gpus 1 --node 1b:00.0=x", "nodes"),
+            ("--gpus 1 --numa 9", "there is no NUMA node 9"),
+            ("--device gpu77", "gpu77"),
+            ("--claim 0123456789ab", "there is no claim"),
+        ],
+    )
+    def test_that_are_refused(self, run: Run, words: str, why: str) -> None:
+        done = run(f"{BUILD} {words}")
+        assert (done.code, done.out) == (2, "")
+        assert why in done.err
+
+    def test_a_name_is_needed(self, run: Run) -> None:
+        done = run("domain build --gpus 1 --host hgx8")
+        assert (done.code, "name is missing" in done.err) == (2, True)
+
+    @pytest.mark.parametrize("name", ["spec.toml", "spec.yaml"])
+    def test_a_file_says_what_options_say(self, run: Run, tmp_path: Path, name: str) -> None:
+        toml = 'name = "vm1"\ngpus = 2\ncpus = 16\nmemory = "64GiB"\ndisks = ["/dev/sdx"]\n'
+        file = tmp_path / name
+        file.write_text(toml if name.endswith("toml") else toml.replace(" = ", ": "))
+        options = run(f"{BUILD} --gpus 2 --cpus 16 --memory 64GiB --disk /dev/sdx")
+        assert run(f"domain build --spec {file} --host hgx8").out == options.out
+        assert len(xml(run, f"domain build --spec {file} --gpus 3 --host hgx8").findall("devices/hostdev")) == 3
+        named = xml(run, f"domain build other --spec {file} --device gpu5 --host hgx8")
+        assert (named.findtext("name"), len(named.findall("devices/hostdev"))) == ("other", 1)
+
+    @pytest.mark.parametrize(
+        ("name", "text", "why"),
+        [
+            ("a.toml", "gpus = ", "is not understood"),
+            ("a.yaml", "gpus: [", "is not understood"),
+            ("a.yaml", "a: &x [1, 2]\nb: [*x, *x]\n", "aliases are not allowed"),
+            ("a.yaml", "- 1\n- 2\n", "no table of settings"),
+            ("a.yaml", "!!python/object/apply:os.system [id]", "is not understood"),
+            ("a.toml", "gpu = 1", "gpu is not known"),
+            ("a.toml", "gpus = -1", "gpus must be at least 0"),
+            ("a.toml", "\xff", ""),
+            ("b/none.toml", None, "cannot be read"),
+        ],
+    )
+    def test_files_that_are_refused(self, run: Run, tmp_path: Path, name: str, text: str | None, why: str) -> None:
+        file = tmp_path / name
+        if text is not None:
+            file.write_bytes(text.encode("latin-1"))
+        done = run(f"{BUILD} --spec {file}")
+        assert (done.code, done.out) == (2, "")
+        assert why in done.err
+
+
+class TestTemplates:
+    def test_the_administrator_s_hides_ours(self, tmp_path: Path) -> None:
+        own = tmp_path / "compute-linux.xml"
+        own.write_text("<domain type='kvm'><name>own</name><memory>65536</memory></domain>")
+        assert templates(tmp_path)["compute-linux"] == own
+        assert read_template("compute-linux", tmp_path).root.findtext("name") == "own"
+        assert "minimal" in templates(tmp_path)
+
+    @pytest.mark.parametrize("text", ["<network/>", "<!DOCTYPE a><domain/>", "", "<domain>"])
+    def test_what_is_no_template(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "odd.xml").write_text(text)
+        with pytest.raises(BadDocument, match=r"the template .*odd\.xml"):
+            read_template("odd", tmp_path)
+
+    def test_all_else_is_kept(self, run: Run) -> None:
+        built = xml(run, f"{BUILD} --gpus 1 --template windows-desktop")
+        template = read_template("windows-desktop").root
+        for path in ("name", "vcpu", "memory", "features/kvm", "cpu", "devices", "metadata"):
+            remove(built, path)
+            remove(template, path)
+        for path in ("memoryBacking", "iothreads", "cputune", "numatune"):
+            remove(built, path)
+            remove(template, path)
+        kept = [ET.canonicalize(ET.tostring(root), strip_text=True) for root in (built, template)]
+        assert kept[0] == kept[1]
+
+    def test_a_realtime_guest_s_scheduler_has_all_its_vcpus(self, run: Run) -> None:
+        built = xml(run, f"{BUILD} --gpus 1 --cpus 4 --memory 64GiB --template realtime")
+        scheduler, limit = built.find("cputune/vcpusched"), built.find("memtune/hard_limit")
+        assert scheduler is not None
+        assert limit is not None
+        assert (scheduler.get("vcpus"), limit.text) == ("0-3", str((64 * GIB + GIB + 2 * GIB) >> 10))
+
+    def test_a_confidential_guest_has_one_gpu(self, run: Run) -> None:
+        done = run(f"{BUILD} --gpus 2 --template confidential")
+        assert (done.code, "gets one GPU" in done.err) == (2, True)
+        built = xml(run, f"{BUILD} --gpus 1 --template confidential --disk /dev/sdx --network a")
+        assert built.find("memoryBacking/hugepages") is None
+        assert [each.get("iommu") for each in built.iterfind("devices/*/driver[@iommu]")] == ["on", "on"]
+
+
+class TestPlacement:
+    def test_a_claim_s_devices_and_cpus(self, tmp_path: Path) -> None:
+        host = machine(copy(original("hgx8")), tmp_path / "ledger.db")
+        gpu = PciAddress("0000:9d:00.0")
+        request = ClaimRequest(owner=Owner("vm/db"), devices=(gpu,), cpus=8, hugepages=64 * GIB, bind=False)
+        claim = host.claims.create(request).claim
+        built = host.domain.build(DomainSpec(name="db", claim=claim.id[:6]))
+        assert set(built.layout.pins.values()) == set(claim.cpus)
+        assert built.layout.memory == 64 * GIB
+        allocation = built.document.root.find("metadata/{urn:vfioctl:1}allocation")
+        assert allocation is not None
+        assert allocation.get("id") == claim.id
+        other = host.domain.build(DomainSpec(name="web", gpus=1, numa=1, cpus=8))
+        assert set(other.layout.pins.values()).isdisjoint(claim.cpus)
+        assert str(gpu) not in {device.device for device in other.summary().devices}
+        host.claims.release(claim.id)
+        with pytest.raises(BadSpec, match="it holds nothing"):
+            host.domain.build(DomainSpec(name="db", claim=claim.id))
+
+    def test_cpus_that_other_domains_pin_are_left_out(self) -> None:
+        building = Building(Host.recorded("hgx8").session)
+        pinned = dict.fromkeys(range(1, 20), "domain web1")
+        built = building.build(DomainSpec(name="a", gpus=1, cpus=8), pinned)
+        assert set(built.layout.pins.values()).isdisjoint(pinned)
+        excluded = [each for choice in built.layout.choices for each in choice.excluded]
+        assert "CPUs 1-19: pinned by domain web1" in excluded
+
+    def test_an_unknown_node_is_refused_named_or_done_without(self) -> None:
+        host = Host.recorded("lab")
+        wish = {"name": "a", "devices": ("01:00.0",), "cpus": 1, "memory": 256 << 20}
+        with pytest.raises(HostError, match=r"the NUMA node of 0000:01:00\.0 is not known"):
+            host.domain.build(DomainSpec.model_validate(wish))
+        named = host.domain.build(DomainSpec.model_validate({**wish, "nodes": {"0000:01:00.0": 1}}))
+        assert [device.cell for device in named.summary().devices] == [0, 0], "the rest of the card too"
+        assert named.layout.cells[0].node == 1
+        assert set(named.layout.pins.values()) <= {2, 3}
+        without = host.domain.build(DomainSpec.model_validate({**wish, "policy": "preferred"}))
+        assert [device.cell for device in without.summary().devices] == [None, None]
+        assert any("sees no node" in choice.weaker for choice in without.layout.choices)
+
+    def test_too_few_cpus(self) -> None:
+        host, wish = Host.recorded("laptop"), {"name": "a", "gpus": 1, "cpus": 64, "memory": GIB}
+        with pytest.raises(NoCapacity):
+            host.domain.build(DomainSpec.model_validate(wish))
+        built = host.domain.build(DomainSpec.model_validate({**wish, "policy": "preferred"}))
+        assert (built.layout.pins, built.layout.vcpus) == ({}, 64)
+        assert built.document.root.find("cputune") is None
+        assert any("shares CPUs" in choice.weaker for choice in built.layout.choices)
+
+    def test_weaker_choices_are_told(self, run: Run) -> None:
+        done = run("domain build a --gpus 1 --host laptop")
+        assert done.err == "memory: the memory has ordinary pages: it is pinned and mapped more slowly\n"
+        assert run("domain build a --gpus 1 --host laptop --quiet").err == ""
+
+    def test_json(self, run: Run) -> None:
+        told = run(f"{BUILD} --gpus 2 --cpus 16 --memory 64GiB --json").document
+        assert told["xml"] == run(f"{BUILD} --gpus 2 --cpus 16 --memory 64GiB").out
+        assert (told["vcpus"], told["memory_bytes"], len(told["pins"])) == (16, 64 * GIB, 16)
+        assert told["devices"][1] == {"device": "0000:43:00.0", "alias": "ua-gpu1", "numa_node": 0, "cell": 0}
+
+
+class TestMemory:
+    capacity = Building(Host.recorded("hgx8").session)._claims.capacity()
+
+    def test_is_where_the_pages_are(self) -> None:
+        found = divide(900 * GIB, {0: 8, 1: 24}, self.capacity, {}, pages=PageSize.GIB, policy=Policy.STRICT)
+        assert found.by_node == {0: 420 * GIB, 1: 480 * GIB}
+
+    @pytest.mark.parametrize(("policy", "pages"), [(Policy.PREFERRED, PageSize.GIB), (Policy.STRICT, PageSize.AUTO)])
+    def test_ordinary_pages_where_hugepages_are_few(self, policy: Policy, pages: PageSize) -> None:
+        found = divide(700 * GIB, {0: 8}, self.capacity, {0: 800 * GIB}, pages=pages, policy=policy)
+        assert (found.by_node, found.page_size) == ({0: 700 * GIB}, None)
+        assert found.choices[0].excluded[0] == "1GiB pages: node 0 has 480 free (1GiB), 700 are needed"
+
+    @pytest.mark.parametrize("pages", [PageSize.GIB, PageSize.AUTO])
+    def test_too_little(self, pages: PageSize) -> None:
+        with pytest.raises(NoCapacity, match=r"too few free hugepages of 1GiB|too little free memory"):
+            divide(700 * GIB, {0: 8}, self.capacity, {0: 600 * GIB}, pages=pages, policy=Policy.STRICT)
+
+
+class TestPci:
+    def devices(self, number: int, complexes: int = 1) -> list[Device]:
+        return [
+            Device(PciAddress(f"0000:{n:02x}:00.0"), f"gpu{n}", f"0000:{n % complexes:02x}", f"0000:{n:02x}:00", 0)
+            for n in range(number)
+        ]
+
+    def test_more_cards_than_an_expander_bus_has_slots(self) -> None:
+        found = expanders(self.devices(MOST_PORTS + 1), {0: 0})
+        assert [(each.bus_number, len(each.ports)) for each in found] == [(221, 32), (254, 1)]
+
+    def test_more_devices_than_there_are_buses(self) -> None:
+        assert expanders(self.devices(112, 112), {0: 0})[0].bus_number == 32
+        with pytest.raises(BadSpec, match="more PCI buses"):
+            expanders(self.devices(113, 113), {0: 0})
+
+    @pytest.mark.parametrize(
+        ("numbers", "functions"), [((0, 1, 3), (0, 1, 3)), ((1, 2), (0, 1)), ((4,), (0,)), ((0,), (0,))]
+    )
+    def test_functions_of_a_card(self, numbers: tuple[int, ...], functions: tuple[int, ...]) -> None:
+        card = [Device(PciAddress(f"0000:01:00.{n}"), f"d{n}", "0000:00", "0000:01:00", 0) for n in numbers]
+        ((port,),) = (each.ports for each in expanders(card, {0: 0}))
+        assert tuple(placed.function for placed in port.devices) == functions
+        assert [placed.multifunction for placed in port.devices] == [len(numbers) > 1, *([False] * len(numbers))][
+            : len(numbers)
+        ]
+
+
+class TestAddressSpace:
+    @pytest.mark.parametrize(
+        ("bars", "hole"),
+        [(0, 0), (GIB, 0), (31 * GIB, 0), (31 * GIB + 1, 64), (63 * GIB, 64), (64 * GIB, 128), (1025 * GIB, 2048)],
+    )
+    def test_the_hole_is_a_power_of_two_above_the_bars(self, bars: int, hole: int) -> None:
+        device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=bars)
+        found = address_space([device], Processor(arch="x86_64", address_bits=46))
+        assert (found.hole, found.wide) == (hole * GIB, hole > 0)
+
+    def test_a_narrow_processor_is_told(self) -> None:
+        device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=256 * GIB)
+        found = address_space([device], Processor(arch="x86_64", address_bits=39))
+        assert "offers 64 GiB for BARs with 39 address bits" in found.choices[1].weaker

@@ -1,0 +1,198 @@
+"""What holds for every domain on every small server: nothing twice, nothing that others have, nothing lost."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from xml.etree.ElementTree import Element
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from tests.hosts.machines import unhurried
+from tests.hosts.servers import Node, asking, gpus_of, server
+from vfioctl.claims.model.capacity import Capacity
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.model.settings import ClaimSettings
+from vfioctl.claims.model.taken import Taken
+from vfioctl.claims.placement.placement import place
+from vfioctl.domain.compose import composed
+from vfioctl.domain.layout.cpus import needed
+from vfioctl.domain.layout.devices import devices_of
+from vfioctl.domain.layout.layout import Host, lay_out
+from vfioctl.domain.layout.memory import free_pages
+from vfioctl.domain.layout.pci import BUSES
+from vfioctl.domain.model.layout import Layout
+from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.templates import read_template, templates
+from vfioctl.domain.xml import Document, parse, text_of
+from vfioctl.errors import BadSpec, NoCapacity
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import CpuSet, PciAddress, parse_cpu_list
+
+MIB, GIB = 1 << 20, 1 << 30
+CLAIM = ("c1", Owner("vm/other"))
+specs = st.fixed_dictionaries(
+    {
+        "cpus": st.sampled_from((1, 2, 2, 4, 4, 6, 8)),
+        "memory": st.integers(16, 1500).map(lambda number: number * MIB),
+        "hugepages": st.sampled_from(("auto", "1GiB", "2MiB", "none")),
+        "smt": st.sampled_from(("together", "isolate")),
+        "policy": st.sampled_from(("strict", "preferred")),
+        "template": st.sampled_from(sorted(set(templates()) - {"confidential"})),
+    }
+)
+processors = st.builds(
+    Processor,
+    arch=st.sampled_from(("x86_64", "x86_64", "aarch64")),
+    is_amd=st.booleans(),
+    address_bits=st.none() | st.integers(36, 52),
+)
+
+
+nodes = st.builds(
+    Node,
+    bridges=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2).map(tuple), min_size=1, max_size=2).map(tuple),
+    caches=st.lists(st.integers(2, 5), min_size=1, max_size=3).map(tuple),
+    threads=st.integers(1, 2),
+    hugepages=st.fixed_dictionaries(
+        {2 * MIB: st.tuples(st.just(4000), st.integers(0, 1500)), GIB: st.tuples(st.just(8), st.integers(0, 3))}
+    ),
+)
+
+
+@st.composite
+def capacities(draw: st.DrawFn) -> Capacity:
+    """Servers that have room for some domains."""
+    shape = draw(st.lists(nodes, min_size=1, max_size=3))
+    cpus = [cpu for core in server(shape).topology.cores for cpu in core.cpus]
+    some = st.lists(st.sampled_from(cpus), max_size=2, unique=True)
+    return server(
+        shape,
+        taken=Taken(cpus=dict.fromkeys(draw(some), CLAIM), hugepages={(0, 2 * MIB): 3000}),
+        settings=ClaimSettings(
+            reserved_cpus=CpuSet(sorted(draw(some))),
+            housekeeping_cpus=draw(st.none() | some.map(lambda found: CpuSet(sorted(found)))),
+        ),
+        pinned=dict.fromkeys(draw(some), "a guest"),
+    )
+
+
+@st.composite
+def builds(draw: st.DrawFn) -> tuple[Capacity, Layout, Document]:
+    """A server, and a domain for which it has room."""
+    capacity = draw(capacities())
+    gpus = draw(st.integers(1, len(gpus_of(capacity))))
+    spec = DomainSpec.model_validate({"name": "a", "gpus": gpus, **draw(specs)})
+    try:
+        cpus = needed(spec.cpus, spec.smt, capacity.topology)
+        placement = place(asking(gpus=spec.gpus, cpus=cpus), capacity)
+        devices = devices_of(placement.devices, capacity.inventory, {}, {})
+        layout = lay_out(spec, devices, placement.cpus, Host(capacity, draw(processors), {}, {}))
+    except (NoCapacity, BadSpec):
+        reject()
+    return capacity, layout, composed(read_template(spec.template), spec, layout)
+
+
+def numbers(root: Element, path: str, attribute: str) -> list[int]:
+    return [int(each.get(attribute, "-1")) for each in root.findall(path)]
+
+
+@unhurried
+@given(builds())
+def test_no_cpu_is_used_twice_or_is_somebody_elses(found: tuple[Capacity, Layout, Document]) -> None:
+    capacity, layout, document = found
+    pins = numbers(document.root, "cputune/vcpupin", "cpuset")
+    assert len(set(pins)) == len(pins) == layout.vcpus
+    others = {*capacity.taken.cpus, *capacity.pinned, *capacity.settings.reserved_cpus, *capacity.housekeeping}
+    assert others.isdisjoint(pins)
+    for each in document.root.iterfind("cputune/emulatorpin"):
+        assert set(parse_cpu_list(each.get("cpuset", ""))).isdisjoint(pins)
+
+
+@unhurried
+@given(builds())
+def test_the_guest_s_processor_is_what_it_is_pinned_to(found: tuple[Capacity, Layout, Document]) -> None:
+    capacity, layout, document = found
+    shape = layout.shape
+    assert shape.sockets * shape.dies * shape.cores * shape.threads == layout.vcpus
+    assert numbers(document.root, "cputune/vcpupin", "vcpu") == [*range(layout.vcpus)]
+    core_of = capacity.topology.core_of
+    for first in range(0, layout.vcpus, shape.threads):
+        together = {core_of[layout.pins[first + thread]].cpus for thread in range(shape.threads)}
+        assert len(together) == 1, "threads of a guest's core are threads of one core"
+    for number, cell in enumerate(layout.cells):
+        assert {core_of[layout.pins[vcpu]].node for vcpu in cell.vcpus} <= {cell.node}, number
+    per_die = shape.cores * shape.threads
+    for first in range(0, layout.vcpus, per_die) if shape.dies > 1 else ():
+        assert len({core_of[layout.pins[vcpu]].cache for vcpu in range(first, first + per_die)}) == 1
+
+
+@unhurried
+@given(builds())
+def test_memory_is_whole_and_there(found: tuple[Capacity, Layout, Document]) -> None:
+    capacity, layout, document = found
+    total = int(document.root.findtext("memory", "0"))
+    assert sum(numbers(document.root, "cpu/numa/cell", "memory")) == total
+    if layout.page_size:
+        for cell in layout.cells:
+            assert cell.memory % layout.page_size == 0
+            if cell.memory:
+                assert cell.node is not None
+                assert cell.memory // layout.page_size <= free_pages(capacity, cell.node, layout.page_size)
+    memnodes = document.root.findall("numatune/memnode")
+    assert {int(each.get("cellid", "-1")) for each in memnodes} == {
+        number for number, cell in enumerate(layout.cells) if cell.memory
+    }
+
+
+@unhurried
+@given(builds())
+def test_the_buses_have_room(found: tuple[Capacity, Layout, Document]) -> None:
+    _, layout, document = found
+    tops = [(each.bus_number, len(each.ports)) for each in layout.expanders if each.bus_number is not None]
+    ends = [number for number, _ in tops[1:]] + [BUSES]
+    for (number, ports), end in zip(tops, ends, strict=True):
+        assert number + ports < end
+    indexes = numbers(document.root, "devices/controller[@type='pci']", "index")
+    assert sorted(indexes) == [*range(len(indexes))]
+    places = Counter(
+        (each.get("bus"), each.get("slot"), each.get("function"))
+        for each in document.root.iterfind("devices/*/address[@type='pci']")
+    )
+    assert set(places.values()) <= {1}
+
+
+@unhurried
+@given(builds())
+def test_each_device_is_in_the_cell_of_its_node(found: tuple[Capacity, Layout, Document]) -> None:
+    capacity, layout, document = found
+    hostdevs = document.root.findall("devices/hostdev")
+    assert len(hostdevs) == sum(len(port.devices) for each in layout.expanders for port in each.ports)
+    for each in layout.expanders:
+        for port in each.ports:
+            for placed in port.devices:
+                assert each.cell is not None
+                home = capacity.inventory.by_address[PciAddress(placed.device.subject)]
+                assert layout.cells[each.cell].node == home.numa_node
+
+
+@unhurried
+@given(builds())
+def test_the_same_again_is_the_same(found: tuple[Capacity, Layout, Document]) -> None:
+    _, _, document = found
+    assert text_of(parse(text_of(document))) == text_of(document)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("virt-xml-validate") and shutil.which("xmllint")),
+    reason="needs the Debian packages libvirt-clients and libxml2-utils",
+)
+@unhurried
+@given(builds())
+def test_the_schema_takes_it(found: tuple[Capacity, Layout, Document]) -> None:
+    command = ["xmllint", "--noout", "--relaxng", "/usr/share/libvirt/schemas/domain.rng", "-"]
+    done = subprocess.run(command, input=text_of(found[2]), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
