@@ -42,6 +42,7 @@ _STEPS = {
     "default",
     "load",
     "unit",
+    "libvirt",
     "bind",
     "control",
     "d3cold_allowed",

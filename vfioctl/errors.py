@@ -7,12 +7,14 @@
     |  |- BadAddress                 neither an address nor another device selector
     |  |- BadSpec                    an option or a configuration file is wrong
     |  |- BadDocument                a plan or a host file is damaged, forged or of another version
-    |  `- UnknownDevice              no such function here
+    |  |- UnknownDevice              no such function here
+    |  `- UnknownDomain              libvirt has no such domain
     |- HostError                 3   change the host
     |  |- NoIommu                    no IOMMU groups, and why
     |  |- GroupNotViable             the kernel says that a guest may not own the group
     |  |- DeviceDead                 the device no longer answers: its configuration space reads as all ones
     |  |- NotPermitted               this process may not write the files named
+    |  |- MissingLibrary             an optional library is not installed
     |  `- StoreDamaged               the ledger is unreadable, unwritable or corrupt
     |- ConflictError             4   someone else has it
     |  |- DeviceInUse                a holder, a boot display, live VFs
@@ -90,6 +92,10 @@ class UnknownDevice(RequestError):
     pass
 
 
+class UnknownDomain(RequestError):
+    pass
+
+
 class HostError(VfioctlError):
     exit_code = 3
 
@@ -107,6 +113,10 @@ class DeviceDead(HostError):
 
 
 class NotPermitted(HostError):
+    pass
+
+
+class MissingLibrary(HostError):
     pass
 
 

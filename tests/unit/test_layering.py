@@ -65,7 +65,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dialects": (("dialects", "probe.describe"), ("errors", "kernel.protocol", "kernel.lenient", "kernel.places")),
     "probe": (
         ("model", "probe", "dialects", "capacity", "resources", "placement"),
-        (*VALUES, "core.reading", "kernel.lenient", "kernel.modalias", "kernel.open_nodes"),
+        (*VALUES, "core.reading", "kernel.lenient", "kernel.libvirt", "kernel.modalias", "kernel.open_nodes"),
     ),
     "layout": (("model", "layout", "xml"), VALUES),
     "check": (("model", "check", "xml"), VALUES),

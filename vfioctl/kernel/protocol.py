@@ -13,6 +13,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from vfioctl.kernel.hypervisor import DomainOrders, Domains
 from vfioctl.kernel.open_nodes import Opened
 
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -193,22 +194,18 @@ class Processes(Protocol):
         """Whether a block device (`259:0`) has an exclusive owner: a file system, swap, device mapper, md, ZFS, ..."""
 
 
-class ConfigSpace(Protocol):
-    """Reads the configuration space of PCI functions."""
+class DeviceStates(Protocol):
+    """Reads the configuration space of PCI functions, and the VFIO status of IOMMU groups."""
 
     def config(self, address: str) -> bytes:
         """The first 64 bytes of a function's configuration space. Raises KernelRefused, Stuck."""
-
-
-class GroupStatus(Protocol):
-    """Reads the VFIO status of IOMMU groups."""
 
     def viable(self, group: int) -> bool:
         """Whether the group is viable for a guest now (VFIO_GROUP_GET_STATUS). Raises KernelRefused."""
 
 
 class Reader(
-    FileReader, Isolation, HardwareDatabase, NvmlFacts, Users, UnitStates, Processes, ConfigSpace, GroupStatus, Protocol
+    FileReader, Isolation, HardwareDatabase, NvmlFacts, Users, UnitStates, Processes, DeviceStates, Domains, Protocol
 ):
     """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
 
@@ -292,6 +289,7 @@ class Kernel(
     UnitControl,
     VfManagement,
     PersistentFiles,
+    DomainOrders,
     Modules,
     ExpansionRom,
     HostLock,

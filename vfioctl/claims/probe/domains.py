@@ -1,14 +1,15 @@
 """Asks libvirt which domains it has, and which devices those that run have. May not write.
 
-libvirt-python is an extra. libvirt is asked in a worker, which is abandoned if it does not answer: a daemon may hang.
+libvirt is asked in a worker, which is abandoned if it does not answer: a daemon may hang.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.kernel.libvirt import SECONDS, running
 from vfioctl.kernel.protocol import Unanswered, per_subject
 
 if TYPE_CHECKING:
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Reader
 
 URI = "qemu:///system"
-SECONDS = 5.0
 _SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
-_MOST_DOMAINS, _LONGEST_XML, _LONGEST_NAME = 10_000, 4 << 20, 255
+_LONGEST_XML = 4 << 20
 _HEX = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})", re.ASCII)
 
 
@@ -53,27 +53,7 @@ def read_domains(kernel: Reader) -> Domains:
 def ask(kernel: Reader, uri: str) -> tuple[list[tuple[str, list[str]]], str]:
     """Return each running domain's name and devices, and why libvirt could not be asked."""
     del kernel
-    try:
-        import libvirt
-    except ImportError:
-        return [], "libvirt-python is not installed: pip install 'vfioctl[libvirt]'"
-    try:
-        libvirt.registerErrorHandler(lambda *_: None, None)  # it would write to stderr
-        connection = libvirt.openReadOnly(uri)
-        try:
-            domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-            return [found for domain in domains[:_MOST_DOMAINS] if (found := _of(domain, libvirt))], ""
-        finally:
-            connection.close()
-    except libvirt.libvirtError as error:
-        return [], str(error)[:200]
-
-
-def _of(domain: Any, libvirt: Any) -> tuple[str, list[str]] | None:
-    try:
-        return str(domain.name())[:_LONGEST_NAME], devices_in(domain.XMLDesc(0))
-    except libvirt.libvirtError:  # it has ended meanwhile
-        return None
+    return running(uri, devices_in)
 
 
 def devices_in(xml: str) -> list[str]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import files
@@ -123,6 +124,19 @@ class LiveChange:
         if errno:
             raise KernelRefused(path, errno)
         return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
+
+    def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
+        from vfioctl.kernel.live import domains
+
+        return domains.ask(self._workers, uri, question, words, is_this_machine=not self._read_only)
+
+    def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
+        if self._read_only:
+            raise HostError(f"libvirt's domains cannot be changed: {self.read_only}")
+        from vfioctl.kernel.live import domains
+
+        timeout = self._timeouts.steps.get("libvirt", domains.ORDER_SECONDS)
+        domains.tell(self._workers, uri, order, words, timeout=timeout, fds=self._locks.fds)
 
     # -- workers -----------------------------------------------------------------------------------
 

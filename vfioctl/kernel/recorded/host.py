@@ -195,6 +195,14 @@ class Recorded:
     def rom(self, address: str) -> bytes:
         return rom_of(self.tree, address)
 
+    def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
+        from vfioctl.kernel.libvirt import asked_here
+
+        return asked_here(uri, question, *words)
+
+    def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
+        raise HostError(f"libvirt's domains cannot be changed: {self.read_only}", hint="use --simulate to try changes")
+
     # -- changing ----------------------------------------------------------------------------------
 
     def write(self, path: str, value: str) -> None:

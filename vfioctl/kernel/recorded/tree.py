@@ -21,8 +21,18 @@ END = "#end"
 MOST_BYTES = 64 << 20
 LONGEST_LINE = 65_536
 DEEPEST = 64
-ROOTS = ("/sys/", "/proc/", "/dev/", "/lib/", "/etc/mdevctl.d/", "/etc/vfioctl/vgpu.d/", "/etc/cdi/", "/var/run/cdi/")
-_ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl", "/var", "/var/run")
+ROOTS = (
+    "/sys/",
+    "/proc/",
+    "/dev/",
+    "/lib/",
+    "/etc/mdevctl.d/",
+    "/etc/vfioctl/vgpu.d/",
+    "/etc/libvirt/qemu/",
+    "/etc/cdi/",
+    "/var/run/cdi/",
+)
+_ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl", "/etc/libvirt", "/var", "/var/run")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.files import write_into
@@ -214,6 +214,18 @@ class Simulated(Recorded):
             yield
         if fault and fault.kind == DIE:
             self._end()
+
+    def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
+        from vfioctl.kernel.simulated.libvirt import ask
+
+        with self._mutex:
+            return ask(self.tree, uri, question, *words)
+
+    def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
+        from vfioctl.kernel.simulated.libvirt import tell
+
+        with self._effect(f"libvirt:{order}", words[-1]):
+            tell(self.tree, uri, order, *words)
 
     def load(self, module: str) -> None:
         with self._turn():

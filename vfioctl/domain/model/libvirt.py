@@ -1,0 +1,47 @@
+"""What libvirt says of itself and of its domains. May not do input or output."""
+
+from __future__ import annotations
+
+from vfioctl.core.plain import plain
+
+URI = "qemu:///system"
+"""Where domains are, unless the user names another place."""
+
+
+@plain
+class DomainXml:
+    """One domain of libvirt. Its name and its XML may come from anybody."""
+
+    name: str
+    uuid: str
+    is_active: bool
+    is_defined: bool = True
+    """Whether it stays when it has stopped."""
+    live: str = ""
+    """The XML as it runs; empty if it does not run."""
+    defined: str = ""
+    """The XML as it is defined; empty if it is not."""
+
+    @property
+    def xml(self) -> str:
+        """The XML as it runs, or as it is defined if it does not run."""
+        return self.live or self.defined
+
+
+@plain
+class Libvirt:
+    """One libvirt and its domains, sorted by name. Versions are 1000000 * major + 1000 * minor + release."""
+
+    uri: str
+    version: int | None = None
+    """Of libvirt; None if it cannot be asked."""
+    hypervisor: int | None = None
+    """Of QEMU; None if it is not known."""
+    domains: tuple[DomainXml, ...] = ()
+    unknown: str = ""
+    """Why libvirt cannot be asked; empty if it answered."""
+
+    def find(self, name: str) -> DomainXml | None:
+        """Return the domain of this name, or of this UUID."""
+        by_name = (each for each in self.domains if each.name == name)
+        return next(by_name, None) or next((each for each in self.domains if each.uuid == name.lower()), None)
