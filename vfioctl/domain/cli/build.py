@@ -32,115 +32,128 @@ def _suggest_templates(_session: object, _begun: str) -> list[tuple[str, str]]:
     return [(name, "") for name in templates()]
 
 
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The domain's name.")]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEMPLATE",
+        help="A template of /etc/vfioctl/templates, or one that comes with vfioctl (compute-linux).",
+        autocompletion=completion(_suggest_templates),
+    ),
+]
+Claim = Annotated[str | None, typer.Option(metavar="CLAIM", help="The devices, CPUs and hugepages of this claim.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="DEVICE",
+        help="This device: 41:00.0, gpu0, or the UUID of a mediated device. Repeat it for each.",
+        autocompletion=completion(suggest_devices),
+    ),
+]
+Cpus = Annotated[
+    int | None, typer.Option("--cpus", metavar="N", help="N vCPUs, each pinned to a CPU near the devices.", min=1)
+]
+Memory = Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="The memory, such as 64GiB.")]
+Hugepages = Annotated[
+    str | None,
+    typer.Option(
+        "--hugepages",
+        metavar="auto|1GiB|2MiB|none",
+        help="The size of the memory's pages; auto takes the largest that are free.",
+        rich_help_panel=_PANEL_PLACE,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="strict|preferred",
+        help="If something cannot be had: refuse (strict), or do without it and say what is weaker.",
+        rich_help_panel=_PANEL_PLACE,
+    ),
+]
+Threads = Annotated[
+    str | None,
+    typer.Option(
+        "--smt",
+        metavar="together|isolate",
+        help="Use all threads of a core as a guest's core, or one vCPU for each core.",
+        rich_help_panel=_PANEL_PLACE,
+    ),
+]
+Numa = Annotated[
+    str | None,
+    typer.Option(
+        "--numa",
+        metavar="same|N|any",
+        help="All GPUs of one NUMA node, of node N, or of as few nodes as there are.",
+        autocompletion=completion(suggest_nodes),
+        rich_help_panel=_PANEL_PLACE,
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODEL", help="A part of the GPU's name, or 10de:2330.", rich_help_panel=_PANEL_PLACE
+    ),
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="ADDRESS=N",
+        help="The NUMA node of a device, if the firmware does not tell. Repeat it for each.",
+        rich_help_panel=_PANEL_PLACE,
+    ),
+]
+Disks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disk",
+        metavar="PATH",
+        help="A disk image or block device, in place of the template's disks. Repeat it for each.",
+        rich_help_panel=_PANEL_PARTS,
+    ),
+]
+Networks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="NETWORK",
+        help="A libvirt network, in place of the template's. Repeat it for each.",
+        rich_help_panel=_PANEL_PARTS,
+    ),
+]
+SpecFile = Annotated[
+    Path | None,
+    typer.Option("--spec", metavar="FILE", help="A TOML or YAML file that says the same; options override it."),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Say what was chosen and why, instead of printing the XML.")]
+
+
 def build(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The domain's name.")] = None,
+    name: Name = None,
     *,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEMPLATE",
-            help="A template of /etc/vfioctl/templates, or one that comes with vfioctl (compute-linux).",
-            autocompletion=completion(_suggest_templates),
-        ),
-    ] = None,
-    claim: Annotated[
-        str | None, typer.Option(metavar="CLAIM", help="The devices, CPUs and hugepages of this claim.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="DEVICE",
-            help="This device: 41:00.0, gpu0, or the UUID of a mediated device. Repeat it for each.",
-            autocompletion=completion(suggest_devices),
-        ),
-    ] = None,
-    cpus: Annotated[
-        int | None, typer.Option("--cpus", metavar="N", help="N vCPUs, each pinned to a CPU near the devices.", min=1)
-    ] = None,
-    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="The memory, such as 64GiB.")] = None,
-    hugepages: Annotated[
-        str | None,
-        typer.Option(
-            "--hugepages",
-            metavar="auto|1GiB|2MiB|none",
-            help="The size of the memory's pages; auto takes the largest that are free.",
-            rich_help_panel=_PANEL_PLACE,
-        ),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="strict|preferred",
-            help="If something cannot be had: refuse (strict), or do without it and say what is weaker.",
-            rich_help_panel=_PANEL_PLACE,
-        ),
-    ] = None,
-    smt: Annotated[
-        str | None,
-        typer.Option(
-            "--smt",
-            metavar="together|isolate",
-            help="Use all threads of a core as a guest's core, or one vCPU for each core.",
-            rich_help_panel=_PANEL_PLACE,
-        ),
-    ] = None,
-    numa: Annotated[
-        str | None,
-        typer.Option(
-            "--numa",
-            metavar="same|N|any",
-            help="All GPUs of one NUMA node, of node N, or of as few nodes as there are.",
-            autocompletion=completion(suggest_nodes),
-            rich_help_panel=_PANEL_PLACE,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="A part of the GPU's name, or 10de:2330.", rich_help_panel=_PANEL_PLACE
-        ),
-    ] = None,
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            metavar="ADDRESS=N",
-            help="The NUMA node of a device, if the firmware does not tell. Repeat it for each.",
-            rich_help_panel=_PANEL_PLACE,
-        ),
-    ] = None,
-    disk: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--disk",
-            metavar="PATH",
-            help="A disk image or block device, in place of the template's disks. Repeat it for each.",
-            rich_help_panel=_PANEL_PARTS,
-        ),
-    ] = None,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--network",
-            metavar="NETWORK",
-            help="A libvirt network, in place of the template's. Repeat it for each.",
-            rich_help_panel=_PANEL_PARTS,
-        ),
-    ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option("--spec", metavar="FILE", help="A TOML or YAML file that says the same; options override it."),
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Say what was chosen and why, instead of printing the XML.")
-    ] = False,
+    template: Template = None,
+    claim: Claim = None,
+    gpus: Gpus = None,
+    device: Devices = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    hugepages: Hugepages = None,
+    policy: Policy = None,
+    smt: Threads = None,
+    numa: Numa = None,
+    model: Model = None,
+    node: Nodes = None,
+    disk: Disks = None,
+    network: Networks = None,
+    spec: SpecFile = None,
+    explain: Explain = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the XML of a domain with GPUs, with its CPUs, memory and devices on the right NUMA nodes.
