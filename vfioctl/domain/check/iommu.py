@@ -1,0 +1,101 @@
+"""Rules about a vIOMMU in the guest. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vfioctl.domain.check.domain import Domain
+from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.values import is_on, number
+
+_MODELS = ("intel", "smmuv3", "virtio", "amd")
+_WIDTHS = (39, 48, 57)
+_INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
+
+
+def models(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        model = element.get("model")
+        if model not in _MODELS:
+            yield Fault(element, f"model='{(model or '')[:40]}' is unknown", ", ".join(_MODELS))
+        elif model in ("intel", "amd") and domain.machine and not domain.is_q35:
+            yield Fault(element, f"{domain.machine[:40]} has no {model} IOMMU", "the machine q35")
+        elif model == "smmuv3" and domain.machine and not domain.is_arm_virt:
+            yield Fault(element, f"{domain.machine[:40]} has no SMMUv3", "the machine virt on Arm")
+        elif model == "virtio" and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
+            yield Fault(element, f"{domain.machine[:40]} has no virtio IOMMU", "the machine q35, or virt on Arm")
+
+
+def addresses(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        where = element.find("address")
+        if where is None:
+            continue
+        if element.get("model") in ("intel", "smmuv3"):
+            yield Fault(where, f"a vIOMMU of {element.get('model')} has no address", "remove it")
+        elif element.get("model") == "virtio" and where.get("type") != "pci":
+            yield Fault(where, "a virtio IOMMU has a PCI address", "type='pci', or leave it to libvirt")
+        elif element.get("model") == "virtio" and domain.address_by_device.get(id(element), (0, 0))[1]:
+            yield Fault(where, "a virtio IOMMU must be on bus 0", "bus='0x00'")
+
+
+def acpi(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        if element.get("model") == "virtio" and not domain.has_feature("acpi"):
+            yield Fault(element, "a virtio IOMMU needs ACPI", "<features><acpi/></features>")
+
+
+def options(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        driver, model = element.find("driver"), element.get("model")
+        if driver is None:
+            continue
+        given = [name for name in _INTEL_ONLY if driver.get(name) is not None]
+        if given and model in ("smmuv3", "virtio"):
+            yield Fault(driver, f"a vIOMMU of {model} has no {given[0]}=", "remove it")
+        width = driver.get("aw_bits")
+        if width is not None and number(width) not in _WIDTHS:
+            yield Fault(driver, f"aw_bits='{width[:40]}' is no width", "39, 48 or 57")
+
+
+def interrupts(domain: Domain) -> Iterator[Fault]:
+    """Interrupt remapping needs the I/O APIC in QEMU, and extended interrupt mode needs remapping."""
+    ioapic = domain.one("features/ioapic")
+    in_qemu = ioapic is not None and ioapic.get("driver") == "qemu"
+    for driver in domain.all("devices/iommu/driver"):
+        if is_on(driver.get("intremap")) and not in_qemu:
+            remedy = "<features><ioapic driver='qemu'/></features>"
+            yield Fault(driver, "intremap='on' needs the I/O APIC in QEMU", remedy)
+        if is_on(driver.get("eim")) and driver.get("intremap") == "off":
+            yield Fault(driver, "eim='on' needs intremap='on'", "intremap='on'")
+    if in_qemu and ioapic is not None and not domain.all("devices/iommu"):
+        yield warning(ioapic, "the I/O APIC in QEMU makes interrupts slower, and no vIOMMU needs it", "remove it")
+
+
+def caching(domain: Domain) -> Iterator[Fault]:
+    """QEMU refuses VFIO devices behind an Intel vIOMMU that does not tell of changed mappings."""
+    has_devices = bool(domain.passed_through or domain.hostdevs_of("mdev"))
+    for element in domain.all("devices/iommu"):
+        driver = element.find("driver")
+        if (
+            element.get("model") == "intel"
+            and has_devices
+            and (driver is None or not is_on(driver.get("caching_mode")))
+        ):
+            remedy = "<driver intremap='on' caching_mode='on'/> in <iommu>"
+            yield Fault(element, "devices of the host behind it need caching_mode='on'", remedy)
+
+
+def locked(domain: Domain) -> Iterator[Fault]:
+    """Each device behind a vIOMMU pins all memory for itself."""
+    many = len(domain.passed_through)
+    for element in domain.all("devices/iommu"):
+        if element.get("model") in ("intel", "amd", "smmuv3") and many > 1 and not _has_iommufd(domain):
+            reason = f"each of {many} devices counts all memory as locked: {many} times the guest's memory"
+            yield warning(element, reason, "no vIOMMU, or iommufd (libvirt 12.1), which counts it once")
+
+
+def _has_iommufd(domain: Domain) -> bool:
+    if domain.one("iommufd") is not None:
+        return True
+    return all(is_on(each.get("iommufd")) for each in domain.all("devices/hostdev/driver"))

@@ -1,0 +1,124 @@
+"""Rules about names that libvirt does not know: without validation it drops them without a word.
+
+May not do input or output. The names are those of libvirt's schema, for the parts that the other rules look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.domain import Domain
+from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.values import is_element
+
+_LONGEST = 40
+
+
+class _Known(NamedTuple):
+    """The names of an element's children and attributes."""
+
+    children: str = ""
+    attributes: str = ""
+
+
+_KNOWN: Mapping[str, _Known] = {
+    ".": _Known(
+        "name uuid hwuuid title description metadata genid bootloader bootloader_args os memory maxMemory currentMemory "
+        "memoryBacking memtune blkiotune vcpu vcpus cputune numatune iothreads iothreadids defaultiothread cpu features "
+        "clock on_poweroff on_reboot on_crash on_lockfailure pm perf resource devices seclabel keywrap launchSecurity "
+        "sysinfo idmap throttlegroups iommufd",
+        "type id",
+    ),
+    "memory": _Known("", "unit dumpCore"),
+    "memtune": _Known("hard_limit soft_limit swap_hard_limit min_guarantee"),
+    "memoryBacking": _Known("hugepages nosharepages locked source access allocation discard"),
+    "memoryBacking/hugepages": _Known("page"),
+    "memoryBacking/hugepages/page": _Known("", "size unit nodeset"),
+    "memoryBacking/allocation": _Known("", "mode threads"),
+    "numatune": _Known("memory memnode"),
+    "numatune/memory": _Known("", "mode nodeset placement"),
+    "numatune/memnode": _Known("", "cellid mode nodeset"),
+    "vcpu": _Known("", "placement cpuset current"),
+    "cputune": _Known(
+        "shares period quota global_period global_quota emulator_period emulator_quota iothread_period iothread_quota "
+        "vcpupin emulatorpin iothreadpin vcpusched iothreadsched emulatorsched cachetune memorytune "
+        "energytune"
+    ),
+    "cputune/vcpupin": _Known("", "vcpu cpuset"),
+    "cputune/emulatorpin": _Known("", "cpuset"),
+    "cputune/iothreadpin": _Known("", "iothread cpuset"),
+    "cpu": _Known(
+        "model vendor topology cache feature numa maxphysaddr", "mode match check migratable deprecated_features"
+    ),
+    "cpu/maxphysaddr": _Known("", "mode bits limit"),
+    "cpu/topology": _Known("", "sockets dies clusters cores threads"),
+    "cpu/numa": _Known("cell interconnects"),
+    "cpu/numa/cell": _Known("distances cache", "id cpus memory unit memAccess discard"),
+    "devices/hostdev": _Known(
+        "source driver address alias boot rom teaming acpi readonly shareable ip route",
+        "mode type managed model display ramfb rawio sgio",
+    ),
+    "devices/hostdev/driver": _Known("", "name model iommufd"),
+    "devices/hostdev/rom": _Known("", "bar file enabled"),
+    "devices/hostdev/acpi": _Known("", "index nodeset"),
+    "devices/controller": _Known(
+        "address alias driver master model pcihole64 target acpi",
+        "type index model ports vectors maxGrantFrames maxEventChannels",
+    ),
+    "devices/controller/target": _Known("node", "busNr chassis chassisNr hotplug index memReserve port"),
+}
+_SINCE: Mapping[tuple[str, str], tuple[int, int]] = {
+    ("cpu/maxphysaddr", "limit"): (9, 3),
+    ("devices/hostdev/driver", "model"): (10, 0),
+    ("devices/hostdev/acpi", "nodeset"): (11, 8),
+    ("devices/hostdev/driver", "iommufd"): (12, 1),
+    (".", "iommufd"): (12, 2),
+}
+"""The libvirt that knows a name; older ones drop it. Source: libvirt's NEWS."""
+_KINDS_SINCE = {"sev-snp": (10, 5), "tdx": (11, 6)}
+
+
+def unknown(domain: Domain) -> Iterator[Fault]:
+    for path, known in _KNOWN.items():
+        children, attributes = known.children.split(), known.attributes.split()
+        for element in [domain.root] if path == "." else domain.all(path):
+            for child in element:
+                name = child.tag
+                if children and is_element(child) and not name.startswith("{") and name not in children:
+                    yield _unknown(child, f"<{name[:_LONGEST]}>", name, children)
+            for name in element.attrib:
+                if attributes and not name.startswith("{") and name not in attributes:
+                    yield _unknown(element, f"{name[:_LONGEST]}=", name, attributes)
+
+
+def _unknown(element: Element, shown: str, name: str, known: list[str]) -> Fault:
+    """An error if it looks like a known name: then its author means that one."""
+    reason = f"libvirt knows no {shown} here, and drops it without a word"
+    alike = get_close_matches(name, known, 1, 0.8) if len(name) < _LONGEST else []
+    if alike:
+        return Fault(element, reason, f"{alike[0]}, if that is meant")
+    return warning(element, reason, "remove it, or look for its name in libvirt's documentation")
+
+
+def too_new(domain: Domain) -> Iterator[Fault]:
+    """Names that this libvirt does not know yet. Nothing is said where its version is not known."""
+    if domain.version is None:
+        return
+    for (path, name), since in _SINCE.items():
+        for element in [domain.root] if path == "." else domain.all(path):
+            child = element.find(name)
+            if (name in element.attrib or child is not None) and domain.version < since:
+                reason = f"libvirt {_version(domain.version)} drops {name} without a word"
+                yield Fault(element if child is None else child, reason, f"libvirt {_version(since)}, or remove it")
+    for element in domain.all("launchSecurity"):
+        kind_since = _KINDS_SINCE.get(element.get("type", ""))
+        if kind_since and domain.version < kind_since:
+            reason = f"libvirt {_version(domain.version)} has no {element.get('type')}"
+            yield Fault(element, reason, f"libvirt {_version(kind_since)} or later")
+
+
+def _version(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,122 @@
+"""Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses. Total: bad text is None."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+MOST_CPUS = 16384
+"""libvirt's length of a mask of CPUs or nodes."""
+_DIGITS = 20
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+_BYTES = frozenset({"b", "byte", "bytes"})
+
+
+class GuestAddress(NamedTuple):
+    """The PCI address of a device in the guest. `bus`: the index of a controller."""
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether libvirt takes it for no address, and chooses one."""
+        return not (self.domain or self.bus or self.slot)
+
+
+def number(text: str | None) -> int | None:
+    """Return a decimal number that is not negative."""
+    digits = (text or "").strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else None
+
+
+def any_number(text: str | None) -> int | None:
+    """Return a number as C writes it: decimal, 0x hexadecimal, or octal with a leading 0."""
+    digits = (text or "").strip().lower()
+    if len(digits) > _DIGITS or not digits.isascii() or not digits.isalnum():
+        return None
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+    try:
+        return int(digits, base)
+    except ValueError:
+        return None
+
+
+def cpuset(text: str | None) -> frozenset[int] | None:
+    """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number."""
+    found: set[int] = set()
+    if text is None or not text.strip():
+        return None
+    for part in text.split(","):
+        word = part.strip()
+        first, dash, last = word.removeprefix("^").partition("-")
+        start, end = number(first), number(last) if dash else number(first)
+        if start is None or end is None or not start <= end < MOST_CPUS or (dash and word.startswith("^")):
+            return None
+        if word.startswith("^"):
+            found.discard(start)
+        else:
+            found.update(range(start, end + 1))
+    return frozenset(found)
+
+
+def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:
+    """Return a set as libvirt writes it, `0-3,8`, cut after some parts."""
+    parts: list[list[int]] = []
+    for each in sorted(numbers):
+        if parts and parts[-1][-1] == each - 1:
+            parts[-1][1:] = [each]
+        else:
+            parts.append([each])
+    words = ["-".join(map(str, part)) for part in parts[:most]]
+    return ",".join(words) + (", ..." if len(parts) > most else "")
+
+
+def scaled(text: str | None, unit: str | None, default: str = "KiB") -> int | None:
+    """Return a size in bytes. `unit`: such as KiB (1024), KB (1000) or k (1024), in any case."""
+    value, letters = number(text), (unit or default).strip().lower()
+    if value is None:
+        return None
+    if letters in _BYTES:
+        return value
+    power = _POWERS.get(letters[:1])
+    base = {"": 1024, "ib": 1024, "b": 1000}.get(letters[1:])
+    return None if not power or base is None else value * base**power
+
+
+def size_in_words(size: int) -> str:
+    """Return a number of bytes in the largest unit that divides it."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power} {unit}"
+    return f"{size} B"
+
+
+def size_of(element: Element | None) -> int | None:
+    """Return the size that an element has as its text, such as `<memory unit='GiB'>4</memory>`, in bytes."""
+    return None if element is None else scaled(element.text, element.get("unit"))
+
+
+def address_of(element: Element | None) -> GuestAddress | None:
+    """Return the address in the attributes of `<address>`; None if one is no number."""
+    if element is None:
+        return None
+    parts = [any_number(element.get(name, "0")) for name in ("domain", "bus", "slot", "function")]
+    known = [part for part in parts if part is not None]
+    return GuestAddress(*known) if len(known) == len(parts) else None
+
+
+def is_element(element: Element) -> bool:
+    """Return whether it is an element, and not a comment among them."""
+    tag: object = element.tag
+    return isinstance(tag, str)
+
+
+def is_on(text: str | None) -> bool:
+    """Return whether a switch is on."""
+    return text in ("on", "yes")
