@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vfioctl.domain.building import Built
-    from vfioctl.domain.model.finding import Finding
+    from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.session import Session
 
@@ -36,9 +36,12 @@ class DomainApi:
 
     # -- checking ----------------------------------------------------------------------------------
 
-    def check(self, text: str | bytes) -> tuple[Finding, ...]:
-        """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML."""
-        from vfioctl.domain.xml import parse
+    def check(self, text: str | bytes, *, host: bool = True, version: tuple[int, ...] | None = None) -> CheckDocument:
+        """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML.
 
-        parse(text)
-        return ()
+        `host`: whether it is also judged against this host, without libvirt. `version`: of the libvirt that will get
+        it; nothing is said of names that older ones do not know if it is None.
+        """
+        from vfioctl.domain.checking import judged
+
+        return judged(self._session if host else None, text, version)

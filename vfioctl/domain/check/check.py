@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 
 from vfioctl.domain.check.document import is_domain
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault, Rule
+from vfioctl.domain.check.fault import Fault
 from vfioctl.domain.check.table import RULES
 from vfioctl.domain.model.finding import Finding
 from vfioctl.domain.xml import Document
@@ -23,11 +23,9 @@ def check(document: Document, *, version: tuple[int, ...] | None = None) -> tupl
     `version`: of the libvirt that will get it, such as (9, 0); None if it is not known.
     """
     domain = Domain(document, version)
-    if wrong := tuple(_findings(document, "domain", is_domain(domain))):
+    if wrong := tuple(findings_of(document, "domain", is_domain(domain))):
         return wrong
-    rules: Mapping[str, Rule] = RULES
-    found = [finding for name, rule in rules.items() for finding in _findings(document, name, rule(domain))]
-    return in_order(found)
+    return in_order(finding for name, rule in RULES.items() for finding in findings_of(document, name, rule(domain)))
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -35,7 +33,8 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda each: each.line or 0))
 
 
-def _findings(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:
+def findings_of(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:
+    """Yield the faults that a rule found as findings, at most MOST."""
     return map(partial(_finding, document, name), islice(faults, MOST))
 
 

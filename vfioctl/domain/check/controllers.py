@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain, PciController
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import number, scaled
+from vfioctl.domain.check.values import number, scaled, text_in
 
 ROOTS = ("pci-root", "pcie-root")
 EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
@@ -132,11 +132,11 @@ def expanders(domain: Domain) -> Iterator[Fault]:
                 remedy = "<target><node>0</node></target>"
                 yield warning(each.element, "the guest sees no NUMA node for the devices below it", remedy)
             continue
-        value = number(node.text)
+        value = number(text_in(node))
         if each.model not in EXPANDERS and not _is_pseries(domain):
             yield Fault(node, "only an expander bus has a node", "remove it")
         elif value not in cells:
-            told = (node.text or "").strip()[:40]
+            told = text_in(node)[:40]
             yield Fault(node, f"the guest has no cell {told}", "the id of a NUMA cell of the guest")
 
 
@@ -145,9 +145,9 @@ def hole(domain: Domain) -> Iterator[Fault]:
         element = each.element.find("pcihole64")
         if element is None:
             continue
-        size = scaled(element.text, element.get("unit"))
+        size = scaled(text_in(element), element.get("unit"))
         if size is None:
-            yield Fault(element, f"'{(element.text or '').strip()[:40]}' is no size", "a number, with unit='GiB'")
+            yield Fault(element, f"'{text_in(element)[:40]}' is no size", "a number, with unit='GiB'")
         if each.model == "pci-root" and domain.machine and not domain.is_i440fx:
             yield Fault(element, f"{domain.machine[:40]} has no pcihole64 on pci-root", "put it on pcie-root of q35")
         elif each.model == "pcie-root" and domain.machine and not domain.is_q35:

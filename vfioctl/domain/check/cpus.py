@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import cpuset, is_on, number
+from vfioctl.domain.check.values import cpuset, is_on, number, text_in
 
 _WITHOUT_EIM = 255
 _LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
@@ -18,7 +18,7 @@ def count(domain: Domain) -> Iterator[Fault]:
     if element is None:
         return
     if domain.vcpus is None:
-        yield Fault(element, f"'{(element.text or '').strip()[:40]}' is no number of vCPUs", "a whole number")
+        yield Fault(element, f"'{text_in(element)[:40]}' is no number of vCPUs", "a whole number")
     elif domain.vcpus == 0:
         yield Fault(element, "the domain has no vCPU", "at least 1")
     current = element.get("current")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import number, size_of
+from vfioctl.domain.check.values import number, size_of, text_in
 
 _QEMU = ("kvm", "qemu")
 _OTHER = ("xen", "lxc", "vz", "bhyve", "vmware", "hyperv", "vbox", "openvz", "test", "parallels", "uml", "kqemu")
@@ -21,7 +22,7 @@ def is_domain(domain: Domain) -> Iterator[Fault]:
 
 def name(domain: Domain) -> Iterator[Fault]:
     element = domain.one("name")
-    text = "" if element is None else element.text or ""
+    text = text_in(element)
     if not text.strip():
         yield Fault(domain.root if element is None else element, "the domain has no name", "<name>vm1</name>")
     elif element is not None and ("/" in text or "\n" in text):
@@ -63,9 +64,9 @@ def memory_devices(domain: Domain) -> Iterator[Fault]:
         yield Fault(domain.at("maxMemory"), "<maxMemory> without NUMA cells", "add <cpu><numa> with a cell")
     for each in found:
         node = each.find("target/node")
-        value = None if node is None else number(node.text)
+        value = None if node is None else number(text_in(node))
         if node is not None and (value is None or value >= len(domain.cells)):
-            yield Fault(node, f"the guest has no cell {(node.text or '').strip()[:40]}", "the id of a NUMA cell")
+            yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell")
 
 
 def memory_addresses(domain: Domain) -> Iterator[Fault]:
@@ -79,7 +80,7 @@ def memory_addresses(domain: Domain) -> Iterator[Fault]:
         if base is not None and size:
             placed.append((base, base + size, each))
     placed.sort(key=lambda each: each[:2])
-    for (_, end, _), (start, _, element) in zip(placed, placed[1:], strict=False):
+    for (_, end, _), (start, _, element) in pairwise(placed):
         if start < end:
             yield Fault(
                 element, f"its address {start:#x} is inside another memory device", "leave addresses to libvirt"

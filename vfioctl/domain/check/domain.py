@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.values import GuestAddress, address_of, cpuset, is_element, number, scaled, size_of
+from vfioctl.domain.check.values import GuestAddress, address_of, cpuset, is_element, number, scaled, size_of, text_in
 from vfioctl.domain.xml import Document
 
+MOST = 8192
+"""Elements of one kind that are looked at, which is more than QEMU can have of any."""
 _X86 = ("x86_64", "i686")
 
 
@@ -43,7 +45,8 @@ class Domain:
         return self.root.find(path)
 
     def all(self, path: str) -> list[Element]:
-        return self.root.findall(path)
+        """Return the elements with this path, at most MOST."""
+        return self.root.findall(path)[:MOST]
 
     def at(self, path: str) -> Element:
         """Return the element, or the root if there is none: where to say that something is missing."""
@@ -91,7 +94,7 @@ class Domain:
     def vcpus(self) -> int | None:
         """The most that it can have; None if that is no number."""
         element = self.one("vcpu")
-        return 1 if element is None else number(element.text)
+        return 1 if element is None else number(text_in(element))
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -115,7 +118,7 @@ class Domain:
     def iothreads(self) -> frozenset[int]:
         """The ids of the I/O threads."""
         named = {number(each.get("id")) for each in self.all("iothreadids/iothread")} - {None}
-        count = min(number(getattr(self.one("iothreads"), "text", None)) or 0, 1 << 12)
+        count = min(number(text_in(self.one("iothreads"))) or 0, 1 << 12)
         ids = {each for each in named if each is not None}
         candidate = 1
         while len(ids) < count:

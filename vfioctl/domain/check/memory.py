@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import cpuset, scaled, shown, size_in_words, size_of
+from vfioctl.domain.check.values import cpuset, scaled, shown, size_in_words, size_of, text_in
 
 _MOST = 1 << 52
 """Bytes that an x86 CPU can address at most."""
@@ -36,7 +36,7 @@ def unreadable(domain: Domain) -> Iterator[Fault]:
 
 def _told(element: Element) -> str:
     unit = f" {element.get('unit')}" if element.get("unit") else ""
-    return f"'{(element.text or '').strip()[:40]}{unit[:20]}'"
+    return f"'{text_in(element)[:40]}{unit[:20]}'"
 
 
 def zero(domain: Domain) -> Iterator[Fault]:

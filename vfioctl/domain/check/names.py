@@ -26,10 +26,10 @@ class _Known(NamedTuple):
 
 _KNOWN: Mapping[str, _Known] = {
     ".": _Known(
-        "name uuid hwuuid title description metadata genid bootloader bootloader_args os memory maxMemory currentMemory "
-        "memoryBacking memtune blkiotune vcpu vcpus cputune numatune iothreads iothreadids defaultiothread cpu features "
-        "clock on_poweroff on_reboot on_crash on_lockfailure pm perf resource devices seclabel keywrap launchSecurity "
-        "sysinfo idmap throttlegroups iommufd",
+        "name uuid hwuuid title description metadata genid bootloader bootloader_args os memory maxMemory "
+        "currentMemory memoryBacking memtune blkiotune vcpu vcpus cputune numatune iothreads iothreadids "
+        "defaultiothread cpu features clock on_poweroff on_reboot on_crash on_lockfailure pm perf "
+        "resource devices seclabel keywrap launchSecurity sysinfo idmap throttlegroups iommufd",
         "type id",
     ),
     "memory": _Known("", "unit dumpCore"),

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import cpuset, number, shown
+from vfioctl.domain.check.values import cpuset, number, shown, text_in
 
 _REAL_TIME = ("fifo", "rr")
 _SCHEDULERS = (*_REAL_TIME, "batch", "idle")
@@ -68,8 +68,8 @@ def iothread_pins(domain: Domain) -> Iterator[Fault]:
 
 def iothread_ids(domain: Domain) -> Iterator[Fault]:
     count = domain.one("iothreads")
-    if count is not None and number(count.text) is None:
-        yield Fault(count, f"'{(count.text or '').strip()[:40]}' is no number of I/O threads", "a whole number")
+    if count is not None and number(text_in(count)) is None:
+        yield Fault(count, f"'{text_in(count)[:40]}' is no number of I/O threads", "a whole number")
     seen: set[int] = set()
     for each in domain.all("iothreadids/iothread"):
         thread = number(each.get("id"))
@@ -133,12 +133,12 @@ def _priority(element: Element) -> Iterator[Fault]:
 def quotas(domain: Domain) -> Iterator[Fault]:
     for name in ("period", "global_period", "emulator_period", "iothread_period"):
         for element in domain.all(f"cputune/{name}"):
-            value = number(element.text)
+            value = number(text_in(element))
             if value is None or (value and not 1000 <= value <= 1_000_000):
-                yield Fault(element, f"'{(element.text or '').strip()[:40]}' is out of range", "1000 to 1000000 (us)")
+                yield Fault(element, f"'{text_in(element)[:40]}' is out of range", "1000 to 1000000 (us)")
     for name in ("quota", "global_quota", "emulator_quota", "iothread_quota"):
         for element in domain.all(f"cputune/{name}"):
-            text = (element.text or "").strip()
+            text = text_in(element)
             value = number(text.removeprefix("-"))
             if value is None or (value and not text.startswith("-") and not 1000 <= value <= 17592186044415):
                 yield Fault(element, f"'{text[:40]}' is out of range", "1000 or more (us), or -1 for no limit")

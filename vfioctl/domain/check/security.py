@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import any_number, scaled
+from vfioctl.domain.check.values import any_number, scaled, text_in
 
 _KINDS = {"sev": "x86", "sev-snp": "x86", "tdx": "x86", "s390-pv": "s390"}
 _TSEG_UNIT = 1 << 20
@@ -34,8 +34,8 @@ def policies(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, "there is no <policy>", "<policy>0x30000</policy> for SEV-SNP, 0x0007 for SEV")
         for name in ("policy", "cbitpos", "reducedPhysBits"):
             each = element.find(name)
-            if each is not None and any_number(each.text) is None:
-                yield Fault(each, f"'{(each.text or '').strip()[:40]}' is no number", "decimal, or 0x hexadecimal")
+            if each is not None and any_number(text_in(each)) is None:
+                yield Fault(each, f"'{text_in(each)[:40]}' is no number", "decimal, or 0x hexadecimal")
 
 
 def snp(domain: Domain) -> Iterator[Fault]:
@@ -70,7 +70,7 @@ def tseg(domain: Domain) -> Iterator[Fault]:
     element = domain.one("features/smm/tseg")
     if element is None:
         return
-    size = scaled(element.text, element.get("unit"), "MiB")
+    size = scaled(text_in(element), element.get("unit"), "MiB")
     if domain.machine and not domain.is_q35:
         yield Fault(element, f"{domain.machine[:40]} has no TSEG", "the machine q35, or remove it")
     if size is None or size % _TSEG_UNIT:

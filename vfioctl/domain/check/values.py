@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 
 MOST_CPUS = 16384
 """libvirt's length of a mask of CPUs or nodes."""
+_MOST_NAMED = 4 * MOST_CPUS
 _DIGITS = 20
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _BYTES = frozenset({"b", "byte", "bytes"})
@@ -48,8 +49,12 @@ def any_number(text: str | None) -> int | None:
 
 
 def cpuset(text: str | None) -> frozenset[int] | None:
-    """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number."""
+    """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number.
+
+    None also for one that names the same numbers over and over, which would take long to read.
+    """
     found: set[int] = set()
+    named = 0
     if text is None or not text.strip():
         return None
     for part in text.split(","):
@@ -57,6 +62,9 @@ def cpuset(text: str | None) -> frozenset[int] | None:
         first, dash, last = word.removeprefix("^").partition("-")
         start, end = number(first), number(last) if dash else number(first)
         if start is None or end is None or not start <= end < MOST_CPUS or (dash and word.startswith("^")):
+            return None
+        named += end + 1 - start
+        if named > _MOST_NAMED:
             return None
         if word.startswith("^"):
             found.discard(start)
@@ -97,9 +105,16 @@ def size_in_words(size: int) -> str:
     return f"{size} B"
 
 
+def text_in(element: Element | None) -> str:
+    """Return the text of an element, without the comments inside."""
+    if element is None:
+        return ""
+    return "".join([element.text or "", *(each.tail or "" for each in element if not is_element(each))]).strip()
+
+
 def size_of(element: Element | None) -> int | None:
     """Return the size that an element has as its text, such as `<memory unit='GiB'>4</memory>`, in bytes."""
-    return None if element is None else scaled(element.text, element.get("unit"))
+    return None if element is None else scaled(text_in(element), element.get("unit"))
 
 
 def address_of(element: Element | None) -> GuestAddress | None:

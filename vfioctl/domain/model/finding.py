@@ -29,3 +29,19 @@ class Finding:
     """The line of the document, from 1; None if it was not read from text."""
     reason: str
     remedy: str
+
+
+@plain
+class CheckDocument:
+    """The JSON document of `vfioctl domain check --json`."""
+
+    ok: bool
+    """Whether the domain would work, as far as it was judged."""
+    domain: str | None
+    """Its name."""
+    host: bool
+    """Whether it was judged against a host; False with --no-host."""
+    findings: tuple[Finding, ...]
+    """In the order of the document."""
+    unknown: tuple[str, ...] = ()
+    """What could not be judged, and why."""

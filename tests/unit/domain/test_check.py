@@ -1,0 +1,544 @@
+# ruff: noqa: E501 - a document is a line
+"""The rules on domains: each finds what is wrong, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.domain.documents import GOOD, WITH_IOMMU, changed
+from vfioctl.domain.check.check import MOST, check
+from vfioctl.domain.check.table import RULES
+from vfioctl.domain.model.finding import Finding, Severity
+from vfioctl.domain.xml import parse
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+Replaced = tuple[tuple[str, str], ...]
+CELLS = GOOD[GOOD.index("    <numa>") : GOOD.index("  </cpu>")]
+NUMATUNE = GOOD[GOOD.index("  <numatune>") : GOOD.index("  <os>")]
+PAGES = "<hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages>"
+SWITCH = "<controller type='pci' index='4' model='pcie-switch-upstream-port'/>"
+SNP = "<launchSecurity type='sev-snp'><policy>0x30000</policy></launchSecurity>"
+MDEV = "<address uuid='4e8c5df7-c4fa-4719-904f-5579cd5ac35f'/>"
+AUDIO = "<address domain='0x0000' bus='0x1b' slot='0x00' function='0x1'/>"
+GPU_AT = "bus='0x02' slot='0x00' function='0x0' multifunction='on'"
+AUDIO_AT = "bus='0x02' slot='0x00' function='0x1'"
+END, DEVICES_END = "</domain>", "  </devices>"
+DIMM = (
+    "<memory model='dimm'><target><size unit='GiB'>1</size><node>{}</node></target><address type='dimm' base='{}'/>"
+    "</memory></devices>"
+)
+
+WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
+    ("domain-name", ERROR, "no name", (("<name>ml1</name>", ""),)),
+    ("domain-name", ERROR, "a /", (("<name>ml1", "<name>a/b"),)),
+    ("domain-type", ERROR, "unknown", (("type='kvm'", "type='kvmm'"),)),
+    ("domain-type", ERROR, "Linux", (("type='kvm'", "type='hvf'"),)),
+    ("domain-type", WARNING, "only domains of QEMU", (("type='kvm'", "type='xen'"),)),
+    ("domain-machine", ERROR, "no <type>", (("<type arch='x86_64' machine='q35'>hvm</type>", ""),)),
+    ("domain-machine", WARNING, "i440fx", ((" machine='q35'", ""),)),
+    ("domain-part-twice", ERROR, "two <vcpu>", (("<iothreads>", "<vcpu>2</vcpu><iothreads>"),)),
+    ("name-unknown", ERROR, "<hugepage>", (("<hugepages>", "<hugepage>"), ("</hugepages>", "</hugepage>"))),
+    ("name-unknown", ERROR, "cpusets=", (("cpuset='2'", "cpusets='2'"),)),
+    ("name-unknown", WARNING, "<gpus>", (("<devices>", "<gpus/><devices>"),)),
+    ("memory-missing", ERROR, "no <memory>", (("<memory unit='GiB'>8</memory>", ""), (CELLS, ""))),
+    ("memory-size", ERROR, "'8 GiBs'", (("<memory unit='GiB'>", "<memory unit='GiBs'>"),)),
+    ("memory-size", ERROR, "no memory=", ((" memory='4'", ""),)),
+    ("memory-size", ERROR, "no size", ((" memory='4'", " memory='four'"),)),
+    ("memory-zero", ERROR, "no memory at all", ((">8</memory>", ">0</memory>"), (CELLS, ""))),
+    ("memory-too-large", ERROR, "4 PiB", (("<memory unit='GiB'>8<", "<memory unit='PiB'>8<"),)),
+    ("memory-sum", WARNING, "the cells have 8 GiB", ((">8</memory>", ">9</memory>"),)),
+    (
+        "memory-current",
+        WARNING,
+        "more than",
+        ((CELLS, ""), (">8</memory>", ">8</memory><currentMemory unit='GiB'>9</currentMemory>")),
+    ),
+    ("memory-backing", ERROR, "mode='later'", (("mode='immediate'", "mode='later'"),)),
+    ("memory-access", ERROR, "memAccess='own'", (("<cell id='0'", "<cell id='0' memAccess='own'"),)),
+    ("memory-device", ERROR, "no cell 7", ((DEVICES_END, DIMM.format(7, "0x100000000")),)),
+    (
+        "memory-device",
+        ERROR,
+        "without NUMA cells",
+        ((CELLS, ""), ("<vcpu ", "<maxMemory slots='2' unit='GiB'>9</maxMemory><vcpu ")),
+    ),
+    (
+        "memory-device-address",
+        ERROR,
+        "0x110000000",
+        (("</devices>", DIMM.format(0, "0x100000000")), ("</devices>", DIMM.format(1, "0x110000000"))),
+    ),
+    ("memory-locked", WARNING, "hard limit", (("<nosharepages/>", "<locked/>"),)),
+    (
+        "memory-hard-limit",
+        ERROR,
+        "VFIO locks all 8 GiB",
+        (("<memoryBacking>", "<memtune><hard_limit unit='GiB'>6</hard_limit></memtune><memoryBacking>"),),
+    ),
+    (
+        "memory-hard-limit",
+        WARNING,
+        "little",
+        (("<memoryBacking>", "<memtune><hard_limit unit='GiB'>8</hard_limit></memtune><memoryBacking>"),),
+    ),
+    ("hugepage-size", ERROR, "5 MiB", (("size='1' unit='GiB'", "size='5' unit='MiB'"),)),
+    ("hugepage-size", ERROR, "no size", (("<page size='1' unit='GiB'", "<page"),)),
+    (
+        "hugepage-size",
+        ERROR,
+        "no CPU",
+        (("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"), ("size='1' unit", "size='3' unit")),
+    ),
+    ("hugepage-cell", ERROR, "no cell 2-5", (("nodeset='0-1'/></hugepages>", "nodeset='0-5'/></hugepages>"),)),
+    ("hugepage-cell", ERROR, "no list", (("nodeset='0-1'/></hugepages>", "nodeset='all'/></hugepages>"),)),
+    (
+        "hugepage-clash",
+        ERROR,
+        "two page sizes",
+        ((PAGES, "<hugepages><page size='1' unit='GiB'/><page size='2' unit='MiB'/></hugepages>"),),
+    ),
+    ("hugepage-clash", ERROR, "cell 1", (("</hugepages>", "<page size='2' unit='MiB' nodeset='1'/></hugepages>"),)),
+    ("hugepage-fit", WARNING, "no multiple", (("memory='4' unit='GiB'", "memory='4000' unit='MiB'"),)),
+    ("hugepage-backing", ERROR, "on demand", (("mode='immediate'", "mode='ondemand'"),)),
+    ("hugepage-backing", ERROR, "anonymous", (("<nosharepages/>", "<source type='anonymous'/>"),)),
+    ("vcpu-count", ERROR, "'four'", ((">4</vcpu>", ">four</vcpu>"),)),
+    ("vcpu-count", ERROR, "no vCPU", ((">4</vcpu>", ">0</vcpu>"),)),
+    ("vcpu-count", ERROR, "5 of 4", (("'static'>4", "'static' current='5'>4"),)),
+    ("vcpu-count", ERROR, "at the start", (("'static'>4", "'static' current='0'>4"),)),
+    ("vcpu-count", ERROR, "no number", (("'static'>4", "'static' current='-1'>4"),)),
+    ("vcpu-count", ERROR, "placement='some'", (("placement='static'", "placement='some'"),)),
+    ("vcpu-cpuset", ERROR, "names no CPUs", (("'static'>4", "'static' cpuset='2,^2'>4"),)),
+    ("vcpu-many", ERROR, "need the machine q35", (("machine='q35'", "machine='pc'"), (">4</vcpu>", ">288</vcpu>"))),
+    ("vcpu-many", WARNING, "10.3", ((">4</vcpu>", ">288</vcpu>"),)),
+    ("vcpu-many", ERROR, "extended", (*WITH_IOMMU, ("iotlb='on'", "eim='off'"), (">4</vcpu>", ">288</vcpu>"))),
+    ("cpu-topology", ERROR, "has 8 CPUs", (("cores='1'", "cores='2'"),)),
+    ("cpu-topology", ERROR, "no threads=", ((" threads='2'", ""),)),
+    ("cpu-topology", ERROR, "above 0", (("cores='1'", "cores='0'"),)),
+    ("cpu-cache", ERROR, "takes no level", (("<cache mode", "<cache level='3' mode"),)),
+    ("cpu-cache", ERROR, "needs level", (("<cache mode='passthrough'", "<cache mode='emulate'"),)),
+    ("cpu-cache", ERROR, "unknown", (("<cache mode='passthrough'", "<cache mode='some'"),)),
+    ("cpu-cache", ERROR, "with <cpu mode='host-model'>", (("mode='host-passthrough'", "mode='host-model'"),)),
+    ("cpu-address-bits", ERROR, "takes no bits", (("limit='46'", "bits='46'"),)),
+    (
+        "cpu-address-bits",
+        ERROR,
+        "takes no limit",
+        (("<maxphysaddr mode='passthrough'", "<maxphysaddr mode='emulate'"),),
+    ),
+    ("cpu-address-bits", ERROR, "no width", (("limit='46'", "limit='20'"),)),
+    ("cpu-address-bits", ERROR, "unknown", (("<maxphysaddr mode='passthrough'", "<maxphysaddr mode='some'"),)),
+    ("cpu-address-bits", ERROR, "aarch64 has no", (("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"),)),
+    ("cpu-emulated", ERROR, "needs KVM", (("type='kvm'", "type='qemu'"),)),
+    ("hyperv-vendor-id", ERROR, "13 characters", (("GenuineIntel", "GenuineIntel1"),)),
+    ("hyperv-vendor-id", ERROR, "comma", (("GenuineIntel", "a,b"),)),
+    ("hyperv-vendor-id", ERROR, "no value", ((" value='GenuineIntel'", ""),)),
+    ("pin-cpuset", ERROR, "names no CPUs", (("cpuset='34'", "cpuset='3-4-'"),)),
+    ("pin-cpuset", ERROR, "no cpuset=", (("<emulatorpin cpuset='0-1'/>", "<emulatorpin/>"),)),
+    ("pin-vcpu", ERROR, "pinned twice", (("vcpu='1'", "vcpu='0'"),)),
+    ("pin-vcpu", ERROR, "there is no vCPU 99", (("vcpu='3'", "vcpu='99'"),)),
+    ("pin-vcpu", ERROR, "which vCPU", (("vcpupin vcpu='3'", "vcpupin"),)),
+    ("pin-partial", WARNING, "vCPU 3 is not pinned", (("<vcpupin vcpu='3' cpuset='35'/>", ""),)),
+    ("pin-emulator", ERROR, "two <emulatorpin>", (("</cputune>", "<emulatorpin cpuset='1'/></cputune>"),)),
+    ("pin-iothread", ERROR, "no I/O thread 2", (("iothread='1'", "iothread='2'"),)),
+    ("pin-iothread", ERROR, "pinned twice", (("</cputune>", "<iothreadpin iothread='1' cpuset='1'/></cputune>"),)),
+    ("pin-shared", WARNING, "with vCPU 0", (("cpuset='3'", "cpuset='2'"),)),
+    ("pin-shared", WARNING, "runs a vCPU", (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-2'"),)),
+    (
+        "iothread-id",
+        ERROR,
+        "not unique",
+        (("<iothreads>1</iothreads>", "<iothreadids><iothread id='1'/><iothread id='1'/></iothreadids>"),),
+    ),
+    ("iothread-id", ERROR, "'x'", (("<iothreads>1<", "<iothreads>x<"),)),
+    ("scheduler", ERROR, "needs a priority", (("</cputune>", "<vcpusched vcpus='0' scheduler='fifo'/></cputune>"),)),
+    ("scheduler", ERROR, "unknown", (("</cputune>", "<vcpusched vcpus='0' scheduler='soon'/></cputune>"),)),
+    (
+        "scheduler",
+        ERROR,
+        "two <vcpusched>",
+        (("</cputune>", "<vcpusched vcpus='0' scheduler='idle'/><vcpusched vcpus='0-1' scheduler='idle'/></cputune>"),),
+    ),
+    (
+        "scheduler",
+        ERROR,
+        "no I/O thread 3",
+        (("</cputune>", "<iothreadsched iothreads='3' scheduler='idle'/></cputune>"),),
+    ),
+    ("scheduler", WARNING, "no vCPU 9", (("</cputune>", "<vcpusched vcpus='0,9' scheduler='idle'/></cputune>"),)),
+    ("scheduler", ERROR, "names nothing", (("</cputune>", "<vcpusched scheduler='idle'/></cputune>"),)),
+    ("cpu-quota", ERROR, "out of range", (("</cputune>", "<period>10</period></cputune>"),)),
+    ("cpu-quota", ERROR, "'much'", (("</cputune>", "<quota>much</quota></cputune>"),)),
+    ("cell-id", ERROR, "id='5' of 2 cells", (("<cell id='1'", "<cell id='5'"),)),
+    ("cell-id", ERROR, "two cells have the id 0", (("<cell id='1'", "<cell id='0'"),)),
+    ("cell-id", ERROR, "no cells", ((CELLS, "<numa/>"),)),
+    ("cell-cpus", ERROR, "in two cells", (("cpus='2-3'", "cpus='1-3'"),)),
+    ("cell-cpus", ERROR, "no vCPU 4", (("cpus='2-3'", "cpus='2-4'"),)),
+    ("cell-cpus", WARNING, "vCPU 3 is in no cell", (("cpus='2-3'", "cpus='2'"),)),
+    ("cell-cpus", ERROR, "no list", (("cpus='2-3'", "cpus='two'"),)),
+    ("cell-distance", ERROR, "no cell 2", (("<sibling id='1' value='21'/>", "<sibling id='2' value='21'/>"),)),
+    (
+        "cell-distance",
+        ERROR,
+        "'10' is no distance",
+        (("<sibling id='1' value='21'/>", "<sibling id='1' value='10'/>"),),
+    ),
+    ("cell-distance", WARNING, "differs", (("<sibling id='1' value='21'/>", "<sibling id='1' value='31'/>"),)),
+    ("cell-memory", WARNING, "no memory", (("memory='4'", "memory='0'"),)),
+    ("numa-nodeset", ERROR, "names no node", (("nodeset='0-1'/>\n    <memnode", "nodeset='0,^0'/>\n    <memnode"),)),
+    ("numa-nodeset", ERROR, "mode='firm'", (("cellid='0' mode='strict'", "cellid='0' mode='firm'"),)),
+    ("numa-nodeset", ERROR, "two <numatune>", (("<os>", "<numatune/><os>"),)),
+    ("numa-nodeset", ERROR, "no nodeset", ((" mode='strict' nodeset='1'", " mode='strict'"),)),
+    (
+        "numa-nodeset",
+        WARNING,
+        "ignored",
+        ((NUMATUNE, "<numatune><memory placement='auto' nodeset='0,^0'/></numatune>"),),
+    ),
+    ("numa-placement", ERROR, "no nodeset", ((NUMATUNE, "<numatune><memory mode='strict'/></numatune>"),)),
+    ("numa-placement", ERROR, "unknown", (("<memory mode='strict' ", "<memory placement='some' "),)),
+    ("memnode", ERROR, "no cell 4", (("cellid='1'", "cellid='4'"),)),
+    ("memnode", ERROR, "two memnodes", (("cellid='1'", "cellid='0'"),)),
+    ("memnode", ERROR, "no cells", ((CELLS, ""),)),
+    ("memnode", ERROR, "automatic", (("<memory mode='strict' nodeset='0-1'", "<memory placement='auto'"),)),
+    ("memnode-restrictive", ERROR, "restrictive", (("cellid='0' mode='strict'", "cellid='0' mode='restrictive'"),)),
+    (
+        "memnode-missing",
+        WARNING,
+        "cell 1",
+        (("<memory mode='strict' nodeset='0-1'/>", ""), ("<memnode cellid='1' mode='strict' nodeset='1'/>", "")),
+    ),
+    ("controller-index", ERROR, "the index 2", (("index='3'", "index='2'"),)),
+    ("controller-index", ERROR, "'-1'", (("index='3'", "index='-1'"),)),
+    ("controller-index", ERROR, "'256'", (("index='3'", "index='256'"),)),
+    ("controller-model", ERROR, "no PCI controller model", (("model='pcie-expander-bus'", "model='pcie-expander'"),)),
+    ("controller-model", ERROR, "is no pxb", (("name='pxb-pcie'", "name='pxb'"),)),
+    ("controller-root", ERROR, "has a pcie-root", (("model='pcie-root'", "model='pci-root'"),)),
+    ("controller-root", ERROR, "the index 9", (("index='0'", "index='9'"),)),
+    ("controller-root", ERROR, "no address", (("<pcihole64", "<address type='pci'/><pcihole64"),)),
+    ("controller-root", ERROR, "index 0 is that", (("index='3'", "index='0'"),)),
+    ("controller-target", ERROR, "busNr='255'", (("busNr='250'", "busNr='255'"),)),
+    ("controller-target", ERROR, "chassis='x'", (("chassis='2'", "chassis='x'"),)),
+    ("controller-place", ERROR, "on a pcie-root-port", (("bus='0x01' slot='0x01'", "bus='0x02' slot='0x00'"),)),
+    ("controller-place", ERROR, "is on bus 7", (("bus='0x01' slot='0x01'", "bus='0x07' slot='0x01'"),)),
+    (
+        "controller-room",
+        ERROR,
+        "room for 240",
+        ((DEVICES_END, "<controller type='pci' model='pcie-root-port'/>" * 241 + DEVICES_END),),
+    ),
+    ("expander-bus", ERROR, "no cell 2", (("<node>0</node>", "<node>2</node>"),)),
+    ("expander-bus", ERROR, "has no pcie-expander-bus", (("machine='q35'", "machine='pc'"),)),
+    ("expander-bus", ERROR, "has no pci-expander-bus", (("model='pcie-expander-bus'", "model='pci-expander-bus'"),)),
+    ("expander-bus", WARNING, "sees no NUMA node", (("<node>0</node>", ""),)),
+    (
+        "expander-bus",
+        ERROR,
+        "only an expander bus",
+        (("chassis='2' port='0'/>", "chassis='2'><node>0</node></target>"),),
+    ),
+    ("pci-hole", ERROR, "has no pcihole64", (("<target chassis='2' port='0'/>", "<pcihole64>1</pcihole64>"),)),
+    ("pci-hole", ERROR, "no size", ((">512<", ">half<"),)),
+    ("pci-hole", ERROR, "more than", ((">512<", ">51200000<"),)),
+    ("pci-hole", ERROR, "virt has no", (("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"),)),
+    (
+        "bus-number",
+        ERROR,
+        "busNr 250",
+        (
+            (
+                DEVICES_END,
+                "<controller type='pci' index='9' model='pcie-expander-bus'><target busNr='250'/></controller></devices>",
+            ),
+        ),
+    ),
+    ("bus-space", ERROR, "needs 3 bus numbers from 254", (("busNr='250'", "busNr='254'"),)),
+    (
+        "bus-space",
+        ERROR,
+        "only 2 are free",
+        (
+            (
+                DEVICES_END,
+                "<controller type='pci' index='9' model='pcie-expander-bus'><target busNr='252'/></controller></devices>",
+            ),
+        ),
+    ),
+    ("bus-space", ERROR, "which libvirt chooses", ((" busNr='250'", ""),)),
+    (
+        "bus-space",
+        ERROR,
+        "on the root",
+        (
+            ("busNr='250'", "busNr='2'"),
+            (DEVICES_END, "<controller type='pci' index='9' model='pcie-root-port'/>" * 3 + "</devices>"),
+        ),
+    ),
+    ("address-range", ERROR, "slot='0x20'", (("bus='0x01' slot='0x01'", "bus='0x01' slot='0x20'"),)),
+    ("address-range", ERROR, "function='0x8'", ((AUDIO, AUDIO.replace("0x1'", "0x8'")),)),
+    ("address-range", ERROR, "bus='no'", ((AUDIO, AUDIO.replace("0x1b", "no")),)),
+    ("address-domain", ERROR, "PCI domain 0x0001", (("domain='0x0000' bus='0x03'", "domain='0x0001' bus='0x03'"),)),
+    (
+        "address-twice",
+        ERROR,
+        "also that of /domain/devices/hostdev[1]",
+        ((AUDIO_AT, AUDIO_AT.replace("0x1'", "0x0'")),),
+    ),
+    ("address-slot", ERROR, "which has only slot 0", (("bus='0x03' slot='0x00'", "bus='0x03' slot='0x01'"),)),
+    (
+        "address-slot",
+        ERROR,
+        "slot 0 of a pcie-to-pci-bridge",
+        (
+            (
+                "model='pcie-root-port'>\n      <target chassis='3'",
+                "model='pcie-to-pci-bridge'>\n      <target chassis='3'",
+            ),
+        ),
+    ),
+    (
+        "address-place",
+        ERROR,
+        "straight into a pcie-expander-bus",
+        (("bus='0x03' slot='0x00'", "bus='0x01' slot='0x03'"),),
+    ),
+    (
+        "address-place",
+        ERROR,
+        "switch-upstream-port",
+        ((DEVICES_END, SWITCH + DEVICES_END), ("bus='0x03' slot='0x00'", "bus='0x04' slot='0x00'")),
+    ),
+    (
+        "address-built-in",
+        ERROR,
+        "0000:00:1f.2",
+        (("bus='0x03' slot='0x00' function='0x0'", "bus='0x00' slot='0x1f' function='0x2'"),),
+    ),
+    ("address-multifunction", ERROR, "does not say so", ((" multifunction='on'", ""),)),
+    ("address-multifunction", ERROR, "nothing is function 0", ((GPU_AT, "bus='0x02' slot='0x00' function='0x2'"),)),
+    (
+        "address-zpci",
+        ERROR,
+        "s390",
+        (("function='0x1'/>\n    </hostdev>", "function='0x1'><zpci uid='0x1'/></address></hostdev>"),),
+    ),
+    ("hostdev-type", ERROR, "type='pcie'", (("type='pci' managed", "type='pcie' managed"),)),
+    ("hostdev-type", ERROR, "no <source>", ((f"<source>{AUDIO}</source>", ""),)),
+    ("hostdev-type", ERROR, "LXC", (("mode='subsystem'", "mode='capabilities'"),)),
+    ("hostdev-source", ERROR, "no <address>", ((AUDIO, ""),)),
+    ("hostdev-source", ERROR, "no bus", ((AUDIO, "<address slot='0x01'/>"),)),
+    (
+        "hostdev-address",
+        ERROR,
+        "no drive address",
+        ((f"<address type='pci' domain='0x0000' {AUDIO_AT}", "<address type='drive'"),),
+    ),
+    ("hostdev-twice", ERROR, "/domain/devices/hostdev[1]", ((AUDIO, AUDIO.replace("0x1'", "0x0'")),)),
+    ("hostdev-driver", ERROR, "no longer exists", (("<driver name='vfio'/>", "<driver name='kvm'/>"),)),
+    ("hostdev-driver", ERROR, "unknown", (("<driver name='vfio'/>", "<driver name='vfio-pci'/>"),)),
+    ("hostdev-driver", ERROR, "writeFiltering", (("<source>", "<source writeFiltering='no'>"),)),
+    ("hostdev-display", ERROR, "no <graphics>", (("<graphics type='vnc'/>", ""),)),
+    ("hostdev-display", ERROR, "a second device", (("managed='no'", "managed='no' display='on' ramfb='on'"),)),
+    ("hostdev-display", ERROR, "without display", ((" display='on'", ""),)),
+    ("hostdev-attribute", ERROR, "rawio=", (("managed='no'", "managed='no' rawio='yes'"),)),
+    ("hostdev-attribute", ERROR, "no model=", (("managed='no'", "managed='no' model='vfio-pci'"),)),
+    (
+        "hostdev-attribute",
+        ERROR,
+        "boot from a vhost",
+        ((DEVICES_END, "<hostdev type='scsi_host'><source wwpn='naa.5'/><boot order='1'/></hostdev></devices>"),),
+    ),
+    (
+        "hostdev-drive",
+        ERROR,
+        "also that of",
+        (
+            (
+                DEVICES_END,
+                "<disk><target dev='sda' bus='scsi'/></disk><hostdev type='scsi'><source/><address type='drive' controller='0' unit='0'/></hostdev></devices>",
+            ),
+        ),
+    ),
+    (
+        "hostdev-interface",
+        ERROR,
+        "tap",
+        ((DEVICES_END, "<interface type='hostdev'><backend tap='/dev/x'/></interface></devices>"),),
+    ),
+    ("hostdev-teaming", ERROR, "transient", (("<driver name='vfio'/>", "<teaming type='persistent'/>"),)),
+    ("hostdev-managed", ERROR, "managed='maybe'", (("managed='no'", "managed='maybe'"),)),
+    ("hostdev-rom", WARNING, "ignore", (("<rom bar='off'", "<rom enabled='no' bar='off'"),)),
+    ("hostdev-rom", ERROR, "bar='none'", (("<rom bar='off'", "<rom bar='none'"),)),
+    (
+        "hostdev-rom",
+        ERROR,
+        "only PCI devices",
+        ((DEVICES_END, "<disk><rom bar='on'/><address type='drive'/></disk></devices>"),),
+    ),
+    ("alias", WARNING, "begin with ua-", (("ua-gpu0", "gpu0"),)),
+    ("alias", ERROR, "two devices", ((f"<source>{AUDIO}", f"<alias name='ua-gpu0'/><source>{AUDIO}"),)),
+    ("mdev-model", ERROR, "needs a model", ((" model='vfio-pci'", ""),)),
+    ("mdev-model", ERROR, "unknown", ((" model='vfio-pci'", " model='vfio'"),)),
+    ("mdev-model", ERROR, "boot", ((f"<source>{MDEV}", f"<boot order='1'/><source>{MDEV}"),)),
+    ("mdev-model", ERROR, "no display", ((" model='vfio-pci'", " model='vfio-ap'"),)),
+    ("mdev-model", ERROR, "s390 only", ((" model='vfio-pci' display='on' ramfb='on'", " model='vfio-ccw'"),)),
+    ("mdev-uuid", ERROR, "no uuid", ((MDEV, "<address/>"),)),
+    ("mdev-uuid", ERROR, "no UUID", ((MDEV, "<address uuid='4e8c5df7'/>"),)),
+    (
+        "mdev-address",
+        ERROR,
+        "no drive address",
+        (("<address type='pci' domain='0x0000' bus='0x03'", "<address type='drive'"),),
+    ),
+    ("mdev-managed", WARNING, "ignores", (("type='mdev'", "type='mdev' managed='yes'"),)),
+    ("iommu-model", ERROR, "unknown", (("<memballoon", "<iommu model='some'/><memballoon"),)),
+    ("iommu-model", ERROR, "no intel IOMMU", (*WITH_IOMMU, ("machine='q35'", "machine='pc'"))),
+    ("iommu-model", ERROR, "no SMMUv3", (("<memballoon", "<iommu model='smmuv3'/><memballoon"),)),
+    (
+        "iommu-model",
+        ERROR,
+        "no virtio IOMMU",
+        (("<memballoon", "<iommu model='virtio'/><memballoon"), ("machine='q35'", "machine='pc'")),
+    ),
+    (
+        "iommu-address",
+        ERROR,
+        "has no address",
+        (*WITH_IOMMU, ("<driver intremap", "<address type='pci'/><driver intremap")),
+    ),
+    (
+        "iommu-address",
+        ERROR,
+        "has a PCI address",
+        (("<memballoon", "<iommu model='virtio'><address type='drive'/></iommu><memballoon"),),
+    ),
+    (
+        "iommu-address",
+        ERROR,
+        "bus 0",
+        (("<memballoon", "<iommu model='virtio'><address type='pci' bus='0x03' slot='0x00'/></iommu><memballoon"),),
+    ),
+    ("iommu-acpi", ERROR, "ACPI", (("<memballoon", "<iommu model='virtio'/><memballoon"), ("<acpi/>", ""))),
+    (
+        "iommu-option",
+        ERROR,
+        "no eim=",
+        (("<memballoon", "<iommu model='virtio'><driver eim='on'/></iommu><memballoon"),),
+    ),
+    ("iommu-option", ERROR, "no width", (*WITH_IOMMU, ("iotlb='on'", "aw_bits='40'"))),
+    ("iommu-interrupts", ERROR, "I/O APIC in QEMU", (WITH_IOMMU[0],)),
+    ("iommu-interrupts", ERROR, "eim='on' needs", (*WITH_IOMMU, ("intremap='on'", "intremap='off' eim='on'"))),
+    ("iommu-interrupts", WARNING, "slower", (WITH_IOMMU[1],)),
+    ("iommu-caching", ERROR, "caching_mode", (*WITH_IOMMU, (" caching_mode='on'", ""))),
+    ("iommu-locked", WARNING, "2 times", WITH_IOMMU),
+    ("ioapic", ERROR, "unknown", (("<acpi/>", "<acpi/><ioapic driver='split'/>"),)),
+    ("confidential-type", ERROR, "unknown", ((END, "<launchSecurity type='sgx'/></domain>"),)),
+    ("confidential-type", ERROR, "s390 only", ((END, "<launchSecurity type='s390-pv'/></domain>"),)),
+    ("confidential-type", ERROR, "there are two", ((END, SNP + SNP + END),)),
+    ("confidential-policy", ERROR, "no <policy>", ((END, "<launchSecurity type='sev'/></domain>"),)),
+    ("confidential-policy", ERROR, "no number", ((END, SNP.replace("0x30000", "strict") + END),)),
+    ("confidential-guest", WARNING, "QEMU 9.2", ((END, SNP + END),)),
+    ("confidential-guest", ERROR, "no SMM", ((END, SNP + END), ("<acpi/>", "<acpi/><smm state='on'/>"))),
+    ("confidential-guest", ERROR, "needs KVM", ((END, SNP + END), ("type='kvm'", "type='qemu'"))),
+    ("confidential-guest", WARNING, "q35 only", ((END, SNP + END), ("machine='q35'", "machine='pc'"))),
+    ("confidential-guest", WARNING, "pflash", ((END, SNP + END), ("<os>", "<os><loader type='pflash'>/a</loader>"))),
+    ("firmware-acpi", ERROR, "UEFI needs ACPI", (("<os>", "<os firmware='efi'>"), ("<acpi/>", ""))),
+    (
+        "firmware-tseg",
+        ERROR,
+        "no TSEG",
+        (("<acpi/>", "<acpi/><smm><tseg>8</tseg></smm>"), ("machine='q35'", "machine='pc'")),
+    ),
+    ("firmware-tseg", ERROR, "whole number", (("<acpi/>", "<acpi/><smm><tseg unit='KiB'>3</tseg></smm>"),)),
+    ("firmware-secure-boot", WARNING, "Secure Boot", (("<os>", "<os firmware='efi'>"),)),
+    (
+        "firmware-secure-boot",
+        ERROR,
+        "enrolled-keys",
+        (
+            (
+                "<os>",
+                "<os firmware='efi'><firmware><feature name='secure-boot' enabled='no'/><feature name='enrolled-keys' enabled='yes'/></firmware>",
+            ),
+        ),
+    ),
+)
+
+RIGHT: tuple[tuple[str, Replaced], ...] = (
+    ("memory in bytes, and a comment", ((">8</memory>", "><!-- all --> 8</memory>"),)),
+    ("a set with an exclusion", (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-2,^2'"),)),
+    ("emulated bits", (("<maxphysaddr mode='passthrough' limit='46'", "<maxphysaddr mode='emulate' bits='46'"),)),
+    ("real time", (("</cputune>", "<vcpusched vcpus='0-3' scheduler='fifo' priority='1'/></cputune>"),)),
+    ("no limit of CPU time", (("</cputune>", "<quota>-1</quota><period>100000</period></cputune>"),)),
+    ("a cell without CPUs and memory", (("<distances>", "<distances>"),)),
+    ("the last bus number that fits", (("busNr='250'", "busNr='253'"),)),
+    ("an address that libvirt chooses", (("<address type='pci' domain='0x0000' bus='0x03' slot='0x00' function='0x0'/>", "<address type='pci'/>"),)),
+    ("a switch", ((DEVICES_END, SWITCH + "<controller type='pci' index='5' model='pcie-switch-downstream-port'/></devices>"),)),
+    ("an own namespace", (("<iothreads>", "<metadata><a:b xmlns:a='urn:a'/></metadata><iothreads>"),)),
+    ("one device behind a vIOMMU", (*WITH_IOMMU, ("<rom bar='off'/>", ""), ("type='pci' managed", "type='usb' managed"), (GPU_AT, "port='1' function='0x0'"), ("<address type='pci' domain='0x0000' port='1' function='0x0'/>", "<address type='usb' port='1'/>"), (AUDIO_AT, AUDIO_AT.replace("0x1'", "0x0'")))),
+    ("Secure Boot is named", (("<os>", "<os firmware='efi'><firmware><feature name='secure-boot' enabled='no'/></firmware>"),)),
+)  # fmt: skip
+
+
+def findings(*replaced: tuple[str, str]) -> tuple[Finding, ...]:
+    return check(parse(changed(*replaced)))
+
+
+def told(found: tuple[Finding, ...]) -> list[str]:
+    return [f"{each.rule} {each.severity}: {each.reason}" for each in found]
+
+
+def test_nothing_is_wrong_with_the_good_one() -> None:
+    assert told(findings()) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "reason", "replaced"), WRONG, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_what_is_wrong_is_found(rule: str, severity: Severity, reason: str, replaced: Replaced) -> None:
+    found = findings(*replaced)
+    assert [each for each in found if each.rule == rule and each.severity is severity and reason in each.reason], told(
+        found
+    )
+
+
+@pytest.mark.parametrize(("_name", "replaced"), RIGHT, ids=lambda each: each if isinstance(each, str) else "")
+def test_what_is_right_is_left_alone(_name: str, replaced: Replaced) -> None:
+    assert told(findings(*replaced)) == []
+
+
+def test_every_rule_has_a_document_that_it_refuses() -> None:
+    assert {rule for rule, *_ in WRONG} | {"name-too-new"} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("version", "replaced", "reason"),
+    [
+        ((9, 0), (), "drops limit"),
+        ((9, 3), (), ""),
+        ((9, 4), (("<driver name='vfio'/>", "<driver model='nvgrace_gpu_vfio_pci'/>"),), "drops model"),
+        ((11, 7), (("<rom bar='off'/>", "<acpi nodeset='1'/>"),), "drops nodeset"),
+        ((12, 0), (("<driver name='vfio'/>", "<driver iommufd='yes'/>"),), "drops iommufd"),
+        ((12, 1), (("<driver name='vfio'/>", "<driver iommufd='yes'/>"),), ""),
+        ((12, 1), (("<devices>", "<iommufd enabled='yes'/><devices>"),), "drops iommufd"),
+        ((10, 4), ((END, SNP + END),), "has no sev-snp"),
+    ],
+)
+def test_what_an_older_libvirt_drops(version: tuple[int, ...], replaced: Replaced, reason: str) -> None:
+    found = [each.reason for each in check(parse(changed(*replaced)), version=version) if each.rule == "name-too-new"]
+    assert [reason in each for each in found] == [True] * bool(reason), found
+
+
+def test_another_document_is_no_domain() -> None:
+    (found,) = check(parse("<network/>"))
+    assert (found.rule, found.path, found.line) == ("domain", "/network", 1)
+
+
+def test_a_finding_says_where() -> None:
+    (found,) = findings(("cpuset='34'", "cpuset='x'"))
+    assert found.path == "/domain/cputune/vcpupin[3]"
+    assert GOOD.splitlines()[(found.line or 0) - 1].strip() == "<vcpupin vcpu='2' cpuset='34'/>"
+
+
+def test_findings_of_one_rule_are_limited() -> None:
+    found = findings(("</cputune>", "<vcpupin vcpu='0' cpuset='1'/>" * 100 + "</cputune>"))
+    assert sum(each.rule == "pin-vcpu" for each in found) == MOST
