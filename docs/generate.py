@@ -19,6 +19,8 @@ from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
+from vfioctl.domain.model import finding
+from vfioctl.domain.model.finding import CheckDocument
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import functions, groups
 from vfioctl.inventory.model.functions import InventoryDocument
@@ -42,10 +44,10 @@ def schema(model: type[Plan | JournalEntry | Holders | CreatePreview | ReleasePr
 
 
 def schema_of_dataclass(
-    kind: type[InventoryDocument | PlacementDocument | Vgpu | VgpuListDocument | VgpuTypesDocument],
+    kind: type[CheckDocument | InventoryDocument | PlacementDocument | Vgpu | VgpuListDocument | VgpuTypesDocument],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups, placement):
+    for module in (marks, functions, groups, placement, finding):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
@@ -96,6 +98,7 @@ def generated() -> dict[Path, str]:
     return {
         REFERENCE / "inventory.schema.json": schema_of_dataclass(InventoryDocument),
         REFERENCE / "holders.schema.json": schema(Holders),
+        REFERENCE / "domain-check.schema.json": schema_of_dataclass(CheckDocument),
         REFERENCE / "plan.schema.json": schema(Plan),
         REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),
         REFERENCE / "claim-create-dry-run.schema.json": schema(CreatePreview),

@@ -63,6 +63,7 @@ ARGUMENTS = {
     "oci inject": ("{folder} --claim 0000", "{folder} --claim \x1b[2J"),
     "kata check": ("", "--config {host}"),
     "kata config": ("", "--output {folder}/kata.toml"),
+    "domain check": ("{xml}", "{xml} --no-host", "{host}", "\x1b[2J", "{xml} --libvirt \x9b31m"),
     "config check": ("",),
     "config show": ("",),
     "holders": ("gpu0", "gpu1", "\x1b[2J"),
@@ -126,10 +127,21 @@ class Hostile:
         tree = self._spoiler.spoiled(self._tree) if wholly else self._tree
         self.file.write_text(form(tree), encoding="utf-8")
 
+    def write_domain(self) -> None:
+        """Write a domain's XML with hostile text wherever XML takes it."""
+        text = re.sub(r"[\x00-\x08\x0b-\x1f<>&'\"]", "", "".join(HOSTILE))
+        hostdev = f"<hostdev type='{text}'><source/><alias name='{text}'/><address type='{text}'/></hostdev>"
+        pin = f"<cputune><vcpupin vcpu='{text}' cpuset='{text}'/></cputune>"
+        domain = (
+            f"<domain type='{text}'><name>{text}/</name><vcpu>{text}</vcpu>{pin}<devices>{hostdev}</devices></domain>"
+        )
+        (self.folder / "domain.xml").write_text(domain, encoding="utf-8")
+
     def words(self, arguments: str) -> list[str]:
         vgpus = sorted(path.rpartition("/")[2] for path in self._clean.links if "/bus/mdev/devices/" in path)
         kinds = sorted(path.split("/")[-2] for path in self._clean.files if path.endswith("/available_instances"))
-        known = {"folder": self.folder, "host": self.file, "plan": self.folder / "plan.json"}
+        known = {"folder": self.folder, "host": self.file}
+        known |= {"plan": self.folder / "plan.json", "xml": self.folder / "domain.xml"}
         return arguments.format(vgpu=[*vgpus, "x"][0], type=[*kinds, "L40S-12Q"][-1], **known).split()
 
     def spoil_ledger(self) -> None:
@@ -172,6 +184,7 @@ def hostile(request: pytest.FixtureRequest, fast_folder: Path, run: Run) -> Host
     found = Hostile(fast_folder, *request.param)
     plan = run(f"bind gpu0 --with-group --allow-boot-vga --force-holders --dry-run --json --simulate {found.file}").out
     (fast_folder / "plan.json").write_text(plan, encoding="utf-8")
+    found.write_domain()
     for line in ("vgpu create {type} --persistent", "bind gpu1 --force-holders", "unbind gpu1", "sriov set gpu0 1"):
         run("", *found.words(line), "--yes", "--simulate", str(found.file))
     return found

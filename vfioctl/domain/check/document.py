@@ -75,7 +75,7 @@ def memory_addresses(domain: Domain) -> Iterator[Fault]:
         where = each.find("target/address")
         if where is None:
             where = each.find("address")
-        base = _base(None if where is None else where.get("base"))
+        base = _place(None if where is None else where.get("base"))
         size = _mapped(each)
         if base is not None and size:
             placed.append((base, base + size, each))
@@ -94,7 +94,7 @@ def _mapped(element: Element) -> int:
     return (size - label) // unit * unit if label else size
 
 
-def _base(text: str | None) -> int | None:
+def _place(text: str | None) -> int | None:
     try:
         return int(text or "", 16 if (text or "").startswith("0x") else 10) if len(text or "") <= 20 else None
     except ValueError:

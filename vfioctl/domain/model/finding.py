@@ -21,7 +21,7 @@ class Finding:
     """One thing that is wrong with a document, and its remedy."""
 
     rule: str
-    """The name of the rule, such as `pin-unknown-cpu`, which stays the same in later releases."""
+    """The name of the rule, such as `pin-vcpu`, which stays the same in later releases."""
     severity: Severity
     path: str
     """Where: `/domain/devices/hostdev[2]/source/address`."""
