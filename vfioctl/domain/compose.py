@@ -56,6 +56,9 @@ def _for_arm(root: Element, arch: str) -> None:
     kind.set("arch", arch)
     kind.set("machine", "virt")
     remove(root, "os/firmware")
+    if root.find("os[@firmware]") is not None:
+        features = child(child(root, "os"), "firmware")
+        add(features, "feature", {"enabled": "no", "name": "secure-boot"})
 
 
 def _metadata(root: Element, spec: DomainSpec) -> None:
@@ -102,8 +105,9 @@ def _vcpus(root: Element, layout: Layout) -> None:
     for scheduler in schedulers:
         scheduler.set("vcpus", format_cpu_list(layout.pins))
         tune.append(scheduler)
-    hints = child(child(root, "features"), "kvm")
-    child(hints, "hint-dedicated", {"state": "on"})
+    if _is_host_cpu(root):  # libvirt takes the hint for no other
+        hints = child(child(root, "features"), "kvm")
+        child(hints, "hint-dedicated", {"state": "on"})
 
 
 def _nodes(root: Element, layout: Layout) -> None:
@@ -128,7 +132,7 @@ def _processor(root: Element, layout: Layout) -> None:
         {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads},
     )
     remove(cpu, "cache")
-    if layout.shares_cache and cpu.get("mode") == "host-passthrough":
+    if layout.shares_cache and _is_host_cpu(root):
         child(cpu, "cache", {"mode": "passthrough"})
     if layout.wide_addresses and cpu.find("maxphysaddr") is None:
         child(cpu, "maxphysaddr", {"mode": "passthrough"})
@@ -145,6 +149,10 @@ def _processor(root: Element, layout: Layout) -> None:
             distances = add(made, "distances")
             for other, value in enumerate(cell.distances):
                 add(distances, "sibling", {"id": other, "value": value})
+
+
+def _is_host_cpu(root: Element) -> bool:
+    return root.find("cpu[@mode='host-passthrough']") is not None
 
 
 # -- devices ---------------------------------------------------------------------------------------------

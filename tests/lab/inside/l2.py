@@ -22,11 +22,12 @@ KVM_MODULES = (("kvm_amd", "npt=0"), ("kvm_intel",))
 
 
 class Seen(NamedTuple):
-    """A PCI function as the guest sees it: its address there, `vendor:device` and class, in hexadecimal."""
+    """A PCI function as the guest sees it: its address there, `vendor:device` and class in hexadecimal, NUMA node."""
 
     address: str
     ids: str
     kind: str
+    node: str
 
 
 def functions_seen(devices: list[str], seconds: float = SECONDS) -> list[Seen]:
@@ -100,4 +101,4 @@ def seen_in(log: str) -> list[Seen]:
     """What a guest printed of itself; raises AssertionError when that is not whole."""
     assert "L2 end" in log, f"the guest did not come to its end:\n{log}"
     lines = [line.split() for line in log.splitlines()]
-    return [Seen(*line[2:5]) for line in lines if line[:2] == ["L2", "pci"]]
+    return [Seen(*line[2:6]) for line in lines if line[:2] == ["L2", "pci"]]

@@ -103,12 +103,18 @@ def running_domain(*devices: str, name: str = "lab") -> Iterator[Domain]:
 
     It has booted, and needs `daemon`. When the block has ended, its devices are released and its definition is removed.
     """
-    # not in the results: QEMU's appending came out of that shared folder with bytes missing
-    definition, console = RUN / f"{name}.xml", LOGS / f"{name}.log"
+    with started(definition(name, devices), name) as domain:
+        yield domain
+
+
+@contextmanager
+def started(xml: str, name: str) -> Iterator[Domain]:
+    """A domain of this XML, with the console that `definition` gives it, until the block ends; see `running_domain`."""
+    file, console = RUN / f"{name}.xml", _console(name)
     pid_file = RUN / "qemu" / f"{name}.pid"
-    definition.write_text(_definition(name, devices, console))
+    file.write_text(xml)
     try:
-        virsh(f"define --validate {definition}", f"start {name}")
+        virsh(f"define --validate {file}", f"start {name}")
         pid = int(pid_file.read_text())
         yield Domain(name, pid, l2.booted(console, Path(f"/proc/{pid}").exists))
     finally:
@@ -116,7 +122,13 @@ def running_domain(*devices: str, name: str = "lab") -> Iterator[Domain]:
         virsh(*ends, f"undefine {name}")
 
 
-def _definition(name: str, devices: tuple[str, ...], console: Path) -> str:
+def _console(name: str) -> Path:
+    # not in the results: QEMU's appending came out of that shared folder with bytes missing
+    return LOGS / f"{name}.log"
+
+
+def definition(name: str, devices: tuple[str, ...] = ()) -> str:
+    """The XML of a domain with these devices, which boots the guest of `l2`."""
     return DOMAIN.format(
         kind="kvm" if l2.accelerator() == "kvm" else "qemu",
         name=name,
@@ -124,7 +136,7 @@ def _definition(name: str, devices: tuple[str, ...], console: Path) -> str:
         kernel=os.environ["VFIOCTL_LAB_KERNEL"],
         initramfs=l2.INITRAMFS,
         arguments=f"{l2.KERNEL_ARGUMENTS} {l2.STAY}",
-        console=console,
+        console=_console(name),
         devices="".join(map(_hostdev, devices)),
     )
 

@@ -11,8 +11,9 @@ from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from tests.lab.inside.in_use import within_seconds
-from tests.lab.inside.libvirt_host import daemon, running_domain, virsh
+from tests.lab.inside.libvirt_host import daemon, definition, started, virsh
 from tests.lab.inside.topology import Topology
+from vfioctl.domain.templates import OWN
 
 LISTED_SECONDS = 20.0
 A2_4C = "nvidia-754"
@@ -25,17 +26,23 @@ def libvirt() -> Iterator[None]:
         yield
 
 
-def test_the_guest_of_a_domain_lists_its_instance_and_holds_it_until_the_domain_ends(
-    load: Load, tmp_path: Path
+def test_the_guest_of_a_built_domain_lists_its_devices_and_holds_them_until_the_domain_ends(
+    lab: Topology, load: Load, tmp_path: Path
 ) -> None:
     load("mbochs", count=100)
     ledger = tmp_path / "ledger.db"
+    assert vfioctl(ledger, "bind", lab.display, lab.far_display, "--yes").returncode == 0
     answer = vfioctl(ledger, "vgpu", "create", "mbochs-small", "--json")
     assert answer.returncode == 0, answer.stderr
     (name,) = (vgpu["id"] for vgpu in json.loads(answer.stdout)["report"]["vgpus"])
     group = (mdev.BUS / "devices" / name / "iommu_group").readlink().name
-    with running_domain(name) as domain:
-        assert [(one.ids, one.kind) for one in domain.seen].count(("1234:1111", "038000")) == 1
+    with started(_built(ledger, lab, name), "lab") as domain:
+        seen = sorted((one.kind, one.node) for one in domain.seen if one.kind in ("038000", "040300"))
+        assert seen == [("038000", "-1"), ("038000", "0"), ("038000", "1"), ("040300", "0")]
+        slots = {one.address.rpartition(".")[0] for one in domain.seen if one.node == "0" and one.kind != "060400"}
+        assert len(slots) == 1, "the functions of the card are in one slot"
+        assert _affinity(domain.pid) == {"CPU 0/KVM": "1", "CPU 1/KVM": "3"}
+        assert _bound(domain.pid) == {"bind:0", "bind:1"}
         # libvirt gave it a /dev of its own, and the path in it is the same
         assert Path(f"/proc/{domain.pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
         held = {os.readlink(path) for path in Path(f"/proc/{domain.pid}/fd").iterdir()}
@@ -64,6 +71,34 @@ def test_libvirt_lists_all_instances_but_not_all_parents(lab: Topology, load: Lo
     # it hears of them from udev
     within_seconds(LISTED_SECONDS, lambda: len(_listed()) >= len(wanted))
     assert _listed() == wanted
+
+
+def _built(ledger: Path, lab: Topology, vgpu: str) -> str:
+    """The XML of a domain with the card on node 0, the display on node 1, and the vGPU, from a template of our own."""
+    OWN.mkdir(parents=True, exist_ok=True)
+    (OWN / "lab.xml").write_text(definition("lab"))
+    devices = [f"--device={name}" for name in (lab.display, lab.far_display, vgpu)]
+    words = ("domain", "build", "lab", "--template=lab", *devices, f"--node={lab.display}=0", "--cpus=2")
+    answer = vfioctl(ledger, *words, "--memory=256MiB", "--hugepages=none")
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def _affinity(pid: int) -> dict[str, str]:
+    """The CPUs on which each vCPU's thread may run."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        if name.startswith("CPU "):
+            lines = (task / "status").read_text().splitlines()
+            found[name] = next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
+    return found
+
+
+def _bound(pid: int) -> set[str]:
+    """The NUMA policies of the guest's memory: its mappings of 128 MiB each."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/numa_maps").read_text().splitlines()]
+    return {words[1] for words in lines if "anon=32768" in words}
 
 
 def _named(text: str) -> str:

@@ -16,7 +16,8 @@ INIT = """#!/bin/busybox sh
 echo "L2 begin"
 for device in /sys/bus/pci/devices/*; do
     read vendor <$device/vendor; read id <$device/device; read class <$device/class
-    echo "L2 pci ${device##*/} ${vendor#0x}:${id#0x} ${class#0x}"
+    read node <$device/numa_node
+    echo "L2 pci ${device##*/} ${vendor#0x}:${id#0x} ${class#0x} $node"
 done
 echo "L2 end"
 case "$(/bin/busybox cat /proc/cmdline)" in

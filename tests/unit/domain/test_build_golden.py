@@ -12,6 +12,7 @@ import pytest
 from tests.libvirt_schema import validated
 from tests.unit.conftest import GOLDEN, Golden, Run
 from vfioctl.domain.templates import templates
+from vfioctl.host import Host
 from vfioctl.kernel.recorded.bundled import bundled_hosts
 
 HOSTS, TEMPLATES = sorted(bundled_hosts()), sorted(templates())
@@ -53,6 +54,15 @@ def test_why_it_is_so(terminal: Run, golden: Golden, host: str) -> None:
 def test_what_is_built_is_not_only_refused() -> None:
     built = [host for host in HOSTS if "<domain" in (GOLDEN / host / "domain-minimal.xml").read_text()]
     assert len(built) >= 8, built
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_checker_takes_them(host: str, template: str) -> None:
+    text = (GOLDEN / host / f"domain-{template}.xml").read_text()
+    found = Host.recorded(host).domain.check(text, host=False).findings if "<domain" in text else ()
+    expected = ["confidential-guest"] if found and template == "confidential" else []  # QEMU 9.1 alone is wrong
+    assert [finding.rule for finding in found] == expected
 
 
 @pytest.mark.skipif(

@@ -18,12 +18,14 @@ from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.placement.placement import place
+from vfioctl.domain.checking import judged
 from vfioctl.domain.compose import composed
 from vfioctl.domain.layout.cpus import needed
 from vfioctl.domain.layout.devices import devices_of
 from vfioctl.domain.layout.layout import Host, lay_out
 from vfioctl.domain.layout.memory import free_pages
 from vfioctl.domain.layout.pci import BUSES
+from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Layout
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.templates import read_template, templates
@@ -184,6 +186,13 @@ def test_each_device_is_in_the_cell_of_its_node(found: tuple[Capacity, Layout, D
 def test_the_same_again_is_the_same(found: tuple[Capacity, Layout, Document]) -> None:
     _, _, document = found
     assert text_of(parse(text_of(document))) == text_of(document)
+
+
+@unhurried
+@given(builds())
+def test_the_checker_takes_it(found: tuple[Capacity, Layout, Document]) -> None:
+    findings = judged(None, text_of(found[2]), None).findings
+    assert not [(each.rule, each.path, each.reason) for each in findings if each.severity is Severity.ERROR]
 
 
 @pytest.mark.skipif(
