@@ -19,8 +19,10 @@ from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
-from vfioctl.domain.model import finding
+from vfioctl.domain.model import build, finding
+from vfioctl.domain.model.build import BuildDocument
 from vfioctl.domain.model.finding import CheckDocument
+from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import functions, groups
 from vfioctl.inventory.model.functions import InventoryDocument
@@ -44,10 +46,18 @@ def schema(model: type[Plan | JournalEntry | Holders | CreatePreview | ReleasePr
 
 
 def schema_of_dataclass(
-    kind: type[CheckDocument | InventoryDocument | PlacementDocument | Vgpu | VgpuListDocument | VgpuTypesDocument],
+    kind: type[
+        BuildDocument
+        | CheckDocument
+        | InventoryDocument
+        | PlacementDocument
+        | Vgpu
+        | VgpuListDocument
+        | VgpuTypesDocument
+    ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups, placement, finding):
+    for module in (marks, functions, groups, placement, finding, build):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
@@ -99,6 +109,8 @@ def generated() -> dict[Path, str]:
         REFERENCE / "inventory.schema.json": schema_of_dataclass(InventoryDocument),
         REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "domain-check.schema.json": schema_of_dataclass(CheckDocument),
+        REFERENCE / "domain-build.schema.json": schema_of_dataclass(BuildDocument),
+        REFERENCE / "domain-spec.schema.json": _text(DomainSpec.model_json_schema()),
         REFERENCE / "plan.schema.json": schema(Plan),
         REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),
         REFERENCE / "claim-create-dry-run.schema.json": schema(CreatePreview),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from vfioctl.core.value import Value
 from vfioctl.errors import BadSpec
@@ -15,6 +15,7 @@ from vfioctl.inventory.model.values import PciAddress, parse_size
 MOST_CPUS, MOST_BYTES = 4096, 1 << 46
 MIB = 1 << 20
 _Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
+_SIZE_SCHEMA = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 _Path = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/[^\x00-\x1f]*$")]
 
 
@@ -74,8 +75,8 @@ class DomainSpec(Value):
     )
     cpus: int = Field(default=0, ge=0, le=MOST_CPUS, description="vCPUs; 0: the claim's, or the template's")
     smt: Smt = Field(default=Smt.TOGETHER, description="how vCPUs use the threads of cores")
-    memory: Annotated[int, AfterValidator(_whole), BeforeValidator(_size)] = Field(
-        default=0, ge=0, le=MOST_BYTES, description="bytes of memory; 0: the template's"
+    memory: Annotated[int, AfterValidator(_whole), BeforeValidator(_size), WithJsonSchema(_SIZE_SCHEMA)] = Field(
+        default=0, ge=0, le=MOST_BYTES, description="bytes of memory, or a size such as 64GiB; 0: the template's"
     )
     hugepages: PageSize = Field(default=PageSize.AUTO, description="the size of the memory's pages on the host")
     policy: Policy = Field(default=Policy.STRICT, description="what happens if something cannot be had")
