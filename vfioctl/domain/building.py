@@ -13,7 +13,6 @@ from vfioctl.domain.compose import composed
 from vfioctl.domain.layout.cpus import needed
 from vfioctl.domain.layout.devices import devices_of
 from vfioctl.domain.layout.layout import Host, lay_out
-from vfioctl.domain.model.build import BuildChoice, BuildDevice, BuildDocument
 from vfioctl.domain.model.spec import PageSize, Policy
 from vfioctl.domain.probe.memory import read_free_memory
 from vfioctl.domain.templates import read_template
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.claim import Claim
     from vfioctl.claims.model.placement import Placement
+    from vfioctl.domain.model.build import BuildDocument
     from vfioctl.domain.model.layout import Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.xml import Document
@@ -51,6 +51,8 @@ class Built(NamedTuple):
 
     def summary(self) -> BuildDocument:
         """Return the document of `vfioctl domain build --json`."""
+        from vfioctl.domain.model.build import BuildChoice, BuildDevice, BuildDocument
+
         spec, layout = self.spec, self.layout
         return BuildDocument(
             name=spec.name,

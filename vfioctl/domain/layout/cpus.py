@@ -6,8 +6,8 @@ QEMU numbers threads first, then cores, dies and sockets, so vCPUs are pinned in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from vfioctl.claims.model.capacity import Capacity, Core, Topology
 from vfioctl.domain.model.layout import Choice, Shape
@@ -16,8 +16,7 @@ from vfioctl.errors import BadSpec, some_of
 from vfioctl.inventory.model.values import format_cpu_list
 
 
-@dataclass(frozen=True, slots=True)
-class Pinning:
+class Pinning(NamedTuple):
     """The host's CPUs of the vCPUs, in the order of the vCPUs, and by NUMA node."""
 
     by_node: Mapping[int, tuple[int, ...]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vfioctl.domain.model.layout import Choice, Device
 from vfioctl.domain.model.spec import Policy
@@ -44,10 +43,10 @@ def devices_of(
     for subject in sorted(dict.fromkeys(subjects), key=lambda each: each.order):
         made = _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
         if isinstance(subject, PciAddress) and subject.slot in slots:
-            made = replace(made, told_by="you")
+            made = made._replace(told_by="you")
         label = made.label
         shows = mdev_display and label == "vgpu" and not numbers[label]
-        found.append(replace(made, label=f"{label}{numbers[label]}", mdev_display=shows))
+        found.append(made._replace(label=f"{label}{numbers[label]}", mdev_display=shows))
         numbers[label] += 1
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vfioctl.claims.model.capacity import Capacity
 from vfioctl.domain.layout import cpus, firmware, memory, pci
@@ -15,8 +15,7 @@ from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import CpuSet
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """What a layout is made of: a host at one moment."""
 
     capacity: Capacity

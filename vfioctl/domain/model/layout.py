@@ -1,9 +1,11 @@
-"""Where everything of a domain is: its vCPUs, memory and devices, on the host and in the guest. Pure values."""
+"""Where everything of a domain is: its vCPUs, memory and devices, on the host and in the guest. Pure values.
+
+Named tuples: a class of these is made in a fraction of the time that one of frozen dataclasses takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vfioctl.inventory.model.values import CpuSet, Subject
@@ -24,8 +26,7 @@ class Choice(NamedTuple):
     """What is weaker than asked for, or than it could be; empty if nothing is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """A device that the guest gets."""
 
     subject: Subject
@@ -47,8 +48,7 @@ class Device:
     mdev_display: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A NUMA node of the guest."""
 
     node: int | None
@@ -60,8 +60,7 @@ class Cell:
     """To each cell, in their order; empty if the firmware tells none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """The guest's processor: sockets, dies in each, cores in each of these, threads in each of those."""
 
     sockets: int
@@ -78,15 +77,13 @@ class Placed(NamedTuple):
     multifunction: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(NamedTuple):
     """A root port, with the functions of one card behind it."""
 
     devices: tuple[Placed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Expander:
+class Expander(NamedTuple):
     """A PCI expander bus, which stands for a root complex of the host; without a bus number, the guest's own root."""
 
     ports: tuple[Port, ...]
@@ -95,8 +92,7 @@ class Expander:
     bus_number: int | None = None
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """A domain's layout."""
 
     cells: tuple[Cell, ...]
@@ -118,7 +114,7 @@ class Layout:
     """Whether the guest's cores share caches as the host's do."""
     arch: str = "x86_64"
     is_amd: bool = False
-    choices: tuple[Choice, ...] = field(default=())
+    choices: tuple[Choice, ...] = ()
 
     @property
     def vcpus(self) -> int:
