@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.layout import Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.xml import Document
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.processor import Processor
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
@@ -43,11 +45,20 @@ class Built(NamedTuple):
     """With the numbers that the template or the claim filled in."""
     layout: Layout
     document: Document
+    inventory: Inventory
+    processor: Processor
 
     @property
     def xml(self) -> str:
         """The document as text."""
         return text_of(self.document)
+
+    @property
+    def nccl_topology(self) -> str:
+        """The topology for NCCL in the guest, as XML."""
+        from vfioctl.domain.nccl import nccl_topology
+
+        return nccl_topology(self.layout, self.inventory, self.processor)
 
     def summary(self) -> BuildDocument:
         """Return the document of `vfioctl domain build --json`."""
@@ -118,7 +129,7 @@ class Building:
             pinned or {},
         )
         layout = lay_out(spec, devices, cpus, host, placement.why)
-        return Built(spec, layout, composed(template, spec, layout))
+        return Built(spec, layout, composed(template, spec, layout), capacity.inventory, host.processor)
 
     def _placed(self, spec: DomainSpec, claim: Claim | None, pinned: Mapping[int, str]) -> tuple[Placement, Capacity]:
         """Return what a claim for the domain would get; a policy that prefers does without CPUs of its own."""

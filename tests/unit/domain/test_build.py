@@ -11,6 +11,7 @@ from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.domain import nccl
 from vfioctl.domain.building import Building
 from vfioctl.domain.layout.firmware import address_space
 from vfioctl.domain.layout.memory import divide
@@ -21,6 +22,7 @@ from vfioctl.domain.templates import read_template, templates
 from vfioctl.domain.tree import remove
 from vfioctl.errors import BadDocument, BadSpec, HostError, NoCapacity
 from vfioctl.host import Host
+from vfioctl.inventory.model.home import above
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
 
@@ -262,3 +264,34 @@ class TestAddressSpace:
         device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=256 * GIB)
         found = address_space([device], Processor(arch="x86_64", address_bits=39))
         assert "offers 64 GiB for BARs with 39 address bits" in found.choices[1].weaker
+
+
+class TestNcclTopology:
+    def test_devices_at_one_switch_of_the_host_are_together(self, run: Run, tmp_path: Path) -> None:
+        file = tmp_path / "topology.xml"
+        inventory = Host.recorded("hgx8").inventory()
+        gpu = inventory.by_address[PciAddress("0000:1b:00.0")]
+        _, port, *_ = above(gpu, inventory)
+        near = [each.address for each in inventory.functions if port in above(each, inventory) and not each.is_bridge]
+        words = " ".join(f"--device {address}" for address in (*near, "0000:9d:00.0"))
+        done = run(f"domain build a {words} --cpus 8 --memory 8GiB --nccl-topo {file} --host hgx8")
+        assert done.code == 0, done.err
+        domain = ET.fromstring(done.out)  # noqa: S314 - our own
+        first, second = ET.parse(file).getroot()  # noqa: S314 - our own
+        (switch,) = first
+        assert (switch.get("busid"), switch.get("class")) == ("ffff:ff:01.0", "0x060400")
+        assert len(switch) == len(near) >= 2
+        assert {each.get("class") for each in switch} > {"0x030200"}
+        assert [cpu.get("numaid") for cpu in (first, second)] == ["0", "1"]
+        (bus,) = (each.get("busNr", "") for each in domain.iterfind("devices/controller/target[node='0'][@busNr]"))
+        expected = {f"0000:{int(bus) + 1 + slot:02x}:00.0" for slot in range(len(near))}
+        assert {each.get("busid") for each in switch} == expected
+        again = run(f"domain build a {words} --cpus 8 --memory 8GiB --nccl-topo {file} --host hgx8")
+        assert (again.code, "already exists" in again.err) == (2, True)
+
+    @pytest.mark.parametrize(
+        ("vcpus", "mask"),
+        [([], "00000000"), (range(4), "0000000f"), ([31], "80000000"), (range(16, 48), "0000ffff,ffff0000")],
+    )
+    def test_masks(self, vcpus: list[int], mask: str) -> None:
+        assert nccl._mask(vcpus) == mask

@@ -8,7 +8,7 @@ import typer
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, completion
-from vfioctl.console.output import draw, emit_document, emit_file, notes_wanted, say
+from vfioctl.console.output import draw, emit_document, emit_file, notes_wanted, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
 
@@ -131,6 +131,15 @@ SpecFile = Annotated[
     Path | None,
     typer.Option("--spec", metavar="FILE", help="A TOML or YAML file that says the same; options override it."),
 ]
+NcclTopology = Annotated[
+    Path | None,
+    typer.Option(
+        "--nccl-topo",
+        metavar="FILE",
+        help="Also write the topology that NCCL reads in the guest (NCCL_TOPO_FILE) to this file.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file of --nccl-topo.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say what was chosen and why, instead of printing the XML.")]
 
 
@@ -153,6 +162,8 @@ def build(  # noqa: PLR0913 - one parameter for each option
     disk: Disks = None,
     network: Networks = None,
     spec: SpecFile = None,
+    nccl_topo: NcclTopology = None,
+    force: Force = False,
     explain: Explain = False,
     as_json: AsJson = False,
 ) -> None:
@@ -181,6 +192,9 @@ def build(  # noqa: PLR0913 - one parameter for each option
     }
     api = DomainApi(opened(ctx))
     built = api.build(api.spec({key: value for key, value in given.items() if value is not None}, spec))
+    if nccl_topo:
+        refuse_to_replace(nccl_topo, force=force, otherwise="name a file")
+        write_whole(nccl_topo, built.nccl_topology.encode())
     if as_json:
         emit_document(built.summary(), indented=True)
         return

@@ -12,5 +12,9 @@ class Processor:
     arch: str
     """As libvirt and QEMU name it: x86_64 or aarch64."""
     is_amd: bool = False
+    vendor: str = ""
+    """As cpuinfo names it: GenuineIntel, AuthenticAMD; empty if it does not."""
+    family: str = ""
+    model: str = ""
     address_bits: int | None = None
     """The width of physical addresses; None if it is not known."""

@@ -8,15 +8,20 @@ from vfioctl.inventory.model.processor import Processor
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import FileReader
 
+_FACT = re.compile(r"^(vendor_id|cpu family|model)\t*: (\S{1,64})$", re.MULTILINE)
 _BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
 
 
 def read_processor(kernel: FileReader) -> Processor:
     """Return what /proc/cpuinfo tells; an x86_64 processor where it tells nothing."""
     text = text_of(kernel, "/proc/cpuinfo")
-    bits = _BITS.search(text)
+    bits, facts = _BITS.search(text), dict(_FACT.findall(text.partition("\n\n")[0]))
+    vendor = facts.get("vendor_id", "")
     return Processor(
         arch="aarch64" if "CPU implementer" in text else "x86_64",
-        is_amd="AuthenticAMD" in text or "HygonGenuine" in text,
+        is_amd=vendor in ("AuthenticAMD", "HygonGenuine"),
+        vendor=vendor,
+        family=facts.get("cpu family", ""),
+        model=facts.get("model", ""),
         address_bits=int(bits[1]) if bits else None,
     )
