@@ -1,7 +1,7 @@
 """`vfioctl domain build`. May not add behaviour to the api."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from vfioctl.console.options import AsJson, completion
 from vfioctl.console.output import draw, emit_document, emit_file, notes_wanted, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
+
+if TYPE_CHECKING:
+    from vfioctl.domain.building import Built
 
 _EXAMPLES = """[bold]Examples[/]
   vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
@@ -195,6 +198,10 @@ def build(  # noqa: PLR0913 - one parameter for each option
     if nccl_topo:
         refuse_to_replace(nccl_topo, force=force, otherwise="name a file")
         write_whole(nccl_topo, built.nccl_topology.encode())
+    _show(built, explain=explain, as_json=as_json)
+
+
+def _show(built: "Built", *, explain: bool, as_json: bool) -> None:
     if as_json:
         emit_document(built.summary(), indented=True)
         return
