@@ -47,6 +47,7 @@ _PROBLEMS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "model_type": lambda place, _: f"{place} is no object",
     "value_error": lambda place, context: f"{place}: {context['error']}" if place != "it" else str(context["error"]),
     "greater_than_equal": lambda place, context: f"{place} must be at least {context['ge']}",
+    "int_parsing": lambda place, _: f"{place} must be a whole number",
     "enum": lambda place, context: f"{place} must be {context['expected'].replace(chr(39), '')}",
     "less_than_equal": lambda place, context: f"{place} must be at most {context['le']}",
 }
