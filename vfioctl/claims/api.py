@@ -116,14 +116,15 @@ class ClaimsApi:
 
         return nodes_of(self._session, claim)
 
-    def capacity(self, *, but: str = "", cpus: bool = False) -> Capacity:
-        """Return the host's capacity, for `read_capacity`. `but`: the id of a claim that does not count."""
+    def capacity(self, *, but: str = "", cpus: bool = False, ledger: bool = True) -> Capacity:
+        """Return the host's capacity. `but`: the id of a claim that does not count. `ledger`: whether claims count."""
+        from vfioctl.claims.model.taken import Taken
         from vfioctl.claims.probe.capacity import read_capacity
         from vfioctl.inventory.api import InventoryApi
 
         inventory = InventoryApi(self._session).inventory(nvml=False)
-        settings = self._session.settings("claims")
-        return read_capacity(self._session.kernel, inventory, self.ledger.taken(but=but), settings, cpus=cpus)
+        taken, kernel = self.ledger.taken(but=but) if ledger else Taken(), self._session.kernel
+        return read_capacity(kernel, inventory, taken, self._session.settings("claims"), cpus=cpus)
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""

@@ -1,25 +1,125 @@
-"""Checks a domain's XML, by itself and against a host. May not write."""
+"""Checks a domain's XML, by itself and against a host. Reads the host and the ledger, and may not write."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.check.check import check
+from vfioctl.domain.check.domain import Domain
+from vfioctl.domain.check.host import HostFacts
+from vfioctl.domain.check.host_devices import named_functions, named_mdevs
 from vfioctl.domain.model.finding import CheckDocument, Severity
 from vfioctl.domain.xml import parse
+from vfioctl.errors import BadSpec, StoreDamaged
 
 if TYPE_CHECKING:
+    from vfioctl.claims.model.capacity import Capacity
+    from vfioctl.inventory.model.holders import Holder
     from vfioctl.session import Session
+
+_MDEVS = "/sys/bus/mdev/devices"
 
 
 def judged(session: Session | None, text: str | bytes, version: tuple[int, ...] | None) -> CheckDocument:
     """Return what is wrong with a domain's XML, against a session's host if one is given. Raises BadDocument."""
     document = parse(text)
-    findings = check(document, version=version)
     name = (document.root.findtext("name") or "").strip()
+    host = _Look(session, Domain(document), name).facts() if session else None
+    findings = check(document, version=version, host=host.facts if host else None)
     return CheckDocument(
         ok=not any(each.severity is Severity.ERROR for each in findings),
         domain=name or None,
         host=session is not None,
         findings=findings,
+        unknown=host.unknown if host else (),
     )
+
+
+class _Seen(NamedTuple):
+    facts: HostFacts
+    unknown: tuple[str, ...]
+    """What could not be judged, and why."""
+
+
+class _Look:
+    """One look at a host, for one domain."""
+
+    def __init__(self, session: Session, domain: Domain, name: str) -> None:
+        self._session, self._domain, self._name = session, domain, name
+        self._unknown: list[str] = []
+
+    def facts(self) -> _Seen:
+        from vfioctl.inventory.api import InventoryApi
+        from vfioctl.kernel.lenient import names_in
+
+        capacity = self._capacity()
+        holders = self._holders(capacity)
+        own = [each for each in holders if each.guest == self._name]
+        facts = HostFacts(
+            capacity=capacity,
+            processor=InventoryApi(self._session).processor(),
+            mdevs=frozenset(names_in(self._session.kernel, _MDEVS)),
+            holders=_words([each for each in holders if each not in own]),
+            runs=bool(own),
+        )
+        unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
+        self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
+        return _Seen(facts, (*self._unknown, *_untold(facts)))
+
+    def _capacity(self) -> Capacity:
+        from vfioctl.claims.api import ClaimsApi
+
+        claims = ClaimsApi(self._session)
+        try:
+            return claims.capacity()
+        except StoreDamaged as error:
+            self._unknown.append(f"claims: {error.message}")
+            return claims.capacity(ledger=False)
+
+    def _holders(self, capacity: Capacity) -> list[Holder]:
+        """Who has the domain's devices open: all processes are looked at, but only if the host has a device."""
+        from vfioctl.inventory.api import InventoryApi
+        from vfioctl.inventory.model.values import Uuid
+
+        inventory = capacity.inventory
+        functions = [
+            inventory.by_address[address]
+            for _, address in named_functions(self._domain)
+            if address in inventory.by_address
+        ]
+        mdevs = []
+        for _, text in named_mdevs(self._domain):
+            try:
+                mdevs.append(Uuid(text))
+            except BadSpec:  # a rule of the document tells
+                continue
+        if not functions and not mdevs:
+            return []
+        api = InventoryApi(self._session)
+        processes = api.processes()
+        looks = [api.holders_of(functions, inventory, processes)] if functions else []
+        looks += [api.holders_of_mdevs(mdevs, processes)] if mdevs else []
+        for look in looks:
+            if why := look.unknown or look.hidden:
+                self._unknown.append(f"who uses the devices: {why}")
+        return [holder for look in looks for holder in look.refusing]
+
+
+def _untold(facts: HostFacts) -> list[str]:
+    """What the host does not tell, so that no rule can judge it."""
+    unknown = [f"{what}: {why}" for what, why in facts.capacity.topology.unknown.items()]
+    if not facts.cpus:
+        unknown.append("CPUs: the host does not tell which are online")
+    if not facts.nodes:
+        unknown.append("NUMA nodes: the host does not tell of any")
+    return unknown
+
+
+def _words(holders: list[Holder]) -> Mapping[str, str]:
+    """Who has each device, in words; the first of several."""
+    found: dict[str, str] = {}
+    for each in holders:
+        who = f"guest {each.guest}" if each.guest else f"{each.kind} {each.name}".strip()
+        found.setdefault(each.address, f"{who}{f' (pid {each.pid})' if each.pid else ''}")
+    return found

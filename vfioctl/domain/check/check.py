@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from vfioctl.domain.check.document import is_domain
 from vfioctl.domain.check.domain import Domain
@@ -13,28 +14,32 @@ from vfioctl.domain.check.table import RULES
 from vfioctl.domain.model.finding import Finding
 from vfioctl.domain.xml import Document
 
+if TYPE_CHECKING:
+    from vfioctl.domain.check.host import HostFacts
+
 MOST = 20
 """Findings of one rule: a document that has more is repaired before it is read to the end."""
 
 
-def check(document: Document, *, version: tuple[int, ...] | None = None) -> tuple[Finding, ...]:
-    """Return what is wrong with a document by itself, in its order.
+def check(
+    document: Document, *, version: tuple[int, ...] | None = None, host: HostFacts | None = None
+) -> tuple[Finding, ...]:
+    """Return what is wrong with a document, in its order: by itself, and on a host if one is given.
 
     `version`: of the libvirt that will get it, such as (9, 0); None if it is not known.
     """
     domain = Domain(document, version)
-    if wrong := tuple(findings_of(document, "domain", is_domain(domain))):
+    if wrong := tuple(_findings(document, "domain", is_domain(domain))):
         return wrong
-    return in_order(finding for name, rule in RULES.items() for finding in findings_of(document, name, rule(domain)))
+    found = [each for name, rule in RULES.items() for each in _findings(document, name, rule(domain))]
+    if host is not None:
+        from vfioctl.domain.check.host_table import HOST_RULES
+
+        found += [each for name, rule in HOST_RULES.items() for each in _findings(document, name, rule(domain, host))]
+    return tuple(sorted(found, key=lambda each: each.line or 0))
 
 
-def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings in the order of the document; those of one line stay as they are."""
-    return tuple(sorted(findings, key=lambda each: each.line or 0))
-
-
-def findings_of(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:
-    """Yield the faults that a rule found as findings, at most MOST."""
+def _findings(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:
     return map(partial(_finding, document, name), islice(faults, MOST))
 
 

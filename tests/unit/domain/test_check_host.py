@@ -1,0 +1,212 @@
+# ruff: noqa: E501 - a host and a document are a line
+"""The rules on domains that need a host: each finds what is wrong there, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.conftest import Run
+from tests.unit.domain.documents import GOOD, changed
+from vfioctl.claims.model.capacity import Capacity, Core, HugepagePool, Topology
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.model.taken import Taken
+from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.domain.check.check import check
+from vfioctl.domain.check.host import HostFacts
+from vfioctl.domain.check.host_table import HOST_RULES
+from vfioctl.domain.model.finding import Finding, Severity
+from vfioctl.domain.xml import METADATA, parse
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import CpuSet, PciAddress
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+GIB = 1 << 30
+MDEV = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f"
+GPU, AUDIO, BRIDGE, OTHER = map(PciAddress, ("1b:00.0", "1b:00.1", "1a:00.0", "1c:00.0"))
+OURS = ("<iothreads>", f"<metadata><a:allocation xmlns:a='{METADATA}' id='1a2b'/></metadata><iothreads>")
+GPU_SOURCE = "<source><address domain='0x0000' bus='0x1b' slot='0x00' function='0x0'/></source>"
+AUDIO_SOURCE = GPU_SOURCE.replace("function='0x0'", "function='0x1'")
+NUMATUNE = GOOD[GOOD.index("  <numatune>") : GOOD.index("  <os>")]
+ELSEWHERE = (NUMATUNE, "<numatune><memory mode='strict' nodeset='1'/></numatune>")
+
+
+def function(address: PciAddress, **given: Any) -> Function:
+    known: dict[str, Any] = dict.fromkeys(
+        ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id"), "10de"
+    )
+    known |= {"class_code": "030000", "driver": "vfio-pci", "iommu_group": 21, "numa_node": 0}
+    return Function(address=address, **(known | {"prefetchable_64": 128 * GIB} | given))
+
+
+FUNCTIONS = {
+    BRIDGE: function(BRIDGE, class_code="060400", driver="pcieport", prefetchable_64=0),
+    GPU: function(GPU),
+    AUDIO: function(AUDIO, class_code="040300", prefetchable_64=0),
+    OTHER: function(OTHER, class_code="020000", driver="e1000e", iommu_group=22, prefetchable_64=0),
+}
+
+
+def inventory(**changed_functions: Function) -> Inventory:
+    """The host's devices, some of them others: by the names gpu, audio and other."""
+    names = {"gpu": GPU, "audio": AUDIO, "other": OTHER}
+    functions = FUNCTIONS | {names[name]: each for name, each in changed_functions.items()}
+    members = {group: tuple(a for a, f in functions.items() if f.iommu_group == group) for group in (21, 22)}
+    return Inventory(
+        functions=tuple(functions.values()),
+        groups=tuple(Group(id=group, members=found, viable=True) for group, found in members.items()),
+        numa_nodes=tuple(
+            NumaNode(id=node, cpus=CpuSet(range(node * 32, node * 32 + 32)), memory_bytes=64 * GIB) for node in (0, 1)
+        ),
+        iommu=Iommu(kind="intel-vt-d", translating=True),
+    )
+
+
+CAPACITY = Capacity(
+    inventory=inventory(),
+    topology=Topology(tuple(Core((cpu, cpu + 1), cpu // 32) for cpu in range(0, 64, 2))),
+    hugepages=tuple(HugepagePool(node, GIB, 8, 6) for node in (0, 1)),
+)
+HOST = HostFacts(CAPACITY, Processor(arch="x86_64", address_bits=46), mdevs=frozenset({MDEV}))
+CLAIM = ("1a2b", Owner("vm/db"))
+
+
+def with_capacity(**given: Any) -> HostFacts:
+    return replace(HOST, capacity=replace(CAPACITY, **given))
+
+
+def with_functions(**given: Function) -> HostFacts:
+    return with_capacity(inventory=inventory(**given))
+
+
+def pools(total: int, free: int) -> tuple[HugepagePool, ...]:
+    return tuple(HugepagePool(node, GIB, total, free) for node in (0, 1))
+
+
+WEDGED = Mark(address=GPU, kind=MarkKind.WEDGED, since="2026-01-01T00:00:00Z", why="unbind never returned")
+WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
+    ("host-architecture", ERROR, "no x86_64", replace(HOST, processor=Processor(arch="aarch64")), ()),
+    ("host-address-bits", ERROR, "has 46", HOST, (("passthrough' limit='46'", "emulate' bits='48'"),)),
+    ("host-cpu", ERROR, "CPU 500", HOST, (("cpuset='35'", "cpuset='500'"),)),
+    ("host-cpu", ERROR, "CPU 64-99", HOST, (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-1,64-99'"),)),
+    ("host-cpu-claimed", WARNING, "CPU 2 belongs to claim 1a2b of vm/db", with_capacity(taken=Taken(cpus={2: CLAIM})), ()),
+    ("host-cpu-count", WARNING, "host with 64 CPUs", HOST, ((">4</vcpu>", ">65</vcpu>"),)),
+    ("host-cpu-node", WARNING, "vCPU 1 may run on node 1", HOST, (("cpuset='3'", "cpuset='36'"),)),
+    ("host-node", ERROR, "no NUMA node 2-7", HOST, (("cellid='0' mode='strict' nodeset='0'", "cellid='0' nodeset='0-7'"),)),
+    ("host-node", ERROR, "no NUMA node 999", HOST, (("nodeset='0-1'/>\n    <memnode", "nodeset='999'/><memnode"),)),
+    ("host-memory", ERROR, "node 0 has 64 GiB", HOST, (("memory='4'", "memory='65'"),)),
+    ("host-memory", ERROR, "node 0-1 has 128 GiB", HOST, ((">8</memory>", ">129</memory>"),)),
+    ("host-hugepages", ERROR, "node 0 has 0", with_capacity(hugepages=()), ()),
+    ("host-hugepages", ERROR, "node 1 has 3", with_capacity(hugepages=pools(3, 3)), ()),
+    ("host-hugepages", ERROR, "2 are free", with_capacity(hugepages=pools(8, 2)), ()),
+    ("host-hugepages", WARNING, "claims have 6 of 8", with_capacity(taken=Taken(hugepages={(0, GIB): 6})), ()),
+    ("host-hugepages", ERROR, "8 pages", with_capacity(hugepages=pools(3, 3)), (ELSEWHERE,)),
+    ("host-iommu", ERROR, "the IOMMU is off: no DMAR", with_capacity(inventory=replace(inventory(), iommu=Iommu(translating=False, reason="no DMAR"))), ()),
+    ("host-device", ERROR, "no device 0000:7f:00.0", HOST, ((GPU_SOURCE, GPU_SOURCE.replace("0x1b", "0x7f")),)),
+    ("host-device", ERROR, "is a bridge", HOST, ((GPU_SOURCE, GPU_SOURCE.replace("0x1b", "0x1a")),)),
+    ("host-device", ERROR, "wedged: unbind never", with_functions(gpu=function(GPU, mark=WEDGED)), ()),
+    ("host-driver", ERROR, "has driver nvidia", with_functions(gpu=function(GPU, driver="nvidia")), ()),
+    ("host-driver", ERROR, "has no driver", with_functions(gpu=function(GPU, driver=None)), ()),
+    ("host-driver", WARNING, "has driver nvidia", with_functions(gpu=function(GPU, driver="nvidia")), (OURS,)),
+    ("host-group", ERROR, "also has 0000:1c:00.0 (driver e1000e)", with_functions(other=function(OTHER, driver="e1000e")), ()),
+    ("host-group", WARNING, "also has 0000:1c:00.0", with_functions(other=function(OTHER, driver="e1000e")), (OURS,)),
+    ("host-card", WARNING, "0000:1b:00.1 of the same card", with_functions(audio=function(AUDIO, driver="snd_hda_intel", iommu_group=22)), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x1c")),)),
+    ("host-device-claimed", ERROR, "0000:1b:00.0 belongs to claim 1a2b of vm/db", with_capacity(taken=Taken(whole={GPU: CLAIM})), ()),
+    ("host-device-claimed", ERROR, f"{MDEV} belongs to", with_capacity(taken=Taken(whole={MDEV: CLAIM})), ()),
+    ("host-device-busy", ERROR, "in use: guest db", replace(HOST, holders={GPU: "guest db (pid 7)"}), ()),
+    ("host-mdev", ERROR, "no mediated device", replace(HOST, mdevs=frozenset()), ()),
+    ("host-device-node", WARNING, "is on node 1, in cell 0, whose memory is on node 0", with_functions(gpu=function(GPU, numa_node=1)), ()),
+    ("host-device-node", WARNING, "is on node 0", HOST, (ELSEWHERE,)),
+    ("host-pci-hole", WARNING, "need 128 GiB", HOST, ((">512<", ">64<"),)),
+)  # fmt: skip
+OWN = Taken(whole={GPU: CLAIM}, cpus={2: CLAIM})
+RIGHT: tuple[tuple[str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
+    ("as it is", HOST, ()),
+    ("its own claim, by its id", with_capacity(taken=OWN), (OURS,)),
+    ("its own claim, by its name", with_capacity(taken=OWN), (("<name>ml1", "<name>db"),)),
+    ("libvirt binds the device", with_functions(gpu=function(GPU, driver="nvidia")), (("managed='no'", "managed='yes'"),)),
+    ("it runs, and has the pages", replace(with_capacity(hugepages=pools(8, 0)), runs=True), ()),
+    ("a host that tells nothing of CPUs", with_capacity(topology=Topology()), ()),
+    ("nodes that libvirt chooses itself", HOST, ((NUMATUNE, "<numatune><memory placement='auto' nodeset='7'/></numatune>"),)),
+    ("a member that does no DMA", with_functions(other=function(OTHER, driver="pci-stub")), ()),
+    ("a device that could not be read", with_capacity(inventory=replace(inventory(), unread=(PciAddress("7f:00.1"),))), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x7f")),)),
+)  # fmt: skip
+
+
+def findings(host: HostFacts, *replaced: tuple[str, str]) -> tuple[Finding, ...]:
+    return check(parse(changed(*replaced)), host=host)
+
+
+def told(found: tuple[Finding, ...]) -> list[str]:
+    return [f"{each.rule} {each.severity}: {each.reason}" for each in found]
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "reason", "host", "replaced"), WRONG, ids=[f"{r} {w}" for r, _, w, *_ in WRONG]
+)
+def test_what_is_wrong_is_found(
+    rule: str, severity: Severity, reason: str, host: HostFacts, replaced: tuple[tuple[str, str], ...]
+) -> None:
+    found = findings(host, *replaced)
+    assert [f for f in found if f.rule == rule and f.severity is severity and reason in f.reason], told(found)
+
+
+@pytest.mark.parametrize(("host", "replaced"), [each[1:] for each in RIGHT], ids=[name for name, *_ in RIGHT])
+def test_what_is_right_is_left_alone(host: HostFacts, replaced: tuple[tuple[str, str], ...]) -> None:
+    assert told(findings(host, *replaced)) == []
+
+
+def test_every_rule_has_a_host_that_it_refuses() -> None:
+    assert {rule for rule, *_ in WRONG} == set(HOST_RULES)
+
+
+class TestTheCommand:
+    """On bundled hosts, through vfioctl's own probes."""
+
+    def check(self, run: Run, file: Path, *replaced: tuple[str, str], host: str = "hgx8") -> Any:
+        file.write_text(changed(*replaced))
+        return run(f"domain check {file} --json --simulate {host}").document
+
+    def rules(self, document: Any) -> set[str]:
+        return {each["rule"] for each in document["findings"] if each["rule"].startswith("host-")}
+
+    def test_reads_devices_and_drivers(self, run: Run, fast_folder: Path) -> None:
+        found = self.check(run, fast_folder / "a.xml")
+        assert found["host"] is True
+        assert {"host-driver", "host-mdev"} <= self.rules(found)
+
+    def test_sees_that_a_device_is_ready(self, run: Run, fast_folder: Path) -> None:
+        run("bind 1b:00.0 --yes --with-group --simulate hgx8")
+        found = self.check(run, fast_folder / "a.xml")
+        assert "host-driver" not in self.rules(found)
+
+    def test_sees_claims_of_others(self, run: Run, fast_folder: Path) -> None:
+        assert run("claim create --owner vm/db --device 1b:00.0 --yes --simulate hgx8").code == 0
+        found = self.check(run, fast_folder / "a.xml")
+        assert "host-device-claimed" in self.rules(found)
+        found = self.check(run, fast_folder / "a.xml", ("<name>ml1", "<name>db"))
+        assert "host-device-claimed" not in self.rules(found)
+
+    def test_sees_who_uses_a_device(self, run: Run, fast_folder: Path) -> None:
+        used = GPU_SOURCE.replace("0x1b", "0x01")
+        found = self.check(run, fast_folder / "a.xml", (GPU_SOURCE, used), host="busy")
+        assert "host-device-busy" in self.rules(found)
+
+    def test_says_what_it_cannot_judge(self, run: Run, fast_folder: Path) -> None:
+        host = fast_folder / "empty.host"
+        host.write_text("#vfioctl-host 1 synthetic\n#end\n")
+        found = self.check(run, fast_folder / "a.xml", host=str(host))
+        assert any(each.startswith("CPUs: ") for each in found["unknown"])
+
+    def test_a_damaged_ledger_costs_the_claims_only(self, run: Run, fast_folder: Path) -> None:
+        ledger = fast_folder / "x.db"
+        ledger.write_bytes(b"no ledger" * 1000)
+        (fast_folder / "a.xml").write_text(GOOD)
+        found = run(f"domain check {fast_folder / 'a.xml'} --json --simulate hgx8 --ledger {ledger}").document
+        assert any(each.startswith("claims: ") for each in found["unknown"])
+        assert "host-driver" in self.rules(found)

@@ -1,0 +1,72 @@
+"""Rules about CPUs of the host. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.domain import Domain
+from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.host import HostFacts, is_own
+from vfioctl.domain.check.values import cpuset, number, shown
+
+_PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")
+
+
+def _pinned(domain: Domain) -> Iterator[tuple[Element, frozenset[int]]]:
+    for path in _PINS:
+        for element in domain.all(path):
+            if cpus := cpuset(element.get("cpuset")):
+                yield element, cpus
+
+
+def online(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    for element, cpus in _pinned(domain):
+        if host.cpus and (absent := cpus - host.cpus):
+            reason = f"CPU {shown(absent)} does not exist on this host, or is offline"
+            yield Fault(element, reason, f"CPUs of {shown(host.cpus)}")
+
+
+def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    taken = host.capacity.taken.cpus
+    for element, cpus in _pinned(domain):
+        others = {cpu: taken[cpu] for cpu in sorted(cpus & taken.keys()) if not is_own(domain, *taken[cpu])}
+        if others:
+            claim, owner = next(iter(others.values()))
+            reason = f"CPU {shown(set(others))} belongs to claim {claim} of {owner}"
+            yield warning(element, reason, "other CPUs: vfioctl place shows which are free")
+
+
+def enough(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    if host.cpus and domain.vcpus is not None and domain.vcpus > len(host.cpus):
+        reason = f"{domain.vcpus} vCPUs on a host with {len(host.cpus)} CPUs"
+        yield warning(domain.at("vcpu"), reason, "no more vCPUs than CPUs, or they wait for each other")
+
+
+def near_memory(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """The vCPUs of a cell run on the nodes that have its memory."""
+    node_of = {cpu: core.node for cpu, core in host.capacity.topology.core_of.items()}
+    pins = {number(pin.get("vcpu")): cpuset(pin.get("cpuset")) for pin in domain.all("cputune/vcpupin")}
+    for element in domain.all("numatune/memnode"):
+        nodes = cpuset(element.get("nodeset")) or frozenset()
+        cells = [cell for cell in domain.cells if cell.id == number(element.get("cellid"))]
+        for vcpu in sorted(cells[0].cpus or ()) if cells else ():
+            found = {node_of[cpu] for cpu in pins.get(vcpu) or () if cpu in node_of}
+            if found - nodes and nodes <= host.nodes.keys() and len(host.nodes) > 1:
+                reason = f"vCPU {vcpu} may run on node {shown(found)}, and its memory is on node {shown(nodes)}"
+                yield warning(element, reason, "pin it to CPUs of the node that has its memory")
+                break
+
+
+def architecture(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    wanted, kind = domain.arch, domain.one("os/type")
+    alike = {"x86_64": ("x86_64", "i686"), "aarch64": ("aarch64", "armv7l")}.get(host.processor.arch, ())
+    if kind is not None and wanted and alike and wanted not in alike and domain.root.get("type") == "kvm":
+        yield Fault(kind, f"KVM runs no {wanted[:40]} guest on {host.processor.arch}", f"arch='{host.processor.arch}'")
+
+
+def address_bits(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    element, most = domain.one("cpu/maxphysaddr"), host.processor.address_bits
+    bits = None if element is None else number(element.get("bits"))
+    if element is not None and bits is not None and most is not None and bits > most:
+        yield Fault(element, f"{bits} bits of addresses, and this CPU has {most}", f"bits='{most}' or less")
