@@ -19,9 +19,10 @@ from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
-from vfioctl.domain.model import build, finding
+from vfioctl.domain.model import build, finding, listing
 from vfioctl.domain.model.build import BuildDocument
 from vfioctl.domain.model.finding import CheckDocument
+from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import functions, groups
@@ -54,10 +55,12 @@ def schema_of_dataclass(
         | Vgpu
         | VgpuListDocument
         | VgpuTypesDocument
+        | DomainListDocument
+        | DomainShowDocument
     ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups, placement, finding, build):
+    for module in (marks, functions, groups, placement, finding, build, listing):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
@@ -119,6 +122,8 @@ def generated() -> dict[Path, str]:
         REFERENCE / "vgpu.schema.json": schema_of_dataclass(Vgpu),
         REFERENCE / "vgpu-list.schema.json": schema_of_dataclass(VgpuListDocument),
         REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),
+        REFERENCE / "domain-list.schema.json": schema_of_dataclass(DomainListDocument),
+        REFERENCE / "domain-show.schema.json": schema_of_dataclass(DomainShowDocument),
         page: exit_codes(page.read_text()),
     }
 

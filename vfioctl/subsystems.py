@@ -99,6 +99,8 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.domain.cli",
         commands={"domain": Command(CHANGE, "Build, check and provision libvirt domains with GPUs.")},
         api="vfioctl.domain.api:DomainApi",
+        parts="vfioctl.domain.parts:PARTS",
+        settings="vfioctl.domain.model.settings:DomainSettings",
     ),
     Subsystem(
         name="host",

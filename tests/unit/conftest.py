@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting of the developer's own reaches a test, and nothing a test does reaches the developer's files."""
-    for name in ("ROOT", "HOST", "SIMULATE", "LEDGER", "FAULTS"):
+    for name in ("ROOT", "HOST", "SIMULATE", "LEDGER", "FAULTS", "CONNECT"):
         monkeypatch.delenv(f"VFIOCTL_{name}", raising=False)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)

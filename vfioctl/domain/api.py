@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.building import Built
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.domain.provisioning import Provisioning
     from vfioctl.session import Session
 
 
@@ -45,3 +48,16 @@ class DomainApi:
         from vfioctl.domain.checking import judged
 
         return judged(self._session if host else None, text, version)
+
+    # -- libvirt's domains ---------------------------------------------------------------------------
+
+    @cached_property
+    def provisioning(self) -> Provisioning:
+        """List, define and undefine libvirt's domains."""
+        from vfioctl.domain.provisioning import Provisioning
+
+        return Provisioning(self._session)
+
+    def replan(self, intent: Intent) -> Plan:
+        """Plan an intent of this subsystem on the host as it is now."""
+        return self.provisioning.replan(intent)

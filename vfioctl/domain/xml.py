@@ -133,12 +133,12 @@ class _Writer:
         yield from self._element(root, "", frozenset())
 
     def _element(self, element: Element, indent: str, known: frozenset[str]) -> Iterator[str]:
-        if _is_comment(element):
+        if is_comment(element):
             yield f"{indent}<!--{element.text}-->\n"
             return
         names = [name for name in (element.tag, *element.keys()) if name.startswith("{")]
         if self._declares_all(element, known):  # libvirt has a hypervisor's namespace at the root
-            names += [each.tag for each in element if not _is_comment(each) and each.tag.startswith("{")]
+            names += [each.tag for each in element if not is_comment(each) and each.tag.startswith("{")]
         new = {space: self._prefixes[space] for space in map(_namespace, names) if space not in known and space != _XML}
         known = known.union(new)
         declared = "".join(
@@ -165,7 +165,8 @@ class _Writer:
         return _short(name, self._prefixes)
 
 
-def _is_comment(element: Element) -> bool:
+def is_comment(element: Element) -> bool:
+    """Return whether it is a comment, which the tree has among the elements."""
     tag: object = element.tag
     return tag is Comment
 

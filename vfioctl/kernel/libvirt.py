@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import Any, TypeVar
 
 from vfioctl.errors import (
@@ -26,7 +27,9 @@ T = TypeVar("T")
 Answer = tuple[Any, int, str]
 """The value; or None with libvirt's number of the error and its text."""
 SECONDS = 5.0
-"""Timeout for a question."""
+"""Timeout for a listing that asks libvirt beside other things."""
+QUESTION_SECONDS = 30.0
+"""Timeout for any other question: libvirtd may have to start first, and to start QEMU to see what it offers."""
 ORDER_SECONDS = 60.0
 """Timeout for an order: libvirtd may start QEMU once to see what it offers."""
 TEST = "test:"
@@ -44,8 +47,9 @@ _DOING = {
 }
 _MOST_DOMAINS, _LONGEST_NAME, _LONGEST_TEXT = 10_000, 255, 1000
 # virErrorNumber, which is part of libvirt's ABI
+INVALID_BY_SCHEMA = 92
 _UNSUPPORTED, _OPERATION_FAILED, _NO_DOMAIN = 3, 9, 42
-_OF_DOCUMENT = {8, 16, 21, 27, 35, 67, 91, 92}
+_OF_DOCUMENT = {8, 16, 21, 27, 35, 67, 91, INVALID_BY_SCHEMA}
 """INVALID_ARG, OS_TYPE, NO_NAME, XML_ERROR, XML_DETAIL, CONFIG_UNSUPPORTED, CPU_INCOMPATIBLE, XML_INVALID_SCHEMA."""
 _DENIED = {29, 45, 79, 88, 94}
 """OPERATION_DENIED, AUTH_FAILED, AUTH_CANCELLED, ACCESS_DENIED, AUTH_UNAVAILABLE."""
@@ -93,7 +97,8 @@ def _error(code: int, text: str, uri: str, doing: str) -> VfioctlError:
         return MissingLibrary(f"{doing} needs libvirt-python, which is not installed", hint=text.partition(": ")[2])
     error: VfioctlError
     if code == _NO_DOMAIN:
-        error = UnknownDomain(f"{doing}: there is no such domain", next_command="vfioctl domain list")
+        command = f"vfioctl domain list --connect {quote(uri)}"
+        error = UnknownDomain(f"{doing}: there is no such domain", next_command=command)
     elif code in _DENIED or "Permission denied" in text:
         error = NotPermitted(f"{doing}: libvirt at {uri} does not permit it", hint="run it as root")
     elif code in _OF_DOCUMENT:

@@ -16,8 +16,8 @@ import pytest
 from tests.hosts.machines import copy, original, put_process
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.claims.model.difference import Seen, SeenFunction, Use
+from vfioctl.claims.model.handed import devices_in
 from vfioctl.claims.probe.container_states import read_containers
-from vfioctl.claims.probe.domains import devices_in
 from vfioctl.claims.reconcile import compare
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts

@@ -171,7 +171,7 @@ class TestHanging:
             yield f"qemu+unix:///system?socket={tmp_path / 'sock'}"
 
     def test_a_question(self, live: Live, hanging: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(domains, "SECONDS", 0.5)
+        monkeypatch.setattr(domains, "QUESTION_SECONDS", 0.5)
         begun = time.monotonic()
         assert "did not answer within 0.5 s" in read_libvirt(live, hanging).unknown
         assert time.monotonic() - begun < 20

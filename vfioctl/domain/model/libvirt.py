@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from vfioctl.core.plain import plain
+from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"
 """Where domains are, unless the user names another place."""
+_URI = re.compile(r"[a-z][a-z0-9+.-]{0,30}:[!-~]{1,150}", re.ASCII)
+
+
+def checked_uri(text: str) -> str:
+    """Return the URI of a libvirt. Raises BadSpec for what is none."""
+    if _URI.fullmatch(text) is None:
+        raise BadSpec(f"not the URI of a libvirt: {text[:80]!r}", hint="write it as qemu:///system or test:///default")
+    return text
 
 
 @plain
@@ -21,6 +32,11 @@ class DomainXml:
     """The XML as it runs; empty if it does not run."""
     defined: str = ""
     """The XML as it is defined; empty if it is not."""
+
+    @property
+    def state(self) -> str:
+        """`running`; `transient` if it is gone when it stops; `defined` if it does not run."""
+        return "defined" if not self.is_active else "running" if self.is_defined else "transient"
 
     @property
     def xml(self) -> str:

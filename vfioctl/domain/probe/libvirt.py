@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 def read_libvirt(kernel: Reader, uri: str) -> Libvirt:
     """Return libvirt and its domains; `unknown` says why if it cannot be asked."""
     try:
-        version, hypervisor, domains = kernel.ask_libvirt(uri, "facts")
+        return ask_libvirt(kernel, uri)
     except (HostError, RequestError) as error:
         said = error.kernel_said or error.hint
         return Libvirt(uri=uri, unknown=f"{error.message}: {said}" if said else error.message)
+
+
+def ask_libvirt(kernel: Reader, uri: str) -> Libvirt:
+    """Return libvirt and its domains. Raises HostError, MissingLibrary if it cannot be asked."""
+    version, hypervisor, domains = kernel.ask_libvirt(uri, "facts")
     found = (
         DomainXml(name=name, uuid=uuid, is_active=is_active, is_defined=is_defined, live=live, defined=defined)
         for name, uuid, is_active, is_defined, live, defined in domains

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt import ORDER_SECONDS, SECONDS, TEST, asked_here, doing, named, value_of
+from vfioctl.kernel.libvirt import ORDER_SECONDS, QUESTION_SECONDS, TEST, asked_here, doing, named, value_of
 from vfioctl.kernel.live.stuck import call_never_returned
 from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers
@@ -21,7 +21,7 @@ def ask(workers: Workers, uri: str, question: str, words: Sequence[str], *, is_t
         return asked_here(uri, question, *words)
     what = doing(question, words)
     try:
-        answer = workers.begin(named(question), uri, *words, timeout=SECONDS)()
+        answer = workers.begin(named(question), uri, *words, timeout=QUESTION_SECONDS)()
     except Unreturned as late:
         raise HostError(f"{what}: libvirt at {uri} did not answer within {late.seconds:g} s", hint=_HINT) from None
     except ChildProcessError:

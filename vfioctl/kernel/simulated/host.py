@@ -224,7 +224,7 @@ class Simulated(Recorded):
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
         from vfioctl.kernel.simulated.libvirt import tell
 
-        with self._effect(f"libvirt:{order}", words[-1]):
+        with self._effect(f"libvirt:{order}", ""):
             tell(self.tree, uri, order, *words)
 
     def load(self, module: str) -> None:

@@ -1,0 +1,83 @@
+"""`vfioctl domain define` and `undefine`. May not add behaviour to the api."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.console.changes import carry_out
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, DryRun, Yes, completion
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.cli.options import Connect, Name
+from vfioctl.session import Session
+
+_DEFINE = """[bold]Examples[/]
+  vfioctl domain define ml1.xml
+  vfioctl domain build ml1 --gpus 1 --host hgx8 | vfioctl domain define - -c test:///default --host hgx8 --dry-run
+  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain define - -c test:///default --simulate hgx8"""
+_UNDEFINE = """[bold]Examples[/]
+  vfioctl domain undefine ml1
+  vfioctl domain undefine ml1 --dry-run --json"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to `vfioctl domain`."""
+    app.command(cls=Command, epilog=_DEFINE)(define)
+    app.command(cls=Command, epilog=_UNDEFINE)(undefine)
+
+
+def _suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:
+    return [(claim.id, claim.owner) for claim in ClaimsApi(session).claims()]
+
+
+def define(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    file: Annotated[typer.FileBinaryRead, typer.Argument(metavar="FILE", help="The XML; - for standard input.")],
+    *,
+    claim: Annotated[
+        str,
+        typer.Option(
+            metavar="CLAIM",
+            help="Note in the domain's metadata that it has the devices of this claim, which is of vm/NAME.",
+            autocompletion=completion(_suggest_claims),
+            show_default=False,
+        ),
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also change a domain that vfioctl did not define.")
+    ] = False,
+    connect: Connect = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Define a domain in libvirt, or change its definition.
+
+    libvirt compares the document with its schema first. The definition is read again and compared, and put back if it
+    is not as asked for. A domain that is defined so already is left alone. A domain of somebody else is changed only
+    with --replace. Nothing is started, and no device is touched.
+    """
+    session = opened(ctx)
+    plan = DomainApi(session).provisioning.plan_define(file.read(), connect=connect, claim=claim, replace=replace)
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def undefine(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    foreign: Annotated[bool, typer.Option("--foreign", help="Also a domain that vfioctl did not define.")] = False,
+    connect: Connect = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the definition of a domain that does not run.
+
+    Its disks, the variables of its firmware and the state of its TPM stay, and so does its claim.
+    """
+    session = opened(ctx)
+    plan = DomainApi(session).provisioning.plan_undefine(name, connect=connect, foreign=foreign)
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -1,0 +1,107 @@
+"""Renders libvirt's domains: a table, one domain whole, and both as documents. May not read the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.columns import Column, fact_grid, table
+from vfioctl.console.words import plain, size
+from vfioctl.domain.model.listing import DomainListDocument, DomainPin, DomainShowDocument, ListedDomain
+
+if TYPE_CHECKING:
+    from vfioctl.domain.model.libvirt import Libvirt
+    from vfioctl.domain.provisioning import Known
+
+_COLUMNS = (
+    Column("NAME"),
+    Column("STATE"),
+    Column("BY"),
+    Column("CLAIM"),
+    Column("VCPUS", right=True),
+    Column("MEMORY", right=True),
+    Column("NODES", optional=True),
+    Column("DEVICES"),
+)
+_STATES = {
+    "running": "running",
+    "defined": "defined, not running",
+    "transient": "running, and gone when it stops",
+}
+
+
+def domains_table(known: Sequence[Known], *, width: int) -> RenderableType:
+    """Render domains in the order given, for `width` columns."""
+    return Stack(*table(_COLUMNS, [_row(each) for each in known], width))
+
+
+def _row(known: Known) -> tuple[str, ...]:
+    domain = listed(known)
+    unclear = f"its document cannot be read: {plain(domain.unknown)}" if domain.unknown else ""
+    return (
+        plain(domain.name),
+        domain.state,
+        "vfioctl" if domain.ours else "",
+        plain(domain.claim),
+        str(domain.vcpus or ""),
+        size(domain.memory_bytes) if domain.memory_bytes else "",
+        domain.nodes,
+        unclear or " ".join(domain.devices),
+    )
+
+
+def domain_page(known: Known) -> RenderableType:
+    """Render one domain."""
+    domain = listed(known)
+    return Stack(Text(f"Domain {plain(domain.name)}", style="bold"), fact_grid(_facts(domain), style="bold"))
+
+
+def _facts(domain: ListedDomain) -> Iterator[tuple[str, str]]:
+    yield "UUID", domain.uuid
+    yield "state", _STATES[domain.state]
+    yield "defined by", "vfioctl" if domain.ours else "somebody else"
+    yield "claim", plain(domain.claim)
+    yield "template", plain(domain.template)
+    yield "unknown", plain(domain.unknown)
+    for number, device in enumerate(domain.devices):
+        yield "" if number else "devices", device
+    yield "vCPUs", str(domain.vcpus or "")
+    yield "pinned", ", ".join(f"{each.vcpu} to {each.cpus}" for each in domain.pins)
+    yield "memory", size(domain.memory_bytes) if domain.memory_bytes else ""
+    yield "host nodes", domain.nodes
+    yield "guest nodes", str(domain.cells or "")
+
+
+def listed(known: Known) -> ListedDomain:
+    """Return a domain as `list --json` has it."""
+    domain, says, unknown = known
+    return ListedDomain(
+        name=domain.name,
+        uuid=domain.uuid,
+        state=domain.state,
+        ours=bool(says and says.ours),
+        claim=says.claim if says else "",
+        template=says.template if says else "",
+        devices=says.devices if says else (),
+        vcpus=says.vcpus if says else 0,
+        memory_bytes=says.memory if says else 0,
+        cells=says.cells if says else 0,
+        nodes=says.nodes if says else "",
+        pins=tuple(DomainPin(vcpu=vcpu, cpus=cpus) for vcpu, cpus in says.pins) if says else (),
+        unknown=unknown,
+    )
+
+
+def list_document(libvirt: Libvirt, known: Sequence[Known]) -> DomainListDocument:
+    """Return the document of `list --json`."""
+    domains = tuple(map(listed, known))
+    return DomainListDocument(uri=libvirt.uri, libvirt=libvirt.version, hypervisor=libvirt.hypervisor, domains=domains)
+
+
+def show_document(known: Known) -> DomainShowDocument:
+    """Return the document of `show --json`."""
+    return DomainShowDocument(domain=listed(known), live=known.domain.live, defined=known.domain.defined)

@@ -1,0 +1,96 @@
+"""The resource `domain`: a domain's definition in libvirt. The value is its XML; empty if there is no definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from vfioctl.console.words import counted, size
+from vfioctl.core.change import Change, Phase, Step
+from vfioctl.core.resource import Description, FileResource, Found
+from vfioctl.domain.definition import is_definition_of, read_definition
+from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_name, subject_of
+from vfioctl.domain.model.libvirt import checked_uri
+from vfioctl.errors import BadDocument, BadSpec
+from vfioctl.kernel.protocol import Reader
+
+DEFINE, UNDEFINE = "define domain", "undefine domain"
+"""The actions."""
+_DIGITS = 8
+
+
+class DomainDefinition(FileResource):
+    """The name is the URI of the libvirt and the domain's name: `qemu:///system web1`. See `definition`."""
+
+    kind: ClassVar[str] = DEFINITION
+    hint: ClassVar[str] = "somebody else changes the domain: virsh, virt-manager?"
+    fixed_start: ClassVar[bool] = True
+    survives_reboot: ClassVar[bool] = True
+    created: ClassVar[bool] = True
+    shared_place: ClassVar[bool] = True
+    may_block: ClassVar[bool] = False
+
+    def validate(self, change: Change) -> None:
+        uri, name = place_of(change.name)
+        try:
+            checked_uri(uri)
+            checked_name(name)
+            documents = [read_definition(text) for text in (change.before, change.after) if text]
+        except (BadSpec, BadDocument) as error:
+            raise ValueError(error.message) from None
+        if change.subject != subject_of(name) or change.name != resource_name(uri, name) or change.during is not None:
+            raise ValueError(f"not a domain's definition: {change.name[:80]!r}")
+        if any(each.name != name for each in documents):
+            raise ValueError(f"not the document of {name[:60]!r}")
+
+    def read(self, reader: Reader, change: Change) -> str | None:
+        """Raises HostError if libvirt does not answer: what is there now is then unknown."""
+        return str(reader.ask_libvirt(place_of(change.name)[0], "definition", place_of(change.name)[1]))
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        if change.before == change.after:
+            return
+        yield Step(
+            phase=Phase.PERSIST if change.after else Phase.FORGET,
+            action=DEFINE if change.after else UNDEFINE,
+            target=change.name,
+            value=change.after,
+            why="so that libvirt can start it" if change.after else "as asked for",
+        )
+
+    def matches(self, change: Change, found: str | None) -> bool:
+        return found is not None and is_definition_of(found, change.after)
+
+    def restore(self, change: Change, found: Found) -> Change | None:
+        """Leave a definition alone that somebody else has made or removed since."""
+        now = found.of(change)
+        if now is None or now == change.before or not self.matches(change, now):
+            return None
+        return change.to(change.before, found=now)
+
+    def finish(self, change: Change, found: Found) -> Change | None:
+        now = found.of(change)
+        if now is None or now == change.before:
+            return None if now is None else change
+        return change.model_copy(update={"before": now, "after": now}) if self.matches(change, now) else None
+
+    def describe(self, change: Change) -> Description:
+        return Description(f"domain {place_of(change.name)[1]}", _words(change.before), _words(change.after))
+
+
+def place_of(name: str) -> tuple[str, str]:
+    """Return the URI and the domain's name in a resource's name."""
+    uri, _, domain = name.partition(" ")
+    return uri, domain
+
+
+def _words(text: str) -> str:
+    if not text:
+        return "not defined"
+    try:
+        found = read_definition(text)
+    except BadDocument:
+        return "something else"
+    parts = [counted(found.vcpus, "vCPU"), size(found.memory), counted(len(found.devices), "device")]
+    parts.append(f"document {found.digest[:_DIGITS]}" if found.digest else "not of vfioctl")
+    return ", ".join(parts)
