@@ -19,7 +19,7 @@ PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients 
 	pciutils udev kmod driverctl e2fsprogs iproute2 \
 	qemu-system-x86 linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl squashfs-tools busybox-static cpio \
 	podman crun runc containerd
-BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod linux-image-amd64
+BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64
 
 # the direct requirements of each lock file
 define REQUIREMENTS
@@ -97,7 +97,7 @@ lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated mac
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
 
-bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind, fuser and mdevctl
+bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind, fuser, mdevctl and virt-install
 	@$(MAKE) system PACKAGES="$(BENCH_PACKAGES)"
 	@mkdir -p .lab
 	missed=0; $(BIN)/python -m bench.inventory --json .lab/bench.json || missed=$$?; \
@@ -105,6 +105,7 @@ bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-dev
 	$(BIN)/python -m bench.vgpu --json .lab/bench-vgpu.json || missed=$$?; \
 	$(BIN)/python -m bench.claims --json .lab/bench-claims.json || missed=$$?; \
 	$(BIN)/python -m bench.placement --json .lab/bench-placement.json || missed=$$?; \
+	$(BIN)/python -m bench.domain --json .lab/bench-domain.json || missed=$$?; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed
 
 documents: $(VENV)/for-tests ## renews the schemas, and what the examples show

@@ -1,4 +1,4 @@
-"""The check of one domain with two NUMA nodes, eight GPUs and 128 vCPUs: the work in this process.
+"""Building and checking domains: the work in this process, and building as a whole process against virt-install.
 
     python -m bench.domain [--runs N] [--json FILE]
 
@@ -11,48 +11,29 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.figures import Figure, keep, show, status
+from bench.measure import alternating, medians
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.session import Session
 
-LIMIT_MS = 30.0
-GPUS, VCPUS = 8, 128
+TO_VIRT_INSTALL, BUILD_MS, CHECK_MS = 0.8, 50.0, 30.0
 HOST = "hgx8"
-_PORT = """
-    <controller type='pci' index='{index}' model='pcie-root-port'>
-      <address type='pci' bus='{bus:#x}' slot='{slot:#x}'/>
-    </controller>
-    <hostdev mode='subsystem' type='pci' managed='no'>
-      <source><address domain='0x0000' bus='{index:#x}' slot='0x00' function='0x0'/></source>
-      <address type='pci' bus='{index:#x}' slot='0x00'/>
-    </hostdev>"""
-
-
-def document() -> str:
-    """The XML: a vCPU on each CPU, a NUMA cell and an expander bus for each half, hugepages."""
-    half = VCPUS // 2
-    pins = "".join(f"\n    <vcpupin vcpu='{cpu}' cpuset='{cpu}'/>" for cpu in range(VCPUS))
-    cells = "".join(f"<cell id='{n}' cpus='{n * half}-{n * half + half - 1}' memory='64' unit='GiB'/>" for n in (0, 1))
-    buses = "".join(
-        f"<controller type='pci' index='{n + 1}' model='pcie-expander-bus'>"
-        f"<target busNr='{200 + 20 * n}'><node>{n}</node></target></controller>"
-        for n in (0, 1)
-    )
-    ports = "".join(_PORT.format(index=3 + gpu, bus=1 + gpu % 2, slot=gpu // 2) for gpu in range(GPUS))
-    return f"""<domain type='kvm'>
-  <name>bench</name><memory unit='GiB'>128</memory>
-  <memoryBacking><hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages></memoryBacking>
-  <vcpu>{VCPUS}</vcpu>
-  <cputune>{pins}
-  </cputune>
-  <numatune><memnode cellid='0' nodeset='0'/><memnode cellid='1' nodeset='1'/></numatune>
-  <os><type arch='x86_64' machine='q35'>hvm</type></os>
-  <cpu mode='host-passthrough'><numa>{cells}</numa></cpu>
-  <devices>{buses}{ports}</devices>
-</domain>"""
+LARGE = DomainSpec(name="bench", gpus=8, cpus=128, memory=512 << 30)
+"""On both nodes of the host."""
+ONE_GPU = ("domain", "build", "bench", "--gpus", "1", "--cpus", "8", "--memory", "16GiB", "--host", HOST, "--quiet")
+# its best case: it need not look for an operating system, nor ask a daemon
+VIRT_INSTALL = (
+    *("virt-install", "--print-xml", "--name", "bench", "--memory", "16384", "--vcpus", "8", "--import"),
+    *("--disk", "none", "--network", "none", "--osinfo", "detect=off,require=off", "--hostdev", "pci_0000_1b_00_0"),
+)
+NODE = """<node><device><name>pci_0000_1b_00_0</name><capability type='pci'>
+<class>0x030200</class><domain>0</domain><bus>27</bus><slot>0</slot><function>0</function>
+<product id='0x2330'/><vendor id='0x10de'/></capability></device></node>"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,20 +41,39 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    api, text = DomainApi(Session.recorded(HOST)), document()
-    samples, figures = {}, []
-    for name, host in (("check, the document alone", False), (f"check on {HOST}", True)):
-        _milliseconds(api, text, host=host)  # imports
-        samples[name] = [_milliseconds(api, text, host=host) for _ in range(options.runs)]
-        figures.append(Figure(f"{name}: / {LIMIT_MS:g} ms", statistics.median(samples[name]), LIMIT_MS, "ms", 1.0))
+    api = DomainApi(Session.recorded(HOST))
+    text = api.build(LARGE).xml
+    works: dict[str, tuple[Callable[[], object], float]] = {
+        "build, 8 GPUs and 128 vCPUs": (lambda: api.build(LARGE).xml, BUILD_MS),
+        "check of it, the document alone": (lambda: api.check(text, host=False), CHECK_MS),
+        f"check of it on {HOST}": (lambda: api.check(text), CHECK_MS),
+    }
+    whole = processes(options.runs)
+    build, peer = medians(whole).values()
+    samples = dict(whole)
+    figures = [Figure("build, 1 GPU, whole process / virt-install", build, peer, "s", TO_VIRT_INSTALL)]
+    for name, (work, limit) in works.items():
+        work()  # imports
+        samples[name] = [milliseconds(work) for _ in range(options.runs)]
+        figures.append(Figure(f"{name}: / {limit:g} ms", statistics.median(samples[name]), limit, "ms", 1.0))
     show(figures)
     keep(options.json, figures, samples, runs=options.runs)
     return status(figures)
 
 
-def _milliseconds(api: DomainApi, text: str, *, host: bool) -> float:
+def processes(runs: int) -> dict[str, list[float]]:
+    """Seconds of whole processes that print the XML of a domain with one GPU."""
+    with TemporaryDirectory() as folder:
+        node = Path(folder, "node.xml")
+        node.write_text(NODE)
+        ours = (str(Path(sys.executable).with_name("vfioctl")), *ONE_GPU)
+        theirs = (*VIRT_INSTALL, "--connect", f"test://{node}")
+        return alternating({"build": ours, "virt-install": theirs}, runs)
+
+
+def milliseconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
-    api.check(text, host=host)
+    work()
     return (time.perf_counter() - start) * 1000
 
 

@@ -1,0 +1,59 @@
+"""What the other domains of libvirt have: the CPUs to which they are pinned, and their devices. Pure.
+
+One that is defined and does not run counts as well: it may be started at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from vfioctl.domain.definition import Definition, read_definition
+from vfioctl.domain.model.libvirt import Libvirt
+from vfioctl.errors import BadDocument, BadSpec
+from vfioctl.inventory.model.values import parse_cpu_list
+
+
+class Others(NamedTuple):
+    """CPUs and devices, each with the domain that has it: `domain web1`, `running domain web1`."""
+
+    cpus: Mapping[int, str]
+    devices: Mapping[str, str]
+    unknown: str = ""
+    """Why it is not known."""
+
+
+def others_in(libvirt: Libvirt, online: Collection[int], *, but: str) -> Others:
+    """Return what domains have, without the domain `but`. Pins to every online CPU pin nothing.
+
+    A domain whose XML is not understood is left out: one bad domain must not keep others from being built.
+    """
+    cpus: dict[int, str] = {}
+    devices: dict[str, str] = {}
+    for domain in libvirt.domains:
+        if domain.name == but:
+            continue
+        who = f"{'running ' if domain.is_active else ''}domain {domain.name}"
+        for definition in _definitions((domain.live, domain.defined)):
+            for _, text in definition.pins:
+                pinned = _cpus(text)
+                if not pinned.issuperset(online):
+                    cpus.update({cpu: who for cpu in sorted(pinned) if cpu not in cpus})
+            devices.update({device: who for device in definition.devices if device not in devices})
+    return Others(cpus, devices, libvirt.unknown)
+
+
+def _definitions(texts: tuple[str, ...]) -> Iterator[Definition]:
+    for text in texts:
+        if text:
+            try:
+                yield read_definition(text)
+            except (BadDocument, BadSpec):
+                continue
+
+
+def _cpus(text: str) -> set[int]:
+    try:
+        return set(parse_cpu_list(text))
+    except BadSpec:
+        return set()
