@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import copy, original
+from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.core.change import Change
 from vfioctl.domain.api import DomainApi
@@ -96,6 +97,8 @@ class TestDefine:
         )
         assert (domain["nodes"], domain["pins"]) == ("1", [{"vcpu": 0, "cpus": "2"}, {"vcpu": 1, "cpus": "3,5"}])
         shown = machine("show web1").document
+        assert schema_problems(machine("list").document, "domain-list") == []
+        assert schema_problems(shown, "domain-show") == []
         assert shown["domain"] == domain
         assert (shown["live"], "urn:other" in shown["defined"]) == ("", True)
         assert machine(f"show {domain['uuid']} --xml", as_json=False).out.strip() == shown["defined"].strip()
@@ -342,6 +345,19 @@ class TestFailures:
         (outcome,) = machine.session().engine.recover(forward=False)
         assert outcome.result == "put back"
         assert machine("show web1").document["defined"] == defined
+
+    @pytest.mark.parametrize("kind", ["hang", "hang-then-return"])
+    def test_the_order_hangs(self, machine: Machine, defined: str, kind: str) -> None:
+        """What libvirt did of it is unknown until somebody recovers; the journal stays open."""
+        session = machine.session(Fault(1, kind))
+        with pytest.raises(Stuck):
+            session.apply(self.plan(session, "define"))
+        refused = machine.define(XML.replace("<vcpu>2<", "<vcpu>6<"))
+        assert (refused.code, refused.document["error"]["kind"]) == (4, "Unfinished")
+        (outcome,) = machine.session().engine.recover(forward=False)
+        assert outcome.result == "put back"
+        assert machine("show web1").document["defined"] == defined
+        assert machine.define(XML).document["result"] == "nothing to do"
 
     @staticmethod
     def plan(session: Session, command: str) -> Any:
