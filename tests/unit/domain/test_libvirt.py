@@ -136,6 +136,7 @@ class TestTold:
         assert names(again) == ["test", "web1"]
         again.tell_libvirt(TEST, "undefine", "web1")
         assert (names(again), again.ask_libvirt(TEST, "definition", "web1")) == (["test"], "")
+        assert not again.has("/etc/libvirt/qemu/web1.xml")  # its claim is stale, as on a machine
         again.tell_libvirt(TEST, "undefine", "test")
         (running,) = read_libvirt(again, TEST).domains
         assert (running.is_active, running.is_defined) == (True, False)

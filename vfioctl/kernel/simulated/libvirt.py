@@ -2,7 +2,7 @@
 
 The test driver is libvirt itself, with its schema and its parser: what it refuses here it refuses on a machine. But it
 forgets with each connection. So definitions are kept where libvirtd keeps them, in /etc/libvirt/qemu/NAME.xml, over
-those that the test driver's own file has; an empty text stands for one that was removed.
+those that the test driver's own file has; an empty text stands for one of these that was removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def ask(tree: Tree, uri: str, question: str, *words: str) -> Any:
 
 def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
     """See `Kernel.tell_libvirt`."""
-    known = _all(tree, asked_here(uri, "facts")[2])
+    of_driver = asked_here(uri, "facts")[2]
+    known = _all(tree, of_driver)
     if order == "define":
         xml = asked_here(uri, "validated", *words)
         name, uuid = _unescaped(_of(_NAME, xml)), _of(_UUID, xml)
@@ -46,7 +47,7 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
             value_of(
                 (None, _NO_DOMAIN, f"Domain not found: no domain with name '{words[0]}'"), uri, doing(order, words)
             )
-        _keep(tree, words[0], "")
+        _keep(tree, words[0], "" if words[0] in {each[0] for each in of_driver} else None)
 
 
 def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
@@ -64,9 +65,10 @@ def _kept(tree: Tree) -> dict[str, str]:
     return {name: text for name, text in files.items() if text is not None}
 
 
-def _keep(tree: Tree, name: str, xml: str) -> None:
+def _keep(tree: Tree, name: str, xml: str | None) -> None:
     tree.remove(f"{DEFINITIONS}/{name}.xml")
-    tree.put(f"{DEFINITIONS}/{name}.xml", xml.rstrip("\n"))
+    if xml is not None:
+        tree.put(f"{DEFINITIONS}/{name}.xml", xml.rstrip("\n"))
 
 
 def _of(pattern: re.Pattern[str], xml: str) -> str:
