@@ -520,7 +520,8 @@ def test_every_rule_has_a_document_that_it_refuses() -> None:
         ((12, 0), (("<driver name='vfio'/>", "<driver iommufd='yes'/>"),), "drops iommufd"),
         ((12, 1), (("<driver name='vfio'/>", "<driver iommufd='yes'/>"),), ""),
         ((12, 1), (("<devices>", "<iommufd enabled='yes'/><devices>"),), "drops iommufd"),
-        ((10, 4), ((END, SNP + END),), "has no sev-snp"),
+        ((10, 4), ((END, SNP + END),), "does not know type='sev-snp'"),
+        ((11, 4), (("<memballoon", "<iommu model='amd'/><memballoon"),), "does not know model='amd'"),
     ],
 )
 def test_what_an_older_libvirt_drops(version: tuple[int, ...], replaced: Replaced, reason: str) -> None:

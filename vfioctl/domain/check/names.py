@@ -78,7 +78,11 @@ _SINCE: Mapping[tuple[str, str], tuple[int, int]] = {
     (".", "iommufd"): (12, 2),
 }
 """The libvirt that knows a name; older ones drop it. Source: libvirt's NEWS."""
-_KINDS_SINCE = {"sev-snp": (10, 5), "tdx": (11, 6)}
+_VALUES_SINCE: Mapping[tuple[str, str, str], tuple[int, int]] = {
+    ("launchSecurity", "type", "sev-snp"): (10, 5),
+    ("devices/iommu", "model", "amd"): (11, 5),
+}
+"""The libvirt that knows the value of an attribute; older ones refuse it."""
 
 
 def unknown(domain: Domain) -> Iterator[Fault]:
@@ -113,11 +117,11 @@ def too_new(domain: Domain) -> Iterator[Fault]:
             if (name in element.attrib or child is not None) and domain.version < since:
                 reason = f"libvirt {_version(domain.version)} drops {name} without a word"
                 yield Fault(element if child is None else child, reason, f"libvirt {_version(since)}, or remove it")
-    for element in domain.all("launchSecurity"):
-        kind_since = _KINDS_SINCE.get(element.get("type", ""))
-        if kind_since and domain.version < kind_since:
-            reason = f"libvirt {_version(domain.version)} has no {element.get('type')}"
-            yield Fault(element, reason, f"libvirt {_version(kind_since)} or later")
+    for (path, name, value), since in _VALUES_SINCE.items():
+        for element in domain.all(path):
+            if element.get(name) == value and domain.version < since:
+                reason = f"libvirt {_version(domain.version)} does not know {name}='{value}'"
+                yield Fault(element, reason, f"libvirt {_version(since)} or later")
 
 
 def _version(version: tuple[int, ...]) -> str:
