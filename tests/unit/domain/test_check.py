@@ -23,6 +23,7 @@ AUDIO = "<address domain='0x0000' bus='0x1b' slot='0x00' function='0x1'/>"
 GPU_AT = "bus='0x02' slot='0x00' function='0x0' multifunction='on'"
 AUDIO_AT = "bus='0x02' slot='0x00' function='0x1'"
 END, DEVICES_END = "</domain>", "  </devices>"
+QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 DIMM = (
     "<memory model='dimm'><target><size unit='GiB'>1</size><node>{}</node></target><address type='dimm' base='{}'/>"
     "</memory></devices>"
@@ -430,6 +431,12 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("iommu-interrupts", WARNING, "slower", (WITH_IOMMU[1],)),
     ("iommu-caching", ERROR, "caching_mode", (*WITH_IOMMU, (" caching_mode='on'", ""))),
     ("iommu-locked", WARNING, "2 times", WITH_IOMMU),
+    (
+        "iommu-hidden",
+        WARNING,
+        "does not see",
+        ((END, f"<q:commandline xmlns:q='{QEMU}'><q:arg value='intel-iommu'/></q:commandline></domain>"),),
+    ),
     ("ioapic", ERROR, "unknown", (("<acpi/>", "<acpi/><ioapic driver='split'/>"),)),
     ("confidential-type", ERROR, "unknown", ((END, "<launchSecurity type='sgx'/></domain>"),)),
     ("confidential-type", ERROR, "s390 only", ((END, "<launchSecurity type='s390-pv'/></domain>"),)),

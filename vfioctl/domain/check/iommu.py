@@ -9,6 +9,7 @@ from vfioctl.domain.check.fault import Fault, warning
 from vfioctl.domain.check.values import is_on, number
 
 _MODELS = ("intel", "smmuv3", "virtio", "amd")
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _WIDTHS = (39, 48, 57)
 _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
 
@@ -99,3 +100,12 @@ def _has_iommufd(domain: Domain) -> bool:
     if domain.one("iommufd") is not None:
         return True
     return all(is_on(each.get("iommufd")) for each in domain.all("devices/hostdev/driver"))
+
+
+def hidden(domain: Domain) -> Iterator[Fault]:
+    """A vIOMMU that libvirt does not know of: it locks too little memory for the devices behind it."""
+    for element in domain.all(f"{{{_QEMU}}}commandline/{{{_QEMU}}}arg"):
+        value = element.get("value", "")
+        if domain.passed_through and "iommu" in value and "iommufd" not in value:
+            reason = "a vIOMMU that libvirt does not see, so it locks too little memory for the devices"
+            yield warning(element, reason, "<iommu model='intel'/> in <devices>, or a <hard_limit> of its own")

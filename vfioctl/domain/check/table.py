@@ -113,6 +113,7 @@ RULES: Mapping[str, Rule] = {
     "iommu-interrupts": iommu.interrupts,
     "iommu-caching": iommu.caching,
     "iommu-locked": iommu.locked,
+    "iommu-hidden": iommu.hidden,
     "ioapic": security.ioapic,
     "confidential-type": security.kinds,
     "confidential-policy": security.policies,
