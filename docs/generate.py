@@ -19,8 +19,9 @@ from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
-from vfioctl.domain.model import build, finding, listing
+from vfioctl.domain.model import build, comparison, finding, listing
 from vfioctl.domain.model.build import BuildDocument
+from vfioctl.domain.model.comparison import Comparison
 from vfioctl.domain.model.finding import CheckDocument
 from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
 from vfioctl.domain.model.spec import DomainSpec
@@ -50,6 +51,7 @@ def schema_of_dataclass(
     kind: type[
         BuildDocument
         | CheckDocument
+        | Comparison
         | InventoryDocument
         | PlacementDocument
         | Vgpu
@@ -60,7 +62,7 @@ def schema_of_dataclass(
     ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups, placement, finding, build, listing):
+    for module in (marks, functions, groups, placement, finding, build, comparison, listing):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
@@ -113,6 +115,7 @@ def generated() -> dict[Path, str]:
         REFERENCE / "holders.schema.json": schema(Holders),
         REFERENCE / "domain-check.schema.json": schema_of_dataclass(CheckDocument),
         REFERENCE / "domain-build.schema.json": schema_of_dataclass(BuildDocument),
+        REFERENCE / "domain-diff.schema.json": schema_of_dataclass(Comparison),
         REFERENCE / "domain-spec.schema.json": _text(DomainSpec.model_json_schema()),
         REFERENCE / "plan.schema.json": schema(Plan),
         REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _CLAIMS = "claims"
 NOTHING_PINNED: Mapping[int, str] = MappingProxyType({})
+NOTHING_HELD: Mapping[PciAddress, str] = MappingProxyType({})
 AS_TOLD: Mapping[PciAddress, int] = MappingProxyType({})
 _TOO_FEW = "it has room for one, but not for all"
 _FREE = "free, with room for one; cards with less to spare go first"
@@ -62,10 +63,11 @@ class Choosing:
         as_they_are: bool = False,
         pinned: Mapping[int, str] = NOTHING_PINNED,
         nodes: Mapping[PciAddress, int] = AS_TOLD,
+        held: Mapping[PciAddress, str] = NOTHING_HELD,
     ) -> None:
         """`pinned`: more CPUs that others have, each with who; a claim gets none of them.
 
-        `nodes`: the NUMA nodes of functions, where the firmware tells none.
+        `nodes`: the NUMA nodes of functions, where the firmware tells none. `held`: functions not to choose, and why.
         """
         self._session, self._request, self._as_they_are = session, request, as_they_are
         # NVML takes long, and tells no more of the devices than their memory and names
@@ -74,7 +76,7 @@ class Choosing:
         self._refuse_no_node()
         settings, links, cpus = session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         found = read_capacity(session.kernel, self.inventory, taken, settings, links=links, cpus=cpus)
-        self._free = replace(found, parents=self._parents(), pinned={**pinned, **found.pinned})
+        self._free = replace(found, parents=self._parents(), pinned={**pinned, **found.pinned}, held=held)
         self.placement: Placement | None = None
         self.plan = self._creation() if request.vgpu else None
         if request.gpus:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.bringing import plan_needed, plan_undo
-from vfioctl.claims.choosing import AS_TOLD, NOTHING_PINNED, Choosing
+from vfioctl.claims.choosing import AS_TOLD, NOTHING_HELD, NOTHING_PINNED, Choosing
 from vfioctl.claims.model.placement import Placement
 from vfioctl.claims.moments import after, moment_of
 from vfioctl.claims.rows import CLAIM
@@ -52,14 +52,17 @@ class Previewing:
         but: str = "",
         pinned: Mapping[int, str] = NOTHING_PINNED,
         nodes: Mapping[PciAddress, int] = AS_TOLD,
+        held: Mapping[PciAddress, str] = NOTHING_HELD,
     ) -> tuple[Placement, Capacity]:
         """Return what a claim would get now, and the host from which it was chosen.
 
         `but`: the id of a claim that does not count. `pinned`: more CPUs that others have, each with who. `nodes`: the
-        NUMA nodes of functions, where the firmware tells none. Raises ClaimConflict, NoCapacity, UnknownDevice.
+        NUMA nodes of functions, where the firmware tells none. `held`: functions not to choose, and why.
+
+        Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
         taken = self._ledger.taken(but=but)
-        choosing = Choosing(self._session, request, taken, pinned=pinned, nodes=nodes)
+        choosing = Choosing(self._session, request, taken, pinned=pinned, nodes=nodes, held=held)
         choosing.draft(taken, None)
         return choosing.explained(), choosing.capacity
 

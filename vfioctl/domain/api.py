@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.building import Built
+    from vfioctl.domain.model.comparison import Comparison
     from vfioctl.domain.model.finding import CheckDocument
+    from vfioctl.domain.model.others import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.provisioning import Provisioning
     from vfioctl.session import Session
@@ -31,11 +33,49 @@ class DomainApi:
 
         return read_spec(given, file)
 
-    def build(self, spec: DomainSpec) -> Built:
-        """Return the domain of a spec, with the reason for each choice; see `Building.build` for the errors."""
+    def build(self, spec: DomainSpec, *, connect: str = "") -> Built:
+        """Return the domain of a spec, with the reason for each choice; see `Building.build` for the errors.
+
+        What other domains of libvirt have is left out; a host without libvirt has none.
+        """
         from vfioctl.domain.building import Building
 
-        return Building(self._session).build(spec)
+        return Building(self._session).build(spec, self._others(spec.name, connect))
+
+    def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
+        """Return a domain that there is, with the devices, CPUs and memory of a spec; everything else stays.
+
+        Raises UnknownDomain, and what `Building.build` raises.
+        """
+        from vfioctl.domain.building import Building
+        from vfioctl.domain.xml import parse
+
+        found = self.provisioning.find(name, connect).domain
+        asked = self.spec({**spec, "name": found.name}, file)
+        others = self._others(found.name, connect)
+        return Building(self._session).build(asked, others, parse(found.defined or found.live))
+
+    def compared(self, name: str, *, connect: str = "") -> Comparison:
+        """Compare a domain with what would be built for its devices. Raises UnknownDomain, BadSpec."""
+        from vfioctl.domain.comparing import compared
+
+        found = self.provisioning.find(name, connect).domain
+        return compared(self._session, found, self._others(found.name, connect))
+
+    def _others(self, name: str, connect: str) -> Others:
+        from vfioctl.domain.model.libvirt import URI
+        from vfioctl.domain.model.others import NOBODY
+        from vfioctl.kernel.libvirt import SOCKETS
+
+        uri = self.provisioning.uri(connect)
+        if uri == URI and not connect and not any(map(self._session.kernel.has, SOCKETS)):
+            return NOBODY
+        from vfioctl.claims.api import ClaimsApi
+        from vfioctl.domain.others import others_in
+        from vfioctl.domain.probe.libvirt import read_libvirt
+
+        online = ClaimsApi(self._session).capacity().topology.core_of
+        return others_in(read_libvirt(self._session.kernel, uri), online, but=name)
 
     # -- checking ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Reads the host, the ledger and libvirt, and may not write to any of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
@@ -13,6 +13,7 @@ from vfioctl.domain.compose import composed
 from vfioctl.domain.layout.cpus import needed
 from vfioctl.domain.layout.devices import devices_of
 from vfioctl.domain.layout.layout import Host, lay_out
+from vfioctl.domain.model.others import NOBODY, Others
 from vfioctl.domain.model.spec import PageSize, Policy
 from vfioctl.domain.probe.memory import read_free_memory
 from vfioctl.domain.templates import read_template
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.claims.model.placement import Placement
     from vfioctl.domain.model.build import BuildDocument
-    from vfioctl.domain.model.layout import Device, Layout
+    from vfioctl.domain.model.layout import Choice, Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.xml import Document
     from vfioctl.inventory.model.functions import Inventory
@@ -52,6 +53,11 @@ class Built(NamedTuple):
     def xml(self) -> str:
         """The document as text."""
         return text_of(self.document)
+
+    @property
+    def weaker(self) -> tuple[Choice, ...]:
+        """The choices that are weaker than asked for, or than they could be."""
+        return tuple(choice for choice in self.layout.choices if choice.weaker)
 
     @property
     def nccl_topology(self) -> str:
@@ -97,13 +103,13 @@ class Building:
     def __init__(self, session: Session) -> None:
         self._session, self._claims = session, ClaimsApi(session)
 
-    def build(self, spec: DomainSpec, pinned: Mapping[int, str] | None = None) -> Built:
-        """Return the domain. `pinned`: CPUs that other domains pin, each with the domain.
+    def build(self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None) -> Built:
+        """Return the domain. `others`: what other domains have. `template`: in place of the one that the spec names.
 
         Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
         """
         _refuse_unclear(spec)
-        template = read_template(spec.template)
+        template = template or read_template(spec.template)
         claim = self._claims.claim(spec.claim) if spec.claim else None
         if claim and not claim.is_live:
             raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
@@ -111,7 +117,7 @@ class Building:
         is_confidential = template.root.find("launchSecurity") is not None
         if is_confidential:
             spec = _confidential(spec)
-        placement, capacity = self._placed(spec, claim, pinned or {})
+        placement, capacity = self._placed(spec, claim, others)
         cpus = claim.cpus if claim and len(claim.cpus) >= spec.cpus else placement.cpus
         devices = devices_of(
             self._with_companions(placement.devices, capacity),
@@ -126,25 +132,23 @@ class Building:
             capacity,
             InventoryApi(self._session).processor(),
             read_free_memory(self._session.kernel, [node.id for node in capacity.inventory.numa_nodes]),
-            pinned or {},
+            others,
         )
         layout = lay_out(spec, devices, cpus, host, placement.why)
         return Built(spec, layout, composed(template, spec, layout), capacity.inventory, host.processor)
 
-    def _placed(self, spec: DomainSpec, claim: Claim | None, pinned: Mapping[int, str]) -> tuple[Placement, Capacity]:
+    def _placed(self, spec: DomainSpec, claim: Claim | None, others: Others) -> tuple[Placement, Capacity]:
         """Return what a claim for the domain would get; a policy that prefers does without CPUs of its own."""
         try:
-            placement, capacity = self._place(spec, claim, pinned, spec.cpus)
+            placement, capacity = self._place(spec, claim, others, spec.cpus)
             cpus = needed(spec.cpus, spec.smt, capacity.topology)
-            return (placement, capacity) if cpus == spec.cpus else self._place(spec, claim, pinned, cpus)
+            return (placement, capacity) if cpus == spec.cpus else self._place(spec, claim, others, cpus)
         except NoCapacity:
             if spec.policy is Policy.STRICT:
                 raise
-            return self._place(spec, claim, pinned, _NO_CPUS)
+            return self._place(spec, claim, others, _NO_CPUS)
 
-    def _place(
-        self, spec: DomainSpec, claim: Claim | None, pinned: Mapping[int, str], cpus: int
-    ) -> tuple[Placement, Capacity]:
+    def _place(self, spec: DomainSpec, claim: Claim | None, others: Others, cpus: int) -> tuple[Placement, Capacity]:
         from vfioctl.claims.model.owner import Owner
         from vfioctl.claims.model.request import ClaimRequest
 
@@ -162,7 +166,10 @@ class Building:
             cpus=cpus,
         )
         but = claim.id if claim else ""
-        return self._claims.previewing.place(request, but=but, pinned=pinned, nodes=spec.nodes)
+        held = {PciAddress(name): f"{who} has it" for name, who in others.devices.items() if ":" in name}
+        return self._claims.previewing.place(
+            request, but=but, pinned=others.cpus, nodes=spec.nodes, held=held if spec.gpus else {}
+        )
 
     def _with_companions(self, subjects: Sequence[Subject], capacity: Capacity) -> Sequence[Subject]:
         """Return the devices with the functions that must travel with them."""

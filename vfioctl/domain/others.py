@@ -5,22 +5,13 @@ One that is defined and does not run counts as well: it may be started at any ti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
 
 from vfioctl.domain.definition import Definition, read_definition
 from vfioctl.domain.model.libvirt import Libvirt
+from vfioctl.domain.model.others import Others
 from vfioctl.errors import BadDocument, BadSpec
 from vfioctl.inventory.model.values import parse_cpu_list
-
-
-class Others(NamedTuple):
-    """CPUs and devices, each with the domain that has it: `domain web1`, `running domain web1`."""
-
-    cpus: Mapping[int, str]
-    devices: Mapping[str, str]
-    unknown: str = ""
-    """Why it is not known."""
 
 
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: str) -> Others:

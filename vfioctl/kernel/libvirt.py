@@ -26,6 +26,8 @@ from vfioctl.errors import (
 T = TypeVar("T")
 Answer = tuple[Any, int, str]
 """The value; or None with libvirt's number of the error and its text."""
+SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
+"""What libvirt's daemons listen on."""
 SECONDS = 5.0
 """Timeout for a listing that asks libvirt beside other things."""
 QUESTION_SECONDS = 30.0

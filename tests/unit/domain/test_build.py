@@ -17,6 +17,7 @@ from vfioctl.domain.layout.firmware import address_space
 from vfioctl.domain.layout.memory import divide
 from vfioctl.domain.layout.pci import MOST_PORTS, expanders
 from vfioctl.domain.model.layout import Device
+from vfioctl.domain.model.others import Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.domain.templates import read_template, templates
 from vfioctl.domain.tree import remove
@@ -164,7 +165,7 @@ class TestPlacement:
     def test_cpus_that_other_domains_pin_are_left_out(self) -> None:
         building = Building(Host.recorded("hgx8").session)
         pinned = dict.fromkeys(range(1, 20), "domain web1")
-        built = building.build(DomainSpec(name="a", gpus=1, cpus=8), pinned)
+        built = building.build(DomainSpec(name="a", gpus=1, cpus=8), Others(pinned, {}))
         assert set(built.layout.pins.values()).isdisjoint(pinned)
         excluded = [each for choice in built.layout.choices for each in choice.excluded]
         assert "CPUs 1-19: pinned by domain web1" in excluded

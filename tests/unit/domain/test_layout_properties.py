@@ -92,7 +92,7 @@ def builds(draw: st.DrawFn) -> tuple[Capacity, Layout, Document]:
         cpus = needed(spec.cpus, spec.smt, capacity.topology)
         placement = place(asking(gpus=spec.gpus, cpus=cpus), capacity)
         devices = devices_of(placement.devices, capacity.inventory, {}, {})
-        layout = lay_out(spec, devices, placement.cpus, Host(capacity, draw(processors), {}, {}))
+        layout = lay_out(spec, devices, placement.cpus, Host(capacity, draw(processors), {}))
     except (NoCapacity, BadSpec):
         reject()
     return capacity, layout, composed(read_template(spec.template), spec, layout)

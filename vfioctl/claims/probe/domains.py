@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.handed import devices_in
-from vfioctl.kernel.libvirt import SECONDS, running
+from vfioctl.kernel.libvirt import SECONDS, SOCKETS, running
 from vfioctl.kernel.protocol import Unanswered, per_subject
 
 if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Reader
 
 URI = "qemu:///system"
-_SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
 
 
 class Domain(NamedTuple):
@@ -34,7 +33,7 @@ class Domains(NamedTuple):
 
 def read_domains(kernel: Reader) -> Domains:
     """Return the running domains. A host without libvirt's socket has none."""
-    if not any(kernel.has(path) for path in _SOCKETS):
+    if not any(kernel.has(path) for path in SOCKETS):
         return Domains()
     ((_, said),) = kernel.survey(ask, [URI], timeout=SECONDS)
     if isinstance(said, Unanswered):

@@ -8,8 +8,9 @@ import typer
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, completion
-from vfioctl.console.output import draw, emit_document, emit_file, notes_wanted, refuse_to_replace, say, write_whole
+from vfioctl.console.output import draw, emit_document, emit_file, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.cli.options import Connect
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def build(  # noqa: PLR0913 - one parameter for each option
     disk: Disks = None,
     network: Networks = None,
     spec: SpecFile = None,
+    connect: Connect = "",
     nccl_topo: NcclTopology = None,
     force: Force = False,
     explain: Explain = False,
@@ -177,25 +179,25 @@ def build(  # noqa: PLR0913 - one parameter for each option
     that no claim, no other guest and no other domain has, memory of the same NUMA nodes, and PCI buses that show the
     guest where its devices are. Everything else is the template's. Nothing is reserved or changed.
     """
-    given: dict[str, Any] = {
-        "name": name,
-        "template": template,
-        "claim": claim,
-        "gpus": gpus,
-        "devices": device,
-        "cpus": cpus,
-        "memory": memory,
-        "hugepages": hugepages,
-        "policy": policy,
-        "smt": smt,
-        "numa": int(numa) if numa and numa.isdecimal() else numa,
-        "model": model,
-        "nodes": dict(_pair(text) for text in node) if node else None,
-        "disks": disk,
-        "networks": network,
-    }
+    given = asked(
+        name=name,
+        template=template,
+        claim=claim,
+        gpus=gpus,
+        devices=device,
+        cpus=cpus,
+        memory=memory,
+        hugepages=hugepages,
+        policy=policy,
+        smt=smt,
+        numa=numa,
+        model=model,
+        nodes=node,
+        disks=disk,
+        networks=network,
+    )
     api = DomainApi(opened(ctx))
-    built = api.build(api.spec({key: value for key, value in given.items() if value is not None}, spec))
+    built = api.build(api.spec(given, spec), connect=connect)
     if nccl_topo:
         refuse_to_replace(nccl_topo, force=force, otherwise="name a file")
         write_whole(nccl_topo, built.nccl_topology.encode())
@@ -212,12 +214,15 @@ def _show(built: "Built", *, explain: bool, as_json: bool) -> None:
         draw(choices_page(built.layout.choices))
         return
     emit_file(built.xml)
-    if notes_wanted():
-        for choice in built.layout.choices:
-            if choice.weaker:
-                say(f"{choice.what}: {choice.weaker}")
+    for choice in built.weaker:
+        say(f"{choice.what}: {choice.weaker}")
 
 
-def _pair(text: str) -> tuple[str, str]:
-    address, _, number = text.partition("=")
-    return address, number
+def asked(**given: str | list[str] | None) -> dict[str, Any]:
+    """Return what options ask for, under the names of a spec."""
+    said: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "nodes" in said:
+        said["nodes"] = dict(text.partition("=")[::2] for text in said["nodes"])
+    if str(said.get("numa", "")).isdecimal():
+        said["numa"] = int(said["numa"])
+    return said

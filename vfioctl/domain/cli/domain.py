@@ -1,7 +1,7 @@
 """`vfioctl domain`. Its commands are in the other modules. May not add behaviour to the api."""
 
 from vfioctl.console.lazy import group_app
-from vfioctl.domain.cli import build, check, define, listing
+from vfioctl.domain.cli import build, check, compare, define, listing
 
 app = group_app("domain")
 
@@ -18,5 +18,6 @@ def domain() -> None:
 
 build.add_to(app)
 check.add_to(app)
+compare.add_to(app)
 define.add_to(app)
 listing.add_to(app)

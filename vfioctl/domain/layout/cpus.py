@@ -130,12 +130,12 @@ def housekeeping(capacity: Capacity, nodes: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(cpus.intersection(own))) or tuple(sorted(own))
 
 
-def excluded(capacity: Capacity, pinned: Mapping[int, str]) -> tuple[str, ...]:
+def excluded(capacity: Capacity) -> tuple[str, ...]:
     """Return which CPUs could not be chosen, each with the reason."""
     by_reason: dict[str, list[int]] = {}
     for cpu, (claim, owner) in capacity.taken.cpus.items():
         by_reason.setdefault(f"held by {owner} (claim {claim})", []).append(cpu)
-    for cpu, who in {**capacity.pinned, **pinned}.items():
+    for cpu, who in capacity.pinned.items():
         by_reason.setdefault(f"pinned by {who}", []).append(cpu)
     by_reason.setdefault("stay with the host", []).extend(capacity.housekeeping)
     by_reason.setdefault("reserved by the configuration", []).extend(capacity.settings.reserved_cpus)

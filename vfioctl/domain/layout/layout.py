@@ -9,6 +9,7 @@ from vfioctl.claims.model.capacity import Capacity
 from vfioctl.domain.layout import cpus, firmware, memory, pci
 from vfioctl.domain.layout.devices import node_choices
 from vfioctl.domain.model.layout import Cell, Choice, Device, Layout, Shape
+from vfioctl.domain.model.others import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.processor import Processor
@@ -22,8 +23,8 @@ class Host(NamedTuple):
     processor: Processor
     free_memory: Mapping[int, int]
     """Bytes of ordinary memory that are free, by node, where they are known."""
-    pinned: Mapping[int, str]
-    """CPUs that other domains pin, each with the domain."""
+    others: Others = NOBODY
+    """What other domains have."""
 
 
 def lay_out(
@@ -59,7 +60,7 @@ def lay_out(
         choices=(
             *_device_choices(devices, why),
             *on_nodes,
-            *(_pinned(pinning.choices, cpus.excluded(capacity, host.pinned)) if pinning else (_NOT_PINNED,)),
+            *(_pinned(pinning.choices, cpus.excluded(capacity)) if pinning else (_NOT_PINNED,)),
             *([_emulator(emulator)] if pinning else ()),
             *division.choices,
             *_cell_choices(cells),
@@ -67,6 +68,7 @@ def lay_out(
             *space.choices,
             *_rom_choices(devices),
             *_vendor_choices(devices),
+            *_shared_choices(devices, host.others),
         ),
     )
 
@@ -149,6 +151,23 @@ def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
     vendor = [device.label for device in devices if device.vendor_vfio]
     why = "their driver is their VFIO driver; older releases refuse them"
     return [Choice("libvirt", f"9.7 or newer, for {', '.join(vendor)}", why)] if vendor else []
+
+
+def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choice]:
+    found = [
+        Choice(
+            f"other owners of {device.label}",
+            others.devices[device.subject],
+            "its XML names the device too",
+            weaker="only one of the domains can run at a time",
+        )
+        for device in devices
+        if device.subject in others.devices
+    ]
+    if others.unknown:
+        weaker = "CPUs and devices of other domains may have been chosen"
+        found.append(Choice("other domains", "not known", others.unknown, weaker=weaker))
+    return found
 
 
 def hides_rom(device: Device) -> bool:

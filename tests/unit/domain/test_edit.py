@@ -1,0 +1,192 @@
+"""`vfioctl domain edit` and `diff`, and what other domains have: on a simulated server with libvirt's test driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.hosts.machines import HOSTS
+from tests.unit.conftest import Run
+from vfioctl.domain.differences import differences
+from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+from vfioctl.domain.model.others import Others
+from vfioctl.domain.others import others_in
+from vfioctl.domain.xml import parse
+
+pytest.importorskip("libvirt")
+WISH = "--gpus 2 --cpus 16 --memory 64GiB"
+GPU0 = "0000:1b:00.0"
+PIN0, PIN1 = "<vcpupin vcpu='0' cpuset='1'/>", "<vcpupin vcpu='1' cpuset='2'/>"
+
+
+@pytest.fixture(autouse=True)
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "hgx8.host"
+    file.write_text((HOSTS / "hgx8.host").read_text())
+    monkeypatch.setenv("VFIOCTL_SIMULATE", str(file))
+    monkeypatch.setenv("VFIOCTL_CONNECT", "test:///default")
+
+
+def define(run: Run, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "domain.xml"
+    file.write_text(text)
+    done = run(f"domain define {file} --yes")
+    assert done.code == 0, done.err
+
+
+def shown(run: Run, name: str) -> ET.Element:
+    return ET.fromstring(run(f"domain show {name} --json").document["defined"])  # noqa: S314 - libvirt's
+
+
+class TestDiff:
+    def test_what_was_built_does_not_differ(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
+        done = run("domain diff ml1")
+        assert (done.code, done.out) == (
+            0,
+            "Domain ml1, as it is defined, is what would be built for its devices.\n",
+        )
+        assert run("domain diff ml1 --json").document == {"name": "ml1", "running": False, "differences": []}
+
+    @pytest.mark.parametrize(
+        ("was", "is_", "path", "values"),
+        [
+            ("cpuset='97'", "cpuset='60'", "/domain/cputune/vcpupin[vcpu=1]/@cpuset", ("60", "97")),
+            (
+                "mode='strict' nodeset='0'/>\n  </n",
+                "mode='strict' nodeset='1'/>\n  </n",
+                "memnode[cellid=0]",
+                ("1", "0"),
+            ),
+            ("busNr='252'", "busNr='250'", "target/@busNr", ("250", "252")),
+            (
+                ">536870912</pcihole64>",
+                ">1073741824</pcihole64>",
+                "pcihole64",
+                ("1099511627776 bytes", "549755813888 b"),
+            ),
+            ("<rom bar='off'/>", "", "/rom/@bar", (None, "off")),
+        ],
+    )
+    def test_what_was_changed(
+        self, run: Run, tmp_path: Path, was: str, is_: str, path: str, values: tuple[str | None, str]
+    ) -> None:
+        text = run(f"domain build ml1 {WISH}").out
+        assert was in text
+        define(run, tmp_path, text.replace(was, is_))
+        done = run("domain diff ml1 --json")
+        assert done.code == 4
+        found = [each for each in done.document["differences"] if path in each["path"]]
+        assert found, done.out
+        assert found[0]["found"] == values[0]
+        assert found[0]["built"].startswith(values[1])
+        assert "would be" in run("domain diff ml1").out
+
+    def test_a_domain_without_devices_or_of_no_name(self, run: Run) -> None:
+        assert run("domain diff test").code == 2
+        assert run("domain diff nobody").code == 2
+
+
+class TestEdit:
+    def test_a_built_domain_becomes_what_would_be_built(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
+        done = run("domain edit ml1 --device gpu5 --device gpu0 --cpus 8 --memory 16GiB --yes")
+        assert done.code == 0, done.err
+        root = shown(run, "ml1")
+        buses = [each.get("bus") for each in root.iterfind("devices/hostdev/source/address")]
+        assert sorted(map(str, buses)) == ["0x1b", "0x43", "0xc3"], "what it had stays"
+        assert [each.get("id") for each in root.iterfind("cpu/numa/cell")] == ["0", "1"]
+        assert len(root.findall("devices/controller[@model='pcie-expander-bus']")) == 3
+
+    def test_everything_else_stays(self, run: Run, tmp_path: Path) -> None:
+        old = """<domain type='test'><name>old</name><uuid>2f3c1a52-1c1e-4f5e-8f6c-5f0d8c8f1c11</uuid>
+          <title>mine</title><description>of the team</description>
+          <metadata><team:note xmlns:team='urn:team' of='a'>b</team:note></metadata>
+          <memory unit='GiB'>4</memory><vcpu>4</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os>
+          <cpu mode='host-passthrough'/><on_crash>preserve</on_crash>
+          <devices><disk type='file' device='disk'>
+            <source file='/a.img'/><target dev='vda' bus='virtio'/></disk></devices>
+        </domain>"""
+        define(run, tmp_path, old)
+        before = shown(run, "old")
+        done = run("domain edit old --device gpu0 --yes")
+        assert done.code == 0, done.err
+        after = shown(run, "old")
+        assert after.find("devices/hostdev") is not None
+        for path in ("title", "description", "uuid", "on_crash", "os", "vcpu", "memory", "devices/disk"):
+            one, other = before.find(path), after.find(path)
+            assert one is not None
+            assert other is not None
+            assert "".join(one.itertext()).strip() == "".join(other.itertext()).strip(), path
+        assert after.find("metadata/{urn:team}note") is not None
+
+    def test_without_devices(self, run: Run) -> None:
+        assert run("domain edit test --cpus 2").code == 2
+
+    def test_a_domain_of_somebody_else(self, run: Run) -> None:
+        done = run("domain edit test --device gpu0 --cpus 2 --memory 1GiB --yes")
+        assert (done.code, "not by vfioctl" in done.err) == (4, True)
+
+
+class TestOthers:
+    def test_their_cpus_and_gpus_are_not_chosen(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
+        again, other = (run(f"domain build {name} {WISH} --json").document for name in ("ml1", "ml2"))
+        assert set(other["pins"]).isdisjoint(again["pins"])
+        devices = [{each["device"] for each in built["devices"]} for built in (again, other)]
+        assert devices[0].isdisjoint(devices[1])
+
+    def test_a_named_device_of_another_domain_is_told(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
+        done = run(f"domain build ml2 --device {GPU0} --cpus 4 --memory 8GiB")
+        assert done.code == 0
+        assert "only one of the domains can run at a time" in done.err
+
+    def test_all_pins_but_those_to_every_cpu(self) -> None:
+        def domain(name: str, xml: str, *, live: bool = False) -> DomainXml:
+            return DomainXml(
+                name=name, uuid=name, is_active=live, live=xml if live else "", defined="" if live else xml
+            )
+
+        pin = "<domain><name>{}</name><vcpu>1</vcpu><cputune><vcpupin vcpu='0' cpuset='{}'/></cputune></domain>"
+        libvirt = Libvirt(
+            uri="test:///default",
+            domains=(
+                domain("a", pin.format("a", "1-3,^2")),
+                domain("b", pin.format("b", "0-7")),
+                domain("c", pin.format("c", "5"), live=True),
+                domain("d", "<domain><oops>"),
+                domain("e", pin.format("e", "nonsense")),
+                domain("own", pin.format("own", "6")),
+            ),
+        )
+        found = others_in(libvirt, range(8), but="own")
+        assert found == Others({1: "domain a", 3: "domain a", 5: "running domain c"}, {})
+
+
+class TestDifferences:
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("<a><b x='1' y='2'/></a>", "<a><b y='2' x='1'/></a>"),
+            ("<a><!-- c --><b/></a>", "<a><b/></a>"),
+            ("<a><memory unit='GiB'>1</memory></a>", "<a><memory>1048576</memory></a>"),
+            (f"<a>{PIN0}{PIN1}</a>", f"<a>{PIN1}{PIN0}</a>"),
+        ],
+    )
+    def test_what_means_the_same(self, one: str, other: str) -> None:
+        assert differences(parse(one), parse(other)) == ()
+
+    @pytest.mark.parametrize(
+        ("one", "other", "path"),
+        [
+            ("<a><b/></a>", "<a/>", "/a/b"),
+            ("<a><b/></a>", "<a><b/><b/></a>", "/a/b[2]"),
+            ("<a>1</a>", "<a>2</a>", "/a"),
+            ("<a><memory unit='GiB'>1</memory></a>", "<a><memory unit='MiB'>1</memory></a>", "/a/memory"),
+        ],
+    )
+    def test_what_differs(self, one: str, other: str, path: str) -> None:
+        assert differences(parse(one), parse(other))[0].path == path

@@ -1,0 +1,96 @@
+"""`vfioctl domain edit` and `vfioctl domain diff`. May not add behaviour to the api."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.console.changes import carry_out
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.output import draw, emit_document, say
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.cli.build import Claim, Cpus, Devices, Gpus, Hugepages, Memory, Nodes, Policy, Threads, asked
+from vfioctl.domain.cli.options import Connect, Name
+from vfioctl.errors import Drift
+
+_EDIT = """[bold]Examples[/]
+  vfioctl domain edit web1 --device gpu1 --dry-run
+  vfioctl domain edit web1 --gpus 2 --cpus 16 --memory 64GiB --yes"""
+_DIFF = """[bold]Examples[/]
+  vfioctl domain diff web1
+  vfioctl domain diff web1 --json"""
+Replace = Annotated[bool, typer.Option("--replace", help="Also change a domain that vfioctl did not define.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to `vfioctl domain`."""
+    app.command(cls=Command, epilog=_EDIT)(edit)
+    app.command(cls=Command, epilog=_DIFF)(diff)
+
+
+def edit(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    name: Name,
+    *,
+    claim: Claim = None,
+    gpus: Gpus = None,
+    device: Devices = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    hugepages: Hugepages = None,
+    policy: Policy = None,
+    smt: Threads = None,
+    node: Nodes = None,
+    replace: Replace = False,
+    connect: Connect = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a domain devices, and place its CPUs and memory near them; everything else stays as it is.
+
+    The domain gets what domain build would give it: pinned vCPUs, memory of the devices' NUMA nodes, and PCI buses that
+    show the guest where its devices are. Elements that vfioctl does not know stay. The definition changes; a domain
+    that runs has it from its next start.
+    """
+    session = opened(ctx)
+    api = DomainApi(session)
+    given = asked(
+        claim=claim,
+        gpus=gpus,
+        devices=device,
+        cpus=cpus,
+        memory=memory,
+        hugepages=hugepages,
+        policy=policy,
+        smt=smt,
+        nodes=node,
+    )
+    built = api.edited(name, given, connect=connect)
+    plan = api.provisioning.plan_define(built.xml, connect=connect, claim=built.spec.claim, replace=replace)
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
+    for choice in built.weaker:
+        say(f"{choice.what}: {choice.weaker}")
+
+
+def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJson = False) -> None:
+    """Compare a domain with what vfioctl would build for its devices now.
+
+    Shows where its CPUs, memory and PCI buses differ from what domain build would choose for the same devices, vCPUs
+    and memory: pins that are missing or far from a GPU, memory of another node, a device that is not on the bus of its
+    node. A domain that runs is compared as it runs. Exits with 4 if something differs.
+    """
+    found = DomainApi(opened(ctx)).compared(name, connect=connect)
+    if as_json:
+        emit_document(found, indented=True)
+        if found.differences:
+            raise typer.Exit(Drift.exit_code)
+        return
+    from vfioctl.domain.render.compare import comparison_page
+
+    draw(comparison_page(found))
+    if found.differences:
+        number = f"{len(found.differences)} value{'s' if found.differences[1:] else ''}"
+        next_command = f"vfioctl domain edit {found.name} --dry-run"
+        raise Drift(f"{found.name} is not what would be built, in {number}", next_command=next_command)

@@ -1,0 +1,27 @@
+"""The document of `vfioctl domain diff --json`. May not do input or output."""
+
+from __future__ import annotations
+
+from vfioctl.core.plain import plain
+
+
+@plain
+class ComparedValue:
+    """A value that is not what vfioctl would build."""
+
+    path: str
+    """where: `/domain/cputune/vcpupin[vcpu=3]/@cpuset`"""
+    found: str | None
+    """null: it is not there"""
+    built: str | None
+    """null: it would not be there"""
+
+
+@plain
+class Comparison:
+    """A domain, compared with what vfioctl would build for its devices."""
+
+    name: str
+    running: bool
+    """whether it is compared as it runs, or as it is defined"""
+    differences: tuple[ComparedValue, ...]

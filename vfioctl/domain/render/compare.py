@@ -1,0 +1,26 @@
+"""Renders a comparison of a domain with what would be built. May not read the host."""
+
+from __future__ import annotations
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.columns import fact_grid
+from vfioctl.domain.model.comparison import Comparison
+
+
+def comparison_page(found: Comparison) -> RenderableType:
+    """Render the values that differ, by path."""
+    how = "as it runs" if found.running else "as it is defined"
+    if not found.differences:
+        return Text(f"Domain {found.name}, {how}, is what would be built for its devices.")
+    lines: list[RenderableType] = [Text(f"Domain {found.name}, {how}:", style="bold")]
+    for each in found.differences:
+        lines.append(Text(each.path))
+        lines.append(fact_grid([("  is", _told(each.found)), ("  would be", _told(each.built))]))
+    return Stack(*lines)
+
+
+def _told(value: str | None) -> str:
+    return "not there" if value is None else value or "there"
