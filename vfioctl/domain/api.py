@@ -79,15 +79,31 @@ class DomainApi:
 
     # -- checking ----------------------------------------------------------------------------------
 
-    def check(self, text: str | bytes, *, host: bool = True, version: tuple[int, ...] | None = None) -> CheckDocument:
+    def check(
+        self,
+        text: str | bytes,
+        *,
+        host: bool = True,
+        version: tuple[int, ...] | None = None,
+        connect: str = "",
+    ) -> CheckDocument:
         """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML.
 
         `host`: whether it is also judged against this host, without libvirt. `version`: of the libvirt that will get
-        it; nothing is said of names that older ones do not know if it is None.
+        it; nothing is said of names that older ones do not know if it is not known. `connect`: the URI of a libvirt
+        that is asked as well.
         """
+        from vfioctl.domain.asking import NOT_ASKED, ask
         from vfioctl.domain.checking import judged
 
-        return judged(self._session if host else None, text, version)
+        asked = ask(self._session.kernel, connect, text) if connect else NOT_ASKED
+        return judged(self._session if host else None, text, version, asked)
+
+    def xml_of(self, name: str, *, connect: str) -> str:
+        """Return the XML of a domain that the libvirt with this URI has. Raises UnknownDomain, HostError."""
+        from vfioctl.domain.asking import defined
+
+        return defined(self._session.kernel, connect, name)
 
     # -- libvirt's domains ---------------------------------------------------------------------------
 

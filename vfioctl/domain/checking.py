@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.domain.asking import NOT_ASKED, Asked
 from vfioctl.domain.check.check import check
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.host import HostFacts
@@ -21,18 +22,24 @@ if TYPE_CHECKING:
 _MDEVS = "/sys/bus/mdev/devices"
 
 
-def judged(session: Session | None, text: str | bytes, version: tuple[int, ...] | None) -> CheckDocument:
-    """Return what is wrong with a domain's XML, against a session's host if one is given. Raises BadDocument."""
+def judged(
+    session: Session | None, text: str | bytes, version: tuple[int, ...] | None, asked: Asked = NOT_ASKED
+) -> CheckDocument:
+    """Return what is wrong with a domain's XML, against a session's host if one is given. Raises BadDocument.
+
+    `asked`: what libvirt says of it.
+    """
     document = parse(text)
     name = (document.root.findtext("name") or "").strip()
     host = _Look(session, Domain(document), name).facts() if session else None
-    findings = check(document, version=version, host=host.facts if host else None)
+    found = check(document, version=version or asked.version, host=host.facts if host else None)
+    findings = (*found, *asked.findings)
     return CheckDocument(
         ok=not any(each.severity is Severity.ERROR for each in findings),
         domain=name or None,
         host=session is not None,
         findings=findings,
-        unknown=host.unknown if host else (),
+        unknown=(*asked.unknown, *(host.unknown if host else ())),
     )
 
 

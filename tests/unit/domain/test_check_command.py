@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.schema import schema_problems
 from tests.unit.conftest import Run
 from tests.unit.domain.documents import GOOD, changed
+from vfioctl.domain.asking import ask
+from vfioctl.errors import BadDocument, NotPermitted, VfioctlError
 
 TWICE = changed(("vcpu='1'", "vcpu='0'"))
 
@@ -75,3 +78,97 @@ def test_the_version_of_libvirt(run: Run, xml: Path) -> None:
     assert answer.code == 2
     assert "libvirt 9.0 drops limit without a word [name-too-new]" in answer.out
     assert "is no version" in run(f"domain check {xml} --no-host --libvirt nine").err
+
+
+class TestWithLibvirt:
+    """libvirt's test driver, which reads documents as QEMU's driver does."""
+
+    @pytest.fixture(autouse=True)
+    def with_libvirt(self) -> None:
+        pytest.importorskip("libvirt")
+
+    ARGUMENTS = "--no-host --simulate laptop --connect test:///default"
+
+    def test_a_document_that_its_schema_refuses(self, run: Run, xml: Path) -> None:
+        xml.write_text(changed(("<devices>", "<gpus/><devices>")))
+        answer = run(f"domain check {xml} {self.ARGUMENTS} --libvirt 9.3 --json")
+        assert answer.code == 2
+        (found,) = [each for each in answer.document["findings"] if each["rule"] == "libvirt"]
+        assert "failed to validate" in found["reason"]
+        assert found["severity"] == "error"
+        assert schema_problems(answer.document, "domain-check") == []
+
+    def test_its_version_counts(self, run: Run, xml: Path) -> None:
+        import libvirt
+
+        xml.write_text(changed(("<driver name='vfio'/>", "<driver name='vfio' iommufd='yes'/>")))
+        answer = run(f"domain check {xml} {self.ARGUMENTS} --json")
+        rules = {each["rule"] for each in answer.document["findings"]}
+        assert ("name-too-new" in rules) is (libvirt.getVersion() < 12_001_000)
+
+    def test_a_domain_by_its_name(self, run: Run) -> None:
+        answer = run(f"domain check test {self.ARGUMENTS} --json")
+        assert (answer.code, answer.document["domain"]) == (0, "test")
+
+    def test_a_domain_that_it_does_not_have(self, run: Run) -> None:
+        answer = run(f"domain check nope {self.ARGUMENTS}")
+        assert answer.code == 2
+        assert "nope is no file, and no domain of test:///default" in answer.err
+
+    def test_one_that_cannot_be_asked_is_unknown(self, run: Run, xml: Path) -> None:
+        xml.write_text(GOOD)
+        answer = run(f"domain check {xml} --no-host --simulate laptop --connect qemu:///system --json")
+        assert answer.code == 0
+        assert answer.document["unknown"][0].startswith("libvirt: ")
+        assert run("domain check nope --no-host --simulate laptop").code == 3
+
+
+class Answering:
+    """A kernel whose libvirt answers as told."""
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = {"facts": (9_000_000, None, []), "validated": "", "native": ""} | answers
+
+    def ask_libvirt(self, _uri: str, question: str, *_words: str) -> Any:
+        answer = self._answers[question]
+        if isinstance(answer, VfioctlError):
+            raise answer
+        return answer
+
+
+def refused(said: str) -> VfioctlError:
+    error = BadDocument("libvirt refuses the document")
+    error.kernel_said = said
+    return error
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ({}, []),
+        ({"validated": refused("no\nway")}, [("libvirt", "error", "libvirt refuses it: no way")]),
+        ({"native": refused("no way")}, [("libvirt-qemu", "error", "libvirt refuses it: no way")]),
+        (
+            {"native": refused("invalid PCI passthrough type 'default'")},
+            [("libvirt-qemu", "warning", "libvirt refuses it: invalid PCI passthrough type 'default'")],
+        ),
+        ({"validated": refused("a"), "native": refused("b")}, [("libvirt", "error", "libvirt refuses it: a")]),
+    ],
+    ids=["nothing", "parser", "QEMU", "a host without VFIO", "the first"],
+)
+def test_what_libvirt_says(answers: dict[str, Any], told: list[tuple[str, str, str]]) -> None:
+    asked = ask(cast("Any", Answering(**answers)), "qemu:///system", GOOD)
+    assert [(each.rule, each.severity.value, each.reason) for each in asked.findings] == told
+    assert (asked.version, asked.unknown) == ((9, 0), ())
+
+
+def test_what_libvirt_cannot_say_is_unknown() -> None:
+    denied = NotPermitted("translating the document: libvirt does not permit it", hint="run it as root")
+    asked = ask(cast("Any", Answering(native=denied)), "qemu:///system", GOOD.encode("utf-16"))
+    assert asked.unknown == ("translating the document: libvirt does not permit it: run it as root",)
+
+
+def test_a_file_that_is_not_there(run: Run) -> None:
+    answer = run("domain check ./nope.xml --no-host")
+    assert answer.code == 2
+    assert "./nope.xml does not exist" in answer.err

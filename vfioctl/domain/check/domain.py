@@ -62,10 +62,10 @@ class Domain:
 
     @cached_property
     def machine(self) -> str:
-        """Such as pc-q35-8.2; empty if it is not known."""
+        """Such as pc-q35-8.2; empty if it is not known, which it is for QEMU on x86."""
         kind = self.one("os/type")
         given = "" if kind is None else kind.get("machine", "")
-        return given or ("pc" if self.arch in _X86 else "")
+        return given or ("pc" if self.arch in _X86 and self.root.get("type") in ("kvm", "qemu") else "")
 
     @property
     def is_x86(self) -> bool:

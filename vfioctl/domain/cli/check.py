@@ -1,5 +1,6 @@
 """`vfioctl domain check`. May not add behaviour to the api."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.xml import LONGEST
 from vfioctl.errors import BadDocument, BadSpec
 
 _MOST_PARTS, _MOST_DIGITS = 3, 4
@@ -26,11 +28,17 @@ def add_to(app: typer.Typer) -> None:
 
 def check(
     ctx: typer.Context,
-    file: Annotated[typer.FileBinaryRead, typer.Argument(metavar="FILE", help="The XML; - for standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|NAME", help="The XML, - for standard input; or a domain that libvirt has.")
+    ],
     *,
     no_host: Annotated[
         bool, typer.Option("--no-host", help="Judge the document alone: no machine's CPUs, nodes or devices.")
     ] = False,
+    connect: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Also ask this libvirt: its schema, its parser, and QEMU's command line."),
+    ] = None,
     libvirt: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help="Also tell what a libvirt of this version, such as 9.0, drops silently."),
@@ -41,9 +49,15 @@ def check(
 
     Finds what libvirt refuses when the domain is defined or started, and what it accepts although it does not mean what
     it says. An error means that the document must change; a warning, that it works, but slower or not everywhere. Reads
-    the host's CPUs, memory, devices and claims, and needs no libvirt. Exits with 2 if there is an error.
+    the host's CPUs, memory, devices and claims, and asks libvirt only with --connect, or for a NAME: without --connect,
+    that is a domain of qemu:///system or what config.toml says. Exits with 2 if there is an error.
     """
-    found = DomainApi(opened(ctx)).check(file.read(), host=not no_host, version=_version(libvirt))
+    api, version = DomainApi(opened(ctx)), _version(libvirt)
+    text = _read(file)
+    if connect is not None or text is None:
+        connect = api.provisioning.uri(connect or "")
+    text = api.xml_of(file, connect=connect or "") if text is None else text
+    found = api.check(text, host=not no_host, version=version, connect=connect or "")
     if as_json:
         emit_document(found)
         if not found.ok:
@@ -59,6 +73,22 @@ def check(
         raise BadDocument(
             f"the domain would not work: {counted(errors, 'error')}", hint="a line with -> says what to do"
         )
+
+
+def _read(file: str) -> str | bytes | None:
+    """The content of a file, or of standard input; None for what is no file, and can be a domain's name."""
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(LONGEST + 1)
+        with open(file, "rb") as opened_file:
+            return opened_file.read(LONGEST + 1)
+    except FileNotFoundError:
+        if "/" not in file and not file.endswith(".xml"):
+            return None
+        raise BadSpec(f"{file} does not exist", hint="name a file with the domain's XML") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no name of a file"
+        raise BadSpec(f"{file} cannot be read: {why}") from None
 
 
 def _version(text: str | None) -> tuple[int, ...] | None:
