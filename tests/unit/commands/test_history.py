@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.hosts.machines import REGISTRY
 from tests.unit.conftest import Run
 from vfioctl.console.moments import moment
 from vfioctl.core.change import JournalEntry, JournalState
+from vfioctl.core.history import recorded_devices
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 
@@ -39,6 +42,22 @@ def age(days: int, *entries: int) -> None:
     began = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="milliseconds")
     with Host.simulated("laptop").session.store.transaction() as db:
         db.executemany("UPDATE journal SET began = ? WHERE id = ?", [(began, entry) for entry in entries])
+
+
+class TestDevicesThatAreGone:
+    UUID = "6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d"
+
+    @pytest.mark.parametrize(
+        ("name", "found"), [("6d3", False), ("6d3f", True), ("6D3F2C1A", True), ("6d3e", False), ("", False)]
+    )
+    def test_are_known_by_four_digits_of_a_uuid(self, name: str, found: bool) -> None:
+        entry = cast("JournalEntry", SimpleNamespace(devices=frozenset({self.UUID, GPU})))
+        assert recorded_devices([entry], name) == (frozenset({self.UUID}) if found else frozenset())
+
+    @pytest.mark.parametrize("name", [GPU, "01:00.0"])
+    def test_are_known_by_their_addresses(self, name: str) -> None:
+        entry = cast("JournalEntry", SimpleNamespace(devices=frozenset({self.UUID, GPU})))
+        assert recorded_devices([entry], name) == frozenset({GPU})
 
 
 class TestMoments:

@@ -347,6 +347,12 @@ def steps_of(change: Change) -> list[tuple[Phase, str, bool]]:
     return [(step.phase, step.value, step.may_fail) for step in REGISTRY.resource(change).steps(change)]
 
 
+@pytest.mark.parametrize("kind", ["power", "d3cold"])
+def test_files_that_take_the_lock_of_the_device_are_read_by_a_worker(kind: str) -> None:
+    each = setting(kind)
+    assert tuple(REGISTRY.resource(each).blocking(each)) == (each.name,)
+
+
 class TestTheWayBack:
     @unhurried
     @given(st.sampled_from([k for k in KINDS if k not in (*OF_THEIR_OWN, *NOT_TAKEN_BACK)]), VALUES, VALUES, VALUES)

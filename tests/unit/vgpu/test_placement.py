@@ -121,6 +121,13 @@ class TestWhichType:
         with pytest.raises(BadSpec, match=r"0000:0a:00\.0 has no type 'A2-5C'"):
             placed(cards_of(USED, IDLE), "A2-5C", 1, parent=IDLE.id)
 
+    def test_of_many_types_twenty_are_named(self) -> None:
+        kinds = tuple(replace(IDLE.card.types[0], id=f"nvidia-{n}", name=f"T-{n}", profile=f"T-{n}") for n in range(25))
+        with pytest.raises(BadSpec) as error:
+            placed([replace(IDLE.card, types=kinds)], "A2-5C", 1)
+        named = ", ".join(f"T-{n}" for n in range(20))
+        assert error.value.hint == f"there are {named} and 5 more"
+
     def test_vfs_that_are_off_have_no_types(self) -> None:
         off = vfs_of("0000:0c:00.0", driver="nvidia")
         with pytest.raises(BadSpec) as error:

@@ -252,6 +252,28 @@ class TestParameters:
         assert caught.value.hint
         assert len(caught.value.message) < 120
 
+    @pytest.mark.parametrize(("name", "value"), [("a b", "1"), ("frl", "0,x=1"), ("", "1"), ("x" * 65, "1")])
+    def test_that_would_be_several_in_the_list_are_refused(self, name: str, value: str) -> None:
+        with pytest.raises(BadSpec, match=r"^not a parameter: "):
+            create(parameters=((name, value),))
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ("frl", "frl"),
+            ("nvidia/vgpu_params", "frl"),
+            ("nvidia/vgpu_params", "vgpu_params"),
+            ("nvidia/a", "a"),
+        ],
+    )
+    def test_are_given_once(self, names: tuple[str, ...]) -> None:
+        with pytest.raises(BadSpec, match="a parameter is given twice"):
+            create(VENDOR, parameters=tuple((name, "1") for name in names))
+
+    def test_the_whole_list_and_a_placement_go_together(self) -> None:
+        plan = create(VENDOR, parameters=(("nvidia/vgpu_params", "a=1"), ("placement_id", "8")))
+        assert {value for _, value in written(plan)[1:]} == {"a=1", "8"}
+
     def test_of_a_vf_cannot_be_its_type(self) -> None:
         with pytest.raises(BadSpec, match="not a parameter"):
             create(VENDOR, parameters=(("nvidia/current_vgpu_type", "1"),))

@@ -236,6 +236,20 @@ class TestRestore:
         assert back
         assert back.during is None, "VFs only go"
 
+    def test_autoprobe_that_somebody_else_set_is_left_alone(self) -> None:
+        each = change(AUTOPROBE, autoprobe_file(PF), PF, "1", "1")
+        assert self.restored(each, None) is None
+        assert self.restored(each, "7") is None
+
+    def test_a_parameter_comes_back_with_its_vgpu(self) -> None:
+        gone = change(MDEV, ONE, ONE, "0000:08:00.6/nvidia-754", "")
+        removed, created = change(PARAMETER, PARAMS, ONE, "a=1", ""), change(PARAMETER, PARAMS, ONE, "", "a=1")
+        back = self.restored(removed, None, gone)
+        assert back
+        assert (back.before, back.after) == ("", "a=1")
+        assert self.restored(removed, None) is None, "the vGPU stays"
+        assert self.restored(created, "a=1", change(MDEV, ONE, ONE, "", "0000:08:00.6/nvidia-754")) is None
+
     def test_a_parameter_of_a_vgpu_that_is_gone_is_written_only_to_create_it(self) -> None:
         created, removed = change(PARAMETER, PARAMS, ONE, "", "a=1"), change(PARAMETER, PARAMS, ONE, "a=1", "")
         for each, forward in ((created, created), (removed, None)):
@@ -247,6 +261,8 @@ class TestRestore:
         assert self.restored(each, "theirs") is None
         found = Found({each.key: "theirs"}, changes={each.key: each})
         assert REGISTRY.resource(each).finish(each, found) is None
+        unchanged = Found({each.key: each.before}, changes={each.key: each})
+        assert REGISTRY.resource(each).finish(each, unchanged) == each
 
 
 class TestRead:

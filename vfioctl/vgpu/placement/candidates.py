@@ -67,7 +67,8 @@ def candidate(
 
 def _slot(card: VgpuCard, parent: VgpuParent, kind: VgpuType, count: int) -> Slot:
     if card.dialect is Dialect.VENDOR and parent.instances:
-        return Slot(parent.name, 0, is_read=True)  # its list may have types that could replace the current one
+        # its list may have types that could replace the current one
+        return Slot(parent.name, 0, is_read=True)
     if kind.id in parent.unknown and kind.id not in parent.offers:
         return Slot(parent.name, count if parent.name == card.id else 1, is_read=False)
     return Slot(parent.name, parent.offers.get(kind.id, 0), is_read=True)
