@@ -47,6 +47,7 @@ NAMES = {
     "profile": f"{HOME}/sriov_admin/vf1/profile/exec_quantum_ms",
     "definition": f"/etc/vfioctl/vgpu.d/{GPU}.json",
     "CDI file": "/var/run/cdi/vfioctl.json",
+    "domain": "qemu:///system web1",
 }
 OF_AN_MDEV = {
     "mdev": str(MDEV),
@@ -63,6 +64,7 @@ VALUE = {
     "binding": "nvidia",
     "power": "on",
     "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
+    "domain": "<domain><name>web1</name></domain>",
 }
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
@@ -70,15 +72,15 @@ SAID_IN_WORDS = ("binding",)
 FREE_TEXT = ("parameter", "definition")
 OF_THEIR_OWN = (
     *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
-    "CDI file",
+    *("CDI file", "domain"),
 )
-"""Kinds that the tests of the vGPU and claims subsystems take back."""
+"""Kinds that the tests of the vGPU, claims and domain subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
 VALUES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_ -", max_size=64)
 
 
 def subject_of(kind: str) -> str:
-    return {"mdev": MDEV, "CDI file": "vfioctl/vfio"}.get(kind, GPU)
+    return {"mdev": MDEV, "CDI file": "vfioctl/vfio", "domain": "domain/web1"}.get(kind, GPU)
 
 
 def setting(kind: str, name: str | None = None, subject: str | None = None, **parts: str | bool | None) -> Change:

@@ -35,13 +35,19 @@ class DomainDefinition(FileResource):
         try:
             checked_uri(uri)
             checked_name(name)
-            documents = [read_definition(text) for text in (change.before, change.after) if text]
-        except (BadSpec, BadDocument) as error:
+        except BadSpec as error:
             raise ValueError(error.message) from None
-        if change.subject != subject_of(name) or change.name != resource_name(uri, name) or change.during is not None:
+        if change.subject != subject_of(name) or change.name != resource_name(uri, name):
             raise ValueError(f"not a domain's definition: {change.name[:80]!r}")
-        if any(each.name != name for each in documents):
-            raise ValueError(f"not the document of {name[:60]!r}")
+        if change.during is not None:
+            raise ValueError("not the value of a domain: it has none while a change is under way")
+        for text in filter(None, (change.before, change.after)):
+            try:
+                found = read_definition(text).name
+            except BadDocument as error:
+                raise ValueError(f"not the value of a domain: {error.message}") from None
+            if found != name:
+                raise ValueError(f"not the document of {name[:60]!r}")
 
     def read(self, reader: Reader, change: Change) -> str | None:
         """Raises HostError if libvirt does not answer: what is there now is then unknown."""
