@@ -115,7 +115,7 @@ class TestTheFile:
     def test_with_unknown_tables_is_refused_and_they_are_named(self, file: Path) -> None:
         file.write_text("[timeout]\ndefault = 5\n[other]\n")
         assert (
-            "the tables are [timeouts], [holders] and [claims]"
+            "the tables are [timeouts], [holders], [claims] and [domain]"
             in refused(file, "unknown settings: other, timeout").hint
         )
 

@@ -31,6 +31,7 @@ from vfioctl.core.change import (
     Result,
     Step,
 )
+from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
 from vfioctl.errors import BadDocument, StalePlan
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -94,6 +95,16 @@ INTENTS: st.SearchStrategy[Intent] = st.one_of(
     ),
     st.builds(ProfileIntent, devices=ONE, parameters=PAIRS),
     st.builds(CdiIntent, node=st.sampled_from(Node), claim=NAMES, everything=st.booleans()),
+    st.builds(
+        DefineIntent,
+        uri=st.just("qemu:///system"),
+        name=st.just("web1"),
+        uuid=UUIDS,
+        document=TEXT,
+        claim=TEXT,
+        replace=st.booleans(),
+    ),
+    st.builds(UndefineIntent, uri=st.just("test:///default"), name=st.just("db"), foreign=st.booleans()),
 )
 FACTS = st.builds(
     Fact,
@@ -152,7 +163,8 @@ def parts_of(plan: Plan) -> dict[str, Any]:
 
 def test_each_verb_is_drawn() -> None:
     of_vgpus = {"vgpu create", "vgpu remove", "sriov set", "sriov profile"}
-    assert REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus
+    of_domains = {"domain define", "domain undefine"}
+    assert REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus | of_domains
 
 
 @unhurried

@@ -199,11 +199,16 @@ class TestNodes:
             place(asking(devices=[FIRST, THIRD], numa="same"), server(NODES))
 
     def test_a_node_that_is_not_known_is_no_node(self) -> None:
-        capacity = server(NODES, gpu={FIRST: {"numa_node": None}})
+        unknown = {"numa_node": None}
+        capacity = server(NODES, gpu={FIRST: unknown, PciAddress("0000:00:01.0"): unknown})
         assert refused(asking(gpus=1, numa="same"), capacity)[FIRST] == "its NUMA node is not known"
         assert refused(asking(gpus=1, numa=0), capacity)[FIRST] == "its NUMA node is not known"
         found = place(asking(devices=[FIRST], cpus=8), capacity)
         assert (found.nodes, len(found.cpus)) == ((), 8), "CPUs of any node"
+
+    def test_the_bridge_above_a_gpu_tells_its_node(self) -> None:
+        capacity = server(NODES, gpu={FIRST: {"numa_node": None}})
+        assert place(asking(devices=[FIRST], cpus=1), capacity).nodes == (0,)
 
     def test_of_a_host_with_one_node_it_is_known(self) -> None:
         capacity = server(NODES[:1], gpu={FIRST: {"numa_node": None}})

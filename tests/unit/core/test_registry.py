@@ -137,6 +137,8 @@ class TestParts:
             "sriov set",
             "sriov profile",
             "cdi generate",
+            "domain define",
+            "domain undefine",
         ]
         for verb, intent in REGISTRY.intents.items():
             assert intent.model_fields["verb"].default == verb

@@ -61,7 +61,7 @@ def test_a_wrong_keyword_fails(a2: Host) -> None:
         ({"uuids": ("x",)}, "not a UUID"),
         ({"count": 0}, "count must be at "),
         ({"count": 70_000}, "count must be at "),
-        ({"placement": "best"}, "placement has an unexpected value"),
+        ({"placement": "best"}, "placement must be binpack, spread or numa"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_planning(a2: Host, arguments: Any, said: str) -> None:
