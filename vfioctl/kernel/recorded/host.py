@@ -141,7 +141,8 @@ class Recorded:
 
     def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
         del types, links  # what is recorded is at hand
-        known = {s[5:]: facts for s, facts in self.tree.properties.items() if s.startswith("nvml:")}
+        every = [*self.tree.properties.items()]  # in one go: another thread may add some to a simulated host
+        known = {s[5:]: facts for s, facts in every if s.startswith("nvml:")}
         if reason := self.nvml_error or ("" if known else "not recorded"):
             return lambda: Unanswered(reason)
         return lambda: {gpu: known.get(gpu, {"error": NOT_LISTED}) for gpu in gpus}

@@ -20,7 +20,8 @@ _TO_USERS = (errnos.EACCES, errnos.EPERM)
 
 def read_by_root(tree: Tree) -> bool:
     """Whether root recorded the processes: nobody was refused the descriptors of another user's process."""
-    return not any(_REFUSED_TO_USERS.fullmatch(path) for path, errno in tree.refused.items() if errno in _TO_USERS)
+    refused = [*tree.refused.items()]  # in one go: another thread may add some to a simulated host
+    return not any(_REFUSED_TO_USERS.fullmatch(path) for path, errno in refused if errno in _TO_USERS)
 
 
 def open_nodes(tree: Tree, pid: str) -> Opened:
