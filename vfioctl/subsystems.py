@@ -97,7 +97,10 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
     Subsystem(
         name="domain",
         cli="vfioctl.domain.cli",
-        commands={"domain": Command(CHANGE, "Build, check and provision libvirt domains with GPUs.")},
+        commands={
+            "domain": Command(CHANGE, "Build, check and provision libvirt domains with GPUs."),
+            "hook": Command(CHANGE, "Have devices ready when libvirt starts a domain, whoever asks for it."),
+        },
         api="vfioctl.domain.api:DomainApi",
         parts="vfioctl.domain.parts:PARTS",
         settings="vfioctl.domain.model.settings:DomainSettings",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from vfioctl.claims.claimed import Claimed
 from vfioctl.claims.ledger import ClaimLedger
 from vfioctl.claims.makers import Makers
 from vfioctl.claims.model.claim import Claim, ClaimState
@@ -30,24 +31,14 @@ if TYPE_CHECKING:
     from vfioctl.claims.reconciling import Reconciling
     from vfioctl.claims.rows import Event
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import Intent, Outcome, Plan
+    from vfioctl.core.change import Intent, Plan
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
 Confirm = Callable[["Plan"], None]
 """Callback (plan), called before a plan is applied; may raise to cancel."""
+NO_LABELS: Mapping[str, str] = {}
 _PAUSE, _ATTEMPTS = 0.2, 8
-
-
-class Claimed(NamedTuple):
-    """A claim, and the outcome of the change that was made for it; None if nothing had to be changed."""
-
-    claim: Claim
-    outcome: Outcome | None = None
-    choosing: Choosing | None = None
-    """Has why these devices were chosen; None for a claim that was there already."""
-    problem: str = ""
-    """Why the CDI files could not be written again, if the configuration asks for that."""
 
 
 class ClaimsApi:
@@ -205,11 +196,11 @@ class ClaimsApi:
             raise
         return Claimed(self._settle(claim, ClaimState.RESERVED, ClaimState.HELD), outcome)
 
-    def adopt(self, owner: str, devices: Sequence[Subject]) -> Claimed:
+    def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices as they are, in use or not, for an owner who has them already. Raises ClaimConflict."""
         from vfioctl.claims.model.request import ClaimRequest
 
-        request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False)
+        request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
         claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
         held = self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted")
         return self._followed(Claimed(held))
@@ -222,12 +213,14 @@ class ClaimsApi:
         *,
         wait: float = 0.0,
         waiting: Waiting | None = None,
+        unchanged_in_use: bool = False,
         progress: Progress | None = None,
         confirm: Confirm | None = None,
     ) -> Claimed:
         """Make the claim's devices what they were before the claim, and give them back. A second time does nothing.
 
-        `wait`: seconds to wait for holders; `waiting` is called meanwhile.
+        `wait`: seconds to wait for holders; `waiting` is called meanwhile. `unchanged_in_use`: devices that the claim
+        did not change may be in use, as those that are with their drivers again.
 
         Raises DeviceInUse, Unfinished, and what `Session.apply` raises; the claim holds its devices then.
         """
@@ -239,7 +232,9 @@ class ClaimsApi:
         if self._makers.has_died(claim):
             return Claimed(self._makers.end(claim))
         session = self._acting_for(claim)
-        plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
+        plan = until_released(
+            partial(plan_undo, session, claim, unchanged_in_use=unchanged_in_use), wait=wait, waiting=waiting
+        )
         if plan is None or plan.nothing_to_do:
             return self._followed(Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session))))
         if confirm:

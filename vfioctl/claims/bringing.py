@@ -79,10 +79,11 @@ def _cannot_restore(claim: Claim, words: str) -> ClaimConflict:
     return ClaimConflict(words, hint="release the claim", next_command=f"vfioctl claim release {claim.id}")
 
 
-def plan_undo(session: Session, claim: Claim) -> Plan | None:
+def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False) -> Plan | None:
     """Return the plan that makes the claim's devices what they were before; None if that needs no change.
 
-    What was changed before a reboot is undone already. Raises DeviceInUse.
+    What was changed before a reboot is undone already. Raises DeviceInUse; with `unchanged_in_use` not for devices that
+    need no change.
     """
     devices = InventoryApi(session)
     inventory = devices.inventory()
@@ -94,7 +95,8 @@ def plan_undo(session: Session, claim: Claim) -> Plan | None:
             return BindingApi(session).plan_unbind(bound)
         if made := _existing(session, [each.subject for each in claim.devices if each.undo is Undo.REMOVE]):
             return VgpuApi(session).plan_remove(made)
-    refuse_held(session, claim, inventory, drivers=True)
+    if not unchanged_in_use:
+        refuse_held(session, claim, inventory, drivers=True)
     return None
 
 

@@ -21,7 +21,7 @@ from vfioctl.claims.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.claims.placement.failures import no_capacity
 from vfioctl.claims.placement.placement import candidates, place, place_beside, refused
 from vfioctl.claims.probe.capacity import read_capacity
-from vfioctl.claims.rows import reservation
+from vfioctl.claims.rows import CPU, reservation
 from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity, UnknownDevice, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -197,6 +197,7 @@ class Choosing:
         Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
         refuse_taken(self._request.devices, (), taken)
+        _refuse_taken_cpus(self._request.exact_cpus, taken)
         placement = self.placement = self._place(taken)
         devices = _created(self.plan) if self.plan else self._existing(placement)
         claim = self._drafted(devices)._replace(
@@ -243,6 +244,13 @@ def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> N
         if device in taken.shared:
             claim, owner = taken.shared[device][0]
             raise reservation(device, claim, owner, whole=False).conflict({"claim": claim, "owner": owner})
+
+
+def _refuse_taken_cpus(cpus: Iterable[int], taken: Taken) -> None:
+    for cpu in cpus:
+        if cpu in taken.cpus:
+            claim, owner = taken.cpus[cpu]
+            raise reservation(f"{CPU}{cpu}", claim, owner, whole=True).conflict({"claim": claim, "owner": owner})
 
 
 def _new_vgpus(plan: Plan) -> tuple[NewVgpus, ...]:

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.building import Built
+    from vfioctl.domain.hooking import Hook
     from vfioctl.domain.model.comparison import Comparison
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.others import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.provisioning import Provisioning
+    from vfioctl.domain.starting import Starting
     from vfioctl.session import Session
 
 
@@ -114,6 +116,21 @@ class DomainApi:
 
         return Provisioning(self._session)
 
+    @cached_property
+    def starting(self) -> Starting:
+        """Start and stop domains, with claims for the time that they run."""
+        from vfioctl.domain.starting import Starting
+
+        return Starting(self._session)
+
+    @cached_property
+    def hook(self) -> Hook:
+        """Answer libvirt when it starts and ends a domain; and install that."""
+        from vfioctl.domain.hooking import Hook
+
+        return Hook(self._session)
+
     def replan(self, intent: Intent) -> Plan:
         """Plan an intent of this subsystem on the host as it is now."""
-        return self.provisioning.replan(intent)
+        own = self.hook if intent.verb.startswith("hook ") else self.provisioning
+        return own.replan(intent)

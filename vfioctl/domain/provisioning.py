@@ -127,7 +127,7 @@ class Provisioning:
         if there is None:
             raise _missing(intent.name, intent.uri)
         if there.is_active:
-            raise DeviceInUse(f"domain {intent.name} runs", hint=f"stop it first: virsh shutdown {intent.name}")
+            raise DeviceInUse(f"domain {intent.name} runs", next_command=f"vfioctl domain stop {quote(intent.name)}")
         before = self._defined(intent.uri, intent.name)
         if not _is_ours(before) and not intent.foreign:
             raise Foreign(
@@ -173,7 +173,7 @@ class Provisioning:
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""
         from vfioctl.domain.probe.libvirt import validate
-        from vfioctl.kernel.libvirt import INVALID_BY_SCHEMA
+        from vfioctl.kernel.libvirt_answers import INVALID_BY_SCHEMA
 
         try:
             validate(self._kernel, uri, text)

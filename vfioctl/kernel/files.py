@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.environment import OF_COMMANDS
 from vfioctl.kernel.protocol import Directory, Prefixes
-from vfioctl.kernel.trusted import PRIVATE_FILE, PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory
+from vfioctl.kernel.trusted import PRIVATE_FILE, PUBLIC_DIRECTORY, PUBLIC_FILE, PUBLIC_PROGRAM, opened_directory
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -180,7 +180,7 @@ def symbol(errno: int) -> str:
 
 
 def replace_file(path: str, text: str | None) -> None:
-    """Replaces a file atomically, synced to disk, or removes it (None). Raises OSError."""
+    """Replaces a file atomically, synced to disk, or removes it (None). A script can be run. Raises OSError."""
     folder, name = os.path.split(path)
     if text is None:
         if os.path.lexists(path):
@@ -189,7 +189,7 @@ def replace_file(path: str, text: str | None) -> None:
                 _sync(directory)
         return
     with opened_directory(folder, make=PUBLIC_DIRECTORY) as directory:
-        write_into(directory, name, text.encode(), mode=PUBLIC_FILE)
+        write_into(directory, name, text.encode(), mode=PUBLIC_PROGRAM if text.startswith("#!") else PUBLIC_FILE)
         _sync(directory)
 
 

@@ -1,4 +1,4 @@
-"""Asks libvirt about domains, and tells it to define them. The only module that imports libvirt-python, an extra.
+"""Asks libvirt about domains, and tells it to define, start and stop them. Alone imports libvirt-python, an extra.
 
 Its questions and orders are functions of a URI and words that return plain data, so that they can run in a worker: a
 daemon may hang. On hosts without a daemon (recorded, simulated) they may ask libvirt's test driver, which never blocks.
@@ -10,22 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from shlex import quote
 from typing import Any, TypeVar
 
-from vfioctl.errors import (
-    BadDocument,
-    Foreign,
-    HostError,
-    MissingLibrary,
-    NotPermitted,
-    UnknownDomain,
-    VfioctlError,
-)
+from vfioctl.errors import HostError
+from vfioctl.kernel.libvirt_answers import MISSING, NO_DOMAIN, NOT_INSTALLED, UNSUPPORTED, Answer, value_of
 
 T = TypeVar("T")
-Answer = tuple[Any, int, str]
-"""The value; or None with libvirt's number of the error and its text."""
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
 """What libvirt's daemons listen on."""
 SECONDS = 5.0
@@ -34,27 +24,25 @@ QUESTION_SECONDS = 30.0
 """Timeout for any other question: libvirtd may have to start first, and to start QEMU to see what it offers."""
 ORDER_SECONDS = 60.0
 """Timeout for an order: libvirtd may start QEMU once to see what it offers."""
+START_SECONDS = 900.0
+"""Timeout for the start of a domain: QEMU may first take, and clear, a terabyte of memory."""
 TEST = "test:"
 """How the URIs of libvirt's test driver begin."""
-NOT_INSTALLED = "libvirt-python is not installed: pip install 'vfioctl[libvirt]'"
-_MISSING = -1
 _DOING = {
     "facts": "asking for the domains",
     "definition": "reading the definition of",
+    "is_running": "asking for the state of",
     "capabilities": "asking for the capabilities of the host",
     "native": "translating the document",
     "validated": "checking the document",
     "define": "defining the domain",
     "undefine": "removing the definition of",
+    "start": "starting",
+    "shutdown": "asking to shut down",
+    "destroy": "ending",
 }
+_OF_A_DOMAIN = ("definition", "is_running", "undefine", "start", "shutdown", "destroy")
 _MOST_DOMAINS, _LONGEST_NAME, _LONGEST_TEXT = 10_000, 255, 1000
-# virErrorNumber, which is part of libvirt's ABI
-INVALID_BY_SCHEMA = 92
-_UNSUPPORTED, _OPERATION_FAILED, _NO_DOMAIN = 3, 9, 42
-_OF_DOCUMENT = {8, 16, 21, 27, 35, 67, 91, INVALID_BY_SCHEMA}
-"""INVALID_ARG, OS_TYPE, NO_NAME, XML_ERROR, XML_DETAIL, CONFIG_UNSUPPORTED, CPU_INCOMPATIBLE, XML_INVALID_SCHEMA."""
-_DENIED = {29, 45, 79, 88, 94}
-"""OPERATION_DENIED, AUTH_FAILED, AUTH_CANCELLED, ACCESS_DENIED, AUTH_UNAVAILABLE."""
 
 
 # -- for the caller ----------------------------------------------------------------------------------
@@ -67,7 +55,7 @@ def named(what: str) -> Callable[..., Answer]:
 
 def doing(what: str, words: Sequence[str]) -> str:
     """What is asked or told, for messages."""
-    about = f" {words[0]}" if what in ("definition", "undefine") else ""
+    about = f" {words[0]}" if what in _OF_A_DOMAIN else ""
     return f"{_DOING[what]}{about}"
 
 
@@ -79,40 +67,6 @@ def asked_here(uri: str, question: str, *words: str) -> Any:
             hint="--connect test:///default asks libvirt's test driver",
         )
     return value_of(named(question)(uri, *words), uri, doing(question, words))
-
-
-def value_of(answer: Answer, uri: str, doing: str) -> Any:
-    """The value of an answer. `doing`: for the message, as in `defining web1`.
-
-    Raises MissingLibrary, NotPermitted, UnknownDomain, BadDocument, Foreign, HostError, with libvirt's text.
-    """
-    value, code, text = answer
-    if not code:
-        return value
-    error = _error(code, text, uri, doing)
-    error.facts |= {"uri": uri, "libvirt": code, "text": text}
-    raise error
-
-
-def _error(code: int, text: str, uri: str, doing: str) -> VfioctlError:
-    if code == _MISSING:
-        return MissingLibrary(f"{doing} needs libvirt-python, which is not installed", hint=text.partition(": ")[2])
-    error: VfioctlError
-    if code == _NO_DOMAIN:
-        command = f"vfioctl domain list --connect {quote(uri)}"
-        error = UnknownDomain(f"{doing}: there is no such domain", next_command=command)
-    elif code in _DENIED or "Permission denied" in text:
-        error = NotPermitted(f"{doing}: libvirt at {uri} does not permit it", hint="run it as root")
-    elif code in _OF_DOCUMENT:
-        error = BadDocument(f"{doing}: libvirt refuses the document", hint="the document must change")
-    elif code == _OPERATION_FAILED and "already" in text:
-        error = Foreign(f"{doing}: another domain has its name or its UUID", hint="change <name> and <uuid>")
-    elif "Failed to connect" in text or "End of file" in text:
-        error = HostError(f"{doing}: libvirt at {uri} cannot be reached", hint="systemctl status libvirtd virtqemud")
-    else:
-        error = HostError(f"{doing}: libvirt at {uri} failed")
-    error.kernel_said = text
-    return error
 
 
 # -- connections -------------------------------------------------------------------------------------
@@ -134,7 +88,7 @@ def _answered(ask: Callable[[], T]) -> Answer:
     try:
         import libvirt
     except ImportError:
-        return None, _MISSING, NOT_INSTALLED
+        return None, MISSING, NOT_INSTALLED
     try:
         return ask(), 0, ""
     except libvirt.libvirtError as error:
@@ -193,8 +147,23 @@ def definition(uri: str, name: str) -> Answer:
                 secure = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
                 return str(domain.XMLDesc(secure)) if domain.isPersistent() else ""
             except libvirt.libvirtError as error:
-                if _code(error) == _NO_DOMAIN:
+                if _code(error) == NO_DOMAIN:
                     return ""
+                raise
+
+    return _answered(ask)
+
+
+def is_running(uri: str, name: str) -> Answer:
+    """Whether a domain runs. One that is gone does not."""
+
+    def ask() -> bool:
+        with _connection(uri) as (connection, libvirt):
+            try:
+                return bool(connection.lookupByName(name).isActive())
+            except libvirt.libvirtError as error:
+                if _code(error) == NO_DOMAIN:
+                    return False
                 raise
 
     return _answered(ask)
@@ -218,7 +187,7 @@ def native(uri: str, xml: str) -> Answer:
             try:
                 return str(connection.domainXMLToNative("qemu-argv", xml, 0))
             except libvirt.libvirtError as error:
-                if _code(error) == _UNSUPPORTED:
+                if _code(error) == UNSUPPORTED:
                     return ""
                 raise
 
@@ -269,10 +238,38 @@ def undefine(uri: str, name: str) -> Answer:
     return _answered(order)
 
 
+def start(uri: str, name: str) -> Answer:
+    """Starts a domain. Returns when QEMU has begun to run it, which takes minutes if all of its memory is taken first.
+
+    libvirt runs the hooks meanwhile: one that refuses makes this fail.
+    """
+    return _told(uri, name, lambda domain: domain.create())
+
+
+def shutdown(uri: str, name: str) -> Answer:
+    """Asks the guest to shut down, and does not wait."""
+    return _told(uri, name, lambda domain: domain.shutdown())
+
+
+def destroy(uri: str, name: str) -> Answer:
+    """Ends a domain as a power cut does."""
+    return _told(uri, name, lambda domain: domain.destroy())
+
+
+def _told(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
+    def tell() -> None:
+        with _connection(uri, writes=True) as (connection, _):
+            order(connection.lookupByName(name))
+
+    return _answered(tell)
+
+
 QUESTIONS: dict[str, Callable[..., Answer]] = {
-    each.__name__: each for each in (facts, definition, capabilities, native, validated)
+    each.__name__: each for each in (facts, definition, is_running, capabilities, native, validated)
 }
-ORDERS: dict[str, Callable[..., Answer]] = {each.__name__: each for each in (define, undefine)}
+ORDERS: dict[str, Callable[..., Answer]] = {
+    each.__name__: each for each in (define, undefine, start, shutdown, destroy)
+}
 
 
 def _name_and_xml(domain: Any) -> tuple[str, str]:

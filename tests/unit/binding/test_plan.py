@@ -32,6 +32,7 @@ from vfioctl.core.change import (
     Step,
 )
 from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
+from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
 from vfioctl.errors import BadDocument, StalePlan
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -105,6 +106,8 @@ INTENTS: st.SearchStrategy[Intent] = st.one_of(
         replace=st.booleans(),
     ),
     st.builds(UndefineIntent, uri=st.just("test:///default"), name=st.just("db"), foreign=st.booleans()),
+    st.builds(InstallHookIntent, command=TEXT, ledger=TEXT),
+    st.builds(RemoveHookIntent),
 )
 FACTS = st.builds(
     Fact,
@@ -163,7 +166,7 @@ def parts_of(plan: Plan) -> dict[str, Any]:
 
 def test_each_verb_is_drawn() -> None:
     of_vgpus = {"vgpu create", "vgpu remove", "sriov set", "sriov profile"}
-    of_domains = {"domain define", "domain undefine"}
+    of_domains = {"domain define", "domain undefine", "hook install", "hook remove"}
     assert REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus | of_domains
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.unit.conftest import Answer, Run
-from vfioctl.claims.api import Claimed
+from vfioctl.claims.claimed import Claimed
 from vfioctl.claims.makers import Makers
 from vfioctl.claims.model.claim import Claim, ClaimState, Undo
 from vfioctl.claims.model.request import ClaimRequest

@@ -139,6 +139,8 @@ class TestParts:
             "cdi generate",
             "domain define",
             "domain undefine",
+            "hook install",
+            "hook remove",
         ]
         for verb, intent in REGISTRY.intents.items():
             assert intent.model_fields["verb"].default == verb

@@ -16,6 +16,7 @@ from vfioctl.claims.cdi.document import text_of
 from vfioctl.claims.model.cdi import CdiDevice
 from vfioctl.core.change import Change, Draft, Phase
 from vfioctl.core.resource import Found
+from vfioctl.domain.model.hook_script import SCRIPT, script
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.inventory.model.values import PciAddress, Uuid
 from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS
@@ -48,6 +49,7 @@ NAMES = {
     "definition": f"/etc/vfioctl/vgpu.d/{GPU}.json",
     "CDI file": "/var/run/cdi/vfioctl.json",
     "domain": "qemu:///system web1",
+    "hook": SCRIPT,
 }
 OF_AN_MDEV = {
     "mdev": str(MDEV),
@@ -65,6 +67,7 @@ VALUE = {
     "power": "on",
     "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
     "domain": "<domain><name>web1</name></domain>",
+    "hook": script("/usr/bin/vfioctl"),
 }
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
@@ -72,7 +75,7 @@ SAID_IN_WORDS = ("binding",)
 FREE_TEXT = ("parameter", "definition")
 OF_THEIR_OWN = (
     *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
-    *("CDI file", "domain"),
+    *("CDI file", "domain", "hook"),
 )
 """Kinds that the tests of the vGPU, claims and domain subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
@@ -80,7 +83,7 @@ VALUES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_ -", max_size=64)
 
 
 def subject_of(kind: str) -> str:
-    return {"mdev": MDEV, "CDI file": "vfioctl/vfio", "domain": "domain/web1"}.get(kind, GPU)
+    return {"mdev": MDEV, "CDI file": "vfioctl/vfio", "domain": "domain/web1", "hook": "hook"}.get(kind, GPU)
 
 
 def setting(kind: str, name: str | None = None, subject: str | None = None, **parts: str | bool | None) -> Change:

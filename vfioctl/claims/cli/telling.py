@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.claims.api import Claimed, ClaimsApi
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.claimed import Claimed
 from vfioctl.console.options import completion
 from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
 from vfioctl.session import Session

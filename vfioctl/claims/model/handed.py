@@ -31,6 +31,12 @@ def devices_of(root: Element) -> list[str]:
     return list(dict.fromkeys(_named(root)))
 
 
+def managed_devices_of(root: Element) -> list[str]:
+    """Return the PCI addresses that libvirt binds to VFIO itself, and gives back: managed='yes'."""
+    managed = [each for each in root.iterfind("./devices/*[@managed='yes']") if each.tag in ("hostdev", "interface")]
+    return [name for each in managed for source in each.iterfind("./source/address") for name in _pci(source)]
+
+
 def _named(root: Element) -> Iterator[str]:
     for source in root.iterfind("./devices/hostdev[@mode='subsystem']/source/address"):
         if uuid := source.get("uuid"):

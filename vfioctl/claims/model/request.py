@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
+from vfioctl.claims.model.claim import Hugepages
 from vfioctl.claims.model.owner import Owner
 from vfioctl.core.value import Value
 from vfioctl.inventory.model.values import Subject
@@ -16,7 +17,10 @@ _LABEL = Annotated[str, Field(max_length=253)]
 
 
 class ClaimRequest(Value):
-    """The request for a claim. It names devices, a number of GPUs, or a type of vGPU: exactly one of these."""
+    """The request for a claim. It names devices, a number of GPUs, or a type of vGPU: exactly one of these.
+
+    A request for exact CPUs or hugepages may have no devices.
+    """
 
     owner: Annotated[str, PlainValidator(Owner)]
     devices: tuple[Subject, ...] = Field(
@@ -30,6 +34,8 @@ class ClaimRequest(Value):
     memory_min: int = Field(default=0, ge=0, le=MOST_BYTES, description="bytes of memory of each GPU")
     cpus: int = Field(default=0, ge=0, le=MOST_CPUS, description="so many CPUs, whole cores of the devices' nodes")
     hugepages: int = Field(default=0, ge=0, le=MOST_BYTES, description="bytes in hugepages of the devices' nodes")
+    exact_cpus: tuple[int, ...] = Field(default=(), max_length=MOST_CPUS, description="these CPUs, and no others")
+    exact_hugepages: tuple[Hugepages, ...] = Field(default=(), max_length=MOST_GPUS, description="these, and no others")
     ttl: float | None = Field(default=None, gt=0, le=MOST_SECONDS, description="seconds until it may be released")
     labels: Mapping[_LABEL, _LABEL] = Field(default_factory=dict)
     bind: bool = Field(default=True, description="whether the devices are bound to VFIO")

@@ -25,7 +25,7 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
 
     Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec.
     """
-    if request.devices:
+    if request.devices or request.exact_cpus or request.exact_hugepages:
         return _named(request, capacity)
     if not request.gpus:
         raise BadSpec("the request names no device and no number of GPUs")
@@ -131,11 +131,13 @@ def _beside(
         raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
     if missing := rooms.missing(nodes):
         raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {})
+    if missing := rooms.missing_exactly():
+        raise no_capacity(missing, (), {})
     beside = rooms.beside(nodes)
     return Placement(
         devices=tuple(devices),
-        cpus=beside.cpus,
-        hugepages=beside.hugepages,
+        cpus=request.exact_cpus or beside.cpus,
+        hugepages=request.exact_hugepages or beside.hugepages,
         nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
         why=why_beside(request, capacity, beside),
     )

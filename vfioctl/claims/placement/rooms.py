@@ -56,6 +56,14 @@ class Rooms:
             return f"{binary_size(most)} in free hugepages"
         return ""
 
+    def missing_exactly(self) -> str:
+        """Return which of the exact hugepages that are asked for are not free; empty if all are."""
+        for node, size, pages in self._request.exact_hugepages:
+            free = self._pages.get(size, {}).get(node, 0)
+            if free < pages:
+                return f"node {node} has {free} free hugepages of {binary_size(size)}, and {pages} are needed"
+        return ""
+
     def _of(self, homes: Iterable[int], size: int) -> list[int]:
         return [self._pages[size].get(home, 0) for home in homes]
 

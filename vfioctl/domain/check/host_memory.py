@@ -51,7 +51,7 @@ def hugepages(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The pages are there, and free: on the nodes of each cell, or anywhere."""
     needs: dict[tuple[int, frozenset[int]], int] = {}
     where: dict[tuple[int, frozenset[int]], Element] = {}
-    for element, size, named, memory in _backed(domain):
+    for element, size, named, memory in backed(domain):
         key = (size, frozenset(named & host.nodes.keys()) or frozenset(host.nodes))
         needs[key] = needs.get(key, 0) + -(-memory // size)
         where[key] = element
@@ -77,7 +77,7 @@ def _enough(element: Element, host: HostFacts, size: int, named: frozenset[int],
         yield warning(element, reason, "pages that no claim has")
 
 
-def _backed(domain: Domain) -> Iterator[tuple[Element, int, frozenset[int], int]]:
+def backed(domain: Domain) -> Iterator[tuple[Element, int, frozenset[int], int]]:
     """Each part of the memory on hugepages: its element, the size of a page, host nodes if it has any, and bytes."""
     whole = domain.one("numatune/memory")
     default = (cpuset(whole.get("nodeset")) or frozenset()) if whole is not None else frozenset[int]()

@@ -1,7 +1,7 @@
 """`vfioctl domain`. Its commands are in the other modules. May not add behaviour to the api."""
 
 from vfioctl.console.lazy import group_app
-from vfioctl.domain.cli import build, check, compare, define, listing
+from vfioctl.domain.cli import build, check, compare, define, listing, run
 
 app = group_app("domain")
 
@@ -21,3 +21,4 @@ check.add_to(app)
 compare.add_to(app)
 define.add_to(app)
 listing.add_to(app)
+run.add_to(app)

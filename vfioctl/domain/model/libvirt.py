@@ -19,6 +19,11 @@ def checked_uri(text: str) -> str:
     return text
 
 
+def is_elsewhere(uri: str) -> bool:
+    """Return whether the URI names a libvirt on another machine, as in qemu+ssh://host/system."""
+    return not uri.partition("://")[2].startswith("/")
+
+
 @plain
 class DomainXml:
     """One domain of libvirt. Its name and its XML may come from anybody."""

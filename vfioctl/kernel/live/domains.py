@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt import ORDER_SECONDS, QUESTION_SECONDS, TEST, asked_here, doing, named, value_of
+from vfioctl.kernel.libvirt import ORDER_SECONDS, QUESTION_SECONDS, START_SECONDS, TEST, asked_here, doing, named
+from vfioctl.kernel.libvirt_answers import value_of
 from vfioctl.kernel.live.stuck import call_never_returned
 from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
-__all__ = ["ORDER_SECONDS", "ask", "tell"]
 _HINT = "systemctl status libvirtd virtqemud says whether it runs; restarting it leaves guests running"
 
 
@@ -30,10 +30,11 @@ def ask(workers: Workers, uri: str, question: str, words: Sequence[str], *, is_t
 
 
 def tell(
-    workers: Workers, uri: str, order: str, words: Sequence[str], *, timeout: float, fds: Sequence[int] = ()
+    workers: Workers, uri: str, order: str, words: Sequence[str], *, timeout: float | None, fds: Sequence[int] = ()
 ) -> None:
     """See `Kernel.tell_libvirt`. Raises HostError for the test driver, which would forget at once."""
     what = doing(order, words)
+    timeout = timeout or (START_SECONDS if order == "start" else ORDER_SECONDS)
     if uri.startswith(TEST):
         raise HostError(
             f"{what}: libvirt's test driver forgets it when vfioctl ends",

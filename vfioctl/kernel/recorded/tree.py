@@ -18,9 +18,7 @@ SYNTHETIC = f"{HEADER} synthetic"
 """The first line of a host that was not recorded from a machine."""
 END = "#end"
 """The last line of a file: without it, the file is truncated."""
-MOST_BYTES = 64 << 20
-LONGEST_LINE = 65_536
-DEEPEST = 64
+MOST_BYTES, LONGEST_LINE, DEEPEST = 64 << 20, 65_536, 64
 ROOTS = (
     "/sys/",
     "/proc/",
@@ -28,11 +26,12 @@ ROOTS = (
     "/lib/",
     "/etc/mdevctl.d/",
     "/etc/vfioctl/vgpu.d/",
-    "/etc/libvirt/qemu/",
+    "/etc/libvirt/",
+    "/run/libvirt/",
     "/etc/cdi/",
     "/var/run/cdi/",
 )
-_ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl", "/etc/libvirt", "/var", "/var/run")
+_ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl", "/run", "/var", "/var/run")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)

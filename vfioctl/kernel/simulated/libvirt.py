@@ -1,20 +1,26 @@
-"""libvirt of a simulated host: its test driver, and the definitions that it was told, which the host's file keeps.
+"""libvirt of a simulated host: its test driver, and what it was told to define and start, which the host's file keeps.
 
 The test driver is libvirt itself, with its schema and its parser: what it refuses here it refuses on a machine. But it
 forgets with each connection. So definitions are kept where libvirtd keeps them, in /etc/libvirt/qemu/NAME.xml, over
-those that the test driver's own file has; an empty text stands for one of these that was removed.
+those that the test driver's own file has; an empty text stands for one of these that was removed. A domain that runs
+has its document in /run/libvirt/qemu, also as with libvirtd. As QEMU does, one that runs needs its functions on VFIO.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from vfioctl.kernel.libvirt import asked_here, doing, value_of
+from vfioctl.kernel.libvirt import asked_here, doing
+from vfioctl.kernel.libvirt_answers import value_of
+from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
-DEFINITIONS = "/etc/libvirt/qemu"
-_NO_DOMAIN, _OPERATION_FAILED = 42, 9
+DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"
+_INTERNAL, _OPERATION_FAILED, _NO_DOMAIN, _INVALID_NOW = 1, 9, 42, 55
 _UUID = re.compile(r"<uuid>([0-9a-f-]{36})</uuid>", re.ASCII)
 _NAME = re.compile(r"<name>([^<]*)</name>")
 
@@ -24,6 +30,9 @@ def ask(tree: Tree, uri: str, question: str, *words: str) -> Any:
     if question == "facts":
         *versions, there = asked_here(uri, question)
         return (*versions, list(_all(tree, there).values()))
+    if question == "is_running":
+        known = _all(tree, asked_here(uri, "facts")[2])
+        return words[0] in known and known[words[0]][2]
     if question == "definition" and (kept := _kept(tree).get(words[0])) is not None:
         asked_here(uri, "facts")  # a host without libvirt has none of these
         return kept
@@ -34,20 +43,52 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
     """See `Kernel.tell_libvirt`."""
     of_driver = asked_here(uri, "facts")[2]
     known = _all(tree, of_driver)
+    refused = partial(_refused, uri, order, words)
     if order == "define":
         xml = asked_here(uri, "validated", *words)
         name, uuid = _unescaped(_of(_NAME, xml)), _of(_UUID, xml)
         for other, (_, its, *_) in known.items():
             if (other == name) != (its == uuid):
-                text = f"operation failed: domain '{other}' is already defined with uuid {its}"
-                value_of((None, _OPERATION_FAILED, text), uri, doing(order, words))
-        _keep(tree, name, xml)
+                refused(_OPERATION_FAILED, f"operation failed: domain '{other}' is already defined with uuid {its}")
+        _keep(tree, DEFINITIONS, name, xml)
+        return
+    name = words[0]
+    if name not in known:
+        refused(_NO_DOMAIN, f"Domain not found: no domain with name '{name}'")
+    of_itself = "" if name in {each[0] for each in of_driver} else None
+    if order == "undefine":
+        _keep(tree, DEFINITIONS, name, of_itself)
+    elif (order == "start") == known[name][2]:
+        state = "already" if order == "start" else "not"
+        refused(_INVALID_NOW, f"Requested operation is not valid: domain is {state} running")
+    elif order == "start":
+        _start(tree, name, known, refused)
     else:
-        if words[0] not in known:
-            value_of(
-                (None, _NO_DOMAIN, f"Domain not found: no domain with name '{words[0]}'"), uri, doing(order, words)
-            )
-        _keep(tree, words[0], "" if words[0] in {each[0] for each in of_driver} else None)
+        _keep(tree, RUNNING, name, of_itself)
+
+
+def _refused(uri: str, order: str, words: tuple[str, ...], code: int, text: str) -> None:
+    value_of((None, code, text), uri, doing(order, words))
+
+
+def _start(tree: Tree, name: str, known: Mapping[str, tuple[Any, ...]], refused: Callable[[int, str], None]) -> None:
+    xml = known[name][5]
+    others = {device: other for other, each in known.items() if each[2] for device in _functions(each[4])}
+    for device in _functions(xml):
+        if device in others:
+            text = f"PCI device {device} is in use by driver QEMU, domain {others[device]}"
+            refused(_INVALID_NOW, f"Requested operation is not valid: {text}")
+        if not is_vfio(driver_of(tree, tree.resolve(f"{PCI_DEVICES}/{device}")) or ""):
+            refused(_INTERNAL, f"internal error: qemu unexpectedly closed the monitor: vfio {device}: no such device")
+    _keep(tree, RUNNING, name, xml)
+
+
+def _functions(xml: str) -> list[str]:
+    import xml.etree.ElementTree as ET
+
+    addresses = ET.fromstring(xml).iterfind("devices/hostdev[@type='pci']/source/address")  # noqa: S314 - libvirt's own
+    parts = [[int(each.get(name, "0"), 16) for name in ("domain", "bus", "slot", "function")] for each in addresses]
+    return [f"{domain:04x}:{bus:02x}:{slot:02x}.{function}" for domain, bus, slot, function in parts]
 
 
 def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
@@ -56,19 +97,22 @@ def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
     for name, xml in _kept(tree).items():
         _, _, is_active, _, live, _ = known.get(name, ("", "", False, False, "", ""))
         known[name] = (name, _of(_UUID, xml or live), is_active, bool(xml), live, xml)
+    for name, xml in _kept(tree, RUNNING).items():
+        _, uuid, _, is_defined, _, defined = known.get(name, ("", "", False, False, "", ""))
+        known[name] = (name, uuid or _of(_UUID, xml), bool(xml), is_defined, xml, defined)
     return {name: each for name, each in known.items() if each[2] or each[3]}
 
 
-def _kept(tree: Tree) -> dict[str, str]:
-    names = [each for each in tree.directories.get(DEFINITIONS, ()) if each.endswith(".xml")]
-    files = {name.removesuffix(".xml"): tree.files.get(f"{DEFINITIONS}/{name}") for name in sorted(names)}
+def _kept(tree: Tree, place: str = DEFINITIONS) -> dict[str, str]:
+    names = [each for each in tree.directories.get(place, ()) if each.endswith(".xml")]
+    files = {name.removesuffix(".xml"): tree.files.get(f"{place}/{name}") for name in sorted(names)}
     return {name: text for name, text in files.items() if text is not None}
 
 
-def _keep(tree: Tree, name: str, xml: str | None) -> None:
-    tree.remove(f"{DEFINITIONS}/{name}.xml")
+def _keep(tree: Tree, place: str, name: str, xml: str | None) -> None:
+    tree.remove(f"{place}/{name}.xml")
     if xml is not None:
-        tree.put(f"{DEFINITIONS}/{name}.xml", xml.rstrip("\n"))
+        tree.put(f"{place}/{name}.xml", xml.rstrip("\n"))
 
 
 def _of(pattern: re.Pattern[str], xml: str) -> str:

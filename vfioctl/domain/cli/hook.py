@@ -1,0 +1,110 @@
+"""`vfioctl hook`: what libvirt calls, and its installation. May not add behaviour to the api."""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vfioctl.console.changes import carry_out, reporting
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.domain.api import DomainApi
+from vfioctl.errors import BadDocument, BadSpec
+
+app = group_app("hook")
+_LONGEST_XML = 4 << 20
+_SECONDS = 120
+"""libvirt waits for its hooks without a limit; so they have one. A change that is under way then is rolled back."""
+
+
+@app.callback(
+    epilog="""[bold]Examples[/]
+  vfioctl hook install
+  vfioctl hook install --dry-run
+  vfioctl hook remove"""
+)
+def hook() -> None:
+    """Have devices ready when libvirt starts a domain, whoever asks for it.
+
+    With the hook, a domain that vfioctl defined gets its devices claimed, bound and verified also when virsh,
+    virt-manager or libvirt's autostart starts it, and gives them back when it ends. What domains of others have is
+    claimed for them while they run, so that nobody else gets it.
+    """
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  vfioctl hook install
+  vfioctl hook install --command /usr/local/bin/vfioctl --dry-run""",
+)
+def install(
+    ctx: typer.Context,
+    *,
+    command: Annotated[
+        str, typer.Option("--command", metavar="PATH", help="The vfioctl that libvirt calls, instead of this one.")
+    ] = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the script /etc/libvirt/hooks/qemu.d/vfioctl, which libvirt runs for each domain.
+
+    libvirtd learns of it when it starts again; guests go on running meanwhile. The script calls vfioctl only for
+    domains with devices of the host, or of vfioctl, and lets all start if vfioctl is not installed any more.
+    """
+    session = opened(ctx)
+    plan = DomainApi(session).hook.plan_install(command or _this_command())
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl hook remove\n  vfioctl hook remove --dry-run")
+def remove(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove the script. Domains that run keep their claims until vfioctl domain stop."""
+    session = opened(ctx)
+    carry_out(session, DomainApi(session).hook.plan_remove(), dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command(
+    cls=Command,
+    epilog="""[bold]Examples[/]
+  virsh dumpxml web1 | vfioctl hook qemu web1 prepare begin -""",
+)
+def qemu(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The domain's name.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="prepare, release or reconnect.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", help="begin or end.")],
+    extra: Annotated[str, typer.Argument(metavar="EXTRA", help="libvirt's fourth argument, which is not used.")] = "-",
+) -> None:
+    """Answer libvirt, which calls this with the domain's XML on standard input.
+
+    prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows why.
+    release end: give it back. reconnect begin: claim what a domain that runs already has. All else does nothing.
+    """
+    del extra
+    xml = sys.stdin.buffer.read(_LONGEST_XML + 1)
+    if len(xml) > _LONGEST_XML:
+        raise BadDocument(f"the document of {name[:60]!r} is larger than {_LONGEST_XML >> 20} MiB")
+    _end_in_time()
+    with reporting():
+        DomainApi(opened(ctx)).hook.answer(name, (operation, step), xml)
+
+
+def _end_in_time() -> None:
+    """Ask this process to end when the time is up, as SIGTERM does: a change under way is rolled back."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    signal.alarm(_SECONDS)
+
+
+def _this_command() -> str:
+    beside = Path(sys.executable).with_name("vfioctl")
+    found = str(beside) if beside.exists() else shutil.which("vfioctl")
+    if not found:
+        raise BadSpec("where vfioctl is installed is not known", hint="say it with --command PATH")
+    return found

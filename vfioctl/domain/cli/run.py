@@ -1,0 +1,125 @@
+"""`vfioctl domain start` and `stop`. May not add behaviour to the api."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vfioctl.console.changes import agree_on_terminal, confirm, progress_lines, reporting
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.output import draw, emit, emit_document, say
+from vfioctl.console.waiting import seconds_in
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.cli.options import Connect, Name
+
+if TYPE_CHECKING:
+    from vfioctl.domain.starting import Foreseen
+    from vfioctl.session import Session
+
+_START = """[bold]Examples[/]
+  vfioctl domain start ml1
+  vfioctl domain start ml1 --dry-run"""
+_STOP = """[bold]Examples[/]
+  vfioctl domain stop ml1
+  vfioctl domain stop ml1 --timeout 5m
+  vfioctl domain stop ml1 --force --yes"""
+_DRY = "Nothing was recorded or changed: this is a dry run."
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to `vfioctl domain`."""
+    app.command(cls=Command, epilog=_START)(start)
+    app.command(cls=Command, epilog=_STOP)(stop)
+
+
+def start(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    connect: Connect = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Claim, bind and verify what a domain needs, then start it.
+
+    Its devices, the CPUs that a vCPU has for itself, and its hugepages are claimed for vm/NAME until the domain ends;
+    what vm/NAME has claimed before serves it as well, and stays. Devices that somebody else has are refused, by name.
+    If the domain does not start, everything is put back and given back. A domain that runs is left alone.
+    """
+    session = opened(ctx)
+    starting = DomainApi(session).starting
+    if dry_run:
+        _foretell(session, starting.foresee(name, connect=connect), as_json=as_json)
+        return
+    with reporting():
+        done = starting.start(
+            name,
+            connect=connect,
+            progress=progress_lines(session),
+            confirm=None if yes else lambda plan: confirm(session, plan),
+        )
+    if as_json:
+        from vfioctl.domain.render.running import start_document
+
+        emit_document(start_document(done), indented=True)
+        return
+    emit(f"Domain {done.name} {'runs already' if done.ran_already else 'started'}.")
+    for claim in done.made:
+        emit(f"Claim {claim.id} was made for it, and ends with it.")
+    for claim in done.kept:
+        emit(f"Claim {claim.id} of {claim.owner} serves it, and stays.")
+
+
+def _foretell(session: "Session", foreseen: "Foreseen", *, as_json: bool) -> None:
+    from vfioctl.domain.render.running import start_page, start_preview
+
+    if as_json:
+        emit_document(start_preview(foreseen), indented=True)
+        return
+    draw(start_page(foreseen, session.registry))
+    say(_DRY)
+
+
+def stop(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    name: Name,
+    *,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="How long the guest may take, such as 5m.")
+    ] = "60s",
+    force: Annotated[bool, typer.Option("--force", help="End the domain at once, as a power cut does.")] = False,
+    connect: Connect = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Shut a domain down, and give back what was claimed for it.
+
+    The guest is asked to shut down. When it has, its devices go back to the drivers that they had, and its CPUs and
+    hugepages are free. Claims that vm/NAME had before the domain started stay. If the domain has ended by itself, only
+    what was claimed for it is given back.
+    """
+    from vfioctl.domain.render.running import stop_document, stop_lines
+
+    session, seconds = opened(ctx), seconds_in(timeout)
+    starting = DomainApi(session).starting
+    foreseen = starting.foresee_stop(name, connect=connect)
+    if dry_run:
+        if as_json:
+            emit_document(stop_document(foreseen, dry_run=True), indented=True)
+        else:
+            for line in stop_lines(foreseen, dry_run=True):
+                emit(line)
+            say(_DRY)
+        return
+    if not yes and (foreseen.ran or foreseen.claims):
+        agree_on_terminal(lambda: stop_lines(foreseen, dry_run=True))
+    with reporting():
+        done = starting.stop(name, connect=connect, timeout=seconds, force=force, progress=progress_lines(session))
+    if as_json:
+        emit_document(stop_document(done), indented=True)
+        return
+    for line in stop_lines(done):
+        emit(line)

@@ -1,0 +1,168 @@
+"""The claims that a domain holds while it runs: made before it starts, given back when it has ended.
+
+A claim that its owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain as well, and stays.
+Changes nothing by itself: each change is a claim's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.claims.model.claim import Claim, ClaimState, Hugepages
+from vfioctl.domain.needs import is_owner
+from vfioctl.errors import ClaimConflict, VerifyError, VfioctlError
+from vfioctl.inventory.model.values import PciAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfioctl.claims.api import ClaimsApi, Confirm
+    from vfioctl.claims.model.request import ClaimRequest
+    from vfioctl.core.action import Progress
+    from vfioctl.domain.needs import Needs
+    from vfioctl.session import Session
+
+LABEL = "libvirt"
+"""The label of a claim that lasts as long as its domain runs. Its value is the URI of the domain's libvirt."""
+_MDEVS = "/sys/bus/mdev/devices"
+_CLOSING_SECONDS = 10.0
+"""How long QEMU's descriptors may take to be closed after it has ended."""
+
+
+class Held(NamedTuple):
+    """The claims that a domain holds: those that were there before, and those that were made for it."""
+
+    kept: tuple[Claim, ...] = ()
+    made: tuple[Claim, ...] = ()
+
+
+class Holding:
+    """The claims of the domains of one libvirt."""
+
+    def __init__(self, session: Session, uri: str) -> None:
+        self._session, self._uri = session, uri
+
+    @property
+    def _claims(self) -> ClaimsApi:
+        from vfioctl.claims.api import ClaimsApi
+
+        return ClaimsApi(self._session)
+
+    def of(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return the live claims of a domain. Raises BadSpec if it needs some, and its name is none of an owner."""
+        if not needs.is_anything and not is_owner(needs.name):
+            return ()
+        owner = needs.owner
+        return tuple(each for each in self._claims.claims() if each.owner == owner)
+
+    def made_for(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return those of them that were made for the time that the domain runs."""
+        return tuple(each for each in self.of(needs) if each.labels.get(LABEL) == self._uri)
+
+    # -- before a domain starts ----------------------------------------------------------------------
+
+    def missing(self, needs: Needs) -> ClaimRequest | None:
+        """Return the request for what the domain needs and no claim of its owner has; None if they have it all."""
+        from vfioctl.claims.model.request import ClaimRequest
+
+        if not needs.is_anything:
+            return None
+        kept = self.of(needs)
+        devices = {each.subject for claim in kept for each in claim.devices}
+        cpus = {cpu for claim in kept for cpu in claim.cpus}
+        request = ClaimRequest(
+            owner=needs.owner,
+            devices=tuple(each for each in needs.bound if each not in devices),
+            exact_cpus=tuple(cpu for cpu in needs.cpus if cpu not in cpus),
+            exact_hugepages=_without(needs.hugepages, [each for claim in kept for each in claim.hugepages]),
+            labels={LABEL: self._uri},
+        )
+        return request if request.devices or request.exact_cpus or request.exact_hugepages else None
+
+    def take(self, needs: Needs, *, progress: Progress | None = None, confirm: Confirm | None = None) -> Held:
+        """Claim what a domain needs, bind it, and verify that; or take nothing.
+
+        Raises ClaimConflict with the owner, DeviceInUse with the holders, NoCapacity, VerifyError, and what
+        `ClaimsApi.create` raises.
+        """
+        kept = self.of(needs)
+        self._prepare(kept, needs, progress)
+        made: list[Claim] = []
+        try:
+            if request := self.missing(needs):
+                made.append(self._claims.create(request, progress=progress, confirm=confirm).claim)
+            made += self.adopt(needs, needs.managed)
+            self._verify(needs)
+        except (VfioctlError, KeyboardInterrupt):
+            self._give_back(made)
+            raise
+        return Held(kept, tuple(made))
+
+    def adopt(self, needs: Needs, devices: Sequence[str]) -> list[Claim]:
+        """Claim devices as they are, which the domain has or libvirt binds; not those that its owner has already."""
+        known = {each.subject for claim in self.of(needs) for each in claim.devices}
+        wanted = [each for each in needs.devices if each in devices and each not in known]
+        return [self._claims.adopt(needs.owner, wanted, {LABEL: self._uri}).claim] if wanted else []
+
+    def _prepare(self, kept: Sequence[Claim], needs: Needs, progress: Progress | None) -> None:
+        """Bind again what claims of the owner had bound, as after a reboot. Raises ClaimConflict."""
+        for claim in kept:
+            if claim.state is not ClaimState.HELD:
+                raise ClaimConflict(
+                    f"claim {claim.id} of {claim.owner} is {claim.state}",
+                    hint="another vfioctl changes it, or was cut short",
+                    next_command="vfioctl reconcile",
+                )
+            if any(each.subject in needs.devices for each in claim.devices):
+                self._claims.reconciling.restore(claim.id, progress=progress)
+
+    def _verify(self, needs: Needs) -> None:
+        from vfioctl.inventory.api import InventoryApi
+
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        for device in needs.bound:
+            if isinstance(device, PciAddress):
+                function = inventory.by_address.get(device)
+                is_ready = function is not None and inventory.is_ready(function)
+            else:
+                is_ready = self._session.kernel.has(f"{_MDEVS}/{device}")
+            if not is_ready:
+                raise VerifyError(f"{device} is not ready for a guest", next_command=f"vfioctl show {device}")
+
+    # -- when it has ended -----------------------------------------------------------------------------
+
+    def give_back(self, needs: Needs, *, progress: Progress | None = None) -> tuple[Claim, ...]:
+        """Release the claims that were made for the time that the domain runs.
+
+        Raises the first error after trying all of them.
+        """
+        return self._release(self.made_for(needs), progress)
+
+    def _give_back(self, made: Sequence[Claim]) -> None:
+        """Release the claims of a start that failed, whose error is raised."""
+        with suppress(VfioctlError):  # the claim says what is left of it
+            self._release(made, None)
+
+    def _release(self, claims: Sequence[Claim], progress: Progress | None) -> tuple[Claim, ...]:
+        released, failed = [], None
+        for claim in claims:
+            try:
+                made = self._claims.release(claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress)
+            except VfioctlError as error:
+                failed = failed or error
+            else:
+                released.append(made.claim)
+        if failed:
+            raise failed
+        return tuple(released)
+
+
+def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hugepages, ...]:
+    """Return the hugepages that are still missing."""
+    have: Counter[tuple[int, int]] = Counter()
+    for node, size, pages in held:
+        have[node, size] += pages
+    missing = (Hugepages(node, size, pages - have[node, size]) for node, size, pages in wanted)
+    return tuple(each for each in missing if each.pages > 0)

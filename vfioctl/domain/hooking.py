@@ -1,0 +1,127 @@
+"""What vfioctl does when libvirt calls it: before a domain starts, when it has ended, when libvirtd is started again.
+
+May not ask libvirt: it waits for the hook, and would never answer. The domain's document comes from libvirt.
+Source: https://libvirt.org/hooks.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfioctl.domain.holding import Holding
+from vfioctl.domain.model.libvirt import URI
+from vfioctl.domain.needs import Needs, is_owner, needs_of
+from vfioctl.errors import BadDocument, BadSpec, ClaimConflict
+
+if TYPE_CHECKING:
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Intent, Plan
+    from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
+    from vfioctl.inventory.model.values import Subject
+    from vfioctl.session import Session
+
+PREPARE, RELEASE, RECONNECT = ("prepare", "begin"), ("release", "end"), ("reconnect", "begin")
+"""The operations that concern vfioctl: before libvirt touches a device, after it has given all back, and libvirtd's
+own start, while the domain runs."""
+_RESTART = "libvirtd learns of new hooks when it starts: systemctl restart libvirtd, or virtqemud; guests go on running"
+
+
+class Hook:
+    """Answers libvirt. Its hooks are for qemu:///system only: other libvirts have none in /etc."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._holding = Holding(session, URI)
+
+    def answer(self, name: str, operation: tuple[str, str], xml: bytes, progress: Progress | None = None) -> None:
+        """Do what an operation on a domain needs; nothing for those that do not concern vfioctl.
+
+        Before a start, any error refuses it: what `Holding.take` raises for a domain that vfioctl defined, and
+        ClaimConflict for any other one.
+        """
+        if operation not in (PREPARE, RELEASE, RECONNECT):
+            return
+        needs = needs_of(xml)
+        if needs.name != name:
+            raise BadDocument(f"libvirt told of domain {name!r}, and gave the document of {needs.name!r}")
+        if operation == RELEASE:
+            self._holding.give_back(needs, progress=progress)
+        elif operation == RECONNECT:
+            self._reflect(needs)
+        elif needs.ours:
+            self._holding.take(needs, progress=progress)
+        else:
+            self._refuse_claimed(needs)
+            self._reflect(needs)
+
+    def _reflect(self, needs: Needs) -> None:
+        """Claim for a domain of others what it has, so that nobody else gets it. What is claimed already stays so."""
+        if is_owner(needs.name):
+            claimed = self._claimed(needs)
+            self._holding.adopt(needs, [each for each in needs.devices if each not in claimed])
+
+    def _refuse_claimed(self, needs: Needs) -> None:
+        """Raise ClaimConflict if a VM or a container has a device of the domain.
+
+        What a person has claimed may be for this domain: nothing says whose domain it is.
+        """
+        for device, (claim, owner) in self._claimed(needs).items():
+            if owner != f"vm/{needs.name}" and not owner.startswith("user/"):
+                raise ClaimConflict(
+                    f"{device} belongs to claim {claim} of {owner}",
+                    hint="stop its owner first, or give the domain another device",
+                    next_command=f"vfioctl claim show {claim}",
+                    facts={"claim": claim, "owner": owner},
+                )
+
+    def _claimed(self, needs: Needs) -> dict[Subject, tuple[str, str]]:
+        from vfioctl.claims.api import ClaimsApi
+
+        claims = ClaimsApi(self._session).claims()
+        whole = {each.subject: (claim.id, str(claim.owner)) for claim in claims for each in claim.devices}
+        return {device: whole[device] for device in needs.devices if device in whole}
+
+    # -- installing ----------------------------------------------------------------------------------
+
+    def plan_install(self, command: str) -> Plan:
+        """Plan to let libvirt call vfioctl. `command`: its path.
+
+        Raises BadSpec for a path that a shell could take for something else.
+        """
+        from vfioctl.domain.model.hook import InstallHookIntent
+        from vfioctl.session import LEDGER
+
+        ledger = self._session.ledger
+        return self._install(InstallHookIntent(command=command, ledger="" if ledger == LEDGER else str(ledger)))
+
+    def plan_remove(self) -> Plan:
+        """Plan to let libvirt call vfioctl no more. Domains that run keep their claims until they are stopped."""
+        from vfioctl.domain.model.hook import RemoveHookIntent
+
+        return self._planned(RemoveHookIntent(), "", ())
+
+    def replan(self, intent: Intent) -> Plan:
+        """Plan the intent of a saved plan on the host as it is now."""
+        from vfioctl.domain.model.hook import InstallHookIntent
+
+        if intent.verb == InstallHookIntent.model_fields["verb"].default:
+            return self._install(InstallHookIntent.model_validate(intent.model_dump()))
+        return self.plan_remove()
+
+    def _install(self, intent: InstallHookIntent) -> Plan:
+        from vfioctl.domain.model.hook_script import script
+
+        try:
+            text = script(intent.command, intent.ledger)
+        except ValueError as error:
+            raise BadSpec(str(error), hint="use a path of letters, digits and . _ + - /") from None
+        return self._planned(intent, text, (_RESTART,))
+
+    def _planned(self, intent: InstallHookIntent | RemoveHookIntent, text: str, notes: tuple[str, ...]) -> Plan:
+        from vfioctl.core.change import Change, Draft
+        from vfioctl.domain.model.hook_script import HOOK, SCRIPT
+
+        kernel = self._session.kernel
+        before = kernel.read(SCRIPT) if kernel.has(SCRIPT) else ""
+        changes = (Change(kind=HOOK, name=SCRIPT, subject=HOOK, before=before, after=text),) if before != text else ()
+        return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))

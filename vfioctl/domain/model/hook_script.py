@@ -1,0 +1,48 @@
+"""The text of libvirt's hook script, which calls vfioctl. May not do input or output."""
+
+from __future__ import annotations
+
+import re
+
+HOOK = "hook"
+"""The kind of resource."""
+SCRIPT = "/etc/libvirt/hooks/qemu.d/vfioctl"
+"""Where libvirt looks for it, since 6.5.0. Other scripts there, and /etc/libvirt/hooks/qemu, run as well."""
+_WORD = re.compile(r"/[A-Za-z0-9._+/-]{1,200}", re.ASCII)
+_TEXT = """#!/bin/sh
+# Written by `vfioctl hook install`; `vfioctl hook remove` removes it.
+# libvirt gives NAME OPERATION STEP EXTRA and the domain's XML, and refuses to start a domain if this fails.
+# Domains without devices of the host never reach vfioctl, and all start if it is not there.
+case "$2 $3" in
+"prepare begin" | "release end" | "reconnect begin") ;;
+*) exit 0 ;;
+esac
+xml=$(cat)
+case $xml in
+*"<hostdev"* | *"'hostdev'"* | *urn:vfioctl:1*) ;;
+*) exit 0 ;;
+esac
+test -x {command} || exit 0
+printf '%s\\n' "$xml" | {command}{ledger} hook qemu "$@"
+"""
+
+
+def script(command: str, ledger: str = "") -> str:
+    """Return the script. `command`: vfioctl's path. `ledger`: that of the ledger, if it is not the usual one.
+
+    Raises ValueError for a path with a character that a shell could take for something else.
+    """
+    for word in filter(None, (command, ledger)):
+        if not _WORD.fullmatch(word) or ".." in word.split("/"):
+            raise ValueError(f"not a plain absolute path: {word[:80]!r}")
+    return _TEXT.format(command=command, ledger=f" --ledger {ledger}" if ledger else "")
+
+
+def is_script(text: str) -> bool:
+    """Return whether a text is such a script, with any paths."""
+    found = re.search(rf"^test -x ({_WORD.pattern}) ", text, re.ASCII | re.MULTILINE)
+    ledger = re.search(rf" --ledger ({_WORD.pattern}) hook qemu ", text, re.ASCII)
+    try:
+        return found is not None and text == script(found[1], ledger[1] if ledger else "")
+    except ValueError:
+        return False

@@ -1,0 +1,95 @@
+"""Renders what starting and stopping a domain does, or would do. May not read the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.columns import fact_grid
+from vfioctl.console.words import counted, plain, size
+from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
+from vfioctl.inventory.model.values import format_cpu_list
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.core.registry import Registry
+    from vfioctl.domain.starting import Foreseen, Started, Stopped
+
+
+def start_document(done: Started) -> StartDocument:
+    """Return the document of `start --json`."""
+    return StartDocument(
+        domain=done.name,
+        uri=done.uri,
+        result="runs already" if done.ran_already else "started",
+        claims=tuple(claim.id for claim in done.made),
+        kept=tuple(claim.id for claim in done.kept),
+    )
+
+
+def start_preview(foreseen: Foreseen) -> StartPreview:
+    """Return the document of `start --dry-run --json`."""
+    return StartPreview(
+        domain=foreseen.name,
+        uri=foreseen.uri,
+        result="runs already" if foreseen.runs_already else "would start",
+        kept=tuple(claim.id for claim in foreseen.kept),
+        placement=foreseen.placement.document() if foreseen.placement else None,
+        plan=foreseen.plan,
+        managed=() if foreseen.runs_already else foreseen.needs.managed,
+    )
+
+
+def start_page(foreseen: Foreseen, registry: Registry) -> RenderableType:
+    """Render what starting a domain would do."""
+    if foreseen.runs_already:
+        return Text(f"Domain {plain(foreseen.name)} runs already.")
+    title = Text(f"Start domain {plain(foreseen.name)} at {plain(foreseen.uri)}", style="bold")
+    parts: list[RenderableType] = [title, fact_grid(_facts(foreseen), style="bold")]
+    if foreseen.plan:
+        from vfioctl.console.plan_page import planned_page
+
+        parts += [Text(""), planned_page(foreseen.plan, registry)]
+    return Stack(*parts)
+
+
+def _facts(foreseen: Foreseen) -> Iterator[tuple[str, str]]:
+    placement = foreseen.placement
+    for number, claim in enumerate(foreseen.kept):
+        yield "" if number else "claims of its own", f"{claim.id}, which stays"
+    for number, device in enumerate(placement.devices if placement else ()):
+        yield "" if number else "would claim", device
+    yield "CPUs", format_cpu_list(placement.cpus) if placement and placement.cpus else ""
+    for number, (node, bytes_, pages) in enumerate(placement.hugepages if placement else ()):
+        yield "" if number else "hugepages", f"{counted(pages, 'page')} of {size(bytes_)} on node {node}"
+    for number, device in enumerate(foreseen.needs.managed):
+        yield "" if number else "libvirt binds", device
+
+
+def stop_document(stopped: Stopped, *, dry_run: bool = False) -> StopDocument:
+    """Return the document of `stop --json`."""
+    return StopDocument(
+        domain=stopped.name,
+        uri=stopped.uri,
+        result=("would stop" if dry_run else "stopped") if stopped.ran else "does not run",
+        claims=tuple(claim.id for claim in stopped.claims),
+    )
+
+
+def stop_lines(stopped: Stopped, *, dry_run: bool = False) -> list[str]:
+    """Return what stopping has done, or would do, a sentence a line."""
+    name = plain(stopped.name)
+    if stopped.ran:
+        first = f"Domain {name} would be shut down." if dry_run else f"Domain {name} stopped."
+    else:
+        first = f"Domain {name} does not run."
+    did = "would be" if dry_run else "is"
+    return [first, *(f"Claim {claim.id} {did} released: {_devices(claim)}." for claim in stopped.claims)]
+
+
+def _devices(claim: Claim) -> str:
+    return ", ".join(each.subject for each in claim.devices) or "no devices"

@@ -1,0 +1,196 @@
+"""The use cases that start and stop domains. What a domain needs is claimed, bound and verified before it starts.
+
+The only changes of the host are the claims', which are journaled. Whether the domain runs is libvirt's to say: it is
+asked, never assumed, and no lock is held while libvirt starts QEMU or a guest shuts down, which may take minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.errors import BadSpec, DeviceInUse, VerifyError, VfioctlError
+from vfioctl.signals import deferred
+
+if TYPE_CHECKING:
+    from vfioctl.claims.api import Confirm
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.claims.model.placement import Placement
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
+    from vfioctl.domain.holding import Held, Holding
+    from vfioctl.domain.needs import Needs
+    from vfioctl.domain.provisioning import Known
+    from vfioctl.session import Session
+
+STOP_SECONDS = 60.0
+"""How long a guest may take to shut down, unless the user says otherwise."""
+_PAUSE = 0.2
+
+
+class Started(NamedTuple):
+    """A domain that runs, and its claims. `ran_already`: nothing was done."""
+
+    name: str
+    uri: str
+    kept: tuple[Claim, ...] = ()
+    made: tuple[Claim, ...] = ()
+    ran_already: bool = False
+
+
+class Foreseen(NamedTuple):
+    """What starting a domain would do. `placement`: what would be claimed; None if its owner has it all."""
+
+    name: str
+    uri: str
+    needs: Needs
+    kept: tuple[Claim, ...] = ()
+    placement: Placement | None = None
+    plan: Plan | None = None
+    """What would be changed for the claim; None if nothing has to be."""
+    runs_already: bool = False
+
+
+class Stopped(NamedTuple):
+    """A domain that does not run, and the claims that it gave back. `ran`: whether it did before."""
+
+    name: str
+    uri: str
+    claims: tuple[Claim, ...] = ()
+    ran: bool = True
+
+
+class Starting:
+    """Starts and stops the domains of this host's libvirt."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._kernel = session, session.kernel
+
+    # -- starting ------------------------------------------------------------------------------------
+
+    def foresee(self, name: str, *, connect: str = "") -> Foreseen:
+        """Return what `start` would do. Raises what that raises before it changes anything."""
+        from vfioctl.claims.api import ClaimsApi
+
+        uri, known = self._find(name, connect)
+        needs, holding = self._needs(known), self._holding(uri)
+        if known.domain.is_active:
+            return Foreseen(needs.name, uri, needs, runs_already=True)
+        request = holding.missing(needs)
+        if request is None:
+            return Foreseen(needs.name, uri, needs, holding.of(needs))
+        preview = ClaimsApi(self._session).previewing.create(request)
+        return Foreseen(needs.name, uri, needs, holding.of(needs), preview.placement, preview.plan)
+
+    def start(
+        self, name: str, *, connect: str = "", progress: Progress | None = None, confirm: Confirm | None = None
+    ) -> Started:
+        """Claim, bind and verify what a domain needs, and start it. One that runs is left alone.
+
+        `confirm` is called with the plan that binds its devices, if there is one; it may raise to cancel.
+
+        Raises UnknownDomain; what `Holding.take` raises; and libvirt's errors, after which the claims are given back.
+        """
+        uri, known = self._find(name, connect)
+        needs, holding = self._needs(known), self._holding(uri)
+        if known.domain.is_active:
+            made = holding.made_for(needs)
+            kept = tuple(each for each in holding.of(needs) if each not in made)
+            return Started(needs.name, uri, kept, made, ran_already=True)
+        held = holding.take(needs, progress=progress, confirm=confirm)
+        try:
+            with deferred():  # an interrupt comes when libvirt has answered, so that what it has done is known
+                self._kernel.tell_libvirt(uri, "start", needs.name)
+            if not self._runs(uri, needs.name):
+                raise VerifyError(
+                    f"domain {needs.name} has ended again right after its start",
+                    hint=f"QEMU's last words are in /var/log/libvirt/qemu/{needs.name}.log",
+                )
+        except (VfioctlError, KeyboardInterrupt) as error:
+            self._undo(holding, needs, held, uri, error)
+            raise
+        return Started(needs.name, uri, held.kept, held.made)
+
+    def _undo(
+        self, holding: Holding, needs: Needs, held: Held, uri: str, error: VfioctlError | KeyboardInterrupt
+    ) -> None:
+        """Give the claims back after a start that failed, unless the domain runs; say in the error what was done."""
+        try:
+            if self._runs(uri, needs.name):
+                restored = f"domain {needs.name} runs, and keeps its claims"
+            else:
+                released = holding.give_back(needs)
+                restored = "its devices are what they were before" if released or held.made else ""
+        except VfioctlError as second:
+            restored = f"its claims are not given back: {second.message}"
+            if isinstance(error, VfioctlError):
+                error.next_command = f"vfioctl domain stop {quote(needs.name)}"
+        error.restored = restored  # type: ignore[union-attr]
+
+    # -- stopping ------------------------------------------------------------------------------------
+
+    def foresee_stop(self, name: str, *, connect: str = "") -> Stopped:
+        """Return what `stop` would do. Raises UnknownDomain."""
+        uri, known = self._find(name, connect)
+        claims = self._holding(uri).made_for(self._needs(known))
+        return Stopped(known.domain.name, uri, claims, known.domain.is_active)
+
+    def stop(
+        self,
+        name: str,
+        *,
+        connect: str = "",
+        timeout: float = STOP_SECONDS,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Stopped:
+        """Shut a domain down, and give back what was claimed for it, also if it has ended already.
+
+        `timeout`: seconds that the guest may take. `force`: end it as a power cut does.
+
+        Raises UnknownDomain, libvirt's errors, DeviceInUse if it still runs; and what `ClaimsApi.release` raises.
+        """
+        uri, known = self._find(name, connect)
+        needs, ran = self._needs(known), known.domain.is_active
+        if ran:
+            self._kernel.tell_libvirt(uri, "destroy" if force else "shutdown", needs.name)
+            self._wait(uri, needs.name, timeout)
+        claims = self._holding(uri).give_back(needs, progress=progress)
+        return Stopped(needs.name, uri, claims, ran)
+
+    def _wait(self, uri: str, name: str, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._runs(uri, name):
+            if time.monotonic() > until:
+                raise DeviceInUse(
+                    f"domain {name} still runs, {seconds:g} s after it was asked to shut down",
+                    hint="--timeout waits longer; --force ends it as a power cut does",
+                    next_command=f"vfioctl domain stop {quote(name)} --force",
+                )
+            time.sleep(_PAUSE)
+
+    # -- common --------------------------------------------------------------------------------------
+
+    def _find(self, name: str, connect: str) -> tuple[str, Known]:
+        from vfioctl.domain.model.libvirt import is_elsewhere
+        from vfioctl.domain.provisioning import Provisioning
+
+        provisioning = Provisioning(self._session)
+        uri = provisioning.uri(connect)
+        if is_elsewhere(uri):
+            raise BadSpec(f"{uri} is on another machine, whose devices cannot be claimed here", hint="run it there")
+        return uri, provisioning.find(name, connect)
+
+    def _needs(self, known: Known) -> Needs:
+        from vfioctl.domain.needs import needs_of
+
+        return needs_of(known.domain.defined or known.domain.live)
+
+    def _holding(self, uri: str) -> Holding:
+        from vfioctl.domain.holding import Holding
+
+        return Holding(self._session, uri)
+
+    def _runs(self, uri: str, name: str) -> bool:
+        return bool(self._kernel.ask_libvirt(uri, "is_running", name))
