@@ -19,11 +19,13 @@ from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
+from vfioctl.core.value import Value
 from vfioctl.domain.model import build, comparison, finding, listing
 from vfioctl.domain.model.build import BuildDocument
 from vfioctl.domain.model.comparison import Comparison
 from vfioctl.domain.model.finding import CheckDocument
 from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
+from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import functions, groups
@@ -36,13 +38,13 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
-def schema(model: type[Plan | JournalEntry | Holders | CreatePreview | ReleasePreview]) -> str:
+def schema(model: type[Value]) -> str:
     """The schema of what is printed: every field with a default is there too."""
     for module in (marks, placement):
         _describe(module, extra="forbid")
     model.model_rebuild(force=True)
     document = model.model_json_schema(mode="serialization", by_alias=True)
-    if intent := document["$defs"].get("Intent"):
+    if intent := document.get("$defs", {}).get("Intent"):
         intent["additionalProperties"] = True  # those of each verb
     return _text(document)
 
@@ -127,6 +129,9 @@ def generated() -> dict[Path, str]:
         REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),
         REFERENCE / "domain-list.schema.json": schema_of_dataclass(DomainListDocument),
         REFERENCE / "domain-show.schema.json": schema_of_dataclass(DomainShowDocument),
+        REFERENCE / "domain-start.schema.json": schema(StartDocument),
+        REFERENCE / "domain-start-preview.schema.json": schema(StartPreview),
+        REFERENCE / "domain-stop.schema.json": schema(StopDocument),
         page: exit_codes(page.read_text()),
     }
 

@@ -22,7 +22,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def schema_problems(document: object, name: str) -> list[str]:
     """Where a document differs from `docs/reference/NAME.schema.json`."""
     schema = json.loads((REFERENCE / f"{name}.schema.json").read_text())
-    return list(_problems(document, schema, schema["$defs"], name))
+    return list(_problems(document, schema, schema.get("$defs", {}), name))
 
 
 def _problems(value: Any, schema: Any, known: Any, place: str) -> Iterator[str]:

@@ -9,11 +9,16 @@ from uuid import uuid4
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, Foreign, UnknownDomain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.definition import Definition
     from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
     from vfioctl.domain.model.libvirt import DomainXml, Libvirt
     from vfioctl.session import Session
+
+
+_MOST_FAULTS = 3
 
 
 class Known(NamedTuple):
@@ -191,6 +196,18 @@ def _known(domain: DomainXml) -> Known:
         return Known(domain, None, error.message)
 
 
+def _faults(text: str) -> Iterator[str]:
+    """What is wrong with a document that libvirt would define all the same."""
+    from vfioctl.domain.checking import judged
+    from vfioctl.domain.model.finding import Severity
+
+    errors = [each for each in judged(None, text, None).findings if each.severity is Severity.ERROR]
+    for each in errors[:_MOST_FAULTS]:
+        yield f"it will not work as it is: {each.path}: {each.reason}"
+    if errors[_MOST_FAULTS:]:
+        yield f"and {len(errors) - _MOST_FAULTS} more; vfioctl domain check lists them with their remedies"
+
+
 def _is_ours(text: str) -> bool:
     from vfioctl.domain.definition import read_definition
 
@@ -215,7 +232,7 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Definition) -> None:
 
 
 def _notes_of_define(intent: DefineIntent, there: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
-    notes = []
+    notes = list(_faults(after))
     if before and before != after:
         whose = "" if _is_ours(before) else ", which is not of vfioctl,"
         notes.append(f"{intent.name} is defined already; its definition{whose} is replaced")

@@ -6,12 +6,13 @@ it, and needs of Debian's packages only `libvirt-daemon` and `libvirt-clients`: 
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from tests.lab.inside import l2, pci
 from tests.lab.inside.in_use import within_seconds
@@ -68,21 +69,41 @@ class Domain(NamedTuple):
     seen: list[l2.Seen]
 
 
+class Daemon:
+    """libvirtd, which can be killed and started again."""
+
+    def __init__(self, log: IO[bytes]) -> None:
+        self._log = log
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, and returns when it answers."""
+        self._process = subprocess.Popen(["libvirtd"], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        within_seconds(START_SECONDS, lambda: _answers(self._process))
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Ends it with a signal. Guests go on running."""
+        self._process.send_signal(number)
+        self._process.wait(END_SECONDS)
+
+
 @contextmanager
-def daemon() -> Iterator[None]:
-    """libvirtd until the block ends, and nothing of it left on the machine then but its logs, in the results."""
+def daemon(prepare: Callable[[], None] = lambda: None) -> Iterator[Daemon]:
+    """libvirtd until the block ends, and nothing of it left on the machine then but its logs, in the results.
+
+    `prepare` is called before it starts, when its own directories are there.
+    """
     # asked for first: what the daemon can offer it finds out once
     l2.accelerator()
     _make_accounts()
     with _own_places(), _control_groups_put_back(), (LOGS / "libvirtd.log").open("wb") as log:
         Path("/etc/libvirt/qemu.conf").write_text(SETTINGS)
-        process = subprocess.Popen(["libvirtd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        prepare()
+        process = Daemon(log)
         try:
-            within_seconds(START_SECONDS, lambda: _answers(process))
-            yield
+            yield process
         finally:
-            process.terminate()
-            process.wait(END_SECONDS)
+            process.end()
 
 
 def virsh(*commands: str) -> str:

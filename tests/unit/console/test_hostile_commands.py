@@ -5,6 +5,7 @@ As text, as JSON, as CSV and as a tree, as a dry run and in earnest, with its er
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -71,6 +72,11 @@ ARGUMENTS = {
     ),
     "domain define": ("{xml} -c test:///default", "\x1b[2J", "{host}"),
     "domain undefine": ("test -c test:///default --foreign", "\x1b[2J -c test:///default", "a -c \x1b[2J"),
+    "domain start": ("test -c test:///default", "\x1b[2J -c test:///default", "a -c \x1b[2J"),
+    "domain stop": ("test -c test:///default", "\x1b[2J -c test:///default --timeout \x9b31m", "a -c \x1b[2J"),
+    "hook install": ("--command \x1b[2J", ""),
+    "hook remove": ("",),
+    "hook qemu": ("\x1b[2J prepare begin -", "a \x9b31m begin \x1b[2J"),
     "domain list": ("-c test:///default", "-c \x1b[2J"),
     "domain show": ("test -c test:///default", "\x1b[2J -c test:///default"),
     "domain edit": ("test -c test:///default --gpus 1 --replace", "\x1b[2J -c test:///default --device \x9b31m"),
@@ -222,7 +228,10 @@ def check(answer: Answer, line: str) -> None:
 
 
 @pytest.mark.parametrize("wholly", [False, True], ids=["told", "wholly"])
-def test_no_command_writes_what_a_terminal_obeys(run: Run, terminal: Run, hostile: Hostile, wholly: bool) -> None:
+def test_no_command_writes_what_a_terminal_obeys(
+    run: Run, terminal: Run, hostile: Hostile, wholly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"<domain><name>a\xc2\x9b31m</name></domain>")))
     hostile.restore(wholly=wholly)
     hostile.spoil_ledger()
     for name in COMMANDS:

@@ -131,6 +131,12 @@ class TestDefine:
         assert after["defined"] != before["defined"]
         assert after["domain"]["uuid"] == before["domain"]["uuid"]
 
+    def test_the_plan_says_what_will_not_work(self, machine: Machine) -> None:
+        assert not any("will not work" in note for note in machine.define(XML, "--dry-run").document["notes"])
+        spoilt = XML.replace("vcpu='1' cpuset='3-5,^4'", "vcpu='7' cpuset='3'").replace("<vcpu>2", "<vcpu>1")
+        notes = machine.define(spoilt, "--dry-run").document["notes"]
+        assert any(note.startswith("it will not work as it is: /domain/cputune/vcpupin[2]") for note in notes), notes
+
     def test_what_somebody_edited_is_changed_back(self, machine: Machine) -> None:
         machine.define(XML)
         edited = machine("show web1").document["defined"].replace("<on_crash>restart", "<on_crash>preserve")

@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -88,18 +90,23 @@ def qemu(
     release end: give it back. reconnect begin: claim what a domain that runs already has. All else does nothing.
     """
     del extra
-    xml = sys.stdin.buffer.read(_LONGEST_XML + 1)
+    xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)
     if len(xml) > _LONGEST_XML:
         raise BadDocument(f"the document of {name[:60]!r} is larger than {_LONGEST_XML >> 20} MiB")
-    _end_in_time()
-    with reporting():
+    with _end_in_time(), reporting():
         DomainApi(opened(ctx)).hook.answer(name, (operation, step), xml)
 
 
-def _end_in_time() -> None:
+@contextmanager
+def _end_in_time() -> Iterator[None]:
     """Ask this process to end when the time is up, as SIGTERM does: a change under way is rolled back."""
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     signal.alarm(_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _this_command() -> str:

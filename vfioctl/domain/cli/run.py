@@ -8,7 +8,7 @@ from vfioctl.console.changes import agree_on_terminal, confirm, progress_lines, 
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes
-from vfioctl.console.output import draw, emit, emit_document, say
+from vfioctl.console.output import draw, emit, emit_json_text, say
 from vfioctl.console.waiting import seconds_in
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import Connect, Name
@@ -63,7 +63,7 @@ def start(
     if as_json:
         from vfioctl.domain.render.running import start_document
 
-        emit_document(start_document(done), indented=True)
+        emit_json_text(start_document(done).model_dump_json(indent=2))
         return
     emit(f"Domain {done.name} {'runs already' if done.ran_already else 'started'}.")
     for claim in done.made:
@@ -76,7 +76,7 @@ def _foretell(session: "Session", foreseen: "Foreseen", *, as_json: bool) -> Non
     from vfioctl.domain.render.running import start_page, start_preview
 
     if as_json:
-        emit_document(start_preview(foreseen), indented=True)
+        emit_json_text(start_preview(foreseen).model_dump_json(indent=2))
         return
     draw(start_page(foreseen, session.registry))
     say(_DRY)
@@ -108,7 +108,7 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     foreseen = starting.foresee_stop(name, connect=connect)
     if dry_run:
         if as_json:
-            emit_document(stop_document(foreseen, dry_run=True), indented=True)
+            emit_json_text(stop_document(foreseen, dry_run=True).model_dump_json(indent=2))
         else:
             for line in stop_lines(foreseen, dry_run=True):
                 emit(line)
@@ -119,7 +119,7 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     with reporting():
         done = starting.stop(name, connect=connect, timeout=seconds, force=force, progress=progress_lines(session))
     if as_json:
-        emit_document(stop_document(done), indented=True)
+        emit_json_text(stop_document(done).model_dump_json(indent=2))
         return
     for line in stop_lines(done):
         emit(line)

@@ -1,0 +1,350 @@
+"""`vfioctl domain start` and `stop`, and libvirt's hook: claims, devices and domains, on a simulated host."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.machines import copy, original
+from tests.schema import schema_problems
+from tests.unit.conftest import Answer, Run
+from vfioctl.claims.model.claim import Hugepages
+from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.holding import LABEL
+from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
+from vfioctl.domain.model.libvirt import is_elsewhere
+from vfioctl.domain.needs import needs_of
+from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, NoCapacity, VfioctlError
+from vfioctl.host import Host
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.kernel.recorded.tree import form
+from vfioctl.kernel.simulated.faults import Fault, SimulatedDeath
+from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
+
+pytest.importorskip("libvirt")
+URI, SYSTEM = "test:///default", "qemu:///system"
+GPU = "0000:1b:00.0"
+XML = """<domain type='kvm'><name>web1</name>
+  <metadata>{mark}</metadata>
+  <memory unit='GiB'>2</memory>
+  <memoryBacking><hugepages><page size='1' unit='GiB'/></hugepages></memoryBacking><vcpu>3</vcpu>
+  <cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/><vcpupin vcpu='2' cpuset='4-5'/></cputune>
+  <numatune><memory mode='strict' nodeset='0'/></numatune>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <devices><hostdev mode='subsystem' type='pci' managed='{managed}'>
+    <source><address domain='0' bus='0x1b' slot='0' function='0'/></source></hostdev></devices></domain>"""
+MARK = "<vfioctl:allocation xmlns:vfioctl='urn:vfioctl:1'/>"
+
+
+def xml(name: str = "web1", *, managed: str = "no", mark: str = MARK) -> str:
+    return XML.format(managed=managed, mark=mark).replace("web1", name)
+
+
+class Machine:
+    """A simulated host in a file, with libvirt's test driver."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self._run, self.host, self.ledger, self.file = run, folder / "hgx8.host", folder / "ledger.db", folder / "a.xml"
+        self.host.write_text(form(copy(original("hgx8"))))
+
+    def __call__(self, *words: str, as_json: bool = True, connect: bool = True) -> Answer:
+        more = ["--simulate", str(self.host), "--ledger", str(self.ledger), *(["--json"] * as_json)]
+        return self._run(*words, *more, *(["--connect", URI] if connect else []))
+
+    def define(self, text: str) -> None:
+        self.file.write_text(text)
+        done = self("domain", "define", str(self.file), "--yes", "--replace")
+        assert done.code == 0, done.err
+
+    def session(self, *faults: Fault) -> Session:
+        return Session(Simulated(read_tree(self.host), "simulated", file=self.host, faults=faults), self.ledger)
+
+    def claims(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self("claim", "list", connect=False).document["claims"]
+        return found
+
+    def driver(self, address: str = GPU) -> str | None:
+        return Host(self.session()).inventory().by_address[PciAddress(address)].driver
+
+    def state(self, name: str = "web1") -> str:
+        domains = {each["name"]: each["state"] for each in self("domain", "list").document["domains"]}
+        return str(domains[name])
+
+
+@pytest.fixture
+def machine(run: Run, tmp_path: Path) -> Machine:
+    machine = Machine(run, tmp_path)
+    machine.define(xml())
+    return machine
+
+
+class TestStart:
+    def test_claims_what_the_domain_needs_and_stop_gives_it_back(self, machine: Machine) -> None:
+        started = machine("domain", "start", "web1", "--yes")
+        assert started.code == 0, started.err
+        assert schema_problems(started.document, "domain-start") == []
+        (claim,) = machine.claims()
+        assert started.document["claims"] == [claim["id"]]
+        assert (claim["owner"], claim["state"], claim["labels"]) == ("vm/web1", "held", {LABEL: URI})
+        assert claim["cpus"] == "2-3", "the CPUs that one vCPU has for itself, and not those that two may share"
+        assert claim["hugepages"] == [{"node": 0, "size": 1 << 30, "pages": 2}]
+        assert (machine.driver(), machine.state()) == ("vfio-pci", "running")
+        again = machine("domain", "start", "web1", "--yes").document
+        assert (again["result"], again["claims"]) == ("runs already", [claim["id"]])
+
+        stopped = machine("domain", "stop", "web1", "--yes")
+        assert schema_problems(stopped.document, "domain-stop") == []
+        assert (stopped.code, stopped.document["result"], stopped.document["claims"]) == (0, "stopped", [claim["id"]])
+        assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
+        assert machine("domain", "stop", "web1", "--yes").document["result"] == "does not run"
+
+    def test_dry_runs_show_it_and_change_nothing(self, machine: Machine) -> None:
+        before = machine.host.read_text()
+        shown = machine("domain", "start", "web1", "--dry-run")
+        assert schema_problems(shown.document, "domain-start-preview") == []
+        assert shown.document["placement"]["devices"] == [GPU]
+        assert shown.document["plan"]["intent"]["verb"] == "bind"
+        assert "Start domain web1" in machine("domain", "start", "web1", "--dry-run", as_json=False).out
+        assert machine("domain", "stop", "web1", "--dry-run").document["result"] == "does not run"
+        assert (machine.host.read_text(), machine.claims()) == (before, [])
+
+    def test_a_claim_that_was_there_serves_the_domain_and_stays(self, machine: Machine) -> None:
+        words = ("claim", "create", "--owner", "vm/web1", "--device", GPU, "--yes")
+        own = machine(*words, connect=False).document["id"]
+        started = machine("domain", "start", "web1", "--yes").document
+        assert started["kept"] == [own]
+        (other,) = started["claims"]
+        devices = {claim["id"]: claim["devices"] for claim in machine.claims()}
+        assert devices[other] == [], "its CPUs and hugepages only"
+        machine("domain", "stop", "web1", "--yes")
+        assert [claim["id"] for claim in machine.claims()] == [own]
+        assert machine.driver() == "vfio-pci"
+
+    def test_a_device_of_somebody_else_is_refused_by_name(self, machine: Machine) -> None:
+        machine("claim", "create", "--owner", "vm/db", "--device", GPU, "--yes", connect=False)
+        refused = machine("domain", "start", "web1", "--yes")
+        assert (refused.code, refused.document["error"]["kind"]) == (4, "ClaimConflict")
+        assert "of vm/db" in refused.document["error"]["message"]
+        assert machine("domain", "start", "web1", "--dry-run").code == 4
+        assert ([claim["owner"] for claim in machine.claims()], machine.state()) == (["vm/db"], "defined")
+
+    def test_cpus_and_hugepages_of_somebody_else_are_refused(self, machine: Machine) -> None:
+        host = Host(machine.session())
+        cpu = ClaimRequest(owner="vm/db", exact_cpus=(3,))
+        claim = host.claims.create(cpu).claim
+        for words in (("--dry-run",), ("--yes",)):
+            refused = machine("domain", "start", "web1", *words)
+            assert refused.code == 4
+            assert f"claim {claim.id} of vm/db" in refused.document["error"]["message"]
+        with pytest.raises(ClaimConflict, match="cpu 3"):
+            host.claims.create(ClaimRequest(owner="vm/c", exact_cpus=(3,)))
+        host.claims.release(claim.id)
+        every = ClaimRequest(owner="vm/db", exact_hugepages=(Hugepages(0, 1 << 30, 100_000),))
+        with pytest.raises(NoCapacity, match=r"node 0 has [0-9]+ free hugepages of 1 GiB, and 100000 are needed"):
+            host.claims.create(every)
+
+    def test_another_machine_s_libvirt_is_refused(self, machine: Machine) -> None:
+        with pytest.raises(BadSpec, match="another machine"):
+            DomainApi(machine.session()).starting.start("web1", connect="qemu+ssh://host/system")
+        assert not any(map(is_elsewhere, (URI, SYSTEM, "qemu:///session?socket=/run/x")))
+
+    def test_a_domain_without_devices_needs_no_claim(self, machine: Machine) -> None:
+        machine.define("<domain type='kvm'><name>my vm</name><memory>1024</memory><os><type>hvm</type></os></domain>")
+        assert machine("domain", "start", "my vm", "--yes").document["claims"] == []
+        assert machine("domain", "stop", "my vm", "--yes").document["result"] == "stopped"
+
+    def test_of_a_domain_that_no_owner_can_be_is_refused(self, machine: Machine) -> None:
+        machine.define(xml("my vm"))
+        assert machine("domain", "start", "my vm", "--yes").code == 2
+
+    def test_a_domain_that_was_stopped_elsewhere_gives_back_what_it_had(self, machine: Machine) -> None:
+        machine("domain", "start", "web1", "--yes")
+        machine.session().kernel.tell_libvirt(URI, "destroy", "web1")
+        stopped = machine("domain", "stop", "web1", "--yes").document
+        assert (stopped["result"], len(stopped["claims"])) == ("does not run", 1)
+        assert (machine.claims(), machine.driver()) == ([], "nvidia")
+
+    def test_a_guest_that_does_not_shut_down_keeps_its_devices(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine("domain", "start", "web1", "--yes")
+        session = machine.session()
+        monkeypatch.setattr(session.kernel, "tell_libvirt", lambda *_: None)
+        with pytest.raises(DeviceInUse, match=r"web1 still runs, 0\.1 s after"):
+            DomainApi(session).starting.stop("web1", connect=URI, timeout=0.1)
+        assert (len(machine.claims()), machine.driver()) == (1, "vfio-pci")
+
+
+class TestFailures:
+    """Each write of a start fails, hangs, or is the last one: then nothing is left, or one command leaves nothing."""
+
+    WRITES = 7
+    """Of a start on this host: six of the binding, and the order to libvirt."""
+
+    def test_are_of_every_write(self, machine: Machine) -> None:
+        session = machine.session()
+        DomainApi(session).starting.start("web1", connect=URI)
+        assert isinstance(session.kernel, Simulated)
+        assert len(session.kernel.writes) == self.WRITES
+        assert session.kernel.writes[-1][0] == "libvirt:start"
+
+    @pytest.mark.parametrize("at", range(1, WRITES + 1))
+    def test_leave_neither_a_claim_nor_a_bound_device(self, machine: Machine, at: int) -> None:
+        session = machine.session(Fault(at, "errno", 5))
+        try:
+            DomainApi(session).starting.start("web1", connect=URI)
+        except VfioctlError:
+            assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
+        else:  # a step that may fail
+            assert machine.state() == "running"
+
+    @pytest.mark.parametrize("at", range(1, WRITES + 1))
+    def test_after_a_crash_stop_gives_everything_back(self, machine: Machine, at: int) -> None:
+        with pytest.raises(SimulatedDeath):
+            DomainApi(machine.session(Fault(at, "die"))).starting.start("web1", connect=URI)
+        machine("recover", "--yes", connect=False)
+        stopped = machine("domain", "stop", "web1", "--yes")
+        assert stopped.code == 0, stopped.err
+        assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
+        assert machine("domain", "start", "web1", "--yes").code == 0
+
+    @pytest.mark.parametrize("at", range(1, WRITES + 1))
+    def test_after_a_crash_start_starts_it(self, machine: Machine, at: int) -> None:
+        with pytest.raises(SimulatedDeath):
+            DomainApi(machine.session(Fault(at, "die"))).starting.start("web1", connect=URI)
+        machine("recover", "--yes", connect=False)
+        machine("reconcile", "--fix", "--yes", connect=False)
+        assert machine("domain", "start", "web1", "--yes").code == 0
+        assert (len(machine.claims()), machine.driver(), machine.state()) == (1, "vfio-pci", "running")
+
+
+class TestHook:
+    @pytest.fixture
+    def hook(self, machine: Machine) -> Any:
+        return DomainApi(machine.session()).hook
+
+    def test_prepares_and_gives_back_a_domain_of_ours(self, machine: Machine, hook: Any) -> None:
+        hook.answer("web1", ("prepare", "begin"), xml().encode())
+        (claim,) = machine.claims()
+        assert (claim["owner"], claim["labels"], machine.driver()) == ("vm/web1", {LABEL: SYSTEM}, "vfio-pci")
+        hook.answer("web1", ("prepare", "begin"), xml().encode())
+        hook.answer("web1", ("reconnect", "begin"), xml().encode())
+        assert len(machine.claims()) == 1
+        for operation in (("start", "begin"), ("started", "begin"), ("stopped", "end"), ("migrate", "begin")):
+            hook.answer("web1", operation, b"not even XML")
+        assert len(machine.claims()) == 1
+        hook.answer("web1", ("release", "end"), xml().encode())
+        assert (machine.claims(), machine.driver()) == ([], "nvidia")
+        hook.answer("web1", ("release", "end"), xml().encode())
+
+    @pytest.mark.parametrize("managed", ["yes", "no"])
+    def test_claims_for_domains_of_others_what_they_have_as_it_is(
+        self, machine: Machine, hook: Any, managed: str
+    ) -> None:
+        text = xml(managed=managed, mark="").encode()
+        hook.answer("web1", ("prepare", "begin"), text)
+        (claim,) = machine.claims()
+        assert (claim["owner"], claim["cpus"], machine.driver()) == ("vm/web1", "", "nvidia")
+        hook.answer("web1", ("release", "end"), text)
+        assert machine.claims() == []
+
+    @pytest.mark.parametrize(("owner", "starts"), [("vm/db", False), ("pod/a/b/c", False), ("user/alice", True)])
+    def test_refuses_domains_of_others_what_another_guest_has(
+        self, machine: Machine, hook: Any, owner: str, starts: bool
+    ) -> None:
+        words = ("claim", "create", "--owner", owner, "--device", GPU, "--no-bind", "--yes")
+        assert machine(*words, connect=False).code == 0
+        text = xml(managed="yes", mark="").encode()
+        if starts:
+            hook.answer("web1", ("prepare", "begin"), text)
+        else:
+            with pytest.raises(ClaimConflict, match=f"{GPU} belongs to claim .* of {owner}"):
+                hook.answer("web1", ("prepare", "begin"), text)
+        assert [claim["owner"] for claim in machine.claims()] == [owner]
+
+    def test_of_another_domain_s_document_is_refused(self, hook: Any) -> None:
+        with pytest.raises(BadDocument, match="told of domain 'db'"):
+            hook.answer("db", ("prepare", "begin"), xml().encode())
+
+    def test_the_command_reads_standard_input(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        words = ("hook", "qemu", "web1", "prepare", "begin", "-")
+
+        def called(text: bytes) -> Answer:
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+            return machine(*words, as_json=False, connect=False)
+
+        assert called(xml().encode()).code == 0
+        assert len(machine.claims()) == 1
+        assert called(xml("db").encode()).code == 2
+        assert called(b"x" * (5 << 20)).code == 2
+
+    def test_is_installed_and_removed(self, machine: Machine) -> None:
+        words = ("hook", "install", "--command", "/usr/bin/vfioctl", "--yes")
+        done = machine(*words, connect=False)
+        assert done.code == 0, done.err
+        text = machine.session().kernel.read(SCRIPT)
+        assert is_script(text)
+        assert f"--ledger {machine.ledger}" in text
+        assert machine(*words, connect=False).document["result"] == "nothing to do"
+        assert machine("hook", "remove", "--yes", connect=False).document["result"] == "done"
+        assert not machine.session().kernel.has(SCRIPT)
+
+    @pytest.mark.parametrize("path", ["vfioctl", "/a b", "/a;reboot", "/a$(b)", "/../x", "/a\n", ""])
+    def test_is_installed_with_plain_paths_only(self, path: str) -> None:
+        with pytest.raises(ValueError, match="plain absolute path"):
+            script(path) if path else script("/x", "y")
+
+
+class TestScript:
+    @pytest.fixture
+    def call(self, tmp_path: Path) -> Any:
+        told, file = tmp_path / "told", tmp_path / "vfioctl"
+        file.write_text(f'#!/bin/sh\necho "$@" > {told}; cat >> {told}; echo refused >&2; exit 4\n')
+        file.chmod(0o755)
+        hook = tmp_path / "hook"
+        hook.write_text(script(str(file), "/x/ledger.db"))
+
+        def call(*words: str, text: str = xml()) -> tuple[int, str, str]:
+            done = subprocess.run(["sh", hook, *words], input=text, capture_output=True, text=True, check=False)
+            return done.returncode, done.stderr, told.read_text() if told.exists() else ""
+
+        call.file = file  # type: ignore[attr-defined]
+        return call
+
+    def test_hands_over_what_concerns_vfioctl(self, call: Any) -> None:
+        code, said, told = call("web1", "prepare", "begin", "-")
+        assert (code, said) == (4, "refused\n")
+        assert told == f"--ledger /x/ledger.db hook qemu web1 prepare begin -\n{xml()}\n"
+
+    @pytest.mark.parametrize("words", [("started", "begin"), ("migrate", "begin"), ("prepare", "end"), ("", "")])
+    def test_leaves_other_operations_alone(self, call: Any, words: tuple[str, ...]) -> None:
+        assert call("web1", *words, "-") == (0, "", "")
+
+    def test_leaves_domains_without_devices_alone(self, call: Any) -> None:
+        assert call("web1", "prepare", "begin", "-", text="<domain><name>$(reboot)</name></domain>") == (0, "", "")
+
+    def test_lets_domains_start_when_vfioctl_is_gone(self, call: Any) -> None:
+        call.file.unlink()
+        assert call("web1", "prepare", "begin", "-") == (0, "", "")
+
+    def test_is_known_again(self) -> None:
+        assert is_script(script("/usr/bin/vfioctl"))
+        assert is_script(script("/usr/bin/vfioctl", "/x/y.db"))
+        assert not is_script(script("/usr/bin/vfioctl").replace("exit 0", "reboot"))
+        assert not is_script("#!/bin/sh\n")
+
+
+def test_needs_are_read_from_the_document() -> None:
+    needs = needs_of(xml(managed="yes"))
+    assert (needs.ours, needs.bound, needs.managed, needs.cpus) == (True, (), (GPU,), (2, 3))
+    assert needs.hugepages == (Hugepages(0, 1 << 30, 2),)
+    shared = xml().replace("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2'").replace("nodeset='0'", "nodeset='0-1'")
+    assert (needs_of(shared).cpus, needs_of(shared).hugepages) == ((), ())
+    assert not needs_of("<domain><name>a b</name></domain>").is_anything
