@@ -113,17 +113,18 @@ def test_what_virsh_starts_has_its_device_until_it_ends_and_nobody_else_gets_it(
 def test_what_domains_of_others_have_is_claimed_for_them_while_they_run(
     libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path
 ) -> None:
-    file, before = tmp_path / "other.xml", pci.driver_of(lab.far_display)
-    file.write_text(document("other", lab.far_display, managed="yes"))
+    # not the display: of a function that it had with managed='no' libvirt 9.0 believes that it stays on VFIO
+    file, before = tmp_path / "other.xml", pci.driver_of(lab.nvme)
+    file.write_text(document("other", lab.nvme, managed="yes"))
     virsh(f"define {file}", "start other")
-    assert pci.driver_of(lab.far_display) == "vfio-pci"
+    assert pci.driver_of(lab.nvme) == "vfio-pci"
     assert list(claims(ledger)) == ["vm/other"]
-    assert vfioctl(ledger, "claim", "create", "--owner", "vm/db", "--device", lab.far_display).returncode == 4
+    assert vfioctl(ledger, "claim", "create", "--owner", "vm/db", "--device", lab.nvme).returncode == 4
     virsh("destroy other")
     assert claims(ledger) == {}
-    assert pci.driver_of(lab.far_display) == before, "libvirt has given it back"
+    assert pci.driver_of(lab.nvme) == before, "libvirt has given it back"
 
-    held = vfioctl(ledger, "claim", "create", "--owner", "vm/db", "--device", lab.far_display, "--no-bind", "--json")
+    held = vfioctl(ledger, "claim", "create", "--owner", "vm/db", "--device", lab.nvme, "--no-bind", "--json")
     assert held.returncode == 0, held.stderr
     assert "vm/db" in refused("start other")
     assert vfioctl(ledger, "claim", "release", json.loads(held.stdout)["id"], "--yes").returncode == 0
