@@ -43,6 +43,7 @@ _STEPS = {
     "load",
     "unit",
     "libvirt",
+    "libvirt-start",
     "bind",
     "control",
     "d3cold_allowed",

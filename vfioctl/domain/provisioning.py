@@ -132,7 +132,7 @@ class Provisioning:
         if there is None:
             raise _missing(intent.name, intent.uri)
         if there.is_active:
-            raise DeviceInUse(f"domain {intent.name} runs", next_command=f"vfioctl domain stop {quote(intent.name)}")
+            raise DeviceInUse(f"domain {intent.name} runs", next_command=stop_command(intent.name, intent.uri))
         before = self._defined(intent.uri, intent.name)
         if not _is_ours(before) and not intent.foreign:
             raise Foreign(
@@ -212,6 +212,11 @@ def _is_ours(text: str) -> bool:
     from vfioctl.domain.definition import read_definition
 
     return bool(text) and read_definition(text).ours
+
+
+def stop_command(name: str, uri: str, *options: str) -> str:
+    """Return the command that stops a domain."""
+    return " ".join(("vfioctl domain stop", quote(name), *options, "--connect", quote(uri)))
 
 
 def _missing(name: str, uri: str) -> UnknownDomain:

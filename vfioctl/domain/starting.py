@@ -7,9 +7,9 @@ asked, never assumed, and no lock is held while libvirt starts QEMU or a guest s
 from __future__ import annotations
 
 import time
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.domain.provisioning import stop_command
 from vfioctl.errors import BadSpec, DeviceInUse, VerifyError, VfioctlError
 from vfioctl.signals import deferred
 
@@ -125,7 +125,7 @@ class Starting:
         except VfioctlError as second:
             restored = f"its claims are not given back: {second.message}"
             if isinstance(error, VfioctlError):
-                error.next_command = f"vfioctl domain stop {quote(needs.name)}"
+                error.next_command = stop_command(needs.name, uri)
         error.restored = restored  # type: ignore[union-attr]
 
     # -- stopping ------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Starting:
                 raise DeviceInUse(
                     f"domain {name} still runs, {seconds:g} s after it was asked to shut down",
                     hint="--timeout waits longer; --force ends it as a power cut does",
-                    next_command=f"vfioctl domain stop {quote(name)} --force",
+                    next_command=stop_command(name, uri, "--force"),
                 )
             time.sleep(_PAUSE)
 

@@ -131,16 +131,26 @@ def running_domain(*devices: str, name: str = "lab") -> Iterator[Domain]:
 @contextmanager
 def started(xml: str, name: str) -> Iterator[Domain]:
     """A domain of this XML, with the console that `definition` gives it, until the block ends; see `running_domain`."""
-    file, console = RUN / f"{name}.xml", _console(name)
-    pid_file = RUN / "qemu" / f"{name}.pid"
+    file = RUN / f"{name}.xml"
     file.write_text(xml)
     try:
         virsh(f"define --validate {file}", f"start {name}")
-        pid = int(pid_file.read_text())
-        yield Domain(name, pid, l2.booted(console, Path(f"/proc/{pid}").exists))
+        with running(name) as domain:
+            yield domain
     finally:
-        ends = [f"destroy {name}"] if pid_file.exists() else []
-        virsh(*ends, f"undefine {name}")
+        virsh(f"undefine {name}")
+
+
+@contextmanager
+def running(name: str) -> Iterator[Domain]:
+    """A domain that was started and has the console that `definition` gives it: once it has booted, until it ends."""
+    pid_file = RUN / "qemu" / f"{name}.pid"
+    pid = int(pid_file.read_text())
+    try:
+        yield Domain(name, pid, l2.booted(_console(name), Path(f"/proc/{pid}").exists))
+    finally:
+        if pid_file.exists():
+            virsh(f"destroy {name}")
 
 
 def _console(name: str) -> Path:

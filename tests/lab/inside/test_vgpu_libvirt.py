@@ -12,7 +12,7 @@ from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from tests.lab.inside.in_use import within_seconds
-from tests.lab.inside.libvirt_host import daemon, definition, started, virsh
+from tests.lab.inside.libvirt_host import daemon, definition, running, virsh
 from tests.lab.inside.topology import Topology
 from vfioctl.domain.templates import OWN
 
@@ -31,13 +31,19 @@ def test_the_guest_of_a_built_domain_lists_its_devices_and_holds_them_until_the_
     lab: Topology, load: Load, tmp_path: Path
 ) -> None:
     load("mbochs", count=100)
-    ledger = tmp_path / "ledger.db"
-    assert vfioctl(ledger, "bind", lab.display, lab.far_display, "--yes").returncode == 0
+    ledger, file = tmp_path / "ledger.db", tmp_path / "lab.xml"
+    functions = (*lab.card, lab.far_display)
+    drivers = [pci.driver_of(each) for each in functions]
     answer = vfioctl(ledger, "vgpu", "create", "mbochs-small", "--json")
     assert answer.returncode == 0, answer.stderr
     (name,) = (vgpu["id"] for vgpu in json.loads(answer.stdout)["report"]["vgpus"])
     group = (mdev.BUS / "devices" / name / "iommu_group").readlink().name
-    with started(_built(ledger, lab, name), "lab") as domain:
+    file.write_text(_built(ledger, lab, name))
+    assert vfioctl(ledger, "domain", "define", str(file), "--yes").returncode == 0
+    begun = vfioctl(ledger, "domain", "start", "lab", "--yes")
+    assert begun.returncode == 0, begun.stderr
+    assert [pci.driver_of(each) for each in functions] == ["vfio-pci"] * 3
+    with running("lab") as domain:
         seen = sorted((one.kind, one.node) for one in domain.seen if one.kind in ("038000", "040300"))
         assert seen == [("038000", "-1"), ("038000", "0"), ("038000", "1"), ("040300", "0")]
         slots = {one.address.rpartition(".")[0] for one in domain.seen if one.node == "0" and one.kind != "060400"}
@@ -53,6 +59,12 @@ def test_the_guest_of_a_built_domain_lists_its_devices_and_holds_them_until_the_
         assert f"process {domain.pid}" in refused.stderr
         assert f"guest {domain.name}" in refused.stderr
         assert mdev.instances() == {name}
+        stopped = vfioctl(ledger, "domain", "stop", "lab", "--force", "--yes", "--json")
+        assert stopped.returncode == 0, stopped.stderr
+        assert len(json.loads(stopped.stdout)["claims"]) == 1
+    assert [pci.driver_of(each) for each in functions] == drivers
+    assert json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"] == []
+    assert vfioctl(ledger, "domain", "undefine", "lab", "--yes").returncode == 0
     assert mdev.instances() == {name}
     removed = vfioctl(ledger, "vgpu", "remove", name, "--wait", "30s")
     assert removed.returncode == 0, removed.stderr

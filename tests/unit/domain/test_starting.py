@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
-from tests.unit.conftest import Answer, Run
+from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.claims.model.claim import Hugepages
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.domain.api import DomainApi
@@ -348,3 +349,28 @@ def test_needs_are_read_from_the_document() -> None:
     shared = xml().replace("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2'").replace("nodeset='0'", "nodeset='0-1'")
     assert (needs_of(shared).cpus, needs_of(shared).hugepages) == ((), ())
     assert not needs_of("<domain><name>a b</name></domain>").is_anything
+
+
+def test_pages(machine: Machine, terminal: Run, golden: Golden) -> None:
+    told = ""
+    options = ["--simulate", str(machine.host), "--ledger", str(machine.ledger)]
+    text = xml("db", managed="yes").replace("cpuset='2'", "cpuset='6'").replace("cpuset='3'", "cpuset='7'")
+    machine.define(text.replace("0x1b", "0x43"))
+    for line in (
+        "domain start web1 --dry-run",
+        "domain start web1 --yes --quiet",
+        "domain start web1",
+        "domain start db --dry-run",
+        "domain stop web1 --dry-run",
+        "domain undefine web1",
+        "domain stop web1 --force --yes --quiet",
+        "domain stop web1",
+        "domain start other",
+        "hook install --command /usr/bin/vfioctl --dry-run",
+    ):
+        answer = terminal(*line.split(), *options, *(["--connect", URI] if line.startswith("domain") else []))
+        told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
+    told = re.sub(r"\b[Cc]laim [0-9a-f]{8}\b", "claim CLAIM", told)
+    told = re.sub(r"\bPlan [0-9a-f]{12}\b", "Plan ID", told)  # of the hook's it depends on the ledger's path
+    told = told.replace(str(machine.host), "HOST").replace(str(machine.ledger), "LEDGER")
+    golden("domains/start.txt", timeless(told))

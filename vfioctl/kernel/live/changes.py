@@ -135,7 +135,7 @@ class LiveChange:
             raise HostError(f"libvirt's domains cannot be changed: {self.read_only}")
         from vfioctl.kernel.live import domains
 
-        timeout = self._timeouts.steps.get("libvirt")
+        timeout = self._timeouts.steps.get("libvirt-start" if order == "start" else "libvirt")
         domains.tell(self._workers, uri, order, words, timeout=timeout, fds=self._locks.fds)
 
     # -- workers -----------------------------------------------------------------------------------
