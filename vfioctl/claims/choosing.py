@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from vfioctl.claims.bringing import plan_needed
+from vfioctl.claims.bringing import refuse_held
 from vfioctl.claims.devices import mediated, uses_of, whole_functions
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.claims.model.owner import Owner
@@ -115,9 +115,9 @@ class Choosing:
         return {gpu: f"held by {some_of(names, 2)}" for gpu in gpus if (names := self._holders([gpu]))}
 
     def _holders(self, gpus: Sequence[PciAddress]) -> Sequence[str]:
-        claim = self._drafted(whole_functions(self.inventory, gpus))
+        everything = (replace(each, asked=True) for each in whole_functions(self.inventory, gpus))
         try:
-            plan_needed(self._session, claim, self)
+            refuse_held(self._session, self._drafted(tuple(everything)), self.inventory, drivers=self.binds)
         except DeviceInUse as error:
             holders = cast("list[dict[str, str]]", error.facts.get("holders", []))
             return tuple(dict.fromkeys(holder["name"] for holder in holders))

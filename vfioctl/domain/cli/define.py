@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.claims.api import ClaimsApi
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
@@ -29,6 +28,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:
+    from vfioctl.claims.api import ClaimsApi
+
     return [(claim.id, claim.owner) for claim in ClaimsApi(session).claims()]
 
 
