@@ -20,13 +20,14 @@ from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
 from vfioctl.core import marks
 from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.core.value import Value
-from vfioctl.domain.model import build, comparison, finding, listing
+from vfioctl.domain.model import build, comparison, finding, listing, verification
 from vfioctl.domain.model.build import BuildDocument
 from vfioctl.domain.model.comparison import Comparison
 from vfioctl.domain.model.finding import CheckDocument
 from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
 from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.model.verification import Verification
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import functions, groups
 from vfioctl.inventory.model.functions import InventoryDocument
@@ -61,10 +62,11 @@ def schema_of_dataclass(
         | VgpuTypesDocument
         | DomainListDocument
         | DomainShowDocument
+        | Verification
     ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups, placement, finding, build, comparison, listing):
+    for module in (marks, functions, groups, placement, finding, build, comparison, listing, verification):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
@@ -118,6 +120,7 @@ def generated() -> dict[Path, str]:
         REFERENCE / "domain-check.schema.json": schema_of_dataclass(CheckDocument),
         REFERENCE / "domain-build.schema.json": schema_of_dataclass(BuildDocument),
         REFERENCE / "domain-diff.schema.json": schema_of_dataclass(Comparison),
+        REFERENCE / "domain-verify.schema.json": schema_of_dataclass(Verification),
         REFERENCE / "domain-spec.schema.json": _text(DomainSpec.model_json_schema()),
         REFERENCE / "plan.schema.json": schema(Plan),
         REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),

@@ -26,7 +26,7 @@
     |  |- Drift                      the ledger of claims and the machine differ
     |  `- Unfinished                 an earlier change was interrupted; `vfioctl recover`
     |- KernelRefused             5   the kernel refused a read or a write with an errno
-    |- VerifyError               6   verification failed; the host was rolled back
+    |- VerifyError               6   verification failed; a change was rolled back
     `- Stuck                     7   the rollback failed, or a write never returned
 """
 

@@ -69,6 +69,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "layout": (("model", "layout", "xml"), VALUES),
     "check": (("model", "check", "xml"), VALUES),
+    "verify": (("model", "verify"), VALUES),
     "plan": (("model", "plan", "placement", "capacity", "resources", "checks", "intents"), VALUES),
 }
 
@@ -76,7 +77,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # A plan is made of values only: the same question gives the same plan.
 IMPURE = {"os", "subprocess", "time", "random", "uuid", "datetime", "pathlib", "io", "socket", "secrets", "tempfile"}
 # At home in one module each, and imported only when needed: they are slow, or absent on many hosts.
-OPTIONAL = {"pyudev", "pynvml", "libvirt", "textual", "grpc", "yaml"}
+OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "textual", "grpc", "yaml"}
 # What only the parts that print may know.
 FOR_PRINTING = {
     "rich": {"render", "render.py", "cli", "console", "tui"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.others import Others
     from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.domain.model.verification import Verification
     from vfioctl.domain.provisioning import Provisioning
     from vfioctl.domain.starting import Starting
     from vfioctl.session import Session
@@ -63,6 +64,16 @@ class DomainApi:
 
         found = self.provisioning.find(name, connect).domain
         return compared(self._session, found, self._others(found.name, connect))
+
+    def verify(self, name: str, *, connect: str = "", guest: bool = True) -> Verification:
+        """Compare a running domain with its document; `guest`: also what its guest sees.
+
+        Raises UnknownDomain; HostError for one that does not run.
+        """
+        from vfioctl.domain.verifying import verified
+
+        found = self.provisioning.find(name, connect).domain
+        return verified(self._session.kernel, self.provisioning.uri(connect), found, guest=guest)
 
     def _others(self, name: str, connect: str) -> Others:
         from vfioctl.domain.model.libvirt import URI

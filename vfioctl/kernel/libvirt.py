@@ -35,13 +35,14 @@ _DOING = {
     "capabilities": "asking for the capabilities of the host",
     "native": "translating the document",
     "validated": "checking the document",
+    "guest_files": "asking the guest agent of",
     "define": "defining the domain",
     "undefine": "removing the definition of",
     "start": "starting",
     "shutdown": "asking to shut down",
     "destroy": "ending",
 }
-_OF_A_DOMAIN = ("definition", "is_running", "undefine", "start", "shutdown", "destroy")
+_OF_A_DOMAIN = ("definition", "is_running", "guest_files", "undefine", "start", "shutdown", "destroy")
 _MOST_DOMAINS, _LONGEST_NAME, _LONGEST_TEXT = 10_000, 255, 1000
 
 
@@ -211,6 +212,17 @@ def validated(uri: str, xml: str) -> Answer:
     return _answered(ask)
 
 
+def guest_files(uri: str, name: str, *paths: str) -> Answer:
+    """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read."""
+    from vfioctl.kernel.libvirt_agent import read_files
+
+    def ask() -> dict[str, str]:
+        with _connection(uri, writes=True) as (connection, libvirt):
+            return read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
+
+    return _answered(ask)
+
+
 # -- orders ------------------------------------------------------------------------------------------
 
 
@@ -265,7 +277,7 @@ def _told(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
 
 
 QUESTIONS: dict[str, Callable[..., Answer]] = {
-    each.__name__: each for each in (facts, definition, is_running, capabilities, native, validated)
+    each.__name__: each for each in (facts, definition, is_running, capabilities, native, validated, guest_files)
 }
 ORDERS: dict[str, Callable[..., Answer]] = {
     each.__name__: each for each in (define, undefine, start, shutdown, destroy)

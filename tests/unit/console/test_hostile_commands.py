@@ -81,6 +81,7 @@ ARGUMENTS = {
     "domain show": ("test -c test:///default", "\x1b[2J -c test:///default"),
     "domain edit": ("test -c test:///default --gpus 1 --replace", "\x1b[2J -c test:///default --device \x9b31m"),
     "domain diff": ("test -c test:///default", "\x1b[2J -c test:///default"),
+    "domain verify": ("test -c test:///default", "\x1b[2J -c test:///default"),
     "domain check": ("{xml}", "{xml} --no-host", "{host}", "\x1b[2J", "{xml} --libvirt \x9b31m"),
     "config check": ("",),
     "config show": ("",),

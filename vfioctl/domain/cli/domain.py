@@ -1,7 +1,7 @@
 """`vfioctl domain`. Its commands are in the other modules. May not add behaviour to the api."""
 
 from vfioctl.console.lazy import group_app
-from vfioctl.domain.cli import build, check, compare, define, listing, run
+from vfioctl.domain.cli import build, check, compare, define, listing, run, verify
 
 app = group_app("domain")
 
@@ -22,3 +22,4 @@ compare.add_to(app)
 define.add_to(app)
 listing.add_to(app)
 run.add_to(app)
+verify.add_to(app)

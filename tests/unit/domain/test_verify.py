@@ -1,0 +1,439 @@
+"""`vfioctl domain verify`: on a simulated server, whose /proc has the domain's QEMU."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.schema import schema_problems
+from tests.unit.conftest import Golden, Run
+from tests.unit.domain.running import DOMAIN, GIB, GPU, MDEV, PID, UUID, Process, host, libvirt
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.model.verification import State, Verification, VerifiedFact
+from vfioctl.domain.verify.guest import Wanted, guest_facts, why_no_agent
+from vfioctl.domain.verify.subject import Subject
+from vfioctl.domain.xml import parse
+from vfioctl.errors import HostError, UnknownDomain
+from vfioctl.kernel import libvirt as asked
+from vfioctl.kernel.recorded.tree import form
+from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
+
+pytest.importorskip("libvirt")
+EDIT = Callable[[Process], None]
+
+
+def verify(folder: Path, *processes: Process, domain: str = DOMAIN, name: str = "ml1") -> Verification:
+    kernel = Simulated(host(*processes), "simulated")
+    return DomainApi(Session(kernel, folder / "ledger.db")).verify(name, connect=libvirt(folder, domain))
+
+
+def different(found: Verification) -> list[VerifiedFact]:
+    return [each for each in found.facts if each.state is State.DIFFERS]
+
+
+def unknown(found: Verification) -> dict[str, str]:
+    return {each.what: each.why for each in found.facts if each.state is State.UNKNOWN}
+
+
+class TestAsItShould:
+    def test_every_fact(self, tmp_path: Path) -> None:
+        found = verify(tmp_path, Process())
+        assert (found.name, found.uuid, found.pid, found.state) == ("ml1", UUID, PID, State.OK)
+        assert not different(found)
+        seen = {each.what: (each.wanted, each.found) for each in found.facts if each.state is State.OK}
+        assert seen == {
+            "vCPU 0": ("1", "1"),
+            "vCPU 1": ("97", "97"),
+            "vCPU 2": ("49", "49"),
+            "vCPU 3": ("145", "145"),
+            "emulator": ("0,48", "0,48"),
+            "I/O thread 1": ("0", "0"),
+            "other threads of QEMU": ("0,48", "0,97"),
+            "memory of cell 0": ("4 GiB on node 0 (strict)", "4 GiB on node 0"),
+            "memory of cell 1": ("4 GiB on node 1 (strict)", "4 GiB on node 1"),
+            "hugepages of cells 0-1": ("8 GiB in pages of 1 GiB", "8 GiB in use, 8 GiB mapped"),
+            f"{GPU} on QEMU's command line": ("there", "there"),
+            f"{MDEV} on QEMU's command line": ("there", "there"),
+            "devices of the definition": (f"{GPU} {MDEV}", f"{GPU} {MDEV}"),
+            "pins of the definition": ("0 to 1, 1 to 97, 2 to 49, 3 to 145",) * 2,
+            "NUMA nodes of the definition": ("0-1, cell 0: 0, cell 1: 1",) * 2,
+        }
+        no_agent = "no agent: none is running in the guest"
+        assert unknown(found) == {f"{device} in the guest": no_agent for device in (GPU, MDEV)}
+
+    def test_a_domain_that_says_nothing(self, tmp_path: Path) -> None:
+        plain = f"<domain type='kvm'><name>ml1</name><uuid>{UUID}</uuid><memory>1024</memory><os><type>hvm</type></os>"
+        found = verify(tmp_path, Process(), domain=f"{plain}<vcpu>2</vcpu></domain>")
+        assert found.state is State.OK
+        assert {each.wanted for each in found.facts} == {"any CPU", "any NUMA node", "none"}
+
+    def test_by_the_uuid(self, tmp_path: Path) -> None:
+        assert verify(tmp_path, Process(), name=UUID).name == "ml1"
+
+
+def _thread(number: int, name: str, cpus: str) -> EDIT:
+    def edit(process: Process) -> None:
+        process.threads[PID + number] = (name, cpus)
+
+    return edit
+
+
+def _without(number: int) -> EDIT:
+    def edit(process: Process) -> None:
+        del process.threads[PID + number]
+
+    return edit
+
+
+def _memory(number: int, was: str, becomes: str) -> EDIT:
+    def edit(process: Process) -> None:
+        says, size, rights = process.memory[number]
+        assert was in says
+        process.memory[number] = (says.replace(was, becomes), size, rights)
+
+    return edit
+
+
+def _argument(was: str, becomes: str) -> EDIT:
+    def edit(process: Process) -> None:
+        assert any(was in each for each in process.arguments)
+        process.arguments = [each.replace(was, becomes) for each in process.arguments]
+
+    return edit
+
+
+class TestWhatDiffers:
+    @pytest.mark.parametrize(
+        ("edit", "what", "found", "remedy"),
+        [
+            (_thread(5, "CPU 1/KVM", "0-191"), "vCPU 1", "0-191", "vcpupin ml1 1 97 --live"),
+            (_thread(7, "CPU 3/TCG", "140-145"), "vCPU 3", "140-145", "vcpupin ml1 3 145 --live"),
+            (_without(6), "vCPU 2", "no such thread", "dumpxml"),
+            (_thread(0, "qemu-system-x86", "0"), "emulator", "0", "emulatorpin ml1 0,48 --live"),
+            (_thread(1, "IO iothread1", "48"), "I/O thread 1", "48", "iothreadpin ml1 1 0 --live"),
+            (_thread(8, "worker", "1"), "other threads of QEMU", "1 (thread 4250, worker)", "stop ml1"),
+            (_thread(3, "vhost-4242", "2"), "other threads of QEMU", "2 (thread 4245, vhost-4242)", "stop ml1"),
+            (_memory(1, "N0=4", "N0=3 N1=1"), "memory of cell 0", "3 GiB on node 0, 1 GiB on node 1", "free memory"),
+            (
+                _memory(2, "bind:1", "prefer:1"),
+                "memory of cell 1",
+                "0 KiB has this policy; there are bind:0, prefer:1",
+                "stop ml1",
+            ),
+            (
+                _memory(
+                    2, "huge dirty=4 N1=4 kernelpagesize_kB=1048576", "anon=1048576 N1=1048576 kernelpagesize_kB=4"
+                ),
+                "hugepages of cells 0-1",
+                "4 GiB in use, 4 GiB mapped",
+                "vfioctl place",
+            ),
+            (_memory(2, "N1=4", "N1=3"), "hugepages of cells 0-1", "7 GiB in use, 8 GiB mapped", "free hugepages"),
+            (_argument(GPU, "0000:1b:00.1"), f"{GPU} on QEMU's command line", "not there", "start it again"),
+            (_argument(f"devices/{MDEV}", "devices/x"), f"{MDEV} on QEMU's command line", "not there", "attached"),
+            (_argument("vfio-pci", "virtio-blk"), f"{GPU} on QEMU's command line", "not there", "attached"),
+        ],
+    )
+    def test_exactly_this(self, tmp_path: Path, edit: EDIT, what: str, found: str, remedy: str) -> None:
+        process = Process()
+        edit(process)
+        seen = verify(tmp_path, process)
+        assert seen.state is State.DIFFERS
+        facts = different(seen)
+        assert (facts[0].what, facts[0].found) == (what, found)
+        assert remedy in facts[0].remedy
+        assert len(facts) == (2 if "virtio" in str(process.arguments) else 1)
+
+    def test_the_definition(self, tmp_path: Path) -> None:
+        uri = libvirt(tmp_path)
+        tree = host(Process())
+        kernel = Simulated(tree, "simulated")
+        without = DOMAIN.replace("bus='0x1b'", "bus='0x43'").replace("cpuset='97'", "cpuset='98'")
+        kernel.tell_libvirt(uri, "define", without)
+        found = DomainApi(Session(kernel, tmp_path / "ledger.db")).verify("ml1", connect=uri)
+        assert [(each.what, each.wanted) for each in different(found)] == [
+            ("devices of the definition", f"0000:43:00.0 {MDEV}"),
+            ("pins of the definition", "0 to 1, 1 to 98, 2 to 49, 3 to 145"),
+        ]
+
+    def test_a_policy_of_the_control_group(self, tmp_path: Path) -> None:
+        """libvirt may leave the nodes to the control group: then QEMU's policy is the default."""
+        one = DOMAIN.replace("<memnode cellid='0' mode='strict' nodeset='0'/>", "")
+        one = one.replace("<memnode cellid='1' mode='strict' nodeset='1'/>", "").replace(
+            "nodeset='0-1'/>\n", "nodeset='1'/>"
+        )
+        process = Process(allowed_nodes="1")
+        process.memory[1:3] = [("default anon=3 N1=3 kernelpagesize_kB=4", 8 * GIB, "rw-p")]
+        one = one.replace("<hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages>", "")
+        assert not different(verify(tmp_path, process, domain=one))
+        process.memory[1] = ("default anon=3 N1=2 N0=1 kernelpagesize_kB=4", 8 * GIB, "rw-p")
+        (fact,) = different(verify(tmp_path, process, domain=one))
+        assert (fact.what, fact.found) == ("memory of cells 0-1", "4 KiB on node 0, 8 KiB on node 1")
+        process.allowed_nodes = "0-1"
+        (fact,) = different(verify(tmp_path, process, domain=one))
+        assert fact.found == "0 KiB has this policy; there are default"
+
+
+class TestWhichProcess:
+    def test_none(self, tmp_path: Path) -> None:
+        found = verify(tmp_path)
+        assert (found.pid, found.state) == (None, State.UNKNOWN)
+        assert unknown(found)["the domain's QEMU process"] == "no process has its UUID on the command line"
+
+    def test_one_of_another_user(self, tmp_path: Path) -> None:
+        found = verify(tmp_path, Process(user=1000))
+        assert (found.pid, found.state) == (None, State.UNKNOWN)
+        assert "user mallory runs it" in unknown(found)["the domain's QEMU process"]
+
+    def test_beside_one_of_another_user(self, tmp_path: Path) -> None:
+        forged = Process(user=1000, threads={PID: ("CPU 0/KVM", "0-191")})
+        assert verify(tmp_path, forged, Process()).pid == PID + 1000
+
+    @pytest.mark.parametrize("option", ["-name", "-uuid"])
+    def test_one_with_another_uuid(self, tmp_path: Path, option: str) -> None:
+        process = Process()
+        process.arguments = ["qemu", option, UUID.replace("4", "5") if option == "-uuid" else UUID]
+        assert verify(tmp_path, process).pid is None
+
+    def test_two(self, tmp_path: Path) -> None:
+        found = verify(tmp_path, Process(), Process())
+        assert (found.pid, found.state) == (None, State.UNKNOWN)
+        assert unknown(found)["the domain's QEMU process"].startswith("processes 4242, 5242")
+
+    def test_the_pid_file_tells(self, tmp_path: Path) -> None:
+        tree = host(Process(), Process())
+        tree.put("/run/libvirt/qemu/ml1.pid", f"{PID + 1000}")
+        api = DomainApi(Session(Simulated(tree, "simulated"), tmp_path / "ledger.db"))
+        assert api.verify("ml1", connect=libvirt(tmp_path)).pid == PID + 1000
+
+    @pytest.mark.parametrize("text", ["1", "-1", "x", "4242\n4243", "99999999999999", "0"])
+    def test_a_stale_pid_file(self, tmp_path: Path, text: str) -> None:
+        tree = host(Process())
+        tree.put("/run/libvirt/qemu/ml1.pid", text)
+        api = DomainApi(Session(Simulated(tree, "simulated"), tmp_path / "ledger.db"))
+        assert api.verify("ml1", connect=libvirt(tmp_path)).pid == PID
+
+    def test_what_root_alone_may_read(self, tmp_path: Path) -> None:
+        tree = host(Process())
+        tree.remove(f"/proc/{PID}/numa_maps")
+        tree.put_refused(f"/proc/{PID}/numa_maps", 13)
+        api = DomainApi(Session(Simulated(tree, "simulated"), tmp_path / "ledger.db"))
+        found = api.verify("ml1", connect=libvirt(tmp_path), guest=False)
+        assert found.state is State.OK
+        assert unknown(found) == {"memory": f"reading /proc/{PID}/numa_maps: EACCES"}
+
+    def test_threads_that_say_nothing_or_nonsense(self, tmp_path: Path) -> None:
+        process = Process()
+        process.threads[PID + 4] = ("CPU 0/KVM", "1-")
+        process.threads[PID + 5] = ("CPU 1/KVM", "\x1b[2J")
+        process.threads[PID + 9] = ("CPU 99999999999/KVM", "1")
+        found = verify(tmp_path, process)
+        assert [each.what for each in different(found)] == ["vCPU 0", "other threads of QEMU"]
+        assert unknown(found)["vCPU 1"] == f"/proc does not tell the CPUs of thread {PID + 5}"
+
+    def test_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UnknownDomain):
+            verify(tmp_path, Process(), name="web1")
+        kernel = Simulated(host(), "simulated")
+        kernel.tell_libvirt("test:///default", "define", DOMAIN)
+        with pytest.raises(HostError, match="does not run"):
+            DomainApi(Session(kernel, tmp_path / "ledger.db")).verify("ml1", connect="test:///default")
+
+
+class TestCommand:
+    def command(self, run: Run, folder: Path, process: Process, words: str = "") -> tuple[int, str, object]:
+        file = folder / "hgx8.host"
+        file.write_text(form(host(process)))
+        done = run(f"domain verify ml1 {words} --simulate {file} --connect {libvirt(folder)}")
+        return done.code, done.out + done.err, done.document if "--json" in words else None
+
+    def test_exit_codes_and_document(self, run: Run, tmp_path: Path) -> None:
+        code, text, _ = self.command(run, tmp_path, Process())
+        assert code == 0
+        assert "CPUs: 7 of 7 as wanted\nmemory: 3 of 3 as wanted\n  memory of cell 0: 4 GiB on node 0\n" in text
+        code, _, document = self.command(run, tmp_path, Process(), "--json --no-guest")
+        assert code == 0
+        assert schema_problems(document, "domain-verify") == []
+
+    def test_what_differs(self, run: Run, tmp_path: Path) -> None:
+        process = Process()
+        process.threads[PID + 5] = ("CPU 1/KVM", "0-191")
+        code, text, _ = self.command(run, tmp_path, process)
+        assert code == 6
+        assert "differs: vCPU 1: wanted 97, found 0-191" in text
+        assert f"-> virsh -c {libvirt(tmp_path)} vcpupin ml1 1 97 --live" in text
+        code, _, document = self.command(run, tmp_path, process, "--json")
+        assert code == 6
+        assert schema_problems(document, "domain-verify") == []
+
+    def test_wholly_unknown(self, run: Run, tmp_path: Path) -> None:
+        code, text, _ = self.command(run, tmp_path, Process(user=1000))
+        assert code == 3
+        assert "cannot be verified" in text
+        assert self.command(run, tmp_path, Process(user=1000), "--json")[0] == 3
+
+    def test_the_page(self, terminal: Run, golden: Golden, tmp_path: Path) -> None:
+        process = Process()
+        process.threads[PID + 5] = ("CPU 1/KVM", "0-191")
+        process.memory[1] = (process.memory[1][0].replace("N0=4", "N0=3 N1=1"), *process.memory[1][1:])
+        code, text, _ = self.command(terminal, tmp_path, process)
+        golden("domains/verify.txt", f"{text}[exit code {code}]\n".replace(libvirt(tmp_path), "URI"))
+        golden(
+            "domains/verify.json",
+            self.command(terminal, tmp_path, process, "--json")[1].replace(libvirt(tmp_path), "URI"),
+        )
+
+
+# -- in the guest ------------------------------------------------------------------------------------------
+
+PORT, HOME = "/sys/bus/pci/devices/0000:fc:00.0", "/sys/bus/pci/devices/0000:fd:00.0"
+GUEST = {
+    f"{PORT}/secondary_bus_number": "253\n",
+    f"{HOME}/vendor": "0x10de\n",
+    f"{HOME}/device": "0x2330\n",
+    f"{HOME}/numa_node": "1\n",
+    f"{HOME}/current_link_speed": "32.0 GT/s PCIe\n",
+    f"{HOME}/current_link_width": "16\n",
+}
+
+
+class TestGuest:
+    def facts(self, files: Mapping[str, str]) -> list[VerifiedFact]:
+        def ask(paths: Sequence[str]) -> Mapping[str, str]:
+            return {path: files[path] for path in paths if path in files}
+
+        subject = Subject(parse(DOMAIN).root, "ml1", "virsh")
+        return list(guest_facts(subject, [Wanted(GPU, "16", "10de:2330")], ask))
+
+    def test_as_it_should(self) -> None:
+        assert [(each.what, each.wanted, each.found, each.state) for each in self.facts(GUEST)] == [
+            (f"NUMA node of {GPU} in the guest, at 0000:fd:00.0", "1", "1", State.OK),
+            (f"link of {GPU} in the guest, at 0000:fd:00.0", "x16", "x16 at 32.0 GT/s PCIe", State.OK),
+        ]
+
+    @pytest.mark.parametrize(("name", "text"), [("numa_node", "-1"), ("numa_node", "0"), ("current_link_width", "8")])
+    def test_what_differs(self, name: str, text: str) -> None:
+        (fact,) = (each for each in self.facts({**GUEST, f"{HOME}/{name}": text}) if each.state is State.DIFFERS)
+        assert fact.remedy
+        assert text in fact.found
+
+    @pytest.mark.parametrize(
+        "edit",
+        [
+            {f"{PORT}/secondary_bus_number": "no number"},
+            {f"{HOME}/device": "0x1234"},
+            {f"{HOME}/vendor": ""},
+        ],
+    )
+    def test_another_device(self, edit: dict[str, str]) -> None:
+        assert [each.state for each in self.facts({**GUEST, **edit})] == [State.UNKNOWN]
+
+    def test_a_hostile_guest(self) -> None:
+        """What it says is shown only where it has the form that the kernel gives it."""
+        hostile = {path: "\x1b[2J" * 9 if "numa" in path or "link" in path else text for path, text in GUEST.items()}
+        found = self.facts(hostile)
+        assert [each.state for each in found] == [State.UNKNOWN] * 2
+        assert "\x1b" not in str(found)
+        assert [each.state for each in self.facts({})] == [State.UNKNOWN]
+
+    @pytest.mark.parametrize(
+        ("channel", "says"),
+        [("", "none is running"), ("state='disconnected'", "none is running"), ("state='connected'", "")],
+    )
+    def test_whether_there_is_an_agent(self, channel: str, says: str) -> None:
+        text = DOMAIN.replace("name='org.qemu.guest_agent.0'", f"name='org.qemu.guest_agent.0' {channel}")
+        assert says in why_no_agent(Subject(parse(text).root, "ml1", "virsh"))
+        assert bool(says) == bool(why_no_agent(Subject(parse(text).root, "ml1", "virsh")))
+        assert "no channel" in why_no_agent(Subject(parse("<domain/>").root, "ml1", "virsh"))
+
+    def test_a_whole_domain(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The agent is libvirt's: the test driver has none, so what it would say is put in its place."""
+        kernel = Simulated(host(Process()), "simulated")
+        uri = libvirt(tmp_path, DOMAIN)
+        known = kernel.ask_libvirt
+
+        def ask(uri: str, question: str, *words: str) -> Any:
+            if question == "guest_files":
+                return {path: GUEST[path] for path in words[1:] if path in GUEST}
+            found = known(uri, question, *words)
+            mark = "name='org.qemu.guest_agent.0'"
+            return json.loads(json.dumps(found).replace(mark, f"{mark} state='connected'"))
+
+        monkeypatch.setattr(kernel, "ask_libvirt", ask)
+        found = DomainApi(Session(kernel, tmp_path / "ledger.db")).verify("ml1", connect=uri)
+        seen = {each.what: each.state for each in found.facts if each.area == "guest"}
+        assert seen[f"NUMA node of {GPU} in the guest, at 0000:fd:00.0"] is State.OK
+        assert seen[f"{MDEV} in the guest"] is State.UNKNOWN
+
+    def test_an_agent_that_does_not_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernel = Simulated(host(Process()), "simulated")
+        known = kernel.ask_libvirt
+
+        def ask(uri: str, question: str, *words: str) -> Any:
+            if question == "guest_files":
+                raise HostError("asking the guest agent of ml1: failed", hint="it does not respond")
+            found = known(uri, question, *words)
+            mark = "name='org.qemu.guest_agent.0'"
+            return json.loads(json.dumps(found).replace(mark, f"{mark} state='connected'"))
+
+        monkeypatch.setattr(kernel, "ask_libvirt", ask)
+        found = DomainApi(Session(kernel, tmp_path / "ledger.db")).verify("ml1", connect=libvirt(tmp_path))
+        assert found.state is State.OK
+        assert set(unknown(found).values()) == {"asking the guest agent of ml1: failed: it does not respond"}
+
+
+class TestAgent:
+    """The question to libvirt, with an agent in the place of libvirt's."""
+
+    def ask(self, monkeypatch: pytest.MonkeyPatch, agent: Callable[[str, dict[str, Any]], Any]) -> Any:
+        said: list[str] = []
+
+        def command(_domain: object, text: str, _timeout: int, _flags: int) -> str:
+            document = json.loads(text)
+            answer = agent(document["execute"], document["arguments"])
+            said.append(document["execute"])
+            return json.dumps({"return": answer})
+
+        monkeypatch.setitem(sys.modules, "libvirt_qemu", SimpleNamespace(qemuAgentCommand=command))
+        value, code, text = asked.guest_files("test:///default", "test", "/a", "/b")
+        assert said.count("guest-file-open") == said.count("guest-file-close")
+        return value, code, text
+
+    def test_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def agent(command: str, given: dict[str, Any]) -> Any:
+            if command == "guest-file-open":
+                assert given["mode"] == "r"
+                return {"/a": 1000, "/b": 1001}[given["path"]]
+            content = {1000: b"1\n", 1001: b"x" * 5000}[given["handle"]]
+            return {"buf-b64": base64.b64encode(content).decode()} if command == "guest-file-read" else {}
+
+        value, _, _ = self.ask(monkeypatch, agent)
+        assert value == {"/a": "1\n", "/b": "x" * 256}
+
+    @pytest.mark.parametrize("answer", ["", [], {}, {"buf-b64": "%"}, {"buf-b64": []}, None])
+    def test_nonsense(self, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+        value, code, _ = self.ask(monkeypatch, lambda command, _: 1 if command == "guest-file-open" else answer)
+        assert code == 0
+        assert set(value.values()) <= {""}
+
+    @pytest.mark.parametrize(("code", "answered"), [(1, True), (86, False)])
+    def test_a_refusal_costs_one_file_and_silence_all(
+        self, monkeypatch: pytest.MonkeyPatch, code: int, answered: bool
+    ) -> None:
+        import libvirt as driver
+
+        def refuse(_command: str, _given: dict[str, Any]) -> Any:
+            error = driver.libvirtError("refused")
+            error.err = (code, 10, "refused", 2, "", "", "", 0, 0)
+            raise error
+
+        value, found, _ = self.ask(monkeypatch, refuse)
+        assert (value, found) == (({}, 0) if answered else (None, code))

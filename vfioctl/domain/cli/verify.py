@@ -1,0 +1,57 @@
+"""`vfioctl domain verify`. May not add behaviour to the api."""
+
+from typing import Annotated
+
+import typer
+
+from vfioctl.console.choice import opened
+from vfioctl.console.lazy import Command
+from vfioctl.console.options import AsJson
+from vfioctl.console.output import draw, emit_document
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.cli.options import Connect, Name
+from vfioctl.errors import HostError, VerifyError, VfioctlError
+
+_VERIFY = """[bold]Examples[/]
+  vfioctl domain verify ml1
+  vfioctl domain verify ml1 --no-guest --json"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `vfioctl domain`."""
+    app.command(cls=Command, epilog=_VERIFY)(verify)
+
+
+def verify(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    no_guest: Annotated[bool, typer.Option("--no-guest", help="Do not ask the guest's agent.")] = False,
+    connect: Connect = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare a running domain with its document: CPUs, memory, devices, and what its guest sees.
+
+    Looks at QEMU's process: where each vCPU, the emulator and each I/O thread may run, on which NUMA nodes and in which
+    pages the memory is, and which devices are on the command line. Compares the document as it runs with the one that
+    the next start takes. Asks the guest's agent, where there is one, for each GPU's NUMA node and link. Exits with 6 if
+    something differs, and with 3 if the domain does not run or nothing of it can be seen.
+    """
+    found = DomainApi(opened(ctx)).verify(name, connect=connect, guest=not no_guest)
+    different = [each for each in found.facts if each.state == "differs"]
+    failure: VfioctlError | None = None
+    if different:
+        number = f"{len(different)} value{'s' if different[1:] else ''}"
+        failure = VerifyError(f"{found.name} does not run as its document says, in {number}")
+    elif found.state != "ok":
+        failure = HostError(f"{found.name} cannot be verified: nothing of it can be seen", hint="run it as root")
+    if as_json:
+        emit_document(found, indented=True)
+        if failure:
+            raise typer.Exit(failure.exit_code)
+        return
+    from vfioctl.domain.render.verify import verification_page
+
+    draw(verification_page(found))
+    if failure:
+        raise failure
