@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def test_the_guest_of_a_built_domain_lists_its_devices_and_holds_them_until_the_
         assert len(slots) == 1, "the functions of the card are in one slot"
         assert _affinity(domain.pid) == {"CPU 0/KVM": "1", "CPU 1/KVM": "3"}
         assert _bound(domain.pid) == {"bind:0", "bind:1"}
+        _verified(ledger, domain.pid, (lab.display, lab.far_display, name))
         # libvirt gave it a /dev of its own, and the path in it is the same
         assert Path(f"/proc/{domain.pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
         held = {os.readlink(path) for path in Path(f"/proc/{domain.pid}/fd").iterdir()}
@@ -95,6 +97,50 @@ def _built(ledger: Path, lab: Topology, vgpu: str) -> str:
     answer = vfioctl(ledger, *words, "--memory=256MiB", "--hugepages=none")
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
+
+
+def _verified(ledger: Path, pid: int, devices: tuple[str, ...]) -> None:
+    """`domain verify` finds what these tests find by themselves, and a vCPU that is moved, and only that one."""
+    found = _verify(ledger)
+    assert (found["name"], found["pid"], found["state"]) == ("lab", pid, "ok"), found
+    told = {fact["what"]: fact["found"] for fact in found["facts"] if fact["state"] == "ok"}
+    assert {what: cpus for what, cpus in told.items() if what.startswith("vCPU")} == {"vCPU 0": "1", "vCPU 1": "3"}
+    assert told["memory of cell 0"] == "128 MiB on node 0"
+    assert told["memory of cell 1"] == "128 MiB on node 1"
+    assert {f"{device} on QEMU's command line" for device in devices} <= set(told)
+    assert {"emulator", "devices of the definition", "pins of the definition"} <= set(told)
+    others = {fact["what"]: fact["why"] for fact in found["facts"] if fact["state"] != "ok"}
+    assert set(others.values()) == {"no agent: the document has no channel for one"}
+    with _moved(pid, "CPU 1/KVM", {0}):
+        (fact,) = (fact for fact in _verify(ledger, code=6)["facts"] if fact["state"] == "differs")
+        assert (fact["what"], fact["wanted"], fact["found"]) == ("vCPU 1", "3", "0")
+        assert fact["remedy"] == "virsh vcpupin lab 1 3 --live"
+    assert _verify(ledger)["state"] == "ok"
+
+
+def _verify(ledger: Path, code: int = 0) -> dict[str, Any]:
+    answer = vfioctl(ledger, "domain", "verify", "lab", "--json")
+    assert answer.returncode == code, answer.stdout + answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@contextmanager
+def _moved(pid: int, name: str, cpus: set[int]) -> Iterator[None]:
+    """Another place for one thread until the block ends, against its control group too."""
+    (task,) = (each for each in Path(f"/proc/{pid}/task").iterdir() if (each / "comm").read_text().strip() == name)
+    before, group = os.sched_getaffinity(int(task.name)), (task / "cgroup").read_text().strip().rpartition("::")[2]
+    allowed = Path(f"/sys/fs/cgroup{group}", "cpuset.cpus")
+    permitted = allowed.read_text() if allowed.exists() else ""
+    try:
+        if permitted.strip():
+            allowed.write_text("0-3")
+        os.sched_setaffinity(int(task.name), cpus)
+        yield
+    finally:
+        if permitted.strip():
+            allowed.write_text(permitted)
+        os.sched_setaffinity(int(task.name), before)
 
 
 def _affinity(pid: int) -> dict[str, str]:
