@@ -1,4 +1,6 @@
-"""Building and checking domains: the work in this process, and building as a whole process against virt-install.
+"""Building, checking and verifying domains: the work in this process; as whole processes, building and verifying.
+
+Building is compared with virt-install; verifying reads the threads of a process like QEMU's (bench/threads.py).
 
     python -m bench.domain [--runs N] [--json FILE]
 
@@ -8,20 +10,25 @@ Exits with 1 when a limit is not kept. bench/README.md says how to read the tabl
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
 
 from bench.figures import Figure, keep, show, status
-from bench.measure import alternating, medians
+from bench.measure import alternating, medians, output, seconds
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.session import Session
 
-TO_VIRT_INSTALL, BUILD_MS, CHECK_MS = 0.8, 50.0, 30.0
+TO_VIRT_INSTALL, BUILD_MS, CHECK_MS, VERIFY_S = 0.8, 50.0, 30.0, 1.0
+VCPUS = 128
+UUID = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f"
 HOST = "hgx8"
 LARGE = DomainSpec(name="bench", gpus=8, cpus=128, memory=512 << 30)
 """On both nodes of the host."""
@@ -56,6 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         work()  # imports
         samples[name] = [milliseconds(work) for _ in range(options.runs)]
         figures.append(Figure(f"{name}: / {limit:g} ms", statistics.median(samples[name]), limit, "ms", 1.0))
+    samples["verify"] = verifying(options.runs)
+    name = f"verify, {VCPUS} vCPUs, whole process: / {VERIFY_S:g} s"
+    figures.append(Figure(name, statistics.median(samples["verify"]), VERIFY_S, "s", 1.0))
     show(figures)
     keep(options.json, figures, samples, runs=options.runs)
     return status(figures)
@@ -69,6 +79,29 @@ def processes(runs: int) -> dict[str, list[float]]:
         ours = (str(Path(sys.executable).with_name("vfioctl")), *ONE_GPU)
         theirs = (*VIRT_INSTALL, "--connect", f"test://{node}")
         return alternating({"build": ours, "virt-install": theirs}, runs)
+
+
+def verifying(runs: int) -> list[float]:
+    """Seconds of whole processes that verify a domain of libvirt's test driver, whose threads are there."""
+    cpus = sorted(os.sched_getaffinity(0))
+    pins = "".join(f"<vcpupin vcpu='{vcpu}' cpuset='{cpus[vcpu % len(cpus)]}'/>" for vcpu in range(VCPUS))
+    domain = (
+        f"<domain type='kvm'><name>bench</name><uuid>{UUID}</uuid><memory unit='MiB'>256</memory><vcpu>{VCPUS}</vcpu>"
+        f"<cputune>{pins}</cputune><os><type arch='x86_64' machine='q35'>hvm</type></os></domain>"
+    )
+    like_qemu = (sys.executable, "-m", "bench.threads", str(VCPUS), "-uuid", UUID)
+    with TemporaryDirectory() as folder, Popen(like_qemu, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        node = Path(folder, "node.xml")
+        node.write_text(f"<node>{domain}</node>")
+        command = (str(Path(sys.executable).with_name("vfioctl")), "domain", "verify", "bench", "--json")
+        found = json.loads(output((*command, "--connect", f"test://{node}")))
+        if (found["state"], found["pid"]) != ("ok", process.pid):
+            sys.exit(f"verify found something else: {found}")
+        times = [seconds((*command, "--connect", f"test://{node}")) for _ in range(runs)]
+        process.communicate()
+    return times
 
 
 def milliseconds(work: Callable[[], object]) -> float:
