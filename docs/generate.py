@@ -24,6 +24,7 @@ from vfioctl.domain.model import build, comparison, finding, listing, verificati
 from vfioctl.domain.model.build import BuildDocument
 from vfioctl.domain.model.comparison import Comparison
 from vfioctl.domain.model.finding import CheckDocument
+from vfioctl.domain.model.fleet import FleetDocument, FleetSpec
 from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
 from vfioctl.domain.model.spec import DomainSpec
@@ -132,6 +133,8 @@ def generated() -> dict[Path, str]:
         REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),
         REFERENCE / "domain-list.schema.json": schema_of_dataclass(DomainListDocument),
         REFERENCE / "domain-show.schema.json": schema_of_dataclass(DomainShowDocument),
+        REFERENCE / "fleet.schema.json": _text(FleetSpec.model_json_schema()),
+        REFERENCE / "domain-apply.schema.json": schema(FleetDocument),
         REFERENCE / "domain-start.schema.json": schema(StartDocument),
         REFERENCE / "domain-start-preview.schema.json": schema(StartPreview),
         REFERENCE / "domain-stop.schema.json": schema(StopDocument),

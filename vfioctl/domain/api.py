@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.building import Built
+    from vfioctl.domain.fleet import Fleets
     from vfioctl.domain.hooking import Hook
     from vfioctl.domain.model.comparison import Comparison
     from vfioctl.domain.model.finding import CheckDocument
+    from vfioctl.domain.model.fleet import FleetSpec
     from vfioctl.domain.model.others import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.verification import Verification
@@ -41,9 +43,13 @@ class DomainApi:
 
         What other domains of libvirt have is left out; a host without libvirt has none.
         """
+        return self.build_beside(spec, self.others(spec.name, connect))
+
+    def build_beside(self, spec: DomainSpec, others: Others) -> Built:
+        """The same for known other domains, which may not be defined yet."""
         from vfioctl.domain.building import Building
 
-        return Building(self._session).build(spec, self._others(spec.name, connect))
+        return Building(self._session).build(spec, others)
 
     def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
         """Return a domain that there is, with the devices, CPUs and memory of a spec; everything else stays.
@@ -55,7 +61,7 @@ class DomainApi:
 
         found = self.provisioning.find(name, connect).domain
         asked = self.spec({**spec, "name": found.name}, file)
-        others = self._others(found.name, connect)
+        others = self.others(found.name, connect)
         return Building(self._session).build(asked, others, parse(found.defined or found.live))
 
     def compared(self, name: str, *, connect: str = "") -> Comparison:
@@ -63,7 +69,7 @@ class DomainApi:
         from vfioctl.domain.comparing import compared
 
         found = self.provisioning.find(name, connect).domain
-        return compared(self._session, found, self._others(found.name, connect))
+        return compared(self._session, found, self.others(found.name, connect))
 
     def verify(self, name: str, *, connect: str = "", guest: bool = True) -> Verification:
         """Compare a running domain with its document; `guest`: also what its guest sees.
@@ -75,7 +81,8 @@ class DomainApi:
         found = self.provisioning.find(name, connect).domain
         return verified(self._session.kernel, self.provisioning.uri(connect), found, guest=guest)
 
-    def _others(self, name: str, connect: str) -> Others:
+    def others(self, name: str, connect: str = "") -> Others:
+        """Return what the other domains of libvirt have; nothing where no libvirt runs."""
         from vfioctl.domain.model.libvirt import URI
         from vfioctl.domain.model.others import NOBODY
         from vfioctl.kernel.libvirt import SOCKETS
@@ -89,6 +96,21 @@ class DomainApi:
 
         online = ClaimsApi(self._session).capacity().topology.core_of
         return others_in(read_libvirt(self._session.kernel, uri), online, but=name)
+
+    # -- fleets --------------------------------------------------------------------------------------
+
+    def fleet(self, file: Path) -> FleetSpec:
+        """Return the fleet that a TOML or YAML file describes. Raises BadSpec."""
+        from vfioctl.domain.specs import read_fleet
+
+        return read_fleet(file)
+
+    @cached_property
+    def fleets(self) -> Fleets:
+        """Make several domains what one file says."""
+        from vfioctl.domain.fleet import Fleets
+
+        return Fleets(self._session, self)
 
     # -- checking ----------------------------------------------------------------------------------
 

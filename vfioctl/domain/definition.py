@@ -37,6 +37,10 @@ class Definition:
     ours: bool
     claim: str
     template: str
+    fleet: str
+    """The fleet that it belongs to; empty if to none."""
+    spec: str
+    """The digest of its spec in the fleet's file."""
     digest: str
     """Of the document that vfioctl gave to libvirt; empty if it did not."""
     devices: tuple[str, ...]
@@ -63,6 +67,8 @@ def _definition(root: Element) -> Definition:
         ours=mark is not None,
         claim=given.get("id", ""),
         template=given.get("template", ""),
+        fleet=given.get("fleet", ""),
+        spec=given.get("spec", ""),
         digest=given.get(_DIGEST, ""),
         devices=tuple(devices_of(root)),
         vcpus=_number(root.findtext("vcpu", "")),
@@ -126,9 +132,18 @@ def marked(text: str | bytes, *, uuid: str, claim: str = "") -> str:
     child(root, "uuid", text=found.uuid or uuid)
     metadata = child(root, "metadata")
     remove(metadata, MARK)
-    given = {"id": claim or found.claim, "template": found.template}
+    given = {"id": claim or found.claim, "template": found.template, "fleet": found.fleet, "spec": found.spec}
     mark = add(metadata, MARK, {key: value for key, value in given.items() if value})
     mark.set(_DIGEST, _digest(document))
+    return text_of(document)
+
+
+def in_fleet(text: str, fleet: str, spec: str) -> str:
+    """Return a document with the mark of a fleet, and with the digest of its spec."""
+    document = parse(text)
+    mark = child(child(document.root, "metadata"), MARK)
+    mark.set("fleet", fleet)
+    mark.set("spec", spec)
     return text_of(document)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -14,6 +14,9 @@ from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec, HostError
 from vfioctl.kernel.outside import read_file
 
+if TYPE_CHECKING:
+    from vfioctl.domain.model.fleet import FleetSpec
+
 _LONGEST = 1 << 20
 _SUBJECTS = ("claim", "gpus", "devices")
 """What a spec names one of: an option replaces what the file names."""
@@ -21,7 +24,7 @@ _SUBJECTS = ("claim", "gpus", "devices")
 
 def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
     """Return the spec. Raises BadSpec for what is wrong in it, HostError for YAML without PyYAML."""
-    said = dict(_content(file)) if file else {}
+    said = dict(content_of(file)) if file else {}
     if any(name in given for name in _SUBJECTS):
         said = {name: value for name, value in said.items() if name not in _SUBJECTS}
     try:
@@ -31,7 +34,30 @@ def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
         raise BadSpec(f"{where}{first_problem(error)}", hint="vfioctl domain build --help shows the options") from None
 
 
-def _content(file: Path) -> Mapping[str, Any]:
+def read_fleet(file: Path) -> FleetSpec:
+    """Return the fleet that a TOML or YAML file describes. Raises BadSpec, HostError."""
+    from vfioctl.domain.model.fleet import FleetSpec
+
+    content = dict(content_of(file))
+    defaults, domains = content.get("defaults", {}), content.get("domains", [])
+    if isinstance(defaults, dict) and isinstance(domains, list):
+        content["domains"] = [_merged(defaults, each) for each in domains]
+    try:
+        return FleetSpec.model_validate(content)
+    except ValidationError as error:
+        raise BadSpec(f"{file}: {first_problem(error)}", hint="docs/how-to/apply-a-fleet.md has an example") from None
+
+
+def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
+    """Return a domain with the defaults; one that says what it gets has no other devices by default."""
+    if not isinstance(domain, dict):
+        return domain
+    says = any(name in domain for name in _SUBJECTS)
+    return {**{name: value for name, value in defaults.items() if not (says and name in _SUBJECTS)}, **domain}
+
+
+def content_of(file: Path) -> Mapping[str, Any]:
+    """Return the table of a TOML or YAML file. Raises BadSpec, HostError for YAML without PyYAML."""
     try:
         text = read_file(file, _LONGEST).decode()
         content = _yaml(text) if file.suffix in (".yaml", ".yml") else tomllib.loads(text)

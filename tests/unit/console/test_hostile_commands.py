@@ -72,6 +72,7 @@ ARGUMENTS = {
     ),
     "domain define": ("{xml} -c test:///default", "\x1b[2J", "{host}"),
     "domain undefine": ("test -c test:///default --foreign", "\x1b[2J -c test:///default", "a -c \x1b[2J"),
+    "domain apply": ("{host}", "{xml} --prune -c test:///default", "\x1b[2J --wait-guest \x9b31m"),
     "domain start": ("test -c test:///default", "\x1b[2J -c test:///default", "a -c \x1b[2J"),
     "domain stop": ("test -c test:///default", "\x1b[2J -c test:///default --timeout \x9b31m", "a -c \x1b[2J"),
     "hook install": ("--command \x1b[2J", ""),

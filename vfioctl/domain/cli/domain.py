@@ -1,7 +1,7 @@
 """`vfioctl domain`. Its commands are in the other modules. May not add behaviour to the api."""
 
 from vfioctl.console.lazy import group_app
-from vfioctl.domain.cli import build, check, compare, define, listing, run, verify
+from vfioctl.domain.cli import apply, build, check, compare, define, listing, run, verify
 
 app = group_app("domain")
 
@@ -16,6 +16,7 @@ def domain() -> None:
     """Build, check and provision libvirt domains with GPUs."""
 
 
+apply.add_to(app)
 build.add_to(app)
 check.add_to(app)
 compare.add_to(app)

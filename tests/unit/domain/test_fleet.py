@@ -1,0 +1,236 @@
+"""`vfioctl domain apply`: several domains from one file, on a simulated host with libvirt's test driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.machines import copy, original
+from tests.schema import schema_problems
+from tests.unit.conftest import Answer, Golden, Run, timeless
+from vfioctl.domain.api import DomainApi
+from vfioctl.domain.definition import read_definition
+from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
+from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.kernel.recorded.tree import form
+from vfioctl.kernel.simulated.faults import Fault
+from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.session import Session
+
+pytest.importorskip("libvirt")
+pytest.importorskip("yaml")
+URI = "test:///default"
+FOREIGN = "<domain type='kvm'><name>db</name><memory>1024</memory><os><type>hvm</type></os></domain>"
+ONE = {"name": "a", "gpus": 2, "running": True}
+TWO, THREE = {"name": "b"}, {"name": "c"}
+
+
+class Machine:
+    """A simulated host in a file, and a fleet's file."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self._run, self.host, self.ledger, self.file = run, folder / "h.host", folder / "l.db", folder / "fleet.yaml"
+        self.host.write_text(form(copy(original("hgx8"))))
+
+    @property
+    def options(self) -> list[str]:
+        return ["--simulate", str(self.host), "--ledger", str(self.ledger)]
+
+    def write(self, *domains: dict[str, Any], **more: object) -> None:
+        defaults = {"gpus": 1, "cpus": 4, "memory": "2GiB"}
+        self.file.write_text(json.dumps({"fleet": "ml", "defaults": defaults, "domains": domains, **more}))
+
+    def __call__(self, *words: str, as_json: bool = True) -> Answer:
+        more = [*self.options, "--connect", URI, *(["--json"] * as_json)]
+        return self._run("domain", "apply", str(self.file), *words, *more)
+
+    def apply(self, *domains: dict[str, Any], words: tuple[str, ...] = ("--yes",)) -> Answer:
+        self.write(*domains)
+        return self(*words)
+
+    def session(self, *faults: Fault) -> Session:
+        return Session(Simulated(read_tree(self.host), "simulated", file=self.host, faults=faults), self.ledger)
+
+    def domains(self) -> dict[str, dict[str, Any]]:
+        answer = self._run("domain", "list", *self.options, "--connect", URI, "--json")
+        return {each["name"]: each for each in answer.document["domains"] if each["name"] != "test"}
+
+    def xml(self, name: str) -> str:
+        return DomainApi(self.session()).xml_of(name, connect=URI)
+
+
+@pytest.fixture
+def machine(run: Run, tmp_path: Path) -> Machine:
+    return Machine(run, tmp_path)
+
+
+def changes(answer: Answer) -> dict[str, tuple[str, str, bool]]:
+    return {each["domain"]: (each["change"], each["power"], each["done"]) for each in answer.document["domains"]}
+
+
+def test_domains_are_made_what_the_file_says_and_a_second_run_does_nothing(machine: Machine) -> None:
+    done = machine.apply(ONE, TWO)
+    assert done.code == 0, done.err
+    assert schema_problems(done.document, "domain-apply") == []
+    assert changes(done) == {"a": ("define", "start", True), "b": ("define", "none", True)}
+    domains = machine.domains()
+    assert {name: (each["state"], len(each["devices"])) for name, each in domains.items()} == {
+        "a": ("running", 2),
+        "b": ("defined", 1),
+    }
+    assert not set(domains["a"]["devices"]) & set(domains["b"]["devices"])
+    pins = [pin["cpus"] for each in domains.values() for pin in each["pins"]]
+    assert len(pins) == len(set(pins)) == 8, "no CPU twice"
+    assert read_definition(machine.xml("b")).fleet == "ml"
+
+    before = machine.host.read_text()
+    again = machine.apply(ONE, TWO)
+    assert (again.code, again.document["result"], machine.host.read_text()) == (0, "nothing to do", before)
+    assert changes(again) == {"a": ("none", "none", False), "b": ("none", "none", False)}
+
+
+def test_a_dry_run_changes_nothing_and_says_what_will_be_done(machine: Machine) -> None:
+    before = machine.host.read_text()
+    told = machine.apply(ONE, TWO, words=("--dry-run",))
+    assert schema_problems(told.document, "domain-apply") == []
+    assert (told.document["result"], machine.host.read_text()) == ("dry run", before)
+    assert changes(told) == {"a": ("define", "start", False), "b": ("define", "none", False)}
+    planned = {each["domain"]: each["devices"] for each in told.document["domains"]}
+    machine.apply(ONE, TWO)
+    assert {name: each["devices"] for name, each in machine.domains().items()} == planned
+
+
+def test_only_what_has_changed_in_the_file_is_changed(machine: Machine) -> None:
+    machine.apply(ONE, TWO)
+    before = {name: machine.xml(name) for name in ("a", "b")}
+    done = machine.apply({**ONE, "running": False}, {**TWO, "cpus": 6}, THREE)
+    assert changes(done) == {"a": ("none", "stop", True), "b": ("change", "none", True), "c": ("define", "none", True)}
+    assert machine.domains()["a"]["state"] == "defined"
+    assert (machine.xml("a"), len(machine.domains()["b"]["pins"])) == (before["a"], 6)
+    assert machine.xml("b") != before["b"]
+
+
+def test_prune_removes_domains_of_this_fleet_only(machine: Machine) -> None:
+    machine.session().kernel.tell_libvirt(URI, "define", FOREIGN)
+    machine.apply(ONE, TWO, THREE)
+    machine.write({"name": "other"}, fleet="another")
+    assert machine("--yes").code == 0
+    assert changes(machine.apply(ONE, TWO)) == {"a": ("none", "none", False), "b": ("none", "none", False)}
+    done = machine.apply(ONE, TWO, words=("--prune", "--yes"))
+    assert changes(done)["c"] == ("undefine", "none", True)
+    assert sorted(machine.domains()) == ["a", "b", "db", "other"]
+    refused = machine.apply(TWO, words=("--prune", "--yes"))
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "DeviceInUse")
+    assert "a: it is not in the fleet any more, and runs" in refused.document["error"]["message"]
+    assert sorted(machine.domains()) == ["a", "b", "db", "other"]
+
+
+def test_a_domain_of_somebody_else_is_refused_and_nothing_is_changed(machine: Machine) -> None:
+    machine.session().kernel.tell_libvirt(URI, "define", FOREIGN)
+    refused = machine.apply(TWO, {"name": "db"})
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
+    assert list(machine.domains()) == ["db"]
+
+
+def test_if_one_cannot_be_had_nothing_is_changed(machine: Machine) -> None:
+    refused = machine.apply(TWO, {"name": "big", "gpus": 8})
+    assert refused.code == 4
+    assert refused.document["error"]["message"].startswith("big: ")
+    assert machine.domains() == {}
+
+
+def test_the_first_failure_ends_it_and_says_what_was_done(machine: Machine) -> None:
+    machine.write(TWO, ONE, THREE)
+    session = machine.session(Fault(4, "errno", 5))  # define b; define a; bind a
+    api = DomainApi(session)
+    fleet = api.fleets.plan(api.fleet(machine.file), connect=URI)
+    with pytest.raises(VfioctlError) as caught:
+        api.fleets.apply(fleet)
+    assert caught.value.message.startswith("a: ")
+    assert "done before: b; not done: c" in caught.value.restored
+    assert {name: each["state"] for name, each in machine.domains().items()} == {"a": "defined", "b": "defined"}
+    assert machine("--yes").code == 0
+    assert machine.domains()["a"]["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fleet: ml\ndomains: [{name: a, gpus: 1}, {name: a, gpus: 1}]", "two domains are called a"),
+        ("fleet: ml\ndomains: [{name: a, gpu: 1}]", "domains.0.gpu is not known"),
+        ("fleet: 'a b'\ndomains: []", "fleet has an unexpected value"),
+        ("domains: []", "fleet is missing"),
+        ("fleet: ml\ndomains: 5", "domains has an unexpected value"),
+        ("fleet: ml\ndomains: [5]", "domains.0 "),
+        ("fleet: ml\ndefaults: 5\ndomains: []", "defaults has an unexpected value"),
+        ("fleet: ml\ndomains: [{name: a, running: 'perhaps'}]", "domains.0.running "),
+        ("- a", "no table of settings"),
+        ("a: [", "not understood"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_said(machine: Machine, text: str, said: str) -> None:
+    machine.file.write_text(text)
+    with pytest.raises(BadSpec) as caught:
+        DomainApi(machine.session()).fleet(machine.file)
+    assert said in caught.value.message
+
+
+def test_a_domain_that_names_its_devices_has_no_other_ones_by_default(machine: Machine) -> None:
+    machine.write({"name": "a", "devices": ["gpu7"]})
+    (domain,) = DomainApi(machine.session()).fleet(machine.file).domains
+    assert (domain.gpus, domain.devices, domain.cpus) == (0, ("gpu7",), 4)
+
+
+class TestWaiting:
+    def test_ends_when_the_guests_answer(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine.write(ONE, TWO)
+        session = machine.session()
+        api, asked = DomainApi(session), []
+        ask = session.kernel.ask_libvirt
+
+        def answering(uri: str, question: str, *words: str) -> Any:
+            if question != "guest_files":
+                return ask(uri, question, *words)
+            asked.append(words[0])
+            if len(asked) < 2:
+                raise HostError("the agent is not connected")
+            return {}
+
+        monkeypatch.setattr(session.kernel, "ask_libvirt", answering)
+        fleet = api.fleets.plan(api.fleet(machine.file), connect=URI)
+        assert api.fleets.apply(fleet, wait_guest=30.0).result == "done"
+        assert asked == ["a", "a"], "the one that was started, until it answers"
+
+    def test_has_an_end(self, machine: Machine) -> None:
+        machine.write(ONE)
+        api = DomainApi(machine.session())
+        fleet = api.fleets.plan(api.fleet(machine.file), connect=URI)
+        with pytest.raises(VerifyError, match=r"guest agent of a has not answered within 0\.1 s"):
+            api.fleets.apply(fleet, wait_guest=0.1)
+        assert machine.domains()["a"]["state"] == "running"
+
+
+def test_pages(machine: Machine, terminal: Run, golden: Golden) -> None:
+    told = ""
+
+    def page(*words: str) -> None:
+        nonlocal told
+        answer = terminal("domain", "apply", str(machine.file), *words, "--connect", URI, *machine.options)
+        told += f"$ vfioctl domain apply fleet.yaml {' '.join(words)}\n{answer.err}{answer.out}"
+        told += f"[exit code {answer.code}]\n\n"
+
+    machine.write(ONE, TWO)
+    page("--dry-run")
+    page("--yes", "--quiet")
+    page("--yes")
+    machine.write({**ONE, "cpus": 6}, THREE)
+    page("--prune", "--dry-run")
+    machine.write({"name": "big", "gpus": 9})
+    page("--yes")
+    told = re.sub(r"\([0-9a-f]{8}\)", "(CLAIM)", told)
+    told = told.replace(str(machine.host), "HOST").replace(str(machine.ledger), "LEDGER")
+    golden("domains/fleet.txt", timeless(told).replace(str(machine.file), "fleet.yaml"))

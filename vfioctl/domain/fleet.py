@@ -1,0 +1,206 @@
+"""The use case that makes several domains what one file says: all is planned first, then done one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.domain.definition import in_fleet, read_definition
+from vfioctl.domain.model.fleet import FleetDocument, FleetItem
+from vfioctl.domain.provisioning import stop_command
+from vfioctl.errors import DeviceInUse, Foreign, VerifyError, VfioctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfioctl.core.action import Progress
+    from vfioctl.domain.api import DomainApi
+    from vfioctl.domain.model.fleet import FleetDomain, FleetSpec, Power
+    from vfioctl.domain.model.others import Others
+    from vfioctl.domain.provisioning import Known
+    from vfioctl.session import Session
+
+Tell = Callable[[str], None]
+"""Callback (sentence), called before each domain is changed."""
+_PAUSE = 0.5
+_QUESTION = "/proc/uptime"
+"""A file that any Linux guest has. An agent that refuses to read it has answered as well."""
+
+
+class Fleet(NamedTuple):
+    """A fleet, planned: what would be done to each domain, in the order of the file; those that go come first."""
+
+    name: str
+    uri: str
+    items: tuple[FleetItem, ...]
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not any(map(is_work, self.items))
+
+    def document(self, result: str, done: Sequence[str] = ()) -> FleetDocument:
+        """Return the JSON form. `done`: the domains that were changed."""
+        items = tuple(each.model_copy(update={"done": each.domain in done}) for each in self.items)
+        return FleetDocument.model_validate({"fleet": self.name, "uri": self.uri, "result": result, "domains": items})
+
+
+def is_work(item: FleetItem) -> bool:
+    """Return whether anything is done to the domain."""
+    return item.change != "none" or item.power != "none"
+
+
+class Fleets:
+    """Applies fleets on one host."""
+
+    def __init__(self, session: Session, api: DomainApi) -> None:
+        self._session, self._api = session, api
+
+    def plan(self, spec: FleetSpec, *, prune: bool = False, connect: str = "") -> Fleet:
+        """Plan what makes the domains what the fleet says. Nothing is changed if one of them cannot be had.
+
+        A domain whose spec has not changed keeps its devices and CPUs. `prune`: domains of the fleet that the file
+        does not name any more are undefined.
+
+        Raises what `Building.build` and `Provisioning.plan_define` raise, with the domain's name; Foreign for a domain
+        that somebody else has defined, DeviceInUse for one that is to go, and runs.
+        """
+        provisioning = self._api.provisioning
+        uri = provisioning.uri(connect)
+        known = {each.domain.name: each for each in provisioning.known(provisioning.libvirt(connect))}
+        items = [self._pruned(each, connect) for each in _leaving(spec, known)] if prune else []
+        later: dict[str, str] = {}  # devices and CPUs of the domains before, which are not defined yet
+        pinned: dict[int, str] = {}
+        for domain in spec.domains:
+            try:
+                items.append(self._item(spec, domain, known.get(domain.name), connect, pinned, later))
+            except VfioctlError as error:
+                error.message = f"{domain.name}: {error.message}"
+                raise
+        return Fleet(spec.fleet, uri, tuple(items))
+
+    def apply(
+        self,
+        fleet: Fleet,
+        *,
+        wait_guest: float = 0.0,
+        tell: Tell = lambda _: None,
+        progress: Progress | None = None,
+    ) -> FleetDocument:
+        """Do what was planned. The first failure ends it: that domain is put back, and those before stay as they are.
+
+        `wait_guest`: seconds that the guests that are started may take until their agents answer; 0: not at all.
+
+        Raises what `Session.apply` and `Starting` raise, with what was done in `restored`; VerifyError for guests
+        that do not answer in time.
+        """
+        done: list[str] = []
+        work = [each for each in fleet.items if is_work(each)]
+        for item in work:
+            tell(_sentence(item))
+            try:
+                self._carry_out(item, fleet.uri, progress)
+            except VfioctlError as error:
+                left = [each.domain for each in work if each.domain not in (*done, item.domain)]
+                did = f"done before: {', '.join(done) or 'nothing'}; not done: {', '.join(left) or 'nothing else'}"
+                error.message = f"{item.domain}: {error.message}"
+                error.restored = "; ".join(filter(None, (error.restored, did)))
+                error.facts |= {"done": done, "not_done": left}
+                raise
+            done.append(item.domain)
+        if wait_guest:
+            self._await([each.domain for each in work if each.power == "start"], fleet.uri, wait_guest, tell)
+        return fleet.document("done" if work else "nothing to do", done)
+
+    # -- one domain ----------------------------------------------------------------------------------
+
+    def _item(
+        self,
+        fleet: FleetSpec,
+        wanted: FleetDomain,
+        known: Known | None,
+        connect: str,
+        pinned: dict[int, str],
+        later: dict[str, str],
+    ) -> FleetItem:
+        spec = wanted.spec
+        digest, is_active = spec.digest(), bool(known and known.domain.is_active)
+        power = _power(wanted, is_active=is_active)
+        says = known.says if known else None
+        if known and not (says and says.ours):
+            raise Foreign(f"domain {wanted.name} is defined already, and not by vfioctl", hint="give it another name")
+        if says and (says.fleet, says.spec) == (fleet.fleet, digest):
+            return FleetItem(domain=wanted.name, change="none", power=power, devices=says.devices)
+        others = self._api.others(wanted.name, connect)
+        built = self._api.build_beside(spec, _and(others, pinned, later))
+        definition = read_definition(built.xml)
+        later.update(dict.fromkeys(definition.devices, f"domain {wanted.name} of this fleet"))
+        pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
+        text = in_fleet(built.xml, fleet.fleet, digest)
+        plan = self._api.provisioning.plan_define(text, connect=connect, claim=built.spec.claim)
+        return FleetItem(
+            domain=wanted.name,
+            change="change" if known else "define",
+            power=power,
+            devices=definition.devices,
+            plan=plan,
+        )
+
+    def _pruned(self, known: Known, connect: str) -> FleetItem:
+        name, provisioning = known.domain.name, self._api.provisioning
+        if known.domain.is_active:
+            raise DeviceInUse(
+                f"{name}: it is not in the fleet any more, and runs",
+                next_command=stop_command(name, provisioning.uri(connect)),
+            )
+        plan = provisioning.plan_undefine(name, connect=connect)
+        return FleetItem(domain=name, change="undefine", power="none", plan=plan)
+
+    def _carry_out(self, item: FleetItem, uri: str, progress: Progress | None) -> None:
+        if item.plan:
+            self._session.apply(item.plan, progress=progress)
+        if item.power == "start":
+            self._api.starting.start(item.domain, connect=uri, progress=progress)
+        elif item.power == "stop":
+            self._api.starting.stop(item.domain, connect=uri, progress=progress)
+
+    def _await(self, names: Sequence[str], uri: str, seconds: float, tell: Tell) -> None:
+        until, left = time.monotonic() + seconds, list(names)
+        if left:
+            tell(f"waiting for the guests of {', '.join(left)}")
+        while left := [name for name in left if not self._answers(name, uri)]:
+            if time.monotonic() > until:
+                raise VerifyError(
+                    f"the guest agent of {', '.join(left)} has not answered within {seconds:g} s",
+                    hint="everything is defined and started; a guest needs qemu-guest-agent, and its channel",
+                )
+            time.sleep(_PAUSE)
+
+    def _answers(self, name: str, uri: str) -> bool:
+        try:
+            self._session.kernel.ask_libvirt(uri, "guest_files", name, _QUESTION)
+        except VfioctlError:
+            return False
+        return True
+
+
+def _leaving(spec: FleetSpec, known: Mapping[str, Known]) -> list[Known]:
+    """Return the domains of the fleet that the file does not name any more."""
+    names = {each.name for each in spec.domains}
+    return [each for name, each in known.items() if name not in names and each.says and each.says.fleet == spec.fleet]
+
+
+def _power(wanted: FleetDomain, *, is_active: bool) -> Power:
+    if wanted.running in (None, is_active):
+        return "none"
+    return "start" if wanted.running else "stop"
+
+
+def _and(others: Others, pinned: Mapping[int, str], devices: Mapping[str, str]) -> Others:
+    return others._replace(cpus={**others.cpus, **pinned}, devices={**others.devices, **devices})
+
+
+def _sentence(item: FleetItem) -> str:
+    words = {"define": "define", "change": "change the definition of", "undefine": "undefine", "none": ""}[item.change]
+    parts = [f"{words} {item.domain}" if words else "", f"{item.power} {item.domain}" if item.power != "none" else ""]
+    return ", then ".join(filter(None, parts))

@@ -1,0 +1,30 @@
+"""Renders what applying a fleet does, or would do. May not read the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.columns import Column, table
+from vfioctl.console.words import plain
+
+if TYPE_CHECKING:
+    from vfioctl.domain.model.fleet import FleetDocument
+
+_COLUMNS = (Column("DOMAIN"), Column("DEFINITION"), Column("THEN"), Column("DEVICES"))
+_CHANGES = {"define": "is defined", "change": "changes", "undefine": "is removed", "none": "stays"}
+_POWERS = {"start": "is started", "stop": "is stopped", "none": ""}
+
+
+def fleet_page(fleet: FleetDocument, *, width: int) -> RenderableType:
+    """Render a fleet as a table, for `width` columns."""
+    rows = [
+        (plain(each.domain), _CHANGES[each.change], _POWERS[each.power], " ".join(each.devices))
+        for each in fleet.domains
+    ]
+    title = Text(f"Fleet {plain(fleet.fleet)} at {plain(fleet.uri)}", style="bold")
+    notes = [Text(f"- {plain(note)}") for each in fleet.domains if each.plan for note in each.plan.notes]
+    return Stack(title, *table(_COLUMNS, rows, width), *notes)
