@@ -768,6 +768,21 @@ class TestRecovery:
             assert kernel.writes == []
             assert work.host.history()[0].state == JournalState.REBOOTED
 
+    def test_of_other_boots_leaves_changes_of_this_one_alone(self, fast_folder: Path) -> None:
+        """As when vGPUs are created again at boot, while somebody else makes a change."""
+        ledger, tree = fast_folder / "x.db", copy(original("hgx8"))
+        for gpu in ("gpu0", "gpu1"):
+            host = machine(tree, ledger, (Fault(2, DIE),))
+            with pytest.raises(SimulatedDeath):
+                host.apply(host.binding.plan_bind([gpu]))
+            if gpu == "gpu0":
+                tree = copy(original("hgx8"))
+                tree.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
+        host = machine(tree, ledger)
+        (outcome,) = host.recover(of_this_boot=False)
+        assert outcome.result == Result.REBOOTED
+        assert [entry.state for entry in host.history()] == [JournalState.OPEN, JournalState.REBOOTED]
+
     def test_of_what_was_done_already_only_says_so(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", ScriptedHost(fast_folder / "y.db").writes) as work:
             (planned,) = work.host.plan_recovery()

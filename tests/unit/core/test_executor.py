@@ -337,6 +337,12 @@ class TestAlone:
             f"writing 'x' to /sys/bus/pci/devices/{GPU}/driver_overrides failed (ENOENT: No such file or directory)"
         ]
 
+    def test_an_interrupt_before_the_first_step_has_begun_none(self) -> None:
+        work = Alone()
+        with pytest.raises(KeyboardInterrupt):
+            work.take(*overriding("one"), stop_at=1)
+        assert (work.executor.reached, work.executor.under_way) == (0, None)
+
     def test_it_stops_for_an_interrupt_between_steps(self) -> None:
         work = Alone()
         with pytest.raises(KeyboardInterrupt):

@@ -406,6 +406,10 @@ class TestNuma:
         )
         assert by_card(placed(cards, "A2-4C", 6, strategy=Strategy.NUMA)) == {"0000:02:00.0": 4, "0000:03:00.0": 2}
 
+    def test_of_one_node_there_is_nothing_to_say(self) -> None:
+        chosen = placed(cards_of(Twin("01"), Twin("02")), "A2-4C", 3, strategy=Strategy.NUMA)
+        assert not any("NUMA node" in why for why in chosen.why)
+
     def test_no_node_alone_has_the_room(self) -> None:
         cards = cards_of(Twin("01"), Twin("02", node=1), Twin("03", node=1), replace(USED, node=2))
         chosen = placed(cards, "A2-4C", 10, strategy=Strategy.NUMA)

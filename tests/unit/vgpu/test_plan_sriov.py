@@ -11,7 +11,7 @@ from tests.hosts.machines import REGISTRY, function, inventory_of
 from vfioctl.core.change import Key, Plan, Step
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.resource import Found
-from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError, VfioctlError
+from vfioctl.errors import BadSpec, DeviceInUse, Foreign, HostError, VfioctlError, some_of
 from vfioctl.inventory.model.functions import Inventory, Nvml
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress
@@ -19,7 +19,7 @@ from vfioctl.vgpu.model.intents import ProfileIntent, SetVfsIntent, asked
 from vfioctl.vgpu.model.persistent import vfs_text
 from vfioctl.vgpu.model.physical import PhysicalFunction
 from vfioctl.vgpu.model.vgpu import Created, Dialect, Profile, Vgpu, VgpuCard, Vgpus, VgpuState
-from vfioctl.vgpu.plan.sriov import plan_profile, plan_vfs
+from vfioctl.vgpu.plan.sriov import _profile, plan_profile, plan_vfs
 
 PF = PciAddress("0000:03:00.0")
 HOME = f"/sys/bus/pci/devices/{PF}"
@@ -347,6 +347,13 @@ class TestProfiles:
         with pytest.raises(BadSpec, match="has no profile value") as caught:
             self.plan((name, "1"))
         assert "pf/sched_priority" in caught.value.hint
+
+    def test_that_it_has_not_are_refused_with_eight_that_it_has(self) -> None:
+        known = {f"vf{number}/exec_quantum_ms": "1" for number in range(10, 20)}
+        with pytest.raises(BadSpec) as caught:
+            _profile(VgpuCard("card", Dialect.XE), "x", "1", known)
+        assert caught.value.hint == f"it has {some_of(sorted(known), most=8)}"
+        assert caught.value.hint.count("vf1") == 8
 
     @pytest.mark.parametrize("value", ["\u0661", "1;2", "x" * 65, "A", "\n"])
     def test_of_odd_text_are_refused(self, value: str) -> None:
