@@ -270,6 +270,18 @@ class TestHook:
                 hook.answer("web1", ("prepare", "begin"), text)
         assert [claim["owner"] for claim in machine.claims()] == [owner]
 
+    def test_after_a_power_cut_the_claim_of_the_last_boot_serves_again(self, machine: Machine, hook: Any) -> None:
+        hook.answer("web1", ("prepare", "begin"), xml().encode())
+        (before,) = machine.claims()
+        assert machine._run("hosts", "reboot", str(machine.host)).code == 0
+        assert machine.driver() == "nvidia"
+        again = DomainApi(machine.session()).hook
+        again.answer("web1", ("prepare", "begin"), xml().encode())
+        (claim,) = machine.claims()
+        assert (claim["id"], machine.driver()) == (before["id"], "vfio-pci")
+        again.answer("web1", ("release", "end"), xml().encode())
+        assert (machine.claims(), machine.driver()) == ([], "nvidia")
+
     def test_of_another_domain_s_document_is_refused(self, hook: Any) -> None:
         with pytest.raises(BadDocument, match="told of domain 'db'"):
             hook.answer("db", ("prepare", "begin"), xml().encode())
