@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vfioctl.claims.model.handed import devices_of
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
-from vfioctl.domain.probe.process import NotFound, read_qemu
+from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu
 from vfioctl.domain.verify.cpus import cpu_facts
 from vfioctl.domain.verify.devices import definition_facts, device_facts
 from vfioctl.domain.verify.guest import Wanted, guest_facts, unasked, why_no_agent
@@ -17,7 +17,8 @@ from vfioctl.domain.verify.memory import memory_facts
 from vfioctl.domain.verify.subject import Subject
 from vfioctl.domain.xml import parse
 from vfioctl.errors import HostError, VfioctlError
-from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.lenient import link_name, text_of
+from vfioctl.kernel.places import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_DEVICES
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
         pid = qemu.pid
         facts += cpu_facts(subject, qemu)
         facts += memory_facts(subject, qemu)
-        facts += device_facts(subject, qemu.arguments)
+        facts += device_facts(subject, qemu.arguments, _groups(kernel, subject), lambda: open_groups(kernel, qemu.pid))
     if domain.defined:
         facts += definition_facts(subject, parse(domain.defined).root)
     if guest:
@@ -56,6 +57,11 @@ def _state(facts: Sequence[VerifiedFact], pid: int | None) -> State:
         return State.DIFFERS
     seen = any(each.state is State.OK and each.area is not Area.DEFINITION for each in facts)
     return State.OK if seen and pid is not None else State.UNKNOWN
+
+
+def _groups(kernel: Reader, subject: Subject) -> Mapping[str, str]:
+    homes = {each: f"{PCI_DEVICES if ':' in each else MDEV_DEVICES}/{each}" for each in devices_of(subject.root)}
+    return {each: link_name(kernel, f"{home}/iommu_group") for each, home in homes.items()}
 
 
 def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> Iterator[VerifiedFact]:

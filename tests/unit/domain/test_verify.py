@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +20,14 @@ from tests.unit.conftest import Golden, Run
 from tests.unit.domain.running import DOMAIN, GIB, GPU, MDEV, PID, UUID, Process, host, libvirt
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.verification import State, Verification, VerifiedFact
+from vfioctl.domain.probe.process import NotFound, read_qemu
 from vfioctl.domain.verify.guest import Wanted, guest_facts, why_no_agent
 from vfioctl.domain.verify.subject import Subject
 from vfioctl.domain.xml import parse
 from vfioctl.errors import HostError, UnknownDomain
 from vfioctl.kernel import libvirt as asked
-from vfioctl.kernel.recorded.tree import form
+from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.recorded.tree import Node, form
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 
@@ -138,8 +143,13 @@ class TestWhatDiffers:
             ),
             (_memory(2, "N1=4", "N1=3"), "hugepages of cells 0-1", "7 GiB in use, 8 GiB mapped", "free hugepages"),
             (_argument(GPU, "0000:1b:00.1"), f"{GPU} on QEMU's command line", "not there", "start it again"),
-            (_argument(f"devices/{MDEV}", "devices/x"), f"{MDEV} on QEMU's command line", "not there", "attached"),
-            (_argument("vfio-pci", "virtio-blk"), f"{GPU} on QEMU's command line", "not there", "attached"),
+            (
+                _argument(f"devices/{MDEV}", "devices/x"),
+                f"{MDEV} on QEMU's command line",
+                "not there",
+                "start it again",
+            ),
+            (_argument("vfio-pci", "virtio-blk"), f"{GPU} on QEMU's command line", "not there", "start it again"),
         ],
     )
     def test_exactly_this(self, tmp_path: Path, edit: EDIT, what: str, found: str, remedy: str) -> None:
@@ -180,6 +190,53 @@ class TestWhatDiffers:
         process.allowed_nodes = "0-1"
         (fact,) = different(verify(tmp_path, process, domain=one))
         assert fact.found == "0 KiB has this policy; there are default"
+
+
+class TestAttached:
+    """A device that `virsh attach-device` gave to a running domain is not on QEMU's command line."""
+
+    def seen(self, folder: Path, *groups: str, argument: str = "virtio") -> tuple[str, State]:
+        process = Process()
+        process.arguments = [each.replace(f"{GPU}", argument) for each in process.arguments]
+        tree = host(process)
+        for number, group in enumerate(groups):
+            tree.put_link(f"/proc/{PID}/fd/{number}", f"/dev/vfio/{group}")
+            tree.put_node(f"/dev/vfio/{group}", Node("c", 511, int(group)))
+        api = DomainApi(Session(Simulated(tree, "simulated"), folder / "ledger.db"))
+        facts = {each.what: each for each in api.verify("ml1", connect=libvirt(folder)).facts}
+        fact = facts[f"{GPU} on QEMU's command line"]
+        return fact.found, fact.state
+
+    def test_its_group_is_open(self, tmp_path: Path) -> None:
+        group = host().links[host().resolve(f"/sys/bus/pci/devices/{GPU}") + "/iommu_group"].rpartition("/")[2]
+        assert self.seen(tmp_path, group) == (f"attached while it runs: group {group} is open", State.OK)
+        assert self.seen(tmp_path, f"{int(group) + 1000}") == ("not there", State.DIFFERS)
+        assert self.seen(tmp_path) == ("not there", State.DIFFERS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run a process as another user")
+class TestTwoUsers:
+    """Real processes that say that they are the domain's QEMU."""
+
+    @contextmanager
+    def process(self, user: int) -> Iterator[int]:
+        command = ["/bin/sh", "-c", "echo qemu-system-x86 > /proc/$$/comm; echo; read x", "-uuid", UUID]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            yield child.pid
+            child.communicate()
+
+    def test_root_is_believed_and_nobody_is_not(self) -> None:
+        kernel = Live()
+        with self.process(65534) as forged:
+            with pytest.raises(NotFound, match=f"process {forged} says that it is, but user"):
+                read_qemu(kernel, "ml1", UUID)
+            with self.process(0) as real:
+                found = read_qemu(kernel, "ml1", UUID)
+        assert (found.pid, len(found.threads), found.memory_unknown) == (real, 1, "")
+        with pytest.raises(NotFound, match="no process"):
+            read_qemu(kernel, "ml1", UUID)
 
 
 class TestWhichProcess:

@@ -35,6 +35,7 @@ _LINE = re.compile(
 )
 _ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})", re.ASCII)
 _PAGE = re.compile(r"kernelpagesize_kB=([0-9]{1,9})", re.ASCII)
+_GROUP = re.compile(r"/dev/vfio/([0-9]{1,9})", re.ASCII)
 _FILES_OF_MEMORY = ("qemu_back_mem", "memory-backend", "ram-node", "pc.ram")
 """Parts of the names of files that QEMU gives to a guest as memory: libvirt's hugepages, files and memfds."""
 
@@ -60,6 +61,12 @@ def read_qemu(kernel: Reader, name: str, uuid: str) -> Qemu:
     if isinstance(mappings, str):
         return qemu._replace(memory_unknown=mappings)
     return qemu._replace(memory=tuple(Mapping(*each) for each in mappings))
+
+
+def open_groups(kernel: Reader, pid: int) -> frozenset[str]:
+    """Return the IOMMU groups whose VFIO files the process has open; none if it cannot be read."""
+    ((_, found),) = kernel.survey(read_groups, [str(pid)])
+    return frozenset() if isinstance(found, Unanswered) else frozenset(found)
 
 
 def _found(kernel: Reader, name: str, uuid: str) -> tuple[str, tuple[str, ...]]:
@@ -125,6 +132,16 @@ def read_threads(kernel: Reader, pid: str) -> tuple[list[tuple[int, str, str]], 
         (int(task), _first(_NAME, text), _first(_CPUS, text)) for task, text in texts.items() if task.isdecimal()
     ]
     return sorted(threads), _first(_NODES, texts.get(pid, ""))
+
+
+@per_subject
+def read_groups(kernel: Reader, pid: str) -> list[str]:
+    """Return the numbers of the IOMMU groups that the process has open."""
+    try:
+        nodes = kernel.open_nodes(pid).nodes
+    except KernelRefused:
+        return []
+    return [found[1] for node in nodes if (found := _GROUP.fullmatch(node.path))]
 
 
 @per_subject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,23 @@ _LONGEST = 64 << 10
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.ASCII | re.IGNORECASE)
 
 
-def device_facts(subject: Subject, arguments: Iterable[str]) -> Iterator[VerifiedFact]:
-    """Yield a fact for each device of the host that the document hands over: QEMU was started with it."""
+def device_facts(
+    subject: Subject, arguments: Iterable[str], groups: Mapping[str, str], opened: Callable[[], Collection[str]]
+) -> Iterator[VerifiedFact]:
+    """Yield a fact for each device of the host that the document hands over: QEMU has it.
+
+    A device that was attached while QEMU ran is not on its command line: then QEMU has the device's group open, and no
+    other device of it. `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open.
+    """
     given = set(devices_given(arguments))
-    remedy = f"if it was not attached while {subject.name} ran, stop {subject.name} and start it again"
+    known = {groups.get(device) for device in given}
+    remedy = f"stop {subject.name} and start it again"
     for device in devices_of(subject.root):
         found = "there" if device in given else "not there"
-        yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", found, remedy, ok=device in given)
+        if device not in given and groups.get(device, "") not in {"", *known} and groups[device] in opened():
+            found = f"attached while it runs: group {groups[device]} is open"
+        has = found != "not there"
+        yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", found, remedy, ok=has)
 
 
 def devices_given(arguments: Iterable[str]) -> Iterator[str]:
