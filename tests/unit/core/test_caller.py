@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.machines import copy, machine, original
-from vfioctl.core.caller import LONGEST, this_process
+from vfioctl.core.caller import LONGEST, is_running, this_process
 from vfioctl.core.change import Caller
 
 
@@ -51,3 +52,14 @@ def test_bytes_that_are_no_text_can_be_stored(fast_folder: Path, monkeypatch: py
     host.apply(host.binding.plan_bind(["01:00.0"]))
     caller = host.history()[0].caller
     assert (caller.command, caller.sudo_user) == (r"vfioctl '\udcff\udcfe'", r"\udce9ve")
+
+
+def test_a_process_runs_until_it_has_been_waited_for() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        assert is_running(process.pid)
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
+        assert not is_running(process.pid)
+    assert is_running(os.getpid())
+    assert is_running(1 << 80), "a number that no process can have: nothing is known"

@@ -18,7 +18,8 @@ class Home(NamedTuple):
 def home_of(function: Function, inventory: Inventory) -> Home:
     """Return the node of a function: its own, that of its PF, of the nearest bridge above it, or the host's only one.
 
-    Source: Documentation/ABI/testing/sysfs-bus-pci, numa_node: -1 means that the firmware does not tell.
+    Source: Documentation/ABI/testing/sysfs-bus-pci, numa_node: -1 means that the firmware does not tell. local_cpulist
+    tells no more: of such a function it has every CPU that is online (drivers/pci/pci-sysfs.c, pci_dev_show_local_cpu).
     """
     if function.numa_node is not None:
         return Home(function.numa_node, "the firmware")

@@ -1,0 +1,39 @@
+"""What tells the NUMA node of a function: held against recordings of the lab, whose kernel others wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vfioctl.host import Host
+from vfioctl.inventory.model.home import home_of
+from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.kernel.protocol import PCI_DEVICES
+from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.session import Session
+
+RECORDED = Path(__file__).resolve().parents[2] / "hosts" / "recorded"
+LAB = [pytest.param(file, id=file.stem) for file in sorted(RECORDED.glob("lab-*.host"))]
+
+
+@pytest.mark.parametrize("file", LAB)
+def test_of_a_function_without_a_node_every_cpu_is_local(file: Path) -> None:
+    """So its local_cpulist tells no node, and is not asked."""
+    host, tree = Host(Session.recorded(str(file))), read_tree(file)
+    inventory = host.inventory()
+    functions = inventory.functions
+    online = format_cpu_list(sorted(cpu for node in inventory.numa_nodes for cpu in node.cpus))
+    local = {f.address: tree.text(tree.resolve(f"{PCI_DEVICES}/{f.address}/local_cpulist")) for f in functions}
+    unknown = {local[f.address].strip() for f in functions if f.numa_node is None}
+    known = {local[f.address].strip() for f in functions if f.numa_node is not None}
+    assert unknown == {online}
+    assert online not in known
+
+
+@pytest.mark.parametrize("file", LAB)
+def test_a_function_behind_the_expander_has_a_node_and_one_at_the_root_has_none(file: Path) -> None:
+    inventory = Host(Session.recorded(str(file))).inventory()
+    homes = {f.address: home_of(f, inventory) for f in inventory.gpus}
+    assert {home.node for home in homes.values()} == {None, 1}
+    assert {home.told_by for home in homes.values() if home.node == 1} == {"the firmware"}
