@@ -300,6 +300,13 @@ class TestKeeping:
         }
         assert not REGISTRY.is_forged(made)
 
+    @pytest.mark.parametrize(("driver", "is_said"), [("xe", True), ("nvidia", False)])
+    def test_vfs_without_a_driver_are_told_of(self, driver: str, is_said: bool) -> None:
+        """sriov-manage binds those of nvidia."""
+        notes = plan(host(driver=driver), 4).notes
+        assert any("binds no drivers to the VFs" in note for note in notes) is is_said
+        assert not any("binds no drivers" in note for note in plan(host(4, driver=driver), 4, ours=False).notes)
+
     def test_vfs_that_are_there_may_be_kept_too(self) -> None:
         made = plan(host(4), 4, persistent=True, ours=False)
         assert [step.action for step in made.steps] == ["file"]
