@@ -86,11 +86,12 @@ class Hook:
     def plan_install(self, command: str) -> Plan:
         """Plan to let libvirt call vfioctl. `command`: its path.
 
-        Raises BadSpec for a path that a shell could take for something else.
+        Raises BadSpec for a path that a shell could take for something else, or that another user can change.
         """
         from vfioctl.domain.model.hook import InstallHookIntent
         from vfioctl.session import LEDGER
 
+        _refuse_untrusted(command)
         ledger = self._session.ledger
         return self._install(InstallHookIntent(command=command, ledger="" if ledger == LEDGER else str(ledger)))
 
@@ -125,3 +126,23 @@ class Hook:
         before = kernel.read(SCRIPT) if kernel.has(SCRIPT) else ""
         changes = (Change(kind=HOOK, name=SCRIPT, subject=HOOK, before=before, after=text),) if before != text else ()
         return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
+
+
+def _refuse_untrusted(command: str) -> None:
+    """Raise BadSpec if another user could change what libvirtd would run as root. One that is missing is not judged."""
+    import os
+
+    from vfioctl.kernel.trusted import KEEP_TO_ROOT, opened_directory, status_of
+
+    if os.geteuid() != 0 or not os.path.exists(command):
+        return
+    try:
+        with opened_directory(os.path.dirname(command)):
+            pass
+        folder, name = os.path.split(os.path.realpath(command))
+        with opened_directory(folder) as directory:
+            status = status_of(directory, name)
+    except OSError as error:
+        raise BadSpec(f"{command} cannot be libvirt's hook: {error.strerror}", hint=KEEP_TO_ROOT) from None
+    if status and status.st_mode & 0o022:
+        raise BadSpec(f"{command} cannot be libvirt's hook: other users may write it", hint=KEEP_TO_ROOT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -308,6 +309,24 @@ class TestHook:
         assert machine(*words, connect=False).document["result"] == "nothing to do"
         assert machine("hook", "remove", "--yes", connect=False).document["result"] == "done"
         assert not machine.session().kernel.has(SCRIPT)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root's hook matters")
+    def test_is_not_what_another_user_can_change(self, machine: Machine, hook: Any, tmp_path: Path) -> None:
+        file = tmp_path / "vfioctl"
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+        link = machine.ledger.with_name("link")
+        link.symlink_to(file)
+        for path in (file, link):
+            assert hook.plan_install(str(path)).steps
+        file.chmod(0o777)
+        for path in (file, link):
+            with pytest.raises(BadSpec, match="cannot be libvirt's hook"):
+                hook.plan_install(str(path))
+        file.chmod(0o755)
+        os.chown(file, 65534, 65534)
+        with pytest.raises(BadSpec, match="cannot be libvirt's hook"):
+            hook.plan_install(str(link))
 
     @pytest.mark.parametrize("path", ["vfioctl", "/a b", "/a;reboot", "/a$(b)", "/../x", "/a\n", ""])
     def test_is_installed_with_plain_paths_only(self, path: str) -> None:

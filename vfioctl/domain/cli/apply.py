@@ -8,11 +8,11 @@ import typer
 from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
-from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_json_text, say, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect
+from vfioctl.domain.cli.options import Connect, DryRun
 
 if TYPE_CHECKING:
     from vfioctl.domain.model.fleet import FleetDocument

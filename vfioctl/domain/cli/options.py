@@ -22,6 +22,9 @@ Connect = Annotated[
 ]
 
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+
+
 def suggest_domains(ctx: typer.Context, begun: str) -> list[tuple[str, str]]:
     """Return the domains' names, each with its state."""
     try:

@@ -7,11 +7,11 @@ import typer
 from vfioctl.console.changes import agree_on_terminal, confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
-from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_json_text, say
 from vfioctl.console.waiting import seconds_in
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect, Name
+from vfioctl.domain.cli.options import Connect, DryRun, Name
 
 if TYPE_CHECKING:
     from vfioctl.domain.starting import Foreseen
