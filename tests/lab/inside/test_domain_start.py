@@ -17,7 +17,6 @@ from tests.lab.inside.libvirt_host import URI, Daemon, daemon, virsh
 from tests.lab.inside.topology import Topology
 
 SECONDS = 30.0
-CACHE = "/var/cache/vfioctl-of-the-lab"  # compiling vfioctl takes longer here than running it
 COMMAND = Path("/usr/local/bin/vfioctl-of-the-lab")
 DOMAIN = """<domain type='qemu'>
   <name>{name}</name>
@@ -44,8 +43,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def libvirtd(ledger: Path) -> Iterator[Daemon]:
     """libvirtd, with the hook that vfioctl installed."""
-    settings = f"PYTHONPATH={':'.join(sys.path)} PYTHONPYCACHEPREFIX={CACHE}"
-    COMMAND.write_text(f'#!/bin/sh\n{settings} exec {sys.executable} -m vfioctl.app "$@"\n')
+    COMMAND.write_text(f'#!/bin/sh\nPYTHONPATH={":".join(sys.path)} exec {sys.executable} -m vfioctl.app "$@"\n')
     COMMAND.chmod(0o755)
 
     def install() -> None:
