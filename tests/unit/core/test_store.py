@@ -26,7 +26,7 @@ from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.migrations import MIGRATIONS as CORE_MIGRATIONS
 from vfioctl.core.migrations import Migration
 from vfioctl.core.placed import placed
-from vfioctl.core.store import Store
+from vfioctl.core.store import Store, _log_ahead
 from vfioctl.errors import Busy, StoreDamaged
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger import read_records
@@ -40,7 +40,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from vfioctl.core.placed import placed
-from vfioctl.core.store import Store
+from vfioctl.core.store import Store, _log_ahead
 from vfioctl.subsystems import SUBSYSTEMS
 migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
 store = Store(Path(sys.argv[1]), migrations)
@@ -408,7 +408,7 @@ AS_NOBODY = """
 import os, sqlite3, sys
 from pathlib import Path
 from vfioctl.core.placed import placed
-from vfioctl.core.store import Store
+from vfioctl.core.store import Store, _log_ahead
 from vfioctl.errors import VfioctlError
 from vfioctl.subsystems import SUBSYSTEMS
 migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
@@ -601,3 +601,36 @@ def test_the_command_that_sets_a_damaged_ledger_aside_quotes_its_name(tmp_path: 
 def test_marks_need_no_database() -> None:
     program = "import sys, vfioctl.core.marks; sys.exit('sqlite3' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class TestWritingAhead:
+    """SQLite does not wait for another process that turns it on for a new file."""
+
+    class Busy:
+        def __init__(self, code: int, times: int) -> None:
+            self.code, self.left = code, times
+
+        def execute(self, statement: str) -> None:
+            assert statement == "PRAGMA journal_mode = WAL"
+            if self.left:
+                self.left -= 1
+                error = sqlite3.OperationalError("no")
+                error.sqlite_errorcode = self.code
+                raise error
+
+    def test_is_tried_again_while_another_process_does_it(self) -> None:
+        connection: Any = self.Busy(sqlite3.SQLITE_BUSY, 3)
+        _log_ahead(connection)
+        assert connection.left == 0
+
+    def test_of_a_file_that_cannot_be_written_is_not(self) -> None:
+        connection: Any = self.Busy(sqlite3.SQLITE_READONLY, 2)
+        with pytest.raises(sqlite3.OperationalError):
+            _log_ahead(connection)
+        assert connection.left == 1
+
+    def test_has_an_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(store, "SECONDS", 0.02)
+        connection: Any = self.Busy(sqlite3.SQLITE_BUSY, 1000)
+        with pytest.raises(sqlite3.OperationalError):
+            _log_ahead(connection)
