@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def read_changes(kernel: Kernel, registry: Registry, changes: Iterable[Change]) 
             if isinstance(answer, Unanswered):
                 if resource.must_answer:
                     raise no_answer(change.subject, answer.reason)
-                refused[path] = 110  # ETIMEDOUT
+                refused[path] = errno.ETIMEDOUT
             elif isinstance(answer, int):
                 refused[path] = answer
             else:

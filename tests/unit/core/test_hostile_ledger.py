@@ -32,6 +32,7 @@ from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.trusted import Untrusted, opened_directory, place_of
 from vfioctl.opening import CommandSession
 from vfioctl.session import Session
+from vfioctl.signals import Interrupt
 
 GPU = "0000:01:00.0"
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
@@ -549,6 +550,18 @@ class TestCraftedLedgers:
             ledger.read(lambda db: db.execute(ENDLESS).fetchall(), [])
         assert time.monotonic() - began < 5
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_are_left_with_the_signal_that_asked(self, fast_folder: Path, number: signal.Signals) -> None:
+        def asked(db: sqlite3.Connection) -> object:
+            signal.pthread_kill(threading.get_ident(), number)
+            return db.execute(ENDLESS).fetchall()
+
+        ledger = store_at(fast_folder / "ledger.db")
+        add(ledger)
+        with pytest.raises(Interrupt) as caught:
+            ledger.read(asked, None)
+        assert caught.value.number == number
+
     def test_may_use_no_huge_values(self, fast_folder: Path) -> None:
         ledger = store_at(fast_folder / "ledger.db")
         add(ledger)
@@ -574,3 +587,11 @@ class TestCraftedLedgers:
                 return error.message
 
         assert "larger than 256 MiB" in (as_nobody(huge) if os.geteuid() == 0 else huge())
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="makes a ledger of root's")
+    def test_of_root_have_none(self, fast_folder: Path) -> None:
+        file = fast_folder / "ledger.db"
+        with file.open("wb") as made:
+            made.truncate((256 << 20) + 1)
+        with pytest.raises(StoreDamaged, match="not a database"):
+            count(store_at(file))
