@@ -150,3 +150,28 @@ def test_libvirtd_that_dies_while_a_domain_starts_leaves_nothing_half_done(
     assert pci.driver_of(lab.far_display) == before
     assert virsh("list --name") == ""
     assert vfioctl(ledger, "domain", "undefine", "web1", "--yes").returncode == 0
+
+
+def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
+    libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path
+) -> None:
+    file, before = tmp_path / "fleet.toml", pci.driver_of(lab.nvme)
+    domain = (
+        f'name = "f1"\ntemplate = "minimal"\ndevices = ["{lab.nvme}"]\ncpus = 1\nmemory = "64MiB"\nrunning = true\n'
+    )
+    file.write_text(f'fleet = "lab"\n[[domains]]\n{domain}hugepages = "none"\n')
+
+    def apply(*words: str) -> dict[str, Any]:
+        done = vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes", "--json", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    assert apply()["result"] == "done"
+    assert (virsh("list --name"), pci.driver_of(lab.nvme)) == ("f1", "vfio-pci")
+    assert apply()["result"] == "nothing to do"
+    file.write_text('fleet = "lab"\ndomains = []\n')
+    assert vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes").returncode == 4
+    assert vfioctl(ledger, "domain", "stop", "f1", "--force", "--yes").returncode == 0
+    assert [each["change"] for each in apply()["domains"]] == ["undefine"]
+    assert (virsh("list --all --name"), claims(ledger), pci.driver_of(lab.nvme)) == ("", {}, before)

@@ -13,11 +13,11 @@ from vfioctl.binding.model.binding import Binding
 from vfioctl.core.change import JournalState, Plan, Result
 from vfioctl.host import Host
 
-ROUNDS = 30
+ROUNDS = 20
 State = tuple[tuple[str | None, str], ...]
 
 
-def test_killed_thirty_times(tmp_path: Path, lab: Topology) -> None:
+def test_killed_twenty_times(tmp_path: Path, lab: Topology) -> None:
     host = Host.live(tmp_path / "ledger.db")
     native = _state(lab)
     seconds_of_two(host, lambda: _next(host, lab))  # the first loads modules

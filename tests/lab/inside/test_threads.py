@@ -19,7 +19,7 @@ from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.processes import process_text
 from vfioctl.session import Session
 
-THREADS, ROUNDS = 8, 2
+THREADS, ROUNDS = 8, 1
 TIMEOUT, SETTLE = 8.0, 30.0
 
 
