@@ -277,6 +277,17 @@ class TestPublication:
         assert [number for number, _ in found.unfinished] == [1]
         assert found.boot_id == machine.session.boot_id
 
+    def test_is_read_up_to_16_mib(self, shared: Path) -> None:
+        machine = Machine(shared)
+        machine.bind()
+        text = machine.public.read_bytes()
+        machine.public.write_bytes(text + b" " * ((16 << 20) - len(text)))
+        assert published.read(str(machine.public)).boot_id == machine.session.boot_id
+        with machine.public.open("ab") as file:
+            file.write(b" ")
+        with pytest.raises(Untrusted, match="larger than 16 MiB"):
+            published.read(str(machine.public))
+
     def test_is_repeated_by_root_after_a_crash_before_it(self, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         machine = Machine(shared)
         machine.bind()

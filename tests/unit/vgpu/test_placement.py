@@ -394,6 +394,16 @@ class TestSpread:
         assert by_card(chosen) == {"0000:02:00.0": 1}
 
 
+def test_an_unread_offer_of_another_type_counts_when_cards_are_compared() -> None:
+    """What is left on a card whose offers were not all read has a higher bound, so it is the better one to fill."""
+    first, second = cards_of(*(Twin(bus, mixed=True, vfs=2, memory=True) for bus in ("08", "09")))
+    assert by_card(placed([first, second], "A2-4Q", 1)) == {first.id: 1}
+    *read, last = second.parents
+    unread = replace(last, unknown={"nvidia-16C": "EIO"})
+    doubtful = counted(replace(second, parents=(*read, unread), sharing=Sharing.UNKNOWN))
+    assert by_card(placed([first, doubtful], "A2-4Q", 1)) == {second.id: 1}
+
+
 class TestNuma:
     def test_the_node_with_the_tightest_fit_that_takes_all(self) -> None:
         cards = cards_of(Twin("01"), Twin("02", node=1), Twin("03", node=1), replace(USED, node=2))
