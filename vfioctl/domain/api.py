@@ -43,7 +43,7 @@ class DomainApi:
 
         What other domains of libvirt have is left out; a host without libvirt has none.
         """
-        return self.build_beside(spec, self.others(spec.name, connect))
+        return self.build_beside(spec, self.others(spec.name, connect=connect))
 
     def build_beside(self, spec: DomainSpec, others: Others) -> Built:
         """The same for known other domains, which may not be defined yet."""
@@ -61,7 +61,7 @@ class DomainApi:
 
         found = self.provisioning.find(name, connect).domain
         asked = self.spec({**spec, "name": found.name}, file)
-        others = self.others(found.name, connect)
+        others = self.others(found.name, connect=connect)
         return Building(self._session).build(asked, others, parse(found.defined or found.live))
 
     def compared(self, name: str, *, connect: str = "") -> Comparison:
@@ -69,7 +69,7 @@ class DomainApi:
         from vfioctl.domain.comparing import compared
 
         found = self.provisioning.find(name, connect).domain
-        return compared(self._session, found, self.others(found.name, connect))
+        return compared(self._session, found, self.others(found.name, connect=connect))
 
     def verify(self, name: str, *, connect: str = "", guest: bool = True) -> Verification:
         """Compare a running domain with its document; `guest`: also what its guest sees.
@@ -81,8 +81,8 @@ class DomainApi:
         found = self.provisioning.find(name, connect).domain
         return verified(self._session.kernel, self.provisioning.uri(connect), found, guest=guest)
 
-    def others(self, name: str, connect: str = "") -> Others:
-        """Return what the other domains of libvirt have; nothing where no libvirt runs."""
+    def others(self, *but: str, connect: str = "") -> Others:
+        """Return what the domains of libvirt have, without the named ones; nothing where no libvirt runs."""
         from vfioctl.domain.model.libvirt import URI
         from vfioctl.domain.model.others import NOBODY
         from vfioctl.kernel.libvirt import SOCKETS
@@ -95,7 +95,7 @@ class DomainApi:
         from vfioctl.domain.probe.libvirt import read_libvirt
 
         online = ClaimsApi(self._session).capacity().topology.core_of
-        return others_in(read_libvirt(self._session.kernel, uri), online, but=name)
+        return others_in(read_libvirt(self._session.kernel, uri), online, but=but)
 
     # -- fleets --------------------------------------------------------------------------------------
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.definition import in_fleet, read_definition
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem
 from vfioctl.domain.provisioning import stop_command
+from vfioctl.domain.templates import read_template
+from vfioctl.domain.xml import text_of
 from vfioctl.errors import DeviceInUse, Foreign, VerifyError, VfioctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from vfioctl.core.action import Progress
     from vfioctl.domain.api import DomainApi
@@ -34,6 +37,8 @@ class Fleet(NamedTuple):
     name: str
     uri: str
     items: tuple[FleetItem, ...]
+    running: tuple[str, ...] = ()
+    """The domains that the file wants to run."""
 
     @property
     def nothing_to_do(self) -> bool:
@@ -68,16 +73,20 @@ class Fleets:
         provisioning = self._api.provisioning
         uri = provisioning.uri(connect)
         known = {each.domain.name: each for each in provisioning.known(provisioning.libvirt(connect))}
-        items = [self._pruned(each, connect) for each in _leaving(spec, known)] if prune else []
+        leaving = _leaving(spec, known) if prune else []
+        items = [self._pruned(each, connect) for each in leaving]
+        gone = {each.domain.name for each in leaving} | {
+            each.name for each in spec.domains if _is_rebuilt(each, spec, known)
+        }
         later: dict[str, str] = {}  # devices and CPUs of the domains before, which are not defined yet
         pinned: dict[int, str] = {}
         for domain in spec.domains:
             try:
-                items.append(self._item(spec, domain, known.get(domain.name), connect, pinned, later))
+                items.append(self._item(spec, domain, known.get(domain.name), connect, gone, pinned, later))
             except VfioctlError as error:
                 error.message = f"{domain.name}: {error.message}"
                 raise
-        return Fleet(spec.fleet, uri, tuple(items))
+        return Fleet(spec.fleet, uri, tuple(items), tuple(each.name for each in spec.domains if each.running))
 
     def apply(
         self,
@@ -89,7 +98,7 @@ class Fleets:
     ) -> FleetDocument:
         """Do what was planned. The first failure ends it: that domain is put back, and those before stay as they are.
 
-        `wait_guest`: seconds that the guests that are started may take until their agents answer; 0: not at all.
+        `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
 
         Raises what `Session.apply` and `Starting` raise, with what was done in `restored`; VerifyError for guests
         that do not answer in time.
@@ -109,7 +118,7 @@ class Fleets:
                 raise
             done.append(item.domain)
         if wait_guest:
-            self._await([each.domain for each in work if each.power == "start"], fleet.uri, wait_guest, tell)
+            self._await(fleet.running, fleet.uri, wait_guest, tell)
         return fleet.document("done" if work else "nothing to do", done)
 
     # -- one domain ----------------------------------------------------------------------------------
@@ -120,18 +129,20 @@ class Fleets:
         wanted: FleetDomain,
         known: Known | None,
         connect: str,
+        gone: Collection[str],
         pinned: dict[int, str],
         later: dict[str, str],
     ) -> FleetItem:
-        spec = wanted.spec
-        digest, is_active = spec.digest(), bool(known and known.domain.is_active)
+        spec, digest, is_active = wanted.spec, _digest(wanted), bool(known and known.domain.is_active)
         power = _power(wanted, is_active=is_active)
         says = known.says if known else None
         if known and not (says and says.ours):
             raise Foreign(f"domain {wanted.name} is defined already, and not by vfioctl", hint="give it another name")
         if says and (says.fleet, says.spec) == (fleet.fleet, digest):
+            if power == "start":
+                self._api.starting.foresee(wanted.name, connect=connect)
             return FleetItem(domain=wanted.name, change="none", power=power, devices=says.devices)
-        others = self._api.others(wanted.name, connect)
+        others = self._api.others(wanted.name, *gone, connect=connect)
         built = self._api.build_beside(spec, _and(others, pinned, later))
         definition = read_definition(built.xml)
         later.update(dict.fromkeys(definition.devices, f"domain {wanted.name} of this fleet"))
@@ -182,6 +193,20 @@ class Fleets:
         except VfioctlError:
             return False
         return True
+
+
+def _digest(domain: FleetDomain) -> str:
+    """Return what a domain is made from, in short: its spec, and its template."""
+    template = text_of(read_template(domain.template))
+    return sha256(f"{domain.spec.canonical()}{template}".encode()).hexdigest()[:12]
+
+
+def _is_rebuilt(domain: FleetDomain, fleet: FleetSpec, known: Mapping[str, Known]) -> bool:
+    """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
+    there = known.get(domain.name)
+    if there is None or there.domain.is_active or there.says is None:
+        return False
+    return (there.says.fleet, there.says.spec) != (fleet.fleet, _digest(domain))
 
 
 def _leaving(spec: FleetSpec, known: Mapping[str, Known]) -> list[Known]:

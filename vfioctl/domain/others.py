@@ -14,15 +14,15 @@ from vfioctl.errors import BadDocument, BadSpec
 from vfioctl.inventory.model.values import parse_cpu_list
 
 
-def others_in(libvirt: Libvirt, online: Collection[int], *, but: str) -> Others:
-    """Return what domains have, without the domain `but`. Pins to every online CPU pin nothing.
+def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
+    """Return what domains have, without the domains `but`. Pins to every online CPU pin nothing.
 
     A domain whose XML is not understood is left out: one bad domain must not keep others from being built.
     """
     cpus: dict[int, str] = {}
     devices: dict[str, str] = {}
     for domain in libvirt.domains:
-        if domain.name == but:
+        if domain.name in but:
             continue
         who = f"{'running ' if domain.is_active else ''}domain {domain.name}"
         for definition in _definitions((domain.live, domain.defined)):

@@ -29,7 +29,7 @@ from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.action import Context
-from vfioctl.core.change import JournalState, Phase, Result, Step
+from vfioctl.core.change import Change, JournalState, Phase, Result, Step
 from vfioctl.core.executor import Executor, written
 from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
@@ -342,6 +342,21 @@ class TestAlone:
         with pytest.raises(KeyboardInterrupt):
             work.take(*overriding("one"), stop_at=1)
         assert (work.executor.reached, work.executor.under_way) == (0, None)
+
+    def test_it_goes_on_after_what_is_done_anyway(self) -> None:
+        """As disabling the ROM of a function that has none."""
+        work = Alone()
+        rom = f"/sys/bus/pci/devices/{GPU}/roms"
+        off = Owned(
+            Step(phase=Phase.SET, target=rom, value="0\n", why=""),
+            Change(kind="rom", name=rom, subject=GPU, before="on", after="off"),
+        )
+        (override,) = overriding("one")
+        executor = Executor(REGISTRY, Context(work.kernel, BindIntent(devices=()), settle=0.0))
+        bound = binding_change(GPU, Binding("nvidia"), Binding("vfio-pci", "vfio-pci"))
+        assert executor.run([off, Owned(override, bound)], None, check_interrupt=lambda: None) == []
+        assert work.kernel.writes[-1][1] == "one"
+        assert executor.reached == 2
 
     def test_it_stops_for_an_interrupt_between_steps(self) -> None:
         work = Alone()

@@ -162,7 +162,7 @@ class TestOthers:
                 domain("own", pin.format("own", "6")),
             ),
         )
-        found = others_in(libvirt, range(8), but="own")
+        found = others_in(libvirt, range(8), but=("own",))
         assert found == Others({1: "domain a", 3: "domain a", 5: "running domain c"}, {})
 
 

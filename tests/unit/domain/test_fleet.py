@@ -14,6 +14,8 @@ from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.definition import read_definition
+from vfioctl.domain.templates import read_template
+from vfioctl.domain.xml import text_of
 from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form
@@ -129,6 +131,40 @@ def test_prune_removes_domains_of_this_fleet_only(machine: Machine) -> None:
     assert sorted(machine.domains()) == ["a", "b", "db", "other"]
 
 
+def test_what_a_removed_domain_had_is_free_for_the_others(machine: Machine) -> None:
+    assert machine.apply({"name": "a", "devices": ["gpu1"]}).code == 0
+    moved = {"name": "b", "devices": ["gpu1"]}
+    done = machine.apply(moved, words=("--prune", "--yes"))
+    assert done.code == 0, done.err
+    assert list(machine.domains()) == ["b"]
+    six = {"name": "b", "gpus": 6}
+    assert machine.apply(six).code == 0
+    swapped = machine.apply({"name": "b", "devices": ["gpu5"]}, {"name": "c", "gpus": 6})
+    assert swapped.code == 0, swapped.err
+    devices = {name: each["devices"] for name, each in machine.domains().items()}
+    assert (len(devices["b"]), len(devices["c"])) == (1, 6)
+    assert not set(devices["b"]) & set(devices["c"])
+
+
+def test_another_template_is_another_domain(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(read_template, "__defaults__", (tmp_path,))
+    machine.apply(TWO)
+    text = text_of(read_template("compute-linux")).replace("<on_crash>destroy", "<on_crash>preserve")
+    (tmp_path / "compute-linux.xml").write_text(text)
+    assert changes(machine.apply(TWO)) == {"b": ("change", "none", True)}
+    assert "<on_crash>preserve" in machine.xml("b")
+
+
+def test_a_start_that_would_be_refused_is_refused_before_anything_is_changed(machine: Machine) -> None:
+    machine.apply(TWO)
+    (device,) = machine.domains()["b"]["devices"]
+    words = ("claim", "create", "--owner", "vm/x", "--device", device, "--yes", *machine.options)
+    assert machine._run(*words).code == 0
+    refused = machine.apply(THREE, {**TWO, "running": True})
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "ClaimConflict")
+    assert list(machine.domains()) == ["b"]
+
+
 def test_a_domain_of_somebody_else_is_refused_and_nothing_is_changed(machine: Machine) -> None:
     machine.session().kernel.tell_libvirt(URI, "define", FOREIGN)
     refused = machine.apply(TWO, {"name": "db"})
@@ -203,7 +239,10 @@ class TestWaiting:
         monkeypatch.setattr(session.kernel, "ask_libvirt", answering)
         fleet = api.fleets.plan(api.fleet(machine.file), connect=URI)
         assert api.fleets.apply(fleet, wait_guest=30.0).result == "done"
-        assert asked == ["a", "a"], "the one that was started, until it answers"
+        assert asked == ["a", "a"], "the one that is to run, until it answers"
+        again = api.fleets.plan(api.fleet(machine.file), connect=URI)
+        assert api.fleets.apply(again, wait_guest=30.0).result == "nothing to do"
+        assert asked == ["a", "a", "a"], "also if it ran already"
 
     def test_has_an_end(self, machine: Machine) -> None:
         machine.write(ONE)

@@ -37,7 +37,7 @@ def apply(  # noqa: PLR0913 - one parameter for each option
     ] = False,
     wait_guest: Annotated[
         str | None,
-        typer.Option("--wait-guest", metavar="DURATION", help="Wait until the agents of started guests answer."),
+        typer.Option("--wait-guest", metavar="DURATION", help="Wait until the agents of running guests answer."),
     ] = None,
     connect: Connect = "",
     dry_run: DryRun = False,
