@@ -10,9 +10,7 @@ app = group_app("domain")
     epilog="""[bold]Examples[/]
   vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
   vfioctl domain build ml1 --gpus 2 --explain --simulate hgx8
-  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --simulate hgx8
-  vfioctl domain start ml1
-  vfioctl domain apply fleet.yaml --dry-run""",
+  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --simulate hgx8""",
 )
 def domain() -> None:
     """Build, check and provision libvirt domains with GPUs."""
