@@ -30,7 +30,7 @@ from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, JournalState, Phase, Result, Step
-from vfioctl.core.executor import Executor, written
+from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.host import Host
@@ -389,3 +389,14 @@ def test_a_resource_is_written_once_its_last_step_was_begun(tmp_path: Path) -> N
     for key, number in last.items():
         assert key in written(REGISTRY, plan, number)
         assert key not in written(REGISTRY, plan, number - 1)
+
+
+def test_what_is_created_is_untouched_until_its_first_step_was_begun(tmp_path: Path) -> None:
+    host = Host(Session(Simulated(copy(original("a2")), ""), tmp_path / "ledger.db"))
+    plan = host.vgpu.plan_create("A2-4C", count=2)
+    created = {owned.change.key: at for at, owned in reversed([*enumerate(REGISTRY.steps(plan.changes), start=1)])}
+    first = {key: at for key, at in created.items() if key[0] == "mdev"}
+    assert len(first) == 2
+    for key, at in first.items():
+        assert key in untouched(REGISTRY, plan, at - 1)
+        assert key not in untouched(REGISTRY, plan, at)

@@ -417,6 +417,13 @@ class TestTheWayBack:
         assert restored(setting("reset", after=GPU), None) is None
         assert restored(setting("module", after="loaded"), "loaded") is None
 
+    def test_of_a_module_is_told_by_its_directory(self) -> None:
+        kernel = Simulated(copy(original("workstation")), "")
+        there, missing = setting("module", "vfio-pci"), setting("module", "no-such-module")
+        kernel.tree.put("/sys/module/vfio_pci/refcnt", "0")
+        assert REGISTRY.resource(there).read(kernel, there) == "loaded"
+        assert REGISTRY.resource(missing).read(kernel, missing) is None
+
     def test_of_a_rom_switches_it_off_whatever_it_is(self) -> None:
         back = restored(setting("rom", before="off", after="off", during="on"), None)
         assert back
