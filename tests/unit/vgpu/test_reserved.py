@@ -1,0 +1,21 @@
+"""Room that is kept for vGPUs which are created at boot: more than there is, and in words."""
+
+from __future__ import annotations
+
+from tests.unit.vgpu.test_placement import pool
+from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept
+
+CARD = pool("mbochs", 4)
+RESERVED = tuple(Reserved(f"vgpu-{number}", "mbochs", "small") for number in range(6))
+
+
+def test_more_than_there_is_room_for_changes_nothing() -> None:
+    """They will not all be created; which of them, nobody knows."""
+    assert with_room_kept([CARD], RESERVED) == (CARD,)
+
+
+def test_what_room_is_kept_for_is_named_up_to_four() -> None:
+    assert kept_for([CARD], "small", RESERVED[:4]) == ", ".join(f"vgpu-{number} on mbochs" for number in range(4))
+    words = kept_for([CARD], "small", RESERVED)
+    assert words == "vgpu-0 on mbochs, vgpu-1 on mbochs, vgpu-2 on mbochs, vgpu-3 on mbochs and 2 more"
+    assert kept_for([CARD], "none", RESERVED) == ""
