@@ -1,6 +1,6 @@
 """Validates the tables of the configuration that belong to subsystems. Each error has its file, line and key.
 
-Imports pydantic, so it is imported only when settings are asked for.
+Imports pydantic only if there is a table to validate.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from vfioctl.config import Config, ConfigFile, named_config, read_config, read_file_of, subsystem_tables
+from vfioctl.core.limits import json_of, read_document
 from vfioctl.core.placed import placed
 from vfioctl.errors import BadSpec
 from vfioctl.subsystems import Subsystem
 
 _WORDS = {
-    "extra_forbidden": "is not known",
+    "unexpected_keyword_argument": "is not known",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "bool_type": "must be true or false",
@@ -24,8 +23,7 @@ _WORDS = {
     "tuple_type": "must be a list",
     "mapping_type": "must be a table",
     "dict_type": "must be a table",
-    "model_type": "must be a table",
-    "model_attributes_type": "must be a table",
+    "dataclass_type": "must be a table",
     "greater_than_equal": "must be at least {ge}",
     "enum": "must be {expected}",
     "value_error": "is wrong: {error}",
@@ -38,12 +36,11 @@ def validated(file: ConfigFile, name: str, model: str) -> Any:
     found = wrong(file, name, model)
     if found:
         raise found[0]
-    kind: type[BaseModel] = placed(model)
-    return kind.model_validate(file.tables.get(name, {}))
+    return read_document(placed(model), file.tables.get(name, {}))
 
 
 def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> Any:
-    """Return a subsystem's table of a configuration as its model. Raises BadSpec.
+    """Return a subsystem's table of a configuration as its model, with its defaults if there is none. Raises BadSpec.
 
     That of another host than this machine is in the file that VFIOCTL_CONFIG names, if it names one.
     """
@@ -51,14 +48,16 @@ def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> 
     if config.problem:
         raise config.problem
     assert config.file is not None
-    return validated(config.file, name, next(row.settings for row in subsystems if row.name == name))
+    model = next(row.settings for row in subsystems if row.name == name)
+    return validated(config.file, name, model) if name in config.file.tables else placed(model)()
 
 
 def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
     """Return the errors of a table."""
-    kind: type[BaseModel] = placed(model)
+    from pydantic import ValidationError
+
     try:
-        kind.model_validate(file.tables.get(name, {}))
+        read_document(placed(model), file.tables.get(name, {}))
     except ValidationError as error:
         return [_error(file, name, each) for each in error.errors(include_url=False, include_input=False)]
     return ()
@@ -86,7 +85,7 @@ def effective() -> Mapping[str, Mapping[str, object]]:
         "holders": {"believed_users": list(config.believed_users)},
     }
     for name, model in subsystem_tables().items():
-        tables[name] = validated(config.file, name, model).model_dump(mode="json")
+        tables[name] = json_of(validated(config.file, name, model))
     return tables
 
 

@@ -10,6 +10,7 @@ from vfioctl.claims.model.capacity import Capacity, Core, HugepagePool, Topology
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
+from vfioctl.core.limits import read_document
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import CpuSet, PciAddress
@@ -133,7 +134,7 @@ def _function(address: str, class_code: str, node: int, upstream: PciAddress | N
 
 def asking(**wanted: object) -> ClaimRequest:
     """A request of some virtual machine."""
-    return ClaimRequest.model_validate({"owner": "vm/a", **wanted})
+    return read_document(ClaimRequest, {"owner": "vm/a", **wanted})
 
 
 def gpus_of(capacity: Capacity) -> tuple[PciAddress, ...]:

@@ -35,7 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "subsystems": (),
     "kernel": ("errors", "signals", "environment"),
     "config": ("errors", "kernel.open_nodes", "kernel.outside", "kernel.timeouts", "subsystems"),
-    "settings": ("errors", "config", "core.placed", "subsystems"),
+    "settings": ("errors", "config", "core.limits", "core.placed", "subsystems"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
@@ -53,6 +53,7 @@ VALUES = (
     "core.change",
     "core.value",
     "core.plain",
+    "core.limits",
     "core.marks",
     "core.reservations",
     "kernel.places",
@@ -77,7 +78,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # A plan is made of values only: the same question gives the same plan.
 IMPURE = {"os", "subprocess", "time", "random", "uuid", "datetime", "pathlib", "io", "socket", "secrets", "tempfile"}
 # At home in one module each, and imported only when needed: they are slow, or absent on many hosts.
-OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "textual", "grpc", "yaml"}
+OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "textual", "grpc", "yaml", "pycdlib"}
 # What only the parts that print may know.
 FOR_PRINTING = {
     "rich": {"render", "render.py", "cli", "console", "tui"},

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
@@ -270,7 +271,5 @@ def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
             raise BadSpec(f"not a unit's name: {name[:40]!r}", hint="systemctl list-units --type=service lists them")
     if not named and not known:
         return ()
-    from vfioctl.binding.plan.release import GPU_SERVICES
-
     given = (name if name.endswith(".service") else f"{name}.service" for name in named)
     return tuple(dict.fromkeys([*given, *(GPU_SERVICES if known else ())]))

@@ -8,7 +8,7 @@ from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Every, device_argument
-from vfioctl.console.output import draw, emit_json_text, width
+from vfioctl.console.output import draw, emit_document, width
 from vfioctl.host import Host
 from vfioctl.inventory.api import suggest_devices
 
@@ -40,7 +40,7 @@ def holders(
     found = Host(session).holders(devices, every=every)
     tell_unfinished(session, damage=True)
     if as_json:
-        emit_json_text(found.model_dump_json(indent=2))
+        emit_document(found, indented=True)
         return
     from vfioctl.inventory.render.holders import holders_page
 

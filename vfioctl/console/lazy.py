@@ -10,13 +10,14 @@ import importlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from enum import EnumType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
-from typer.main import get_command
+from typer.main import get_command, get_command_name
 
 from vfioctl.console import options
 from vfioctl.console.choice import OPTIONS, Choice
@@ -25,7 +26,7 @@ from vfioctl.console.words import completes, completion_text
 from vfioctl.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _IN_PLAIN_WORDS = (
     ("Input should be a valid integer, unable to parse string as an integer", "it is not a whole number"),
@@ -144,15 +145,39 @@ class LazyGroup(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command and self.load(str(command.name)), rest
+        return name, command and self.load(str(command.name), rest), rest
 
-    def load(self, name: str) -> TyperCommand:
-        """Import a command; it and its subcommands also accept the options that all commands share."""
-        command = cast("TyperCommand", get_command(importlib.import_module(self.places[name].module).app))
+    def load(self, name: str, words: Sequence[str] = ()) -> TyperCommand:
+        """Import a command; it and its subcommands also accept the options that all commands share.
+
+        `words`: the rest of the command line. If they begin with a subcommand, no other one is built.
+        """
+        module = importlib.import_module(self.places[name].module)
+        command = cast("TyperCommand", get_command(_with_subcommands(module, words[0] if words else "")))
         for each in (command, *getattr(command, "commands", {}).values()):
             each.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
             each.help = _flowing(each.help or "")
         return command
+
+
+def _with_subcommands(module: Any, wanted: str) -> typer.Typer:
+    """Return a module's app with the subcommand that is wanted, as typer takes a millisecond for each; or with all.
+
+    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself.
+    """
+    modules: Mapping[str, str] = getattr(module, "MODULES", {})
+    app: typer.Typer = copy(module.app)
+    app.registered_commands = [*app.registered_commands]
+    for each in dict.fromkeys([modules[wanted]] if wanted in modules else modules.values()):
+        importlib.import_module(each).add_to(app)
+    found = [each for each in app.registered_commands if (each.name or _name_of(each.callback)) == wanted]
+    if found and app.registered_callback:
+        app.registered_commands = found
+    return app
+
+
+def _name_of(callback: Callable[..., Any] | None) -> str:
+    return get_command_name(callback.__name__) if callback else ""
 
 
 def _flowing(text: str) -> str:

@@ -7,12 +7,12 @@ or truncated plan file is detected.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
+from vfioctl.core.plain import simple
 from vfioctl.core.value import Value
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Intent(Value):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@simple
 class Draft:
     """A plan without steps and id: the result of planning. `Registry.plan` completes it."""
 

@@ -1,4 +1,4 @@
-"""`plain`, which makes the classes of what a listing shows. May not do input or output, nor import pydantic."""
+"""`plain` and `simple`, which make most classes of values. May not do input or output, nor import pydantic."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ T = TypeVar("T")
 def plain(kind: type[T]) -> type[T]:
     """Make a dataclass whose values are not to be changed: use `dataclasses.replace`.
 
-    mypy sees to that, not Python: a listing makes tens of thousands, and a frozen dataclass takes three times as long.
+    mypy sees to that, not Python: a listing makes tens of thousands, and a frozen dataclass takes three times as long;
+    making the class takes twice as long, which every command would wait for.
     """
     return dataclass(slots=True, kw_only=True)(kind)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def simple(kind: type[T]) -> type[T]:
+    """Make such a dataclass with fields by position, and hashable. It may have cached properties."""
+    return dataclass(unsafe_hash=True)(kind)

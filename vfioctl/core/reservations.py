@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from vfioctl.core.plain import simple
 from vfioctl.errors import ClaimConflict
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class Reservation:
     """One device that is reserved as a whole, or of which a part is."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from vfioctl.core.change import Change, Key, Phase, Step
+from vfioctl.core.plain import simple
 from vfioctl.errors import KernelRefused
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Kernel, Reader
 
 
-@dataclass(frozen=True)
+@simple
 class Found:
     """Current values by resource. None: unreadable, or the file does not exist."""
 

@@ -31,9 +31,13 @@ class Value(BaseModel):
 def first_problem(error: ValidationError) -> str:
     """Return the first problem of a document in plain words: a damaged one often causes hundreds of further errors."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "it"
+    place = ".".join(str(part) for part in first["loc"] if part != _KEY) or "it"
     context: Mapping[str, Any] = first.get("ctx", {})
     return _PROBLEMS.get(first["type"], _unexpected)(place, context)
+
+
+_KEY = "[key]"
+"""What pydantic adds to the place of a key that is wrong itself."""
 
 
 def _unexpected(place: str, _: Mapping[str, Any]) -> str:
@@ -44,11 +48,25 @@ _PROBLEMS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "missing": lambda place, _: f"{place} is missing",
     "extra_forbidden": lambda place, _: f"{place} is not known",
     "json_invalid": lambda _, context: f"no JSON ({context['error']})",
+    "unexpected_keyword_argument": lambda place, _: f"{place} is not known",
     "model_type": lambda place, _: f"{place} is no object",
+    "dataclass_type": lambda place, _: f"{place} is no object",
     "value_error": lambda place, context: f"{place}: {context['error']}" if place != "it" else str(context["error"]),
     "greater_than_equal": lambda place, context: f"{place} must be at least {context['ge']}",
-    "int_parsing": lambda place, _: f"{place} must be a whole number",
-    "enum": lambda place, context: f"{place} must be {context['expected'].replace(chr(39), '')}",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), lambda place, _: f"{place} must be a whole number"),
+    "form": lambda place, context: f"{place} must {context['rule']}",
+    "string_type": lambda place, _: f"{place} must be a text",
+    "string_pattern_mismatch": lambda place, context: f"{place} must match {context['pattern']}",
+    "string_too_short": lambda place, context: f"{place} must have at least {context['min_length']} characters",
+    "string_too_long": lambda place, context: f"{place} must have at most {context['max_length']} characters",
+    "too_long": lambda place, context: f"{place} must have at most {context['max_length']} items",
+    **dict.fromkeys(("tuple_type", "list_type"), lambda place, _: f"{place} must be a list"),
+    **dict.fromkeys(("mapping_type", "dict_type"), lambda place, _: f"{place} must be a table"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), lambda place, _: f"{place} must be true or false"),
+    **dict.fromkeys(
+        ("literal_error", "enum"),
+        lambda place, context: f"{place} must be {context['expected'].replace(chr(39), '')}",
+    ),
     "less_than_equal": lambda place, context: f"{place} must be at most {context['le']}",
 }
 """Words for the types of pydantic's errors; a `value_error` is raised by vfioctl, in its own words."""

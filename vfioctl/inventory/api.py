@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import DeviceInUse
-from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
-from vfioctl.inventory.probe.guests import guest_name, is_vmm
-from vfioctl.inventory.probe.processes import hidden
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
 if TYPE_CHECKING:
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.processor import Processor
     from vfioctl.inventory.model.values import PciAddress, Uuid
-    from vfioctl.inventory.probe.processes import Processes
+    from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
+    from vfioctl.inventory.probe.guests import guest_name, is_vmm
+    from vfioctl.inventory.probe.processes import Processes, hidden
     from vfioctl.session import Session
 
 __all__ = [
@@ -36,6 +37,15 @@ __all__ = [
     "is_vmm",
     "until_released",
 ]
+_PROBES = {
+    "drivers_of": "drivers",
+    "has_aliases": "drivers",
+    "guest_name": "guests",
+    "is_vmm": "guests",
+    "hidden": "processes",
+    "Processes": "processes",
+}
+"""What other subsystems find here, and the module that has it: imported when asked for, as most commands need none."""
 T = TypeVar("T")
 Waiting = Callable[["Sequence[Holder]", float], None]
 """Callback (holders, seconds until the timeout), called while a use case waits for holders."""
@@ -45,6 +55,12 @@ LEDGER = "ledger"
 """The subject of the warning that the ledger cannot be read."""
 NO_MARKS: Sequence[MarkRow] = ()
 NO_GROUPS: Mapping[str, int | None] = {}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PROBES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"vfioctl.inventory.probe.{_PROBES[name]}"), name)
 
 
 class InventoryApi:
@@ -83,6 +99,13 @@ class InventoryApi:
         from vfioctl.inventory.probe.processor import read_processor
 
         return read_processor(self._kernel)
+
+    def online_cpus(self) -> tuple[int, ...]:
+        """Return the CPUs that are online, or those of all NUMA nodes where the kernel does not list them."""
+        from vfioctl.inventory.probe.processor import read_online
+
+        nodes = self.inventory(nvml=False).numa_nodes if not (found := read_online(self._kernel)) else ()
+        return found or tuple(cpu for node in nodes for cpu in node.cpus)
 
     def changes(self, last: Inventory, seconds: float) -> Iterator[Inventory]:
         """Read the inventory every `seconds` and yield it when it differs from the one before. Never ends."""
@@ -143,7 +166,7 @@ class InventoryApi:
         scope = scope_of(inventory, self.chosen(inventory, selectors, every=every))
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         found = self.holders_of(concerned, inventory, processes)
-        return found.model_copy(update={"marks": tuple(each.mark for each in concerned if each.mark)})
+        return replace(found, marks=tuple(each.mark for each in concerned if each.mark))
 
     def holders_of(
         self, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
@@ -210,7 +233,7 @@ def suggest_columns(_session: Session, begun: str) -> list[tuple[str, str]]:
 
 def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | None = None) -> T:
     """Return `make()`, retried while it raises DeviceInUse, for at most `wait` seconds. Raises what `make` raises."""
-    from vfioctl.inventory.model.holders import Holder
+    from vfioctl.inventory.model.holders import Holder, HolderKind
 
     until = time.monotonic() + wait
     while True:
@@ -222,5 +245,5 @@ def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | Non
             if left <= 0 or not isinstance(holders, list) or not holders:
                 raise
             if waiting:
-                waiting([Holder.model_validate(each) for each in holders], left)
+                waiting([Holder(**{**each, "kind": HolderKind(each["kind"])}) for each in holders], left)
             time.sleep(min(_PAUSE, left))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import ClassVar
 
 from vfioctl.core.action import Context, Write
@@ -86,7 +87,7 @@ def explain_stuck(context: Context, error: Stuck, address: str) -> None:
             inventory = _inventory(context, concerned, names=False, suspects=(address,))
             _held(context, concerned, inventory, timeout=_SHORT)
         found = _seen(context, address)
-    error.facts["holders"] = [holder.model_dump(mode="json") for holder in found]
+    error.facts["holders"] = [asdict(holder) for holder in found]
     if found:
         error.hint = f"{error.hint}; it is held by {'; '.join(described(holder) for holder in found)}"
 

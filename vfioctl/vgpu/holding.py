@@ -23,7 +23,7 @@ def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequen
     """See `VgpuApi.holders`."""
     found = _holders(devices, vgpus, selectors, every=every)
     reserved = tuple(each for each in devices.reservations() if each.subject in found.devices)
-    return found.model_copy(update={"reservations": reserved})
+    return replace(found, reservations=reserved)
 
 
 def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
@@ -36,12 +36,11 @@ def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Seque
     found = devices.holders(words, every=every, processes=processes)
     if of_mdevs is None:
         return found
-    return found.model_copy(
-        update={
-            "devices": (*found.devices, *of_mdevs.devices),
-            "holders": (*found.holders, *of_mdevs.holders),
-            "marks": (*found.marks, *of_mdevs.marks),
-        }
+    return replace(
+        found,
+        devices=(*found.devices, *of_mdevs.devices),
+        holders=(*found.holders, *of_mdevs.holders),
+        marks=(*found.marks, *of_mdevs.marks),
     )
 
 
@@ -56,4 +55,4 @@ def _holders_of_mdevs(devices: InventoryApi, found: Vgpus, words: Sequence[str],
     mdevs = [*dict.fromkeys(Uuid(instance_called(found, word).id) for word in words)]
     marks = devices.marks()
     held = devices.holders_of_mdevs(mdevs, processes, groups)
-    return held.model_copy(update={"marks": tuple(marks[mdev] for mdev in mdevs if mdev in marks)})
+    return replace(held, marks=tuple(marks[mdev] for mdev in mdevs if mdev in marks))

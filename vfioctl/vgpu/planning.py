@@ -6,6 +6,7 @@ Reads only the vGPUs and functions that the intent concerns: creating a vGPU tak
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from vfioctl.core.change import Draft, Fact, Intent
@@ -116,7 +117,7 @@ class Planning:
         inventory = self._devices.some(functions)
         known = [inventory.by_address[each] for each in functions if each in inventory.by_address]
         of_vfs = self._devices.holders_of(known, inventory, processes)
-        return of_vfs.model_copy(update={"holders": (*held.holders, *of_vfs.holders)})
+        return replace(of_vfs, holders=(*held.holders, *of_vfs.holders))
 
 
 _PLANNERS: Mapping[type[Intent], Callable[[Planning, Any], Draft]] = {

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hosts.machines import copy, in_use, machine, put_process
+from vfioctl.console.documents import document_text
 from vfioctl.core.change import Plan
 from vfioctl.errors import DeviceInUse
 from vfioctl.host import Host
@@ -121,7 +122,7 @@ class TestACommandLine:
         hide(tree, status=ROOT, name="qemu-x", cmdline=f"qemu\0-name\0{name}\0-device\0vfio-pci,host={FREE}\0")
         found = host.holders([FREE])
         assert [holder.pid for holder in found.holders if holder.how == "command line"] == [4711]
-        found.model_dump_json().encode()
+        document_text(found).encode()
 
     def test_that_is_long_and_hostile_is_searched_at_once(self) -> None:
         for text in (

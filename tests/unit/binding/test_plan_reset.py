@@ -221,7 +221,7 @@ class TestWhoIsInTheWay:
         assert "is held by qemu (process 7, guest win11): /dev/vfio/1" in error.message
 
     def test_a_holder_of_a_sibling_refuses_a_bus_reset_only(self) -> None:
-        other = self.HOLDER.model_copy(update={"address": AUDIO.address})
+        other = replace(self.HOLDER, address=AUDIO.address)
         refused(DeviceInUse, GPU, AUDIO, method="bus", holders=(other,))
         assert reset_by(planned(GPU, AUDIO, holders=(other,)))
 
@@ -230,7 +230,7 @@ class TestWhoIsInTheWay:
         assert "--force-holders" in plan.notes[-1]
 
     def test_a_disk_in_use_cannot(self) -> None:
-        disk = self.HOLDER.model_copy(update={"kind": HolderKind.DISK, "pid": None})
+        disk = replace(self.HOLDER, kind=HolderKind.DISK, pid=None)
         refused(DeviceInUse, GPU, holders=(disk,), force_holders=True)
 
     @pytest.mark.parametrize(("kind", "error"), [(MarkKind.WEDGED, DeviceInUse), (MarkKind.DEAD, DeviceDead)])

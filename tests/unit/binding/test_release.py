@@ -32,7 +32,8 @@ from tests.hosts.machines import (
 from vfioctl.binding.api import units_to_stop
 from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances, Reading
-from vfioctl.binding.plan.release import GPU_SERVICES, excused_by, idle_services, to_release, warnings
+from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.binding.plan.release import excused_by, idle_services, to_release, warnings
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.change import Change, Plan, Result, Step
 from vfioctl.core.resource import Found
@@ -285,7 +286,7 @@ class TestWhoLetsGo:
 
     @pytest.mark.parametrize("unit", ["session-2.scope", "org.gnome.Shell@wayland.service", "pipewire.service"])
     def test_a_session_when_what_shows_it_is_stopped(self, unit: str) -> None:
-        inside = holder(unit).model_copy(update={"in_session": True})
+        inside = replace(holder(unit), in_session=True)
         assert excused(inside, stopping("gdm.service"), ["gdm.service"])
         assert not excused(inside, stopping(DCGM), [DCGM]), "no session ends with that"
         assert not excused(inside, stopping("ollama.service"), ["ollama.service"]), "nor with any other"
@@ -296,7 +297,7 @@ class TestWhoLetsGo:
         "unit", ["gdm3.service", "sddm.service", "display-manager.service", "ly@tty2.service", "lightdm.service"]
     )
     def test_a_session_with_any_display_manager(self, unit: str) -> None:
-        inside = holder("session-2.scope").model_copy(update={"in_session": True})
+        inside = replace(holder("session-2.scope"), in_session=True)
         assert excused(inside, stopping(unit), [unit])
         for other in (f"x{unit}", unit.replace("@tty2", "").replace(".service", "-helper.service")):
             assert not excused(inside, stopping(other), [other])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 
 import pytest
@@ -50,6 +51,8 @@ NAMES = {
     "CDI file": "/var/run/cdi/vfioctl.json",
     "domain": "qemu:///system web1",
     "hook": SCRIPT,
+    "disk image": "qemu:///system default web1.qcow2",
+    "seed": "qemu:///system default web1-seed-000000000000.iso",
 }
 OF_AN_MDEV = {
     "mdev": str(MDEV),
@@ -68,6 +71,8 @@ VALUE = {
     "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
     "domain": "<domain><name>web1</name></domain>",
     "hook": script("/usr/bin/vfioctl"),
+    "disk image": "42949672960 on qcow2 /images/debian.qcow2",
+    "seed": json.dumps({"sha256": "0" * 64, "instance_id": "web1", "hostname": "web1", "user_data": "/etc/web1"}),
 }
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
@@ -75,7 +80,7 @@ SAID_IN_WORDS = ("binding",)
 FREE_TEXT = ("parameter", "definition")
 OF_THEIR_OWN = (
     *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
-    *("CDI file", "domain", "hook"),
+    *("CDI file", "domain", "hook", "disk image", "seed"),
 )
 """Kinds that the tests of the vGPU, claims and domain subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
@@ -83,7 +88,9 @@ VALUES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_ -", max_size=64)
 
 
 def subject_of(kind: str) -> str:
-    return {"mdev": MDEV, "CDI file": "vfioctl/vfio", "domain": "domain/web1", "hook": "hook"}.get(kind, GPU)
+    own = {"mdev": MDEV, "CDI file": "vfioctl/vfio", "domain": "domain/web1", "hook": "hook"}
+    volumes = {each: f"volume/{NAMES[each].rpartition(' ')[2]}" for each in ("disk image", "seed")}
+    return {**own, **volumes}.get(kind, GPU)
 
 
 def setting(kind: str, name: str | None = None, subject: str | None = None, **parts: str | bool | None) -> Change:

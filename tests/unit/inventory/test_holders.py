@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from tests.hosts.machines import HOSTS, GrowingTree, function, inventory_of, original, written
 from tests.unit.conftest import Run
+from vfioctl.console.documents import document_text
+from vfioctl.core.limits import read_document
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
@@ -532,7 +535,7 @@ class TestVirtualFunctions:
 def test_the_bundled_host_that_is_in_use(device: str, expected: set[tuple[str, str]]) -> None:
     found = Host.recorded(str(HOSTS / "busy.host")).holders([device])
     assert {(holder.kind.value, holder.name) for holder in found.refusing} == expected
-    assert Holders.model_validate_json(found.model_dump_json()) == found
+    assert read_document(Holders, json.loads(document_text(found))) == found
 
 
 def test_several_devices_and_ids(run: Run) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vfioctl.core.change import Key
+from vfioctl.core.plain import simple
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.values import PciAddress
 
 
-@dataclass(frozen=True)
+@simple
 class Reading:
     """The current value of a setting; `value` is None if it could not be read."""
 
@@ -25,7 +26,7 @@ class Reading:
         return self.kind, self.name
 
 
-@dataclass(frozen=True)
+@simple
 class Circumstances:
     """Holders and settings of the functions that a change may move."""
 

@@ -7,8 +7,8 @@ from vfioctl.binding.model.circumstances import Circumstances
 from vfioctl.binding.plan.release import excused_by
 from vfioctl.core.change import Change, Draft
 from vfioctl.inventory.model.functions import Inventory
-from vfioctl.inventory.model.holders import TakesDevices
 from vfioctl.inventory.model.preconditions import described, holding, refuse, unread_notes
+from vfioctl.inventory.model.taking import TakesDevices
 from vfioctl.inventory.model.values import PciAddress
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vfioctl.binding.model.circumstances import Circumstances
+from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.binding.resources.d3cold import D3Cold
 from vfioctl.binding.resources.framebuffer import Framebuffer
 from vfioctl.binding.resources.persistence import UNKNOWN, Persistence
@@ -23,16 +24,6 @@ from vfioctl.core.change import Change
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder
 from vfioctl.inventory.model.values import PciAddress
-
-GPU_SERVICES = (
-    "nvidia-persistenced.service",
-    "nvidia-powerd.service",
-    "nvidia-dcgm.service",
-    "dcgm.service",
-    "nvidia-dcgm-exporter.service",
-    "dcgm-exporter.service",
-)
-"""Services that only monitor GPUs, which `--stop-services` may stop. Must not contain display managers."""
 
 _PERSISTENCED = GPU_SERVICES[0]
 _DISPLAY_MANAGER = re.compile(r"(display-manager|gdm|gdm3|sddm|lightdm|lxdm|xdm|slim|greetd|ly|emptty)(@.*)?\.service")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
 
-from pydantic import Field
-
-from vfioctl.core.change import Intent
 from vfioctl.core.marks import Mark
+from vfioctl.core.plain import plain
 from vfioctl.core.reservations import Reservation
-from vfioctl.core.value import Value
 from vfioctl.inventory.model.values import Subject
 
 
@@ -36,25 +32,32 @@ class HolderKind(StrEnum):
     """Other users of the driver's module. Reported, but does not block a change."""
 
 
-class Holder(Value):
+@plain
+class Holder:
     """One holder of one function or one mediated device."""
 
     address: Subject
     kind: HolderKind
     pid: int | None = None
-    name: str = Field(description="the process's name, the mount point, the interface, ...")
+    name: str
+    """the process's name, the mount point, the interface, ..."""
     user: str | None = None
-    unit: str | None = Field(default=None, description="systemd unit, as nvidia-persistenced.service")
-    in_session: bool = Field(default=False, description="part of a login session, graphical or not")
-    container: str | None = Field(default=None, description="as docker/0123456789ab, cri-containerd/..., lxc/NAME")
-    pod: str | None = Field(default=None, description="the pod's uid")
-    guest: str | None = Field(default=None, description="the virtual machine's name")
-    path: str = Field(default="", description="the device file, or another path to the device")
-    how: str = Field(
-        default="",
-        description="open, mapped, command line, mounted, up, ...; for an unread process, why it could not be read",
-    )
-    remedy: str = Field(default="", description="what makes it release the device")
+    unit: str | None = None
+    """systemd unit, as nvidia-persistenced.service"""
+    in_session: bool = False
+    """part of a login session, graphical or not"""
+    container: str | None = None
+    """as docker/0123456789ab, cri-containerd/..., lxc/NAME"""
+    pod: str | None = None
+    """the pod's uid"""
+    guest: str | None = None
+    """the virtual machine's name"""
+    path: str = ""
+    """the device file, or another path to the device"""
+    how: str = ""
+    """open, mapped, command line, mounted, up, ...; for an unread process, why it could not be read"""
+    remedy: str = ""
+    """what makes it release the device"""
 
     @property
     def refuses(self) -> bool:
@@ -67,31 +70,25 @@ class Holder(Value):
         return self.kind in (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.UNREAD)
 
 
-class Holders(Value):
+@plain
+class Holders:
     """The holders of some functions. Processes that could not be read may hold them too."""
 
     devices: tuple[Subject, ...]
     holders: tuple[Holder, ...] = ()
-    read: int = Field(default=0, description="processes whose open files were read; 0 where none are recorded")
-    unread: int = Field(default=0, description="processes whose open files could not be read")
-    marks: tuple[Mark, ...] = Field(default=(), description="what the ledger says against these devices")
-    reservations: tuple[Reservation, ...] = Field(default=(), description="for whom the ledger reserves these devices")
-    hidden: str = Field(default="", description="why some processes may be hidden from vfioctl")
-    unknown: str = Field(default="", description="why it is unknown whether processes hold them")
+    read: int = 0
+    """processes whose open files were read; 0 where none are recorded"""
+    unread: int = 0
+    """processes whose open files could not be read"""
+    marks: tuple[Mark, ...] = ()
+    """what the ledger says against these devices"""
+    reservations: tuple[Reservation, ...] = ()
+    """for whom the ledger reserves these devices"""
+    hidden: str = ""
+    """why some processes may be hidden from vfioctl"""
+    unknown: str = ""
+    """why it is unknown whether processes hold them"""
 
     @property
     def refusing(self) -> tuple[Holder, ...]:
         return tuple(holder for holder in self.holders if holder.refuses)
-
-
-class MeetsHolders(Intent):
-    """An intent whose steps or rollback need devices without holders."""
-
-    ignores: ClassVar[frozenset[HolderKind]] = frozenset()
-    """Kinds of holders that do not block this verb."""
-
-
-class TakesDevices(MeetsHolders):
-    """An intent that accepts --force-holders."""
-
-    force_holders: bool = Field(default=False, description="continue although a process has the device open")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from vfioctl.core.change import Intent
 from vfioctl.core.marks import MarkKind
 from vfioctl.errors import DeviceDead, DeviceInUse
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.holders import Holder, HolderKind, Holders, MeetsHolders, TakesDevices
+from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.scope import named
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Intent
 
 _MOST_NAMED, _MOST_REMEDIES = 4, 8
 _NO_REMEDY = "--wait 60s waits until they release it; no process is ever killed"
@@ -22,6 +26,8 @@ def holding(
     excused: Callable[[Holder], bool] = lambda _: False,
 ) -> tuple[Holder, ...]:
     """Return the holders that block the intent. `excused`: whether the change makes a holder release its device."""
+    from vfioctl.inventory.model.taking import TakesDevices
+
     wanted = set(subjects)
     forced = isinstance(intent, TakesDevices) and intent.force_holders
     ignored = ignored_by(intent)
@@ -38,6 +44,8 @@ def holding(
 
 def ignored_by(intent: Intent) -> frozenset[HolderKind]:
     """Return the kinds of holders that do not block the intent, such as the vGPU that it removes."""
+    from vfioctl.inventory.model.taking import MeetsHolders, TakesDevices
+
     ignored = intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
     # who cannot force it must not be stopped by a doubt
     return ignored if isinstance(intent, TakesDevices) else ignored | {HolderKind.UNREAD}
@@ -70,7 +78,7 @@ def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
         f"{'; '.join(described(holder) for holder in first[:_MOST_NAMED])}{others}",
         hint=_remedies(against),
         next_command=f"vfioctl holders {first[0].address}",
-        facts={"holders": [holder.model_dump(mode="json") for holder in against]},
+        facts={"holders": [asdict(holder) for holder in against]},
     )
 
 

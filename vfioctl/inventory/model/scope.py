@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from vfioctl.core.change import Fact
+from vfioctl.core.plain import simple
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Fact
 
 FUNCTION = "function"
 """The kind of a function's facts: identity, iommu_group, driver, driver_override."""
 
 
-@dataclass(frozen=True)
+@simple
 class Scope:
     """`own`: the functions asked for and the rest of their cards. `foreign`: other endpoints in their groups."""
 
@@ -49,6 +52,8 @@ def in_order(addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
 
 def function_fact(function: Function) -> Fact:
     """Return the fact that plans rely on for one function."""
+    from vfioctl.core.change import Fact  # imported late: pydantic loads slowly, and who only chooses needs no facts
+
     return Fact(
         kind=FUNCTION,
         subject=function.address,

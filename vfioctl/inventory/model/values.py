@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # listings do without
 # The kernel prints a domain with at least four digits, and more for VMD and some ARM hosts.
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII)
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(B|[KMGT]iB|[KMGT]|)", re.ASCII)
+_DIGITS = 20
 _UNITS = ("B", "K", "M", "G", "T")
 _CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)  # as in nearly all of sysfs
 
@@ -123,6 +124,21 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def any_number(text: str | None) -> int | None:
+    """Return a number as C writes it: decimal, 0x hexadecimal, or octal with a leading 0. None for other text.
+
+    libvirt reads the parts of a PCI address so: bus='67' is 0x43.
+    """
+    digits = (text or "").strip().lower()
+    if len(digits) > _DIGITS or not digits.isascii() or not digits.isalnum():
+        return None
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+    try:
+        return int(digits, base)
+    except ValueError:
+        return None
 
 
 def parse_size(text: str) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory
@@ -12,13 +13,15 @@ from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 from vfioctl.inventory.probe import attachments
 from vfioctl.inventory.probe.disks import Disks
 from vfioctl.inventory.probe.guests import device_at
-from vfioctl.inventory.probe.network import Network
 from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
 from vfioctl.inventory.probe.processes import Process, Processes, Running, identities
 from vfioctl.inventory.probe.remedies import remedy
 from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
 from vfioctl.kernel.places import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.probe.network import Network
 
 NOT_KNOWN: Mapping[str, int | None] = {}
 _FEW = 4
@@ -115,11 +118,18 @@ class _KernelHolders:
     """The kernel-side holders of a function."""
 
     def __init__(self, kernel: Reader) -> None:
-        self._kernel, self._disks, self._network = kernel, Disks(kernel), Network(kernel)
+        self._kernel, self._disks = kernel, Disks(kernel)
+
+    @cached_property
+    def _network(self) -> Network:
+        from vfioctl.inventory.probe.network import Network  # imported late: few cards have an interface
+
+        return Network(self._kernel)
 
     def holders(self, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
         yield from self._disks.holders(function.address, below)
-        yield from self._network.holders(function.address, below)
+        if any(device.subsystem == "net" for device in below):
+            yield from self._network.holders(function.address, below)
         yield from attachments.mdev_holders(function, below)
         yield from attachments.vgpu_holders(self._kernel, function)
         yield from attachments.console_holders(self._kernel, function, below)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 
+from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import parse_cpu_list
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import FileReader
 
 _FACT = re.compile(r"^(vendor_id|cpu family|model)\t*: (\S{1,64})$", re.MULTILINE)
 _BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
+
+
+def read_online(kernel: FileReader) -> tuple[int, ...]:
+    """Return the online CPUs, none if unknown. Source: Documentation/ABI/testing/sysfs-devices-system-cpu."""
+    try:
+        return parse_cpu_list(text_of(kernel, "/sys/devices/system/cpu/online"))
+    except BadSpec:
+        return ()
 
 
 def read_processor(kernel: FileReader) -> Processor:

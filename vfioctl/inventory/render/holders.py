@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from itertools import groupby
 
 from rich.console import Group as Stack
@@ -51,9 +52,9 @@ def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple
     found: dict[Subject, tuple[Holder, ...]] = {}
     for holder in holders:
         found[holder.address] = (*found.get(holder.address, ()), holder)
-    together: dict[tuple[str, ...], list[Subject]] = {}
+    together: dict[tuple[object, ...], list[Subject]] = {}
     for address, of_it in found.items():
-        together.setdefault(tuple(holder.model_dump_json(exclude={"address"}) for holder in of_it), []).append(address)
+        together.setdefault(tuple(astuple(holder)[1:] for holder in of_it), []).append(address)
     return {tuple(addresses): found[addresses[0]] for addresses in together.values()}
 
 

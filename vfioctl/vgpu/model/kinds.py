@@ -5,9 +5,13 @@ May not do input or output.
 
 from __future__ import annotations
 
-from vfioctl.core.change import Change, Key
+from typing import TYPE_CHECKING
+
 from vfioctl.kernel.places import MDEV_DEVICES, UUID
 from vfioctl.kernel.protocol import PCI_DEVICES
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Change, Key
 
 MDEV = "mdev"
 """A mediated device, named by its UUID. Value: `PARENT/TYPE`, empty when it does not exist, or `ZOMBIE`."""
