@@ -107,14 +107,14 @@ class ClaimsApi:
 
         return nodes_of(self._session, claim)
 
-    def capacity(self, *, but: str = "", cpus: bool = False, ledger: bool = True) -> Capacity:
-        """Return the host's capacity. `but`: the id of a claim that does not count. `ledger`: whether claims count."""
+    def capacity(self, *, cpus: bool = False, ledger: bool = True) -> Capacity:
+        """Return the host's capacity. `ledger`: whether claims count."""
         from vfioctl.claims.model.taken import Taken
         from vfioctl.claims.probe.capacity import read_capacity
         from vfioctl.inventory.api import InventoryApi
 
         inventory = InventoryApi(self._session).inventory(nvml=False)
-        taken, kernel = self.ledger.taken(but=but) if ledger else Taken(), self._session.kernel
+        taken, kernel = self.ledger.taken() if ledger else Taken(), self._session.kernel
         return read_capacity(kernel, inventory, taken, self._session.settings("claims"), cpus=cpus)
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
@@ -222,11 +222,12 @@ class ClaimsApi:
         `wait`: seconds to wait for holders; `waiting` is called meanwhile. `unchanged_in_use`: devices that the claim
         did not change may be in use, as those that are with their drivers again.
 
-        Raises DeviceInUse, Unfinished, and what `Session.apply` raises; the claim holds its devices then.
+        Raises Busy while another process makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim
+        holds its devices then.
         """
         from vfioctl.claims.bringing import plan_undo
 
-        claim = self._makers.settled(self.claim(name))
+        claim = self.await_maker(name)
         if not claim.is_live:
             return Claimed(claim)
         if self._makers.has_died(claim):
@@ -247,6 +248,10 @@ class ClaimsApi:
             self._settle(claim, ClaimState.RELEASING, held, str(error))
             raise
         return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
+
+    def await_maker(self, name: str) -> Claim:
+        """Wait until no process makes a claim any more, and return it. Raises Busy, Unfinished."""
+        return self._makers.awaited(self.claim(name))
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.binding.api import BindingApi, units_to_stop
-from vfioctl.claims.lost import LostVgpus
+from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.claims.model.claim import Claim, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.vgpu.api import VgpuApi
 
 if TYPE_CHECKING:
+    from vfioctl.binding.api import BindingApi
     from vfioctl.claims.choosing import Choosing
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
+    from vfioctl.vgpu.api import VgpuApi
     from vfioctl.vgpu.model.vgpu import Made
 
 
@@ -27,7 +27,7 @@ def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | No
     inventory = choosing.inventory
     refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
     if choosing.binds and not all(inventory.is_ready(inventory.by_address[each]) for each in claim.functions):
-        return BindingApi(session).plan_bind(claim.functions)
+        return _binding(session).plan_bind(claim.functions)
     return None
 
 
@@ -46,7 +46,7 @@ def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
     bound = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
     left = {address for address in bound if not by_address[PciAddress(address)].on_vfio}
     again = [each for each in claim.functions if each in bound and left.intersection(_with_companions(inventory, each))]
-    return (*([BindingApi(session).plan_bind(again)] if again else []), *vgpus)
+    return (*([_binding(session).plan_bind(again)] if again else []), *vgpus)
 
 
 def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]:
@@ -56,7 +56,9 @@ def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]
 
 def _plans_of_vgpus(session: Session, claim: Claim, inventory: Inventory) -> list[Plan]:
     """Return the plans that create the claim's lost vGPUs: one for those of one parent and type."""
-    api = VgpuApi(session)
+    api = _vgpus(session)
+    from vfioctl.claims.lost import LostVgpus
+
     lost = LostVgpus(api, inventory, [claim])
     alike: dict[Made, list[str]] = {}
     for name in lost.names:
@@ -92,9 +94,9 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
         if bound := [
             function.address for function in inventory.functions if function.address in ours and function.on_vfio
         ]:
-            return BindingApi(session).plan_unbind(bound)
+            return _binding(session).plan_unbind(bound)
         if made := _existing(session, [each.subject for each in claim.devices if each.undo is Undo.REMOVE]):
-            return VgpuApi(session).plan_remove(made)
+            return _vgpus(session).plan_remove(made)
     if not unchanged_in_use:
         refuse_held(session, claim, inventory, drivers=True)
     return None
@@ -103,7 +105,7 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
 def _existing(session: Session, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    there = {vgpu.id for vgpu in VgpuApi(session).vgpus().instances if vgpu.state != "defined"}
+    there = {vgpu.id for vgpu in _vgpus(session).vgpus().instances if vgpu.state != "defined"}
     return [name for name in names if name in there]
 
 
@@ -118,7 +120,7 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
     devices = InventoryApi(session)
     functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
     functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.on_vfio else drivers)]
-    mdevs = devices.perhaps_open(claim.mdevs)
+    mdevs = devices.perhaps_open(claim.mdevs) if claim.mdevs else ()
     if not (functions or mdevs):
         return
     processes = devices.processes()
@@ -127,5 +129,19 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
         found = devices.holders_of(functions, inventory, processes)
     held = (*found.holders, *(devices.holders_of_mdevs(mdevs, processes).holders if mdevs else ()))
     kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
-    monitors = units_to_stop((), known=True)
-    refuse([each for each in held if each.kind in kinds and each.unit not in monitors], functions)
+    refuse([each for each in held if each.kind in kinds and each.unit not in GPU_SERVICES], functions)
+
+
+# imported late: who only chooses devices, as for a domain that is built, needs neither
+
+
+def _binding(session: Session) -> BindingApi:
+    from vfioctl.binding.api import BindingApi
+
+    return BindingApi(session)
+
+
+def _vgpus(session: Session) -> VgpuApi:
+    from vfioctl.vgpu.api import VgpuApi
+
+    return VgpuApi(session)

@@ -25,12 +25,10 @@ from vfioctl.claims.rows import CPU, reservation
 from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity, UnknownDevice, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress, Uuid
-from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, creates, place_and_type
-from vfioctl.vgpu.model.lookup import why_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from vfioctl.claims.ledger import Uses
     from vfioctl.claims.model.capacity import Capacity
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
+    from vfioctl.vgpu.api import VgpuApi
 
 _CLAIMS = "claims"
 NOTHING_PINNED: Mapping[int, str] = MappingProxyType({})
@@ -54,7 +53,7 @@ class Choosing:
     `as_they_are`: the devices are the owner's already, so that no rule of placement keeps them from it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each says something else of the host
         self,
         session: Session,
         request: ClaimRequest,
@@ -64,8 +63,9 @@ class Choosing:
         pinned: Mapping[int, str] = NOTHING_PINNED,
         nodes: Mapping[PciAddress, int] = AS_TOLD,
         held: Mapping[PciAddress, str] = NOTHING_HELD,
+        own: Collection[int] = (),
     ) -> None:
-        """`pinned`: more CPUs that others have, each with who; a claim gets none of them.
+        """`pinned`: more CPUs that others have, each with who; a claim gets none of them. `own`: CPUs of its guest.
 
         `nodes`: the NUMA nodes of functions, where the firmware tells none. `held`: functions not to choose, and why.
         """
@@ -76,7 +76,8 @@ class Choosing:
         self._refuse_no_node()
         settings, links, cpus = session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         found = read_capacity(session.kernel, self.inventory, taken, settings, links=links, cpus=cpus)
-        self._free = replace(found, parents=self._parents(), pinned={**pinned, **found.pinned}, held=held)
+        guests = {cpu: who for cpu, who in found.pinned.items() if cpu not in own}
+        self._free = replace(found, parents=self._parents(), pinned={**pinned, **guests}, held=held)
         self.placement: Placement | None = None
         self.plan = self._creation() if request.vgpu else None
         if request.gpus:
@@ -91,7 +92,7 @@ class Choosing:
         """The parents of the host's mediated devices, if the request names such."""
         if not any(isinstance(device, Uuid) for device in self._request.devices):
             return {}
-        found = VgpuApi(self._session).vgpus().instances
+        found = self._vgpus.vgpus().instances
         return {Uuid(vgpu.id): vgpu.parent for vgpu in found if vgpu.dialect == MDEV and vgpu.state != "defined"}
 
     def _avoid_held(self) -> None:
@@ -146,6 +147,8 @@ class Choosing:
 
     @property
     def _vgpus(self) -> VgpuApi:
+        from vfioctl.vgpu.api import VgpuApi  # imported late: most requests are for whole GPUs
+
         return VgpuApi(self._session)
 
     @property
@@ -163,6 +166,8 @@ class Choosing:
     @cached_property
     def _why_none(self) -> Mapping[str, str]:
         """Why no vGPU of the type can be created on each card that offers vGPUs; empty if one can."""
+        from vfioctl.vgpu.model.lookup import why_none
+
         cards = self._vgpus.vgpus().cards
         return {card.id: why_none(card, self._request.vgpu, numa=self._node) for card in cards}
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from vfioctl.claims import rows
@@ -16,6 +16,7 @@ from vfioctl.claims.model.claim import Claim, ClaimState, Undo
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.rows import Event
+from vfioctl.core.plain import simple
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import BadSpec, ClaimConflict
 
@@ -31,7 +32,7 @@ _SHORTEST = 4
 """Least length of the beginning of an id."""
 
 
-@dataclass(frozen=True)
+@simple
 class Moment:
     """When a claim changes, in which boot, and by whom."""
 
@@ -40,7 +41,7 @@ class Moment:
     caller: Caller
 
 
-@dataclass(frozen=True)
+@simple
 class Uses:
     """The resources that a claim takes: devices by address or UUID, CPUs as `cpu 3`."""
 
@@ -83,8 +84,8 @@ class ClaimLedger:
         """Return the live claim with this key. Raises ClaimConflict if it was made for another request."""
         return self._store.read(lambda db: _keyed(db, key, request), None)
 
-    def taken(self, *, but: str = "") -> Taken:
-        """Return what live claims take. `but`: the id of a claim that does not count."""
+    def taken(self, *, but: Collection[str] = ()) -> Taken:
+        """Return what live claims take. `but`: the ids of claims that do not count."""
         return self._store.read(lambda db: rows.taken_in(db, but=but), Taken())
 
     def events(self, *, after: int = 0, claim: str | None = None) -> tuple[Event, ...]:
@@ -143,7 +144,7 @@ class ClaimLedger:
     def move(self, id_: str, state: ClaimState, moment: Moment, *, why: str = "") -> Claim:
         """Set the state of a live claim. One that is released or failed gives back what it took."""
         with self._store.transaction() as db:
-            claim = settle(db, _live(db, id_), state, moment, why=why)
+            claim = settle(db, live(db, id_), state, moment, why=why)
         self._publish()
         return claim
 
@@ -152,7 +153,7 @@ class ClaimLedger:
     ) -> Claim:
         """Give a live claim to another owner, or another term. `why`: what was done, for its events."""
         with self._store.transaction() as db:
-            claim = _live(db, id_)
+            claim = live(db, id_)
             changed = claim._replace(owner=owner or claim.owner, expires=expires if owner is None else claim.expires)
             db.execute("UPDATE claim SET owner = ?, expires = ? WHERE id = ?", (changed.owner, changed.expires, id_))
             note(db, changed, moment, why=why)
@@ -162,7 +163,7 @@ class ClaimLedger:
     def restored(self, id_: str, moment: Moment) -> Claim:
         """Record that a claim was verified in this boot. What it changed before the reboot is not to be undone."""
         with self._store.transaction() as db:
-            claim = _live(db, id_)
+            claim = live(db, id_)
             devices = tuple(replace(each, undo=Undo.NOTHING) for each in claim.devices)
             changed = claim._replace(devices=devices, boot_id=moment.boot_id)
             db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(devices), id_))
@@ -248,7 +249,7 @@ def _keyed(db: sqlite3.Connection, key: str, request: str) -> Claim | None:
     return claim
 
 
-def _live(db: sqlite3.Connection, id_: str) -> Claim:
+def live(db: sqlite3.Connection, id_: str) -> Claim:
     """Return a live claim. Raises ClaimConflict for one that has ended meanwhile."""
     claim = rows.found(db, id_)
     if not claim.is_live:

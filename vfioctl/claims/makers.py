@@ -28,17 +28,25 @@ class Makers:
 
         Raises ClaimConflict, Busy, Unfinished.
         """
-        until = time.monotonic() + _PATIENCE
         while claim := self.known(key, request):
+            claim = self.awaited(claim)
             if claim.state is not ClaimState.RESERVED:
                 return claim if claim.is_live else None
-            if self.has_died(claim):
-                self.end(claim)
-            elif time.monotonic() > until:
-                raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
-            else:
-                time.sleep(_PAUSE)
+            self.end(claim)
         return None
+
+    def awaited(self, claim: Claim) -> Claim:
+        """Return the claim once no process makes it any more; it is still reserved if its process died before.
+
+        Raises Busy, Unfinished.
+        """
+        until = time.monotonic() + _PATIENCE
+        while (claim := self.settled(claim)).state is ClaimState.RESERVED and not self.has_died(claim):
+            if time.monotonic() > until:
+                raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
+            time.sleep(_PAUSE)
+            claim = self._ledger.claim(claim.id)
+        return claim
 
     def known(self, key: str, request: str) -> Claim | None:
         """Return the live claim with this key as it is now; None if there is none.

@@ -16,7 +16,7 @@ from vfioctl.claims.rows import CLAIM
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from vfioctl.claims.ledger import ClaimLedger
     from vfioctl.claims.makers import Makers
@@ -49,33 +49,35 @@ class Previewing:
         self,
         request: ClaimRequest,
         *,
-        but: str = "",
+        but: Collection[str] = (),
         pinned: Mapping[int, str] = NOTHING_PINNED,
         nodes: Mapping[PciAddress, int] = AS_TOLD,
         held: Mapping[PciAddress, str] = NOTHING_HELD,
+        own: Collection[int] = (),
     ) -> tuple[Placement, Capacity]:
         """Return what a claim would get now, and the host from which it was chosen.
 
-        `but`: the id of a claim that does not count. `pinned`: more CPUs that others have, each with who. `nodes`: the
-        NUMA nodes of functions, where the firmware tells none. `held`: functions not to choose, and why.
+        `but`: the ids of claims that do not count. `pinned`: more CPUs that others have, each with who. `nodes`: the
+        NUMA nodes of functions, where the firmware tells none. `held`: functions not to choose, and why. `own`:
+        CPUs of the guest that asks: its process, if it runs, does not keep it from them.
 
         Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
         taken = self._ledger.taken(but=but)
-        choosing = Choosing(self._session, request, taken, pinned=pinned, nodes=nodes, held=held)
+        choosing = Choosing(self._session, request, taken, pinned=pinned, nodes=nodes, held=held, own=own)
         choosing.draft(taken, None)
         return choosing.explained(), choosing.capacity
 
     def create(self, request: ClaimRequest, key: str = "") -> Preview:
         """Return what `ClaimsApi.create` would do. Raises what that raises before it changes anything."""
         known = self._makers.known(key, request.canonical()) if key else None
-        dead = known.id if known and self._makers.has_died(known) else ""
+        dead = (known.id,) if known and self._makers.has_died(known) else ()
         if known and not dead:
             return self._again(known)
         taken = self._ledger.taken(but=dead)
         choosing = Choosing(self._session, request, taken)
         claim, _ = choosing.draft(taken, after(moment_of(self._session).now, request.ttl))
-        session = self._session.acting_for(f"{CLAIM}{dead}") if dead else self._session
+        session = self._session.acting_for(f"{CLAIM}{dead[0]}") if dead else self._session
         plan = choosing.plan or plan_needed(session, claim, choosing)
         return Preview(choosing.explained(), choosing.inventory, plan if plan and not plan.nothing_to_do else None)
 

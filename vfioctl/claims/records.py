@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vfioctl.claims import rows
-from vfioctl.claims.ledger import Moment, settle, verified
+from vfioctl.claims.ledger import Moment, live, settle, verified
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import JournalState, Plan
@@ -21,12 +21,12 @@ class ClaimRecords:
     """See `Records`."""
 
     def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
-        """Refuse to change what another claim has. Raises ClaimConflict."""
+        """Refuse to change what another claim has, or for a claim that has ended. Raises ClaimConflict."""
         del boot_id, now
         refuse_reserved(plan, rows.reservations_in(db), acting_for=acting_for)
         if not acting_for:
             return
-        claim = rows.found(db, acting_for.removeprefix(rows.CLAIM))
+        claim = live(db, acting_for.removeprefix(rows.CLAIM))
         releases = claim.state is ClaimState.RELEASING
         if claim.state is ClaimState.RESERVED:  # what restores a held claim is undone as before
             db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(_undone(claim, plan)), claim.id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -163,12 +163,12 @@ def _device_in(document: Any) -> ClaimedDevice:
     )
 
 
-def taken_in(db: sqlite3.Connection, *, but: str = "") -> Taken:
-    """Return what live claims take. `but`: the id of a claim that does not count. Raises ValueError."""
+def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
+    """Return what live claims take. `but`: the ids of claims that do not count. Raises ValueError."""
     whole: dict[str, tuple[str, Owner]] = {}
     cpus: dict[int, tuple[str, Owner]] = {}
     for resource, claim, owner in db.execute(_WHOLE):
-        if claim == but:
+        if claim in but:
             continue
         if resource.startswith(CPU):
             cpus[int(resource.removeprefix(CPU))] = claim, Owner(owner)
@@ -176,9 +176,9 @@ def taken_in(db: sqlite3.Connection, *, but: str = "") -> Taken:
             whole[resource] = claim, Owner(owner)
     shared: dict[str, tuple[tuple[str, Owner], ...]] = {}
     for resource, claim, owner in db.execute(_SHARED):
-        if claim != but:
+        if claim not in but:
             shared[resource] = (*shared.get(resource, ()), (claim, Owner(owner)))
-    claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id != but]
+    claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id not in but]
     pages: Counter[tuple[int, int]] = Counter()
     owners: Counter[Owner] = Counter()
     labels: Counter[tuple[str, str]] = Counter()

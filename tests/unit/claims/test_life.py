@@ -11,10 +11,13 @@ import pytest
 from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.unit.conftest import Answer, Run
 from vfioctl.claims.claimed import Claimed
+from vfioctl.claims.ledger import Moment
 from vfioctl.claims.makers import Makers
 from vfioctl.claims.model.claim import Claim, ClaimState, Undo
 from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.core.caller import this_process
 from vfioctl.core.change import Plan
+from vfioctl.core.limits import read_document
 from vfioctl.errors import Busy, ClaimConflict, DeviceInUse, KernelRefused, Stuck, Unfinished
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import Tree
@@ -42,7 +45,7 @@ def host(opened: Opened) -> Host:
 
 
 def request(*devices: str, **more: object) -> ClaimRequest:
-    return ClaimRequest.model_validate({"owner": OWNER, "devices": devices, **more})
+    return read_document(ClaimRequest, {"owner": OWNER, "devices": devices, **more})
 
 
 def create(host: Host, *devices: str, key: str = "", **more: object) -> Claim:
@@ -236,6 +239,36 @@ class TestReleasing:
         made = create(host, GPU0)
         once = host.claims.release(made.id)
         assert host.claims.release(made.id) == Claimed(once.claim)
+
+    def test_waits_for_the_process_that_makes_it(
+        self, opened: Opened, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("vfioctl.claims.makers._PATIENCE", 0.0)
+        before = state(tree)
+
+        def confirm(_: Plan) -> None:
+            (claim,) = opened().claims.claims()
+            with pytest.raises(Busy, match="still making"):
+                opened().claims.release(claim.id)
+
+        made = opened().claims.create(request(GPU0), confirm=confirm).claim
+        assert (made.state, driver(opened(), GPU0)) == (ClaimState.HELD, "vfio-pci")
+        opened().claims.release(made.id)
+        assert state(tree) == before
+
+    def test_of_a_claim_that_has_ended_nothing_is_changed_any_more(self, opened: Opened, tree: Tree) -> None:
+        before, ended = state(tree), []
+
+        def confirm(_: Plan) -> None:
+            host = opened()
+            (claim,) = host.claims.claims()
+            moment = Moment("2026-01-01T00:00:00.000+00:00", "boot", this_process())
+            ended.append(host.claims.ledger.move(claim.id, ClaimState.RELEASED, moment))
+
+        with pytest.raises(ClaimConflict, match="is released already"):
+            opened().claims.create(request(GPU0), confirm=confirm)
+        assert opened().claims.claim(ended[0].id).state is ClaimState.RELEASED
+        assert state(tree) == before
 
     @pytest.mark.parametrize("bind", [True, False])
     def test_is_refused_while_a_guest_has_the_device(self, opened: Opened, tree: Tree, bind: bool) -> None:

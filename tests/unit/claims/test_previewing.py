@@ -11,6 +11,7 @@ from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.schema import schema_problems
 from tests.unit.conftest import Run
 from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.core.limits import read_document
 from vfioctl.errors import ClaimConflict, DeviceInUse, Unfinished, VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import Tree
@@ -21,7 +22,7 @@ CREATE = "claim create --owner vm/a"
 
 
 def request(*devices: str, **more: object) -> ClaimRequest:
-    return ClaimRequest.model_validate({"owner": "vm/a", "devices": devices, **more})
+    return read_document(ClaimRequest, {"owner": "vm/a", "devices": devices, **more})
 
 
 @pytest.fixture

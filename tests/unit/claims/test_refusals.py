@@ -15,6 +15,7 @@ from vfioctl.claims.model.placement import NewVgpus
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.placement.placement import place, place_beside, refused
+from vfioctl.core.limits import read_document
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.values import PciAddress, Uuid
@@ -33,7 +34,7 @@ def with_first(**facts: Any) -> Capacity:
 
 
 def with_settings(**settings: Any) -> Capacity:
-    return server(NODES, settings=ClaimSettings.model_validate(settings))
+    return server(NODES, settings=read_document(ClaimSettings, settings))
 
 
 REASONS: Mapping[str, tuple[Capacity, str]] = {
@@ -119,7 +120,7 @@ class TestVirtualFunctions:
         ],
     )
     def test_is_refused_with_its_pf(self, taken: Taken, settings: Mapping[str, Any], reason: str) -> None:
-        capacity = server(NODES, gpu={FIRST: self.VF}, taken=taken, settings=ClaimSettings.model_validate(settings))
+        capacity = server(NODES, gpu={FIRST: self.VF}, taken=taken, settings=read_document(ClaimSettings, settings))
         with pytest.raises(NoCapacity, match=reason):
             place(asking(devices=[FIRST]), capacity)
 
@@ -259,7 +260,7 @@ class TestPartitions:
     def test_a_gpu_of_the_fabric_is_given_in_a_whole_partition(self) -> None:
         gpus = gpus_of(server([Node(((4, 4),))]))
         partitions = [gpus[:4], gpus[4:], gpus[:2], gpus[2:4]]
-        capacity = server([Node(((4, 4),))], settings=ClaimSettings.model_validate({"partitions": partitions}))
+        capacity = server([Node(((4, 4),))], settings=read_document(ClaimSettings, {"partitions": partitions}))
         assert place(asking(gpus=4), capacity).devices in (gpus[:4], gpus[4:])
         assert place(asking(gpus=2), capacity).devices == gpus[:2]
         with pytest.raises(NoCapacity, match="no free partition has 3 GPUs"):
@@ -268,7 +269,7 @@ class TestPartitions:
     def test_one_that_spoils_the_fewest_others_is_chosen(self) -> None:
         gpus = gpus_of(server([Node(((4,),))]))
         partitions = [gpus, gpus[:2], gpus[2:], gpus[:1], gpus[1:2], gpus[2:3], gpus[3:]]
-        settings = ClaimSettings.model_validate({"partitions": partitions})
+        settings = read_document(ClaimSettings, {"partitions": partitions})
         capacity = server([Node(((4,),))], settings=settings, taken=Taken(whole={gpus[1]: CLAIM}))
         assert place(asking(gpus=1), capacity).devices == gpus[:1], "the others could still be had as two"
 
@@ -288,7 +289,7 @@ def test_cards_for_vgpus_are_refused_by_other_rules() -> None:
         NODES,
         gpu={FIRST: {"mdevs": (MDEV,)}},
         taken=Taken(shared={FIRST: (CLAIM,)}, whole={SECOND: CLAIM}),
-        settings=ClaimSettings.model_validate({"modes": {THIRD: "passthrough"}}),
+        settings=read_document(ClaimSettings, {"modes": {THIRD: "passthrough"}}),
     )
     assert set(refused(asking(vgpu="A2-4C"), capacity)) == {SECOND, THIRD}
 

@@ -34,7 +34,7 @@ def claim_and_release(file: Path, seed: int, log: int) -> None:
     chosen = random.Random(seed)
     while True:
         try:
-            request = ClaimRequest.model_validate({"owner": f"user/p{os.getpid()}", "gpus": chosen.choice((1, 1, 2))})
+            request = ClaimRequest(owner=f"user/p{os.getpid()}", gpus=chosen.choice((1, 1, 2)))
             claim = at(file).claims.create(request).claim
             at(file).claims.release(claim.id)
         except VfioctlError:  # another has the GPUs, or an interrupted change waits for recovery

@@ -100,32 +100,26 @@ class Wish(NamedTuple):
 
     def request(self, owner: str, devices: Sequence[Subject] = ()) -> ClaimRequest:
         """Return the request. `devices`: what the names in `self.devices` mean. Raises BadSpec."""
-        from pydantic import ValidationError
-
         from vfioctl.claims.model.request import ClaimRequest
         from vfioctl.console.waiting import seconds_in
-        from vfioctl.core.value import first_problem
 
         self.refuse_unclear()
         kind, count = vgpu_in(self.vgpu)
-        try:
-            return ClaimRequest(
-                owner=owner,
-                devices=tuple(devices),
-                gpus=self.gpus or 0,
-                vgpu=kind,
-                vgpus=count,
-                numa=numa_in(self.numa),
-                model=self.model or "",
-                memory_min=size_in(self.memory_min),
-                cpus=self.cpus or 0,
-                hugepages=size_in(self.hugepages),
-                ttl=seconds_in(self.ttl) if self.ttl is not None else None,
-                labels=labels_in(self.labels),
-                bind=self.bind,
-            )
-        except ValidationError as error:
-            raise BadSpec(first_problem(error)) from None
+        return ClaimRequest(
+            owner=owner,
+            devices=tuple(devices),
+            gpus=self.gpus or 0,
+            vgpu=kind,
+            vgpus=count,
+            numa=numa_in(self.numa),
+            model=self.model or "",
+            memory_min=size_in(self.memory_min),
+            cpus=self.cpus or 0,
+            hugepages=size_in(self.hugepages),
+            ttl=seconds_in(self.ttl) if self.ttl is not None else None,
+            labels=labels_in(self.labels),
+            bind=self.bind,
+        )
 
 
 def default_owner() -> str:

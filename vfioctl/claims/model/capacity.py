@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
+from vfioctl.core.plain import simple
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Uuid
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class Core:
     """A core: the online CPUs that share it, ascending."""
 
@@ -22,7 +23,7 @@ class Core:
     """The L3 cache that it shares: the lowest of the CPUs that have it. None if there is none, or it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class HugepagePool:
     """The hugepages of one size (bytes) on one node."""
 
@@ -32,7 +33,7 @@ class HugepagePool:
     free: int
 
 
-@dataclass(frozen=True)
+@simple
 class Topology:
     """The CPUs of a host. `unknown`: facts that could not be read, and why."""
 
@@ -52,7 +53,7 @@ class Topology:
         return {cpu: core for core in self.cores for cpu in core.cpus}
 
 
-@dataclass(frozen=True)
+@simple
 class Capacity:
     """A host at one moment, with what claims and settings leave of it."""
 

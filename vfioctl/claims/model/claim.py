@@ -7,12 +7,12 @@ quarter of the time that a frozen dataclass takes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from vfioctl.claims.model.owner import Owner
+from vfioctl.core.plain import simple
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 
 
@@ -42,7 +42,7 @@ class Undo(StrEnum):
     """The claim created the vGPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class ClaimedDevice:
     """A device of a claim: a function, or a mediated device on one."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _LONGEST_XML = 4 << 20
-_HEX = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})", re.ASCII)
 
 
 def devices_in(xml: str) -> list[str]:
@@ -28,28 +28,30 @@ def devices_in(xml: str) -> list[str]:
 
 def devices_of(root: Element) -> list[str]:
     """Return the same for a document that has been read."""
-    return list(dict.fromkeys(_named(root)))
+    found = (devices_of_one(each) for tag in ("hostdev", "interface") for each in root.iterfind(f"./devices/{tag}"))
+    return list(dict.fromkeys(name for names in found for name in names))
 
 
 def managed_devices_of(root: Element) -> list[str]:
     """Return the PCI addresses that libvirt binds to VFIO itself, and gives back: managed='yes'."""
-    managed = [each for each in root.iterfind("./devices/*[@managed='yes']") if each.tag in ("hostdev", "interface")]
-    return [name for each in managed for source in each.iterfind("./source/address") for name in _pci(source)]
+    return [name for each in root.iterfind("./devices/*[@managed='yes']") for name in devices_of_one(each)]
 
 
-def _named(root: Element) -> Iterator[str]:
-    for source in root.iterfind("./devices/hostdev[@mode='subsystem']/source/address"):
-        if uuid := source.get("uuid"):
-            yield uuid.lower()
-        else:
+def devices_of_one(device: Element) -> Iterator[str]:
+    """Yield the same for one element of <devices>."""
+    is_interface = device.tag == "interface"
+    if not is_interface and (device.tag != "hostdev" or device.get("mode", "subsystem") != "subsystem"):
+        return
+    for source in device.iterfind("./source/address"):
+        if device.get("type") == ("hostdev" if is_interface else "pci"):
             yield from _pci(source)
-    for source in root.iterfind("./devices/interface[@type='hostdev']/source/address"):
-        yield from _pci(source)
+        elif not is_interface and (uuid := source.get("uuid")):
+            yield uuid.lower()
 
 
 def _pci(source: Element) -> Iterator[str]:
-    given = {"domain": "0", "function": "0", **source.attrib}
-    parts = [_HEX.fullmatch(given.get(name, "")) for name in ("domain", "bus", "slot", "function")]
-    if all(parts):
-        domain, bus, slot, function = (int(part[1], 16) for part in parts if part)
+    parts = [any_number(source.get(name, "0")) for name in ("domain", "bus", "slot", "function")]
+    known = [part for part in parts if part is not None]
+    if source.get("type", "pci") == "pci" and len(known) == len(parts):
+        domain, bus, slot, function = known
         yield f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"

@@ -5,14 +5,15 @@ Plain dataclasses, like claims. `PlacementDocument` is the JSON form.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from vfioctl.claims.model.claim import Hugepages
+from vfioctl.core.plain import simple
 from vfioctl.inventory.model.values import PciAddress, Subject, format_cpu_list
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class Rejection:
     """A device that was not chosen. `free`: whether it could have been, and others are better."""
 
@@ -23,7 +24,7 @@ class Rejection:
     free: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class NewVgpus:
     """vGPUs that are created for a claim: how many of which type, on which parent."""
 
@@ -34,7 +35,7 @@ class NewVgpus:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class NodeHugepages:
     """Hugepages of one size (bytes) on one NUMA node, as JSON has them."""
 
@@ -43,7 +44,7 @@ class NodeHugepages:
     pages: int
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class Placement:
     """What a claim gets. Chosen devices, CPUs and nodes are in the order of the host."""
 
@@ -78,7 +79,7 @@ class Placement:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class PlacementDocument:
     """The document of `vfioctl place --json`."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
-
-from vfioctl.core.value import Value
+from vfioctl.core.limits import FORBID, Checked, Strict, Whole
+from vfioctl.core.plain import plain
 from vfioctl.inventory.model.values import CpuSet, PciAddress
 
 
@@ -50,28 +50,34 @@ def _quota(text: str) -> str:
         raise ValueError(f"{text[:60]!r} is no owner and no label: write vm/NAME, vm/*, or LABEL=VALUE") from None
 
 
-Device = Annotated[str, AfterValidator(_selector)]
+Device = Annotated[str, Checked(_selector)]
 """A PCI address, or `vendor:device`."""
+Quota = Annotated[str, Checked(_quota)]
+"""An owner, or a label."""
 
 
-class ClaimSettings(Value):
+_NONE = CpuSet()
+
+
+@plain
+class ClaimSettings:
     """The settings of claims. Nothing is reserved, limited or divided unless a setting says so."""
 
-    reserved: tuple[Device, ...] = Field(default=(), description="devices that no claim gets")
-    reserved_cpus: CpuSet = Field(default=CpuSet(), description="CPUs that no claim gets")
-    housekeeping_cpus: CpuSet | None = Field(
-        default=None, description="CPUs that stay with the host; the first core of each node, if not set"
-    )
-    models: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="aliases: parts of names, or vendor:device"
-    )
-    modes: Mapping[Device, Mode] = Field(default_factory=dict, description="what devices are for")
-    quotas: Mapping[Annotated[str, AfterValidator(_quota)], Annotated[int, Field(ge=0, strict=True)]] = Field(
-        default_factory=dict, description="the most GPUs of each owner, or of all claims with a label"
-    )
-    partitions: tuple[tuple[PciAddress, ...], ...] = Field(
-        default=(), description="the partitions of the fabric manager; a claim has one of them, whole"
-    )
-    renew_cdi: Annotated[bool, Field(strict=True)] = Field(
-        default=False, description="write vfioctl's CDI files again whenever a claim is made or released"
-    )
+    __pydantic_config__: ClassVar = FORBID
+
+    reserved: tuple[Device, ...] = ()
+    """Devices that no claim gets."""
+    reserved_cpus: CpuSet = _NONE
+    """CPUs that no claim gets."""
+    housekeeping_cpus: CpuSet | None = None
+    """CPUs that stay with the host; the first core of each node, if not set."""
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Aliases: parts of names, or vendor:device."""
+    modes: Mapping[Device, Mode] = field(default_factory=dict)
+    """What devices are for."""
+    quotas: Mapping[Quota, Annotated[int, Whole(0, strict=True)]] = field(default_factory=dict)
+    """The most GPUs of each owner, or of all claims with a label."""
+    partitions: tuple[tuple[PciAddress, ...], ...] = ()
+    """The partitions of the fabric manager; a claim has one of them, whole."""
+    renew_cdi: Annotated[bool, Strict()] = False
+    """Write vfioctl's CDI files again whenever a claim is made or released."""

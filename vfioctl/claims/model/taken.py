@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vfioctl.claims.model.owner import Owner
+from vfioctl.core.plain import simple
 
 
-@dataclass(frozen=True)
+@simple
 class Taken:
     """What claims take: their devices, CPUs and hugepages. Each device and CPU with the claim's id and owner."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from vfioctl.claims.model.capacity import Capacity
@@ -12,10 +11,11 @@ from vfioctl.claims.placement.homes import UNKNOWN_NODE, node_of
 from vfioctl.claims.placement.nodes import Score, Trees, choose_gpus, score_of
 from vfioctl.claims.placement.paths import meetings
 from vfioctl.claims.placement.rooms import Rooms
+from vfioctl.core.plain import simple
 from vfioctl.inventory.model.values import PciAddress
 
 
-@dataclass(frozen=True)
+@simple
 class Pool:
     """GPUs that can be chosen for a request."""
 

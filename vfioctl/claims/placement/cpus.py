@@ -7,12 +7,12 @@ these caches. Both are as small as they can be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from vfioctl.claims.model.capacity import Capacity, Core
+from vfioctl.core.plain import simple
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class FreeCores:
     """The free cores of one node, by L3 cache."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from vfioctl.claims.model.capacity import Capacity, Core
 from vfioctl.claims.model.claim import Hugepages
@@ -11,9 +10,10 @@ from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.claims.placement.cpus import choose_cores, fewest, free_cores, shares
 from vfioctl.claims.placement.homes import Distances, by_home
 from vfioctl.claims.placement.words import binary_size, counted
+from vfioctl.core.plain import simple
 
 
-@dataclass(frozen=True, slots=True)
+@simple
 class Beside:
     """What a claim gets beside its devices."""
 
