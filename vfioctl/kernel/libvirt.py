@@ -1,4 +1,4 @@
-"""Asks libvirt about domains, and tells it to define, start and stop them. Alone imports libvirt-python, an extra.
+"""Asks libvirt about domains, and tells it to define, start and stop them.
 
 Its questions and orders are functions of a URI and words that return plain data, so that they can run in a worker: a
 daemon may hang. On hosts without a daemon (recorded, simulated) they may ask libvirt's test driver, which never blocks.
@@ -8,12 +8,12 @@ What libvirt says, and every name and document, may come from anybody: texts are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt_answers import MISSING, NO_DOMAIN, NOT_INSTALLED, UNSUPPORTED, Answer, value_of
+from vfioctl.kernel.libvirt_answers import NO_DOMAIN, UNSUPPORTED, Answer, value_of
+from vfioctl.kernel.libvirt_connection import answered, code_of, connected
 
 T = TypeVar("T")
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
@@ -41,9 +41,16 @@ _DOING = {
     "start": "starting",
     "shutdown": "asking to shut down",
     "destroy": "ending",
+    "pool": "asking for the storage pool",
+    "volume": "asking for the volume",
+    "seed": "reading the cloud-init seed",
+    "create_image": "creating the disk image",
+    "write_seed": "writing the cloud-init seed",
+    "delete_volume": "deleting the volume",
 }
+_OF_STORAGE = ("pool", "volume", "seed", "create_image", "write_seed", "delete_volume")
 _OF_A_DOMAIN = ("definition", "is_running", "guest_files", "undefine", "start", "shutdown", "destroy")
-_MOST_DOMAINS, _LONGEST_NAME, _LONGEST_TEXT = 10_000, 255, 1000
+_MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 
 
 # -- for the caller ----------------------------------------------------------------------------------
@@ -51,13 +58,17 @@ _MOST_DOMAINS, _LONGEST_NAME, _LONGEST_TEXT = 10_000, 255, 1000
 
 def named(what: str) -> Callable[..., Answer]:
     """The question or order of this name."""
+    if what in _OF_STORAGE:
+        from vfioctl.kernel import libvirt_storage
+
+        return libvirt_storage.NAMED[what]
     return {**QUESTIONS, **ORDERS}[what]
 
 
 def doing(what: str, words: Sequence[str]) -> str:
     """What is asked or told, for messages."""
-    about = f" {words[0]}" if what in _OF_A_DOMAIN else ""
-    return f"{_DOING[what]}{about}"
+    named = words[:1] if what in (*_OF_A_DOMAIN, "pool") else words[:2] if what in _OF_STORAGE else ()
+    return " ".join(filter(None, (_DOING[what], "/".join(named))))
 
 
 def asked_here(uri: str, question: str, *words: str) -> Any:
@@ -70,37 +81,6 @@ def asked_here(uri: str, question: str, *words: str) -> Any:
     return value_of(named(question)(uri, *words), uri, doing(question, words))
 
 
-# -- connections -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _connection(uri: str, *, writes: bool = False) -> Iterator[tuple[Any, Any]]:
-    import libvirt
-
-    libvirt.registerErrorHandler(lambda *_: None, None)  # it would write to stderr
-    opened = (libvirt.open if writes else libvirt.openReadOnly)(uri)
-    try:
-        yield opened, libvirt
-    finally:
-        opened.close()
-
-
-def _answered(ask: Callable[[], T]) -> Answer:
-    try:
-        import libvirt
-    except ImportError:
-        return None, MISSING, NOT_INSTALLED
-    try:
-        return ask(), 0, ""
-    except libvirt.libvirtError as error:
-        return None, _code(error), str(error).strip()[:_LONGEST_TEXT]
-
-
-def _code(error: Any) -> int:
-    code = error.get_error_code() if hasattr(error, "get_error_code") else 0
-    return int(code) or 1
-
-
 # -- questions ---------------------------------------------------------------------------------------
 
 
@@ -108,12 +88,12 @@ def running(uri: str, read: Callable[[str], T]) -> tuple[list[tuple[str, T]], st
     """Each running domain's name and what `read` finds in its XML; and why libvirt could not be asked."""
 
     def ask() -> list[tuple[str, T]]:
-        with _connection(uri) as (connection, libvirt):
+        with connected(uri) as (connection, libvirt):
             domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)[:_MOST_DOMAINS]
             each = (_unless_gone(libvirt, _name_and_xml, domain) for domain in domains)
             return [(found[0], read(found[1])) for found in each if found]
 
-    value, _, why = _answered(ask)
+    value, _, why = answered(ask)
     return value or [], why[:200]
 
 
@@ -121,13 +101,13 @@ def facts(uri: str) -> Answer:
     """The versions of libvirt and of its hypervisor, None if unknown; and each domain, see `_domain`."""
 
     def ask() -> tuple[int | None, int | None, list[tuple[Any, ...]]]:
-        with _connection(uri) as (connection, libvirt):
+        with connected(uri) as (connection, libvirt):
             domains = connection.listAllDomains(0)[:_MOST_DOMAINS]
             known = [found for each in domains if (found := _unless_gone(libvirt, _domain, each, libvirt))]
             versions = (_unless_gone(libvirt, ask) for ask in (connection.getLibVersion, connection.getVersion))
             return (*versions, known)  # type: ignore[return-value]
 
-    return _answered(ask)
+    return answered(ask)
 
 
 def _domain(domain: Any, libvirt: Any) -> tuple[Any, ...]:
@@ -142,57 +122,57 @@ def definition(uri: str, name: str) -> Answer:
     """The XML that defines a domain, with its passwords, for which libvirt asks more rights; empty if there is none."""
 
     def ask() -> str:
-        with _connection(uri, writes=True) as (connection, libvirt):
+        with connected(uri, writes=True) as (connection, libvirt):
             try:
                 domain = connection.lookupByName(name)
                 secure = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
                 return str(domain.XMLDesc(secure)) if domain.isPersistent() else ""
             except libvirt.libvirtError as error:
-                if _code(error) == NO_DOMAIN:
+                if code_of(error) == NO_DOMAIN:
                     return ""
                 raise
 
-    return _answered(ask)
+    return answered(ask)
 
 
 def is_running(uri: str, name: str) -> Answer:
     """Whether a domain runs. One that is gone does not."""
 
     def ask() -> bool:
-        with _connection(uri) as (connection, libvirt):
+        with connected(uri) as (connection, libvirt):
             try:
                 return bool(connection.lookupByName(name).isActive())
             except libvirt.libvirtError as error:
-                if _code(error) == NO_DOMAIN:
+                if code_of(error) == NO_DOMAIN:
                     return False
                 raise
 
-    return _answered(ask)
+    return answered(ask)
 
 
 def capabilities(uri: str) -> Answer:
     """What libvirt says of the host: XML."""
 
     def ask() -> str:
-        with _connection(uri) as (connection, _):
+        with connected(uri) as (connection, _):
             return str(connection.getCapabilities())
 
-    return _answered(ask)
+    return answered(ask)
 
 
 def native(uri: str, xml: str) -> Answer:
     """QEMU's command line for a document; empty where the driver cannot say. It needs a read-write connection."""
 
     def ask() -> str:
-        with _connection(uri, writes=True) as (connection, libvirt):
+        with connected(uri, writes=True) as (connection, libvirt):
             try:
                 return str(connection.domainXMLToNative("qemu-argv", xml, 0))
             except libvirt.libvirtError as error:
-                if _code(error) == UNSUPPORTED:
+                if code_of(error) == UNSUPPORTED:
                     return ""
                 raise
 
-    return _answered(ask)
+    return answered(ask)
 
 
 def validated(uri: str, xml: str) -> Answer:
@@ -203,13 +183,13 @@ def validated(uri: str, xml: str) -> Answer:
         node = os.memfd_create("node", os.MFD_CLOEXEC)
         try:
             os.write(node, b"<node/>")
-            with _connection(f"{TEST}///proc/self/fd/{node}", writes=True) as (connection, libvirt):
+            with connected(f"{TEST}///proc/self/fd/{node}", writes=True) as (connection, libvirt):
                 domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
                 return str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE))
         finally:
             os.close(node)
 
-    return _answered(ask)
+    return answered(ask)
 
 
 def guest_files(uri: str, name: str, *paths: str) -> Answer:
@@ -217,10 +197,10 @@ def guest_files(uri: str, name: str, *paths: str) -> Answer:
     from vfioctl.kernel.libvirt_agent import read_files
 
     def ask() -> dict[str, str]:
-        with _connection(uri, writes=True) as (connection, libvirt):
+        with connected(uri, writes=True) as (connection, libvirt):
             return read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
 
-    return _answered(ask)
+    return answered(ask)
 
 
 # -- orders ------------------------------------------------------------------------------------------
@@ -230,24 +210,24 @@ def define(uri: str, xml: str) -> Answer:
     """Defines a domain, or changes its definition; libvirt compares the document with its schema first."""
 
     def order() -> None:
-        with _connection(uri, writes=True) as (connection, libvirt):
+        with connected(uri, writes=True) as (connection, libvirt):
             connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
 
-    return _answered(order)
+    return answered(order)
 
 
 def undefine(uri: str, name: str) -> Answer:
     """Removes a definition. The firmware's variables and the TPM's state stay: what is put back needs them."""
 
     def order() -> None:
-        with _connection(uri, writes=True) as (connection, libvirt):
+        with connected(uri, writes=True) as (connection, libvirt):
             domain = connection.lookupByName(name)
             xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
             flags = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if "<nvram" in xml or "firmware=" in xml else 0
             flags |= getattr(libvirt, "VIR_DOMAIN_UNDEFINE_KEEP_TPM", 0) if "<tpm" in xml else 0
             domain.undefineFlags(flags)
 
-    return _answered(order)
+    return answered(order)
 
 
 def start(uri: str, name: str) -> Answer:
@@ -270,10 +250,10 @@ def destroy(uri: str, name: str) -> Answer:
 
 def _told(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
     def tell() -> None:
-        with _connection(uri, writes=True) as (connection, _):
+        with connected(uri, writes=True) as (connection, _):
             order(connection.lookupByName(name))
 
-    return _answered(tell)
+    return answered(tell)
 
 
 QUESTIONS: dict[str, Callable[..., Answer]] = {

@@ -32,7 +32,7 @@ def read_files(domain: Any, paths: Sequence[str], refusal: type[Exception]) -> d
         except refusal as error:
             if getattr(error, "get_error_code", lambda: None)() != _INTERNAL_ERROR:
                 raise
-        except (ValueError, TypeError, KeyError, RecursionError):  # that is no answer of an agent
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):  # that is no answer of an agent
             continue
     return found
 

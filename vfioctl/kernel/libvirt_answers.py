@@ -7,11 +7,13 @@ from typing import Any
 
 from vfioctl.errors import (
     BadDocument,
+    BadSpec,
     ConflictError,
     Foreign,
     HostError,
     MissingLibrary,
     NotPermitted,
+    StalePlan,
     UnknownDomain,
     VfioctlError,
 )
@@ -19,10 +21,10 @@ from vfioctl.errors import (
 Answer = tuple[Any, int, str]
 """The value; or None with libvirt's number of the error and its text."""
 NOT_INSTALLED = "libvirt-python is not installed: pip install 'vfioctl[libvirt]'"
-MISSING = -1
+MISSING, CHANGED = -1, -2
 # virErrorNumber, which is part of libvirt's ABI
 INVALID_BY_SCHEMA = 92
-UNSUPPORTED, _OPERATION_FAILED, NO_DOMAIN, _HOOK_FAILED = 3, 9, 42, 71
+UNSUPPORTED, _OPERATION_FAILED, NO_DOMAIN, _NO_POOL, NO_VOLUME, _HOOK_FAILED = 3, 9, 42, 49, 50, 71
 _OF_DOCUMENT = {8, 16, 21, 27, 35, 67, 91, INVALID_BY_SCHEMA}
 """INVALID_ARG, OS_TYPE, NO_NAME, XML_ERROR, XML_DETAIL, CONFIG_UNSUPPORTED, CPU_INCOMPATIBLE, XML_INVALID_SCHEMA."""
 _DENIED = {29, 45, 79, 88, 94}
@@ -45,10 +47,14 @@ def value_of(answer: Answer, uri: str, doing: str) -> Any:
 def _error(code: int, text: str, uri: str, doing: str) -> VfioctlError:
     if code == MISSING:
         return MissingLibrary(f"{doing} needs libvirt-python, which is not installed", hint=text.partition(": ")[2])
+    if code == CHANGED:
+        return StalePlan(f"{doing}: its files are not as planned: {text}", hint="make a new plan")
     error: VfioctlError
     if code == NO_DOMAIN:
         command = f"vfioctl domain list --connect {quote(uri)}"
         error = UnknownDomain(f"{doing}: there is no such domain", next_command=command)
+    elif code == _NO_POOL:
+        error = BadSpec(f"{doing}: libvirt at {uri} has no such storage pool", hint="virsh pool-list --all")
     elif code in _DENIED or "Permission denied" in text:
         error = NotPermitted(f"{doing}: libvirt at {uri} does not permit it", hint="run it as root")
     elif code in _OF_DOCUMENT:

@@ -79,7 +79,8 @@ class Tree:
 
     def exists(self, path: str) -> bool:
         """Whether something is recorded at a resolved path."""
-        return any(path in kind for kind in (self.files, self.links, self.refused, self.nodes, self.directories))
+        is_leaf = path in self.files or path in self.links or path in self.refused or path in self.nodes
+        return is_leaf or path in self.directories
 
     def text(self, path: str) -> str:
         """A file's text. Raises KernelRefused."""
@@ -158,15 +159,15 @@ def parse(text: str, source: str) -> Tree:
 def _take(tree: Tree, texts: _Texts, line: str) -> None:
     if len(line) > LONGEST_LINE:
         raise ValueError(f"the line has {len(line)} characters; the maximum is {LONGEST_LINE}")
-    if not line:
-        return
-    if line.startswith("#"):
+    if line[:1] == "/" and line[-1] != "/":  # nearly all lines
+        _take_path(tree, texts, line)
+    elif line.startswith("#"):
         tree.comments += [line] if line != END else []
     elif line.startswith(SUBJECTS):
         _take_property(tree, line)
     elif line.endswith("/") and " " not in line:
         tree.put_directory(_checked(_unescape(line[:-1])))
-    else:
+    elif line:
         _take_path(tree, texts, line)
 
 
@@ -181,16 +182,16 @@ def _take_property(tree: Tree, line: str) -> None:
 def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
     path, _, rest = line.partition(" ")
     form, _, value = rest.partition(" ")
-    path = _checked(_unescape(path))
+    path, value = _checked(_unescape(path)), _unescape(value)
     if form == "|" and path in tree.files:
-        texts.setdefault(path, [tree.files[path]]).append(_unescape(value))
+        texts.setdefault(path, [tree.files[path]]).append(value)
         return
     if tree.exists(path):
         raise ValueError(f"{path} appears twice")
     if form in ("=", "|"):
-        tree.put(path, _unescape(value))
+        tree.put(path, value)
     elif form == "->":
-        tree.put_link(path, _unescape(value))
+        tree.put_link(path, value)
     elif form == "!":
         tree.put_refused(path, _errno(value))
     elif form == "%":

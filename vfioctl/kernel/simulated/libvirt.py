@@ -17,30 +17,39 @@ from vfioctl.kernel.libvirt import asked_here, doing
 from vfioctl.kernel.libvirt_answers import value_of
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.kernel.simulated import storage
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
 DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"
 _INTERNAL, _OPERATION_FAILED, _NO_DOMAIN, _INVALID_NOW = 1, 9, 42, 55
 _UUID = re.compile(r"<uuid>([0-9a-f-]{36})</uuid>", re.ASCII)
 _NAME = re.compile(r"<name>([^<]*)</name>")
+_PASSWORD = re.compile(r"(<graphics [^<>]*?) passwd='[^'<>]*'")
+"""What virDomainGraphicsDefFormat leaves out without VIR_DOMAIN_DEF_FORMAT_SECURE."""
 
 
 def ask(tree: Tree, uri: str, question: str, *words: str) -> Any:
     """See `Kernel.ask_libvirt`."""
     if question == "facts":
         *versions, there = asked_here(uri, question)
-        return (*versions, list(_all(tree, there).values()))
+        domains = _all(tree, there).values()
+        return (*versions, [(*each[:4], *(_PASSWORD.sub(r"\1", text) for text in each[4:])) for each in domains])
     if question == "is_running":
         known = _all(tree, asked_here(uri, "facts")[2])
         return words[0] in known and known[words[0]][2]
     if question == "definition" and (kept := _kept(tree).get(words[0])) is not None:
         asked_here(uri, "facts")  # a host without libvirt has none of these
         return kept
+    if question in ("volume", "seed"):
+        return storage.ask(tree, uri, question, *words)
     return asked_here(uri, question, *words)
 
 
 def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
     """See `Kernel.tell_libvirt`."""
+    if order in storage.ORDERS:
+        storage.tell(tree, uri, order, *words)
+        return
     of_driver = asked_here(uri, "facts")[2]
     known = _all(tree, of_driver)
     refused = partial(_refused, uri, order, words)
