@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,13 +11,17 @@ from vfioctl.domain.check.check import check
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.host import HostFacts
 from vfioctl.domain.check.host_devices import named_functions, named_mdevs
+from vfioctl.domain.check.host_memory import needs_default_page
 from vfioctl.domain.model.finding import CheckDocument, Severity
 from vfioctl.domain.xml import parse
-from vfioctl.errors import BadSpec, StoreDamaged
+from vfioctl.errors import BadDocument, BadSpec, StoreDamaged
+from vfioctl.kernel.lenient import names_in, number_in, text_of
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.capacity import Capacity
+    from vfioctl.domain.xml import Document
     from vfioctl.inventory.model.holders import Holder
+    from vfioctl.kernel.protocol import FileReader
     from vfioctl.session import Session
 
 _MDEVS = "/sys/bus/mdev/devices"
@@ -43,6 +48,16 @@ def judged(
     )
 
 
+def refuse_new_errors(before: Document, after: Document) -> None:
+    """Raise BadDocument if there are errors in a document that were not in it before, by itself and without a host."""
+    known = Counter(each.rule for each in check(before) if each.severity is Severity.ERROR)
+    for each in check(after):
+        if each.severity is Severity.ERROR:
+            known[each.rule] -= 1
+            if known[each.rule] < 0:
+                raise BadDocument(f"the domain would not work: {each.path}: {each.reason}", hint=each.remedy)
+
+
 class _Seen(NamedTuple):
     facts: HostFacts
     unknown: tuple[str, ...]
@@ -58,7 +73,6 @@ class _Look:
 
     def facts(self) -> _Seen:
         from vfioctl.inventory.api import InventoryApi
-        from vfioctl.kernel.lenient import names_in
 
         capacity = self._capacity()
         holders = self._holders(capacity)
@@ -68,10 +82,13 @@ class _Look:
             processor=InventoryApi(self._session).processor(),
             mdevs=frozenset(names_in(self._session.kernel, _MDEVS)),
             holders=_words([each for each in holders if each not in own]),
+            default_page=_default_page(self._session.kernel),
             runs=bool(own),
         )
         unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
         self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
+        if needs_default_page(self._domain) and facts.huge_page is None:
+            self._unknown.append("hugepages: the host does not tell the size of a page where none is named")
         return _Seen(facts, (*self._unknown, *_untold(facts)))
 
     def _capacity(self) -> Capacity:
@@ -111,6 +128,15 @@ class _Look:
             if why := look.unknown or look.hidden:
                 self._unknown.append(f"who uses the devices: {why}")
         return [holder for look in looks for holder in look.refusing]
+
+
+def _default_page(kernel: FileReader) -> int | None:
+    """Bytes of a hugepage where no size is named, as /proc/meminfo tells (Documentation/filesystems/proc.rst)."""
+    for line in text_of(kernel, "/proc/meminfo").splitlines():
+        if line.startswith("Hugepagesize:"):
+            size = number_in(line.removeprefix("Hugepagesize:").removesuffix("kB"))
+            return size * 1024 if size else None
+    return None
 
 
 def _untold(facts: HostFacts) -> list[str]:

@@ -24,10 +24,26 @@ GPU_AT = "bus='0x02' slot='0x00' function='0x0' multifunction='on'"
 AUDIO_AT = "bus='0x02' slot='0x00' function='0x1'"
 END, DEVICES_END = "</domain>", "  </devices>"
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
+VCPU, MAXIMUM = "<vcpu ", "<maxMemory{} unit='GiB'>{}</maxMemory><vcpu "
+THREAD = "<iothread id='1' threads_pool_min='4'/>"
+BOOT = ("<rom bar='off'/>", "<boot order='1'/>")
+PCI = GOOD[GOOD.index("    <controller type='pci' index='0'") : GOOD.index("    <memballoon")]
+PCI_ROOTS = "<controller type='pci' index='0' model='pci-root'/><controller type='pci' index='1' model='pci-root'/>"
+S390_DISK = "<disk><address type='pci' bus='0x00' slot='0x01' function='0x1'><zpci uid='0x1'/></address></disk>"
+NO_PC = (
+    (GOOD[GOOD.index("    <hyperv") : GOOD.index("  </features>")], ""),
+    ("<maxphysaddr mode='passthrough' limit='46'/>", ""),
+)
 DIMM = (
     "<memory model='dimm'><target><size unit='GiB'>1</size><node>{}</node></target><address type='dimm' base='{}'/>"
     "</memory></devices>"
 )
+
+
+def of_a_vcpu(attributes: str) -> tuple[str, str]:
+    """What says of a vCPU whether it is on."""
+    return "<iothreads>", f"<vcpus><vcpu {attributes}/></vcpus><iothreads>"
+
 
 WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("domain-name", ERROR, "no name", (("<name>ml1</name>", ""),)),
@@ -35,11 +51,40 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("domain-type", ERROR, "unknown", (("type='kvm'", "type='kvmm'"),)),
     ("domain-type", ERROR, "Linux", (("type='kvm'", "type='hvf'"),)),
     ("domain-type", WARNING, "only domains of QEMU", (("type='kvm'", "type='xen'"),)),
-    ("domain-machine", ERROR, "no <type>", (("<type arch='x86_64' machine='q35'>hvm</type>", ""),)),
+    ("domain-uuid", ERROR, "'hello' is no UUID", (("<memory ", "<uuid>hello</uuid><memory "),)),
+    ("domain-uuid", ERROR, "no UUID", (("<memory ", "<hwuuid>4e8c5df7</hwuuid><memory "),)),
+    ("domain-machine", ERROR, "no <os>", (("<os><type arch='x86_64' machine='q35'>hvm</type></os>", ""),)),
+    ("domain-machine", ERROR, "with a <type>", (("<type arch='x86_64' machine='q35'>hvm</type>", ""),)),
     ("domain-machine", WARNING, "i440fx", ((" machine='q35'", ""),)),
     ("domain-part-twice", ERROR, "two <vcpu>", (("<iothreads>", "<vcpu>2</vcpu><iothreads>"),)),
     ("name-unknown", ERROR, "<hugepage>", (("<hugepages>", "<hugepage>"), ("</hugepages>", "</hugepage>"))),
     ("name-unknown", ERROR, "cpusets=", (("cpuset='2'", "cpusets='2'"),)),
+    ("name-unknown", ERROR, "<hostdevice>", (("<graphics type='vnc'/>", "<hostdevice/><graphics type='vnc'/>"),)),
+    ("name-unknown", ERROR, "fonction=", ((AUDIO, AUDIO.replace("function", "fonction")),)),
+    ("name-unknown", ERROR, "<adress>", ((AUDIO, AUDIO + "<adress/>"),)),
+    ("name-unknown", ERROR, "domian=", (("domain='0x0000' bus='0x03'", "domian='0x0000' bus='0x03'"),)),
+    ("name-unknown", ERROR, "slott=", (("bus='0x00' slot='0x02'", "bus='0x00' slott='0x02'"),)),
+    ("name-unknown", ERROR, "awbits=", (*WITH_IOMMU, ("iotlb='on'", "awbits='48'"))),
+    ("name-unknown", ERROR, "<drivers>", (*WITH_IOMMU, ("<driver intremap", "<drivers/><driver intremap"))),
+    ("name-unknown", ERROR, "<siblings>", (("<sibling id='1'", "<siblings/><sibling id='1'"),)),
+    ("name-unknown", ERROR, "valu=", (("value='21'", "valu='21'"),)),
+    ("name-unknown", ERROR, "<reducedPhysBit>", ((END, SNP.replace("</policy>", "</policy><reducedPhysBit/>") + END),)),
+    (
+        "name-unknown",
+        ERROR,
+        "threads_pool_min=",
+        (("<iothreads>1</iothreads>", f"<iothreadids>{THREAD}</iothreadids>"),),
+    ),
+    (
+        "name-unknown",
+        ERROR,
+        "priorty=",
+        (("</cputune>", "<vcpusched vcpus='0' scheduler='rr' priorty='1'/></cputune>"),),
+    ),
+    ("name-unknown", ERROR, "<ioapick> here, and refuses", (("<acpi/>", "<acpi/><ioapick driver='kvm'/>"),)),
+    ("name-unknown", ERROR, "<hiden>", (("<acpi/>", "<acpi/><kvm><hiden state='on'/></kvm>"),)),
+    ("name-unknown", ERROR, "<vendorid>", (("<vendor_id state='on' value='GenuineIntel'/>", "<vendorid/>"),)),
+    ("name-unknown", WARNING, "<brand-new>", (("<acpi/>", "<acpi/><brand-new/>"),)),
     ("name-unknown", WARNING, "<gpus>", (("<devices>", "<gpus/><devices>"),)),
     ("memory-missing", ERROR, "no <memory>", (("<memory unit='GiB'>8</memory>", ""), (CELLS, ""))),
     ("memory-size", ERROR, "'8 GiBs'", (("<memory unit='GiB'>", "<memory unit='GiBs'>"),)),
@@ -56,6 +101,9 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ),
     ("memory-backing", ERROR, "mode='later'", (("mode='immediate'", "mode='later'"),)),
     ("memory-access", ERROR, "memAccess='own'", (("<cell id='0'", "<cell id='0' memAccess='own'"),)),
+    ("memory-maximum", ERROR, "2 GiB, less than the 8 GiB", ((VCPU, MAXIMUM.format(" slots='4'", 2)),)),
+    ("memory-maximum", WARNING, "before 9.5", ((VCPU, MAXIMUM.format("", 9)),)),
+    ("memory-maximum", ERROR, "no number", ((VCPU, MAXIMUM.format(" slots='some'", 9)),)),
     ("memory-device", ERROR, "no cell 7", ((DEVICES_END, DIMM.format(7, "0x100000000")),)),
     (
         "memory-device",
@@ -81,6 +129,28 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         WARNING,
         "little",
         (("<memoryBacking>", "<memtune><hard_limit unit='GiB'>8</hard_limit></memtune><memoryBacking>"),),
+    ),
+    (
+        "memory-hard-limit",
+        ERROR,
+        "for each of 2 devices",
+        (*WITH_IOMMU, ("<memoryBacking>", "<memtune><hard_limit unit='GiB'>15</hard_limit></memtune><memoryBacking>")),
+    ),
+    (
+        "memory-hard-limit",
+        WARNING,
+        "for each of 3 devices",  # of which one is mediated, and may lock less
+        (*WITH_IOMMU, ("<memoryBacking>", "<memtune><hard_limit unit='GiB'>17</hard_limit></memtune><memoryBacking>")),
+    ),
+    (
+        "memory-hard-limit",
+        WARNING,
+        "little",
+        (
+            *WITH_IOMMU,
+            ("<devices>", "<iommufd enabled='yes'/><devices>"),
+            ("<memoryBacking>", "<memtune><hard_limit unit='GiB'>8</hard_limit></memtune><memoryBacking>"),
+        ),
     ),
     ("hugepage-size", ERROR, "5 MiB", (("size='1' unit='GiB'", "size='5' unit='MiB'"),)),
     ("hugepage-size", ERROR, "no size", (("<page size='1' unit='GiB'", "<page"),)),
@@ -108,6 +178,20 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("vcpu-count", ERROR, "at the start", (("'static'>4", "'static' current='0'>4"),)),
     ("vcpu-count", ERROR, "no number", (("'static'>4", "'static' current='-1'>4"),)),
     ("vcpu-count", ERROR, "placement='some'", (("placement='static'", "placement='some'"),)),
+    ("vcpu-each", ERROR, "cannot be plugged in", (of_a_vcpu("id='1' enabled='no' hotpluggable='no'"),)),
+    ("vcpu-each", ERROR, "no vCPU 4", (of_a_vcpu("id='4' enabled='yes'"),)),
+    ("vcpu-each", ERROR, "enabled='maybe'", (of_a_vcpu("id='1' enabled='maybe'"),)),
+    ("cpu-model", ERROR, "mode='host-pasthrough'", (("mode='host-passthrough'", "mode='host-pasthrough'"),)),
+    ("cpu-model", ERROR, "policy='required'", (("<topology", "<feature policy='required' name='topoext'/><topology"),)),
+    (
+        "cpu-model",
+        ERROR,
+        "migratable= with",
+        (("<cpu mode='host-passthrough'", "<cpu mode='host-model' migratable='off'"),),
+    ),
+    ("feature-state", ERROR, "state='yes'", (("<acpi/>", "<acpi/><kvm><hidden state='yes'/></kvm>"),)),
+    ("feature-state", ERROR, "state='yes'", (("<vendor_id state='on'", "<vendor_id state='yes'"),)),
+    ("feature-state", ERROR, "state='1'", (("<acpi/>", "<acpi/><vmport state='1'/>"),)),
     ("vcpu-cpuset", ERROR, "names no CPUs", (("'static'>4", "'static' cpuset='2,^2'>4"),)),
     ("vcpu-many", ERROR, "need the machine q35", (("machine='q35'", "machine='pc'"), (">4</vcpu>", ">288</vcpu>"))),
     ("vcpu-many", WARNING, "10.3", ((">4</vcpu>", ">288</vcpu>"),)),
@@ -183,6 +267,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         "'10' is no distance",
         (("<sibling id='1' value='21'/>", "<sibling id='1' value='10'/>"),),
     ),
+    ("cell-distance", ERROR, "without a <sibling>", (("<distances>", "<distances/><distances>"),)),
     ("cell-distance", WARNING, "differs", (("<sibling id='1' value='21'/>", "<sibling id='1' value='31'/>"),)),
     ("cell-memory", WARNING, "no memory", (("memory='4'", "memory='0'"),)),
     ("numa-nodeset", ERROR, "names no node", (("nodeset='0-1'/>\n    <memnode", "nodeset='0,^0'/>\n    <memnode"),)),
@@ -219,6 +304,8 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("controller-root", ERROR, "index 0 is that", (("index='3'", "index='0'"),)),
     ("controller-target", ERROR, "busNr='255'", (("busNr='250'", "busNr='255'"),)),
     ("controller-target", ERROR, "chassis='x'", (("chassis='2'", "chassis='x'"),)),
+    ("controller-chassis", ERROR, "that of /domain/devices/controller[3]", (("chassis='3'", "chassis='0x2'"),)),
+    ("controller-chassis", ERROR, "chassis 2 is also", (("chassis='2' port", "port"), ("chassis='3'", "chassis='2'"))),
     ("controller-place", ERROR, "on a pcie-root-port", (("bus='0x01' slot='0x01'", "bus='0x02' slot='0x00'"),)),
     ("controller-place", ERROR, "is on bus 7", (("bus='0x01' slot='0x01'", "bus='0x07' slot='0x01'"),)),
     (
@@ -277,6 +364,8 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("address-range", ERROR, "slot='0x20'", (("bus='0x01' slot='0x01'", "bus='0x01' slot='0x20'"),)),
     ("address-range", ERROR, "function='0x8'", ((AUDIO, AUDIO.replace("0x1'", "0x8'")),)),
     ("address-range", ERROR, "bus='no'", ((AUDIO, AUDIO.replace("0x1b", "no")),)),
+    ("address-domain", ERROR, "PCI domain 0x10000", (("domain='0x0000' bus='0x03'", "domain='0x10000' bus='0x03'"),)),
+    ("address-range", ERROR, "domain='0x100000000'", ((AUDIO, AUDIO.replace("'0x0000'", "'0x100000000'")),)),
     ("address-domain", ERROR, "PCI domain 0x0001", (("domain='0x0000' bus='0x03'", "domain='0x0001' bus='0x03'"),)),
     (
         "address-twice",
@@ -322,10 +411,22 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         "s390",
         (("function='0x1'/>\n    </hostdev>", "function='0x1'><zpci uid='0x1'/></address></hostdev>"),),
     ),
+    ("address-multifunction", ERROR, "multifunction='yes'", (("multifunction='on'", "multifunction='yes'"),)),
+    ("boot-order", ERROR, "order='0'", (("<rom bar='off'/>", "<boot order='0'/>"),)),
+    ("boot-order", ERROR, "is no place", (("<rom bar='off'/>", "<boot/>"),)),
+    (
+        "boot-order",
+        ERROR,
+        "also that of /domain/devices/hostdev[1]",
+        (BOOT, ("<graphics", "<disk><boot order='1'/></disk><graphics")),
+    ),
+    ("boot-order", ERROR, "both in <os>", (BOOT, ("</os>", "<boot dev='hd'/></os>"))),
+    ("hostdev-type", ERROR, "mode='subsistem'", (("mode='subsystem'", "mode='subsistem'"),)),
     ("hostdev-type", ERROR, "type='pcie'", (("type='pci' managed", "type='pcie' managed"),)),
     ("hostdev-type", ERROR, "no <source>", ((f"<source>{AUDIO}</source>", ""),)),
     ("hostdev-type", ERROR, "LXC", (("mode='subsystem'", "mode='capabilities'"),)),
     ("hostdev-source", ERROR, "no <address>", ((AUDIO, ""),)),
+    ("hostdev-source", ERROR, "two addresses", ((AUDIO, AUDIO + AUDIO),)),
     ("hostdev-source", ERROR, "no bus", ((AUDIO, "<address slot='0x01'/>"),)),
     (
         "hostdev-address",
@@ -336,6 +437,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("hostdev-twice", ERROR, "/domain/devices/hostdev[1]", ((AUDIO, AUDIO.replace("0x1'", "0x0'")),)),
     ("hostdev-driver", ERROR, "no longer exists", (("<driver name='vfio'/>", "<driver name='kvm'/>"),)),
     ("hostdev-driver", ERROR, "unknown", (("<driver name='vfio'/>", "<driver name='vfio-pci'/>"),)),
+    ("hostdev-driver", ERROR, "iommufd='maybe'", (("<driver name='vfio'/>", "<driver iommufd='maybe'/>"),)),
     ("hostdev-driver", ERROR, "writeFiltering", (("<source>", "<source writeFiltering='no'>"),)),
     ("hostdev-display", ERROR, "no <graphics>", (("<graphics type='vnc'/>", ""),)),
     ("hostdev-display", ERROR, "a second device", (("managed='no'", "managed='no' display='on' ramfb='on'"),)),
@@ -392,6 +494,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ),
     ("mdev-managed", WARNING, "ignores", (("type='mdev'", "type='mdev' managed='yes'"),)),
     ("iommu-model", ERROR, "unknown", (("<memballoon", "<iommu model='some'/><memballoon"),)),
+    ("iommu-model", ERROR, "two <iommu>", (*WITH_IOMMU, ("<memballoon", "<iommu model='intel'/><memballoon"))),
     ("iommu-model", ERROR, "no intel IOMMU", (*WITH_IOMMU, ("machine='q35'", "machine='pc'"))),
     ("iommu-model", ERROR, "no SMMUv3", (("<memballoon", "<iommu model='smmuv3'/><memballoon"),)),
     (
@@ -428,9 +531,13 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("iommu-option", ERROR, "no width", (*WITH_IOMMU, ("iotlb='on'", "aw_bits='40'"))),
     ("iommu-interrupts", ERROR, "I/O APIC in QEMU", (WITH_IOMMU[0],)),
     ("iommu-interrupts", ERROR, "eim='on' needs", (*WITH_IOMMU, ("intremap='on'", "intremap='off' eim='on'"))),
+    ("iommu-interrupts", ERROR, "eim='on' needs", (*WITH_IOMMU, ("intremap='on'", "eim='on'"))),
     ("iommu-interrupts", WARNING, "slower", (WITH_IOMMU[1],)),
     ("iommu-caching", ERROR, "caching_mode", (*WITH_IOMMU, (" caching_mode='on'", ""))),
     ("iommu-locked", WARNING, "2 times", WITH_IOMMU),
+    ("iommu-locked", WARNING, "2 times", (*WITH_IOMMU, ("<driver name='vfio'/>", ""))),
+    ("iommu-locked", WARNING, "2 times", (*WITH_IOMMU, ("<driver name='vfio'/>", "<driver iommufd='yes'/>"))),
+    ("iommu-locked", WARNING, "2 times", (*WITH_IOMMU, ("<devices>", "<iommufd enabled='no'/><devices>"))),
     (
         "iommu-hidden",
         WARNING,
@@ -443,7 +550,8 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("confidential-type", ERROR, "there are two", ((END, SNP + SNP + END),)),
     ("confidential-policy", ERROR, "no <policy>", ((END, "<launchSecurity type='sev'/></domain>"),)),
     ("confidential-policy", ERROR, "no number", ((END, SNP.replace("0x30000", "strict") + END),)),
-    ("confidential-guest", WARNING, "QEMU 9.2", ((END, SNP + END),)),
+    ("confidential-guest", WARNING, "QEMU 9.1 gives", ((END, SNP + END),)),
+    ("confidential-guest", WARNING, "tdx need QEMU 10.1", ((END, "<launchSecurity type='tdx'/></domain>"),)),
     ("confidential-guest", ERROR, "no SMM", ((END, SNP + END), ("<acpi/>", "<acpi/><smm state='on'/>"))),
     ("confidential-guest", ERROR, "needs KVM", ((END, SNP + END), ("type='kvm'", "type='qemu'"))),
     ("confidential-guest", WARNING, "q35 only", ((END, SNP + END), ("machine='q35'", "machine='pc'"))),
@@ -479,6 +587,14 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("a cell without CPUs and memory", (("<distances>", "<distances>"),)),
     ("the last bus number that fits", (("busNr='250'", "busNr='253'"),)),
     ("an address that libvirt chooses", (("<address type='pci' domain='0x0000' bus='0x03' slot='0x00' function='0x0'/>", "<address type='pci'/>"),)),
+    ("a boot order", (BOOT, ("<graphics", "<disk><boot order='2'/></disk><graphics"))),
+    ("features of all kinds", (("<acpi/>", "<acpi/><apic/><kvm><hidden state='on'/><pv-ipi state='off'/></kvm><async-teardown enabled='yes'/>"),)),
+    ("vCPUs that can be plugged in", (of_a_vcpu("id='1' enabled='no' hotpluggable='yes' order='1'"),)),
+    ("memory that can be plugged in", ((VCPU, MAXIMUM.format(" slots='4'", 16)),)),
+    ("two ports with one number", (("port='1'", "port='0'"),)),
+    ("two PCI roots of POWER", (("arch='x86_64' machine='q35'", "arch='ppc64' machine='pseries'"), *NO_PC, (PCI, PCI_ROOTS))),
+    ("addresses of s390, where functions have no slots", (("arch='x86_64' machine='q35'", "arch='s390x' machine='s390-ccw-virtio'"), *NO_PC, (PCI, S390_DISK))),
+    ("a device behind a VMD controller", ((AUDIO, AUDIO.replace("'0x0000'", "'0x10000'")),)),
     ("a switch", ((DEVICES_END, SWITCH + "<controller type='pci' index='5' model='pcie-switch-downstream-port'/></devices>"),)),
     ("an own namespace", (("<iothreads>", "<metadata><a:b xmlns:a='urn:a'/></metadata><iothreads>"),)),
     ("one device behind a vIOMMU", (*WITH_IOMMU, ("<rom bar='off'/>", ""), ("type='pci' managed", "type='usb' managed"), (GPU_AT, "port='1' function='0x0'"), ("<address type='pci' domain='0x0000' port='1' function='0x0'/>", "<address type='usb' port='1'/>"), (AUDIO_AT, AUDIO_AT.replace("0x1'", "0x0'")))),
@@ -528,12 +644,37 @@ def test_every_rule_has_a_document_that_it_refuses() -> None:
         ((12, 1), (("<driver name='vfio'/>", "<driver iommufd='yes'/>"),), ""),
         ((12, 1), (("<devices>", "<iommufd enabled='yes'/><devices>"),), "drops iommufd"),
         ((10, 4), ((END, SNP + END),), "does not know type='sev-snp'"),
+        ((11, 3), ((END, "<launchSecurity type='tdx'/></domain>"),), "does not know type='tdx'"),
+        ((11, 6), ((END, "<launchSecurity type='tdx'/></domain>"),), ""),
+        ((11, 1), (("<devices>", "<throttlegroups/><devices>"),), "drops throttlegroups"),
+        ((11, 3), (("<devices>", "<hwuuid>4e8c5df7-c4fa-4719-904f-5579cd5ac35f</hwuuid><devices>"),), "drops hwuuid"),
         ((11, 4), (("<memballoon", "<iommu model='amd'/><memballoon"),), "does not know model='amd'"),
     ],
 )
 def test_what_an_older_libvirt_drops(version: tuple[int, ...], replaced: Replaced, reason: str) -> None:
     found = [each.reason for each in check(parse(changed(*replaced)), version=version) if each.rule == "name-too-new"]
     assert [reason in each for each in found] == [True] * bool(reason), found
+
+
+@pytest.mark.parametrize(("version", "severity"), [((9, 4), ERROR), ((9, 5), None), (None, WARNING)])
+def test_slots_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, severity: Severity | None) -> None:
+    text = changed((VCPU, MAXIMUM.format("", 16)))
+    found = [each.severity for each in check(parse(text), version=version) if each.rule == "memory-maximum"]
+    assert found == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("reason", "replaced"),
+    [
+        ("257 PCI controllers", (DEVICES_END, "<controller type='pci' model='pcie-root-port'/>" * 253 + DEVICES_END)),
+        ("129 NUMA cells", (CELLS, f"<numa>{'<cell/>' * 129}</numa>")),
+        ("more than any host", ("</cputune>", "<vcpupin vcpu='1' cpuset='0-8191'/>" * 257 + "</cputune>")),
+    ],
+)
+def test_more_than_a_guest_can_have_is_all_that_is_said(reason: str, replaced: tuple[str, str]) -> None:
+    (found,) = findings(replaced)
+    assert found.rule == "domain-size"
+    assert reason in found.reason
 
 
 def test_another_document_is_no_domain() -> None:

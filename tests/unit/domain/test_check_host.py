@@ -33,6 +33,9 @@ OURS = ("<iothreads>", f"<metadata><a:allocation xmlns:a='{METADATA}' id='1a2b'/
 GPU_SOURCE = "<source><address domain='0x0000' bus='0x1b' slot='0x00' function='0x0'/></source>"
 AUDIO_SOURCE = GPU_SOURCE.replace("function='0x0'", "function='0x1'")
 NUMATUNE = GOOD[GOOD.index("  <numatune>") : GOOD.index("  <os>")]
+CELLS = GOOD[GOOD.index("    <numa>") : GOOD.index("  </cpu>")]
+DEFAULT_PAGES = (("<page size='1' unit='GiB' nodeset='0-1'/>", ""),)
+ARM = Processor(arch="aarch64")
 ELSEWHERE = (NUMATUNE, "<numatune><memory mode='strict' nodeset='1'/></numatune>")
 
 
@@ -101,6 +104,13 @@ WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], 
     ("host-node", ERROR, "no NUMA node 999", HOST, (("nodeset='0-1'/>\n    <memnode", "nodeset='999'/><memnode"),)),
     ("host-memory", ERROR, "node 0 has 64 GiB", HOST, (("memory='4'", "memory='65'"),)),
     ("host-memory", ERROR, "node 0-1 has 128 GiB", HOST, ((">8</memory>", ">129</memory>"),)),
+    ("host-memory", ERROR, "65 GiB, and node 1 has 64 GiB", HOST, (ELSEWHERE, ("memory='4'", "memory='61'"))),
+    ("host-memory", ERROR, "65 GiB, and node 1 has 64 GiB", HOST, (ELSEWHERE, (CELLS, ""), (">8</memory>", ">65</memory>"))),
+    ("host-memory", ERROR, "66 GiB, and node 0 has 64 GiB", HOST, (("memory='4'", "memory='62'"), ("cellid='1' mode='strict' nodeset='1'", "cellid='1' mode='strict' nodeset='0'"))),
+    ("host-memory", ERROR, "65 GiB, and node 0 has 64 GiB", HOST, (("nodeset='0-1'/>\n    <memnode cellid='0' mode='strict' nodeset='0'/>", "nodeset='0'/>"), ("memory='4'", "memory='65'"))),
+    ("host-hugepages", ERROR, "2048 pages of 2 MiB are needed, and node 1 has 0", HOST, DEFAULT_PAGES),
+    ("host-hugepages", ERROR, "8 pages of 1 GiB are needed, and node 1 has 3", replace(with_capacity(hugepages=pools(3, 3)), default_page=GIB), (*DEFAULT_PAGES, ELSEWHERE)),
+    ("host-hugepages", ERROR, "8 pages of 1 GiB are needed, and node 0-1 has 6", replace(with_capacity(hugepages=pools(3, 3)), processor=ARM), (*DEFAULT_PAGES, (CELLS, ""), (NUMATUNE, ""))),
     ("host-hugepages", ERROR, "node 0 has 0", with_capacity(hugepages=()), ()),
     ("host-hugepages", ERROR, "node 1 has 3", with_capacity(hugepages=pools(3, 3)), ()),
     ("host-hugepages", ERROR, "2 are free", with_capacity(hugepages=pools(8, 2)), ()),
@@ -114,6 +124,7 @@ WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], 
     ("host-driver", ERROR, "has no driver", with_functions(gpu=function(GPU, driver=None)), ()),
     ("host-driver", WARNING, "has driver nvidia", with_functions(gpu=function(GPU, driver="nvidia")), (OURS,)),
     ("host-group", ERROR, "also has 0000:1c:00.0 (driver e1000e)", with_functions(other=function(OTHER, driver="e1000e")), ()),
+    ("host-group", ERROR, "in no IOMMU group", with_functions(gpu=function(GPU, iommu_group=None)), ()),
     ("host-group", WARNING, "also has 0000:1c:00.0", with_functions(other=function(OTHER, driver="e1000e")), (OURS,)),
     ("host-card", WARNING, "0000:1b:00.1 of the same card", with_functions(audio=function(AUDIO, driver="snd_hda_intel", iommu_group=22)), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x1c")),)),
     ("host-device-claimed", ERROR, "0000:1b:00.0 belongs to claim 1a2b of vm/db", with_capacity(taken=Taken(whole={GPU: CLAIM})), ()),
@@ -134,6 +145,9 @@ RIGHT: tuple[tuple[str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("a host that tells nothing of CPUs", with_capacity(topology=Topology()), ()),
     ("nodes that libvirt chooses itself", HOST, ((NUMATUNE, "<numatune><memory placement='auto' nodeset='7'/></numatune>"),)),
     ("a member that does no DMA", with_functions(other=function(OTHER, driver="pci-stub")), ()),
+    ("a device whose group could not be read", with_functions(gpu=function(GPU, iommu_group=None, unknown={"iommu_group": "EIO"})), ()),
+    ("pages of a size that the host does not tell", replace(with_capacity(hugepages=()), processor=ARM), (*DEFAULT_PAGES, ("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"), ("<maxphysaddr mode='passthrough' limit='46'/>", ""), ("<pcihole64 unit='GiB'>512</pcihole64>", ""))),
+    ("memory that is not strictly there", HOST, ((NUMATUNE, "<numatune><memory mode='preferred' nodeset='0'/></numatune>"), ("memory='4'", "memory='65'"), (">8</memory>", ">69</memory>"), ("<hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages>", ""))),
     ("a device that could not be read", with_capacity(inventory=replace(inventory(), unread=(PciAddress("7f:00.1"),))), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x7f")),)),
 )  # fmt: skip
 
@@ -159,6 +173,38 @@ def test_what_is_wrong_is_found(
 @pytest.mark.parametrize(("host", "replaced"), [each[1:] for each in RIGHT], ids=[name for name, *_ in RIGHT])
 def test_what_is_right_is_left_alone(host: HostFacts, replaced: tuple[tuple[str, str], ...]) -> None:
     assert told(findings(host, *replaced)) == []
+
+
+@pytest.mark.parametrize(("node", "reasons"), [(1, []), (0, [f"{GPU} is on node 0, in cell 1, which has no memory"])])
+def test_a_cell_without_memory_stands_for_a_node_where_the_guest_has_none(node: int, reasons: list[str]) -> None:
+    """`node`: of the guest's memory; the GPU is on node 0, and in the cell that has none."""
+    homes = f"<numatune><memnode cellid='0' mode='strict' nodeset='{node}'/></numatune>"
+    cells = ("<cell id='0' cpus='0-1' memory='4'", "<cell id='0' cpus='0-3' memory='8'")
+    empty = ("<cell id='1' cpus='2-3' memory='4'", "<cell id='1' memory='0'")
+    found = findings(HOST, (NUMATUNE, homes), cells, empty, ("<node>0</node>", "<node>1</node>"))
+    assert [each.reason for each in found if each.rule == "host-device-node" and str(GPU) in each.reason] == reasons
+
+
+@pytest.mark.parametrize(
+    ("size", "cells", "remedy"),
+    [
+        ("'1' unit='GiB'", "0-1", "reserve them at boot: hugepagesz=1G hugepages=4 on the kernel's command line"),
+        ("'16' unit='GiB'", "0-1", "reserve them at boot: hugepagesz=16G hugepages=1 on the kernel's command line"),
+        (
+            "'512' unit='MiB'",
+            "0",
+            "write 8 to /sys/devices/system/node/node0/hugepages/hugepages-524288kB/nr_hugepages",
+        ),
+        ("'2' unit='MiB'", "0", "write 2048 to /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"),
+    ],
+)
+def test_what_reserves_hugepages(size: str, cells: str, remedy: str) -> None:
+    found = findings(
+        with_capacity(hugepages=()),
+        ("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"),
+        ("<page size='1' unit='GiB' nodeset='0-1'/>", f"<page size={size} nodeset='{cells}'/>"),
+    )
+    assert next(each.remedy for each in found if each.rule == "host-hugepages").endswith(remedy)
 
 
 def test_every_rule_has_a_host_that_it_refuses() -> None:
@@ -202,6 +248,16 @@ class TestTheCommand:
         host.write_text("#vfioctl-host 1 synthetic\n#end\n")
         found = self.check(run, fast_folder / "a.xml", host=str(host))
         assert any(each.startswith("CPUs: ") for each in found["unknown"])
+
+    def test_reads_the_size_of_a_hugepage(self, run: Run, fast_folder: Path) -> None:
+        host = fast_folder / "meminfo.host"
+        text = Path("tests/hosts/hgx8.host").read_text()
+        host.write_text(text.replace("#end", "/proc/meminfo = MemTotal:  4 kB\\nHugepagesize:    1048576 kB\n#end"))
+        pages = ("<page size='1' unit='GiB' nodeset='0-1'/>", "")
+        whole = [("memory='4'", "memory='600'"), (">8</memory>", ">604</memory>"), pages]
+        found = self.check(run, fast_folder / "a.xml", *whole, host=str(host))
+        reasons = [each["reason"] for each in found["findings"] if each["rule"] == "host-hugepages"]
+        assert reasons == ["600 pages of 1 GiB are needed, and node 0 has 512"]
 
     def test_a_damaged_ledger_costs_the_claims_only(self, run: Run, fast_folder: Path) -> None:
         ledger = fast_folder / "x.db"

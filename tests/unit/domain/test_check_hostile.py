@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from tests.unit.domain.documents import WITH_IOMMU, changed
 from vfioctl.domain.check.check import check
-from vfioctl.domain.check.values import GuestAddress, any_number, cpuset, number, scaled, shown
+from vfioctl.domain.check.domain import Domain
+from vfioctl.domain.check.host_memory import backed
+from vfioctl.domain.check.values import GuestAddress, cpuset, number, scaled, shown
 from vfioctl.domain.xml import parse, text_of
 from vfioctl.errors import BadDocument
+from vfioctl.inventory.model.values import any_number
 
 FULL = changed(
     *WITH_IOMMU, ("</domain>", "<launchSecurity type='sev-snp'><policy>1</policy></launchSecurity></domain>")
@@ -105,6 +108,38 @@ def test_many_devices_cost_little(part: str) -> None:
 )
 def test_large_values_cost_little(replaced: tuple[str, str]) -> None:
     _soon(changed(replaced))
+
+
+PORTS = "<controller type='pci' index='1' model='pcie-switch-upstream-port'/><controller type='pci' model='{}'/>"
+NODE = "<controller type='pci' index='{n}' model='pcie-expander-bus'><target busNr='{n}'/></controller>"
+PAGE = "<page size='2' unit='MiB' nodeset='{n}'/>"
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        ("</devices>", "<controller type='pci' model='pcie-switch-downstream-port'/>" * 50_000 + "</devices>"),
+        ("</devices>", PORTS.format("pcie-switch-downstream-port") * 120 + "</devices>"),
+        ("</devices>", "".join(NODE.format(n=n) for n in range(40_000)) + "</devices>"),
+        ("</cputune>", "<vcpupin vcpu='1' cpuset='0-16383'/>" * 8192 + "</cputune>"),
+        ("</cputune>", "".join(f"<vcpupin vcpu='1' cpuset='{n}-{n + 250}'/>" for n in range(8000)) + "</cputune>"),
+        ("</hugepages>", PAGE.format(n="0-16383") * 8192 + "</hugepages>"),
+        ("</hugepages>", PAGE.format(n="0-250") * 8000 + "</hugepages>"),
+    ],
+    ids=["downstream ports", "switches", "expanders", "pins", "small pins", "pages", "small pages"],
+)
+def test_the_largest_documents_cost_little(replaced: tuple[str, str]) -> None:
+    _soon(changed(replaced))
+
+
+def test_many_cells_with_many_pages_cost_little() -> None:
+    cells = "".join(f"<cell id='{n}' memory='2048'/>" for n in range(2, 8192))
+    pages = "".join(PAGE.format(n=n) for n in range(2, 8194))
+    text = changed(("</numa>", f"{cells}</numa>"), ("<page size='1' unit='GiB' nodeset='0-1'/>", pages))
+    _soon(text)
+    start = time.process_time()
+    assert len(list(backed(Domain(parse(text))))) == 8190
+    assert time.process_time() - start < SECONDS
 
 
 def _soon(text: str) -> None:

@@ -7,9 +7,11 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault
-from vfioctl.domain.check.values import GuestAddress, any_number
+from vfioctl.domain.check.values import GuestAddress
+from vfioctl.inventory.model.values import any_number
 
-_MOST = {"domain": 0xFFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
+_MOST = {"domain": 0xFFFF_FFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
+"""The kernel numbers the domains of Intel VMD from 0x10000. Which domains a guest has is another rule's."""
 _ONE_SLOT = ("pcie-root-port", "pcie-switch-downstream-port")
 _FROM_SLOT_1 = ("pci-root", "pcie-root", "pci-bridge", "pcie-to-pci-bridge")
 _NO_DEVICES = {
@@ -76,6 +78,10 @@ def built_in(domain: Domain) -> Iterator[Fault]:
 
 def multifunction(domain: Domain) -> Iterator[Fault]:
     """Of several functions in a slot, function 0 must say so, or QEMU does not start."""
+    for device in domain.devices:
+        where = device.find("address")
+        if where is not None and where.get("multifunction") not in (None, "on", "off"):
+            yield Fault(where, f"multifunction='{where.get('multifunction', '')[:40]}' is unknown", "on or off")
     by_slot: dict[GuestAddress, list[tuple[int, Element]]] = {}
     for element, address in domain.placed:
         if not _is_built_in_slot(domain, address):
@@ -85,10 +91,10 @@ def multifunction(domain: Domain) -> Iterator[Fault]:
         others = [element for function, element in functions if function]
         if not others:
             continue
-        if first is None:
+        if first is None and domain.is_x86_or_arm:
             reason = f"nothing is function 0 of slot {slot}: the guest does not look at the others"
             yield Fault(others[0], reason, "give a device of this slot function='0x0'")
-        elif not _says_so(first) and not _is_port(first):
+        elif first is not None and not _says_so(first) and not _is_port(first):
             remedy = "multifunction='on' in the <address> of function 0"
             yield Fault(first, f"slot {slot} has more functions than this one, which does not say so", remedy)
 

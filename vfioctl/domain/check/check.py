@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from vfioctl.domain.check.document import is_domain
+from vfioctl.domain.check.document import is_domain, too_much
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault
 from vfioctl.domain.check.table import RULES
@@ -29,8 +29,9 @@ def check(
     `version`: of the libvirt that will get it, such as (9, 0); None if it is not known.
     """
     domain = Domain(document, version)
-    if wrong := tuple(_findings(document, "domain", is_domain(domain))):
-        return wrong
+    for name, rule in (("domain", is_domain), ("domain-size", too_much)):
+        if wrong := tuple(_findings(document, name, rule(domain))):
+            return wrong
     found = [each for name, rule in RULES.items() for each in _findings(document, name, rule(domain))]
     if host is not None:
         from vfioctl.domain.check.host_table import HOST_RULES

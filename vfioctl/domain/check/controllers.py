@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from vfioctl.domain.check.domain import Domain, PciController
 from vfioctl.domain.check.fault import Fault, warning
 from vfioctl.domain.check.values import number, scaled, text_in
+from vfioctl.inventory.model.values import any_number
 
 ROOTS = ("pci-root", "pcie-root")
 EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
@@ -70,7 +71,7 @@ def roots(domain: Domain) -> Iterator[Fault]:
     wanted = "pcie-root" if domain.is_q35 or domain.is_arm_virt else "pci-root" if domain.is_i440fx else ""
     for each in domain.controllers:
         if each.model in ROOTS:
-            if each.index not in (None, 0):
+            if each.index not in (None, 0) and domain.is_x86_or_arm:
                 yield Fault(each.element, f"a {each.model} has the index {each.index}", "index='0'")
             if each.element.find("address") is not None and not _is_pseries(domain):
                 yield Fault(each.element, f"a {each.model} has no address", "remove its <address>")
@@ -92,6 +93,23 @@ def targets(domain: Domain) -> Iterator[Fault]:
             value = number(text.removeprefix("0x")) if text and not text.startswith("0x") else _hexadecimal(text)
             if text is not None and (value is None or not least <= value <= most):
                 yield Fault(each.element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
+
+
+def chassis(domain: Domain) -> Iterator[Fault]:
+    """QEMU wants another chassis for each port, whatever its `port` is; libvirt's default is the index."""
+    owners: dict[int, PciController] = {}
+    for each in domain.controllers:
+        if each.model not in _PORTS:
+            continue
+        target = each.element.find("target")
+        given = None if target is None else target.get("chassis")
+        value = each.index if given is None else any_number(given)
+        if value is None:
+            continue
+        if value in owners:
+            reason = f"chassis {value} is also that of {domain.document.path(owners[value].element)}"
+            yield Fault(each.element, reason, "give each port its own chassis=, or leave them to libvirt")
+        owners.setdefault(value, each)
 
 
 def _hexadecimal(text: str | None) -> int | None:

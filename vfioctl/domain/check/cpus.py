@@ -10,6 +10,13 @@ from vfioctl.domain.check.values import cpuset, is_on, number, text_in
 
 _WITHOUT_EIM = 255
 _LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
+_WORDS = (
+    ("cpu", "mode", ("custom", "host-model", "host-passthrough", "maximum")),
+    ("cpu", "match", ("minimum", "exact", "strict")),
+    ("cpu", "check", ("none", "partial", "full")),
+    ("cpu", "migratable", ("on", "off")),
+    ("cpu/feature", "policy", ("force", "require", "optional", "disable", "forbid")),
+)
 _LEAST_BITS, _MOST_BITS = 32, 52
 
 
@@ -30,6 +37,32 @@ def count(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "no vCPU is on at the start", "current= must be at least 1")
     if element.get("placement", "static") not in ("static", "auto"):
         yield Fault(element, f"placement='{element.get('placement', '')[:40]}' is unknown", "static or auto")
+
+
+def each_vcpu(domain: Domain) -> Iterator[Fault]:
+    """Which vCPUs are on at the start, if the document says it of each."""
+    for element in domain.all("vcpus/vcpu"):
+        vcpu = number(element.get("id"))
+        if vcpu is None or (domain.vcpus is not None and vcpu >= domain.vcpus):
+            yield Fault(element, f"there is no vCPU {(element.get('id') or '')[:40]}".rstrip(), "an id below <vcpu>")
+        for name in ("enabled", "hotpluggable"):
+            if element.get(name) not in (None, "yes", "no"):
+                yield Fault(element, f"{name}='{element.get(name, '')[:40]}' is unknown", "yes or no")
+        if element.get("enabled") == "no" and element.get("hotpluggable") == "no":
+            yield Fault(element, "the vCPU is off, and cannot be plugged in", "enabled='yes', or hotpluggable='yes'")
+
+
+def model(domain: Domain) -> Iterator[Fault]:
+    """Words in <cpu> that libvirt refuses. Source: libvirt's schema, cputypes.rng."""
+    for path, name, allowed in _WORDS:
+        for element in domain.all(path):
+            given = element.get(name)
+            if given is not None and given not in allowed:
+                yield Fault(element, f"{name}='{given[:40]}' is unknown", ", ".join(allowed))
+    cpu = domain.at("cpu")
+    if cpu.get("migratable") and cpu.get("mode") not in ("host-passthrough", "maximum"):
+        reason = f"migratable= with mode='{cpu.get('mode', 'custom')[:40]}'"
+        yield Fault(cpu, reason, "remove it: only host-passthrough and maximum have it")
 
 
 def cpuset_of_vcpu(domain: Domain) -> Iterator[Fault]:
@@ -111,6 +144,14 @@ def emulated_passthrough(domain: Domain) -> Iterator[Fault]:
     element = domain.one("cpu")
     if element is not None and element.get("mode") == "host-passthrough" and domain.root.get("type") == "qemu":
         yield Fault(element, "host-passthrough needs KVM, and the domain's type is qemu", "<domain type='kvm'>")
+
+
+def feature_states(domain: Domain) -> Iterator[Fault]:
+    for path in ("features", "features/kvm", "features/hyperv"):
+        for parent in domain.all(path):
+            for element in parent:
+                if element.get("state") not in (None, "on", "off"):
+                    yield Fault(element, f"state='{element.get('state', '')[:40]}' is unknown", "on or off")
 
 
 def vendor_id(domain: Domain) -> Iterator[Fault]:

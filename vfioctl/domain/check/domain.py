@@ -13,7 +13,7 @@ from vfioctl.domain.xml import Document
 
 MOST = 8192
 """Elements of one kind that are looked at, which is more than QEMU can have of any."""
-_X86 = ("x86_64", "i686")
+_X86, _ARM = ("x86_64", "i686"), ("aarch64", "armv7l", "armv6l")
 
 
 class Cell(NamedTuple):
@@ -72,6 +72,11 @@ class Domain:
         return self.arch in _X86 or (not self.arch and (self.is_q35 or self.is_i440fx))
 
     @property
+    def is_x86_or_arm(self) -> bool:
+        """Whether PCI is as on a PC: one root, and function 0 in each slot. Elsewhere there are more, or no slots."""
+        return not self.arch or self.arch in _X86 or self.arch in _ARM
+
+    @property
     def is_q35(self) -> bool:
         return self.machine == "q35" or self.machine.startswith("pc-q35-")
 
@@ -81,7 +86,7 @@ class Domain:
 
     @property
     def is_arm_virt(self) -> bool:
-        is_arm = self.arch in ("aarch64", "armv7l", "armv6l", "")
+        is_arm = not self.arch or self.arch in _ARM
         return is_arm and (self.machine == "virt" or self.machine.startswith("virt-"))
 
     def has_feature(self, name: str) -> bool:

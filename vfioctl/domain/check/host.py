@@ -10,8 +10,10 @@ from vfioctl.claims.model.capacity import Capacity
 from vfioctl.claims.model.owner import Owner
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault
-from vfioctl.domain.xml import METADATA
+from vfioctl.domain.xml import MARK
 from vfioctl.inventory.model.processor import Processor
+
+_X86_PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class HostFacts:
     """The UUIDs of its mediated devices."""
     holders: Mapping[str, str] = field(default_factory=dict)
     """Devices that somebody has open, other than this domain: each with who, in words."""
+    default_page: int | None = None
+    """Bytes of a hugepage where no size is named; None if the host does not tell."""
     runs: bool = False
     """Whether the domain runs now: what it has is not free, and that is right."""
 
@@ -37,17 +41,25 @@ class HostFacts:
         """The memory of each NUMA node in bytes; empty if they are not known, or the kernel is one without NUMA."""
         return {node.id: node.memory_bytes for node in self.capacity.inventory.numa_nodes}
 
+    @cached_property
+    def huge_page(self) -> int | None:
+        """`default_page`; on x86, that of a kernel whose command line names none. None if it is not known."""
+        if self.default_page or self.processor.arch == "x86_64":
+            return self.default_page or _X86_PAGE
+        sizes = {pool.size for pool in self.capacity.hugepages}
+        return sizes.pop() if len(sizes) == 1 else None
+
 
 HostRule = Callable[[Domain, HostFacts], Iterable[Fault]]
 
 
 def is_ours(domain: Domain) -> bool:
     """Return whether vfioctl built the domain: then `vfioctl domain start` and its hook bind the devices."""
-    return domain.one(f"metadata/{{{METADATA}}}allocation") is not None
+    return domain.one(f"metadata/{MARK}") is not None
 
 
 def is_own(domain: Domain, claim: str, owner: Owner) -> bool:
     """Return whether a claim is that of the domain: named in its metadata, or owned by a VM with its name."""
     name = (domain.root.findtext("name") or "").strip()
-    named = {each.get("id") for each in domain.all(f"metadata/{{{METADATA}}}allocation")}
+    named = {each.get("id") for each in domain.all(f"metadata/{MARK}")}
     return claim in named or owner == f"vm/{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.controllers import EXPANDERS
@@ -71,6 +71,9 @@ def group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     inventory = host.capacity.inventory
     given = {address: element for element, address in named_functions(domain)}
     for element, function in _there(domain, host):
+        if inventory.iommu.translating and function.iommu_group is None and "iommu_group" not in function.unknown:
+            reason = f"{function.address} is in no IOMMU group: the IOMMU does not cover it"
+            yield Fault(element, reason, "remove it: VFIO gives a guest devices of IOMMU groups only")
         missing = [
             other
             for address in inventory.members_of(function.iommu_group)
@@ -150,8 +153,12 @@ def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     homes = {number(each.get("cellid")): cpuset(each.get("nodeset")) for each in domain.all("numatune/memnode")}
     whole = domain.one("numatune/memory")
     default = cpuset(whole.get("nodeset")) if whole is not None else None
+    empty = {cell.id for cell in domain.cells if cell.memory == 0}
     for element, function in _there(domain, host):
         cell = _cell(domain, element)
+        if cell is not None and cell in empty:
+            yield from _without_memory(element, function, cell, homes)
+            continue
         nodes = (
             homes.get(cell, default)
             if cell is not None
@@ -161,6 +168,16 @@ def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
             shown_to = f"cell {cell}, whose memory" if cell is not None else "a guest whose memory"
             reason = f"{function.address} is on node {function.numa_node}, in {shown_to} is on node {shown(nodes)}"
             yield warning(element, reason, "memory of its node, below an expander bus of that cell")
+
+
+def _without_memory(
+    element: Element, function: Function, cell: int, homes: Mapping[int | None, frozenset[int] | None]
+) -> Iterator[Fault]:
+    """A cell without memory stands for a node on which the guest has none, which the document does not name."""
+    better = [home for home, nodes in homes.items() if nodes and len(nodes) == 1 and function.numa_node in nodes]
+    if better:
+        reason = f"{function.address} is on node {function.numa_node}, in cell {cell}, which has no memory"
+        yield warning(element, reason, f"an expander bus of cell {better[0]}, whose memory is on that node")
 
 
 def _cell(domain: Domain, element: Element) -> int | None:

@@ -28,8 +28,11 @@ def kinds(domain: Domain) -> Iterator[Fault]:
         elif each.find("source") is None:
             yield Fault(each, "the hostdev has no <source>", "say which device of the host it is")
     for each in domain.devices:
-        if each.tag == "hostdev" and each.get("mode") == "capabilities":
+        mode = each.get("mode", "subsystem")
+        if each.tag == "hostdev" and mode == "capabilities":
             yield Fault(each, "mode='capabilities' is for containers (LXC)", "mode='subsystem'")
+        elif each.tag == "hostdev" and mode != "subsystem":
+            yield Fault(each, f"mode='{mode[:40]}' of a hostdev is unknown", "mode='subsystem'")
 
 
 def sources(domain: Domain) -> Iterator[Fault]:
@@ -38,6 +41,8 @@ def sources(domain: Domain) -> Iterator[Fault]:
         if each.tag == "interface" and each.find("source/address") is None:
             continue
         where = each.find("source/address")
+        for extra in each.findall("source/address")[1:]:
+            yield Fault(extra, "the source has two addresses, and libvirt reads one", "a hostdev for each device")
         if where is None and each.find("source") is not None:
             yield Fault(each, "the source has no <address>", "<address domain='0x0000' bus='0x41' slot='0x00' .../>")
         elif where is not None and "bus" not in where.attrib and where.get("type", "pci") == "pci":
@@ -90,6 +95,8 @@ def drivers(domain: Domain) -> Iterator[Fault]:
             yield Fault(driver, f"driver '{name[:40]}' is unknown", "name='vfio', or leave it out")
         elif driver is not None and name in ("kvm", "xen"):
             yield Fault(driver, f"driver '{name}' no longer exists for QEMU", "name='vfio', or leave it out")
+        if driver is not None and driver.get("iommufd") not in (None, "yes", "no"):
+            yield Fault(driver, f"iommufd='{driver.get('iommufd', '')[:40]}' is unknown", "yes or no")
         source = each.find("source")
         if source is not None and source.get("writeFiltering") is not None:
             yield Fault(source, "QEMU has no writeFiltering", "remove it")

@@ -11,11 +11,16 @@ from vfioctl.domain.check.values import is_on, number
 _MODELS = ("intel", "smmuv3", "virtio", "amd")
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _WIDTHS = (39, 48, 57)
+_TRANSLATING = ("intel", "amd", "smmuv3")
 _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
 
 
 def models(domain: Domain) -> Iterator[Fault]:
-    for element in domain.all("devices/iommu"):
+    found = domain.all("devices/iommu")
+    for extra in found[1:]:
+        if extra.get("model") != "smmuv3":  # of these newer libvirts take several, each for a bus
+            yield Fault(extra, "there are two <iommu>", "keep one of them")
+    for element in found:
         model = element.get("model")
         if model not in _MODELS:
             yield Fault(element, f"model='{(model or '')[:40]}' is unknown", ", ".join(_MODELS))
@@ -67,7 +72,7 @@ def interrupts(domain: Domain) -> Iterator[Fault]:
         if is_on(driver.get("intremap")) and not in_qemu:
             remedy = "<features><ioapic driver='qemu'/></features>"
             yield Fault(driver, "intremap='on' needs the I/O APIC in QEMU", remedy)
-        if is_on(driver.get("eim")) and driver.get("intremap") == "off":
+        if is_on(driver.get("eim")) and not is_on(driver.get("intremap")):
             yield Fault(driver, "eim='on' needs intremap='on'", "intremap='on'")
     if in_qemu and ioapic is not None and not domain.all("devices/iommu"):
         yield warning(ioapic, "the I/O APIC in QEMU makes interrupts slower, and no vIOMMU needs it", "remove it")
@@ -90,16 +95,23 @@ def caching(domain: Domain) -> Iterator[Fault]:
 def locked(domain: Domain) -> Iterator[Fault]:
     """Each device behind a vIOMMU pins all memory for itself."""
     many = len(domain.passed_through)
-    for element in domain.all("devices/iommu"):
-        if element.get("model") in ("intel", "amd", "smmuv3") and many > 1 and not _has_iommufd(domain):
-            reason = f"each of {many} devices counts all memory as locked: {many} times the guest's memory"
-            yield warning(element, reason, "no vIOMMU, or iommufd (libvirt 12.1), which counts it once")
+    if many > 1 and locks_for_each(domain):
+        reason = f"each of {many} devices counts all memory as locked: {many} times the guest's memory"
+        yield warning(domain.at("devices/iommu"), reason, "no vIOMMU, or iommufd (libvirt 12.1), which counts it once")
+
+
+def locks_for_each(domain: Domain) -> bool:
+    """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
+    translates = any(each.get("model") in _TRANSLATING for each in domain.all("devices/iommu"))
+    return translates and not _has_iommufd(domain)
 
 
 def _has_iommufd(domain: Domain) -> bool:
-    if domain.one("iommufd") is not None:
-        return True
-    return all(is_on(each.get("iommufd")) for each in domain.all("devices/hostdev/driver"))
+    whole = domain.one("iommufd")
+    if whole is not None:
+        return is_on(whole.get("enabled", "yes"))
+    drivers = [each.find("driver") for each in domain.passed_through]
+    return all(driver is not None and is_on(driver.get("iommufd")) for driver in drivers)
 
 
 def hidden(domain: Domain) -> Iterator[Fault]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.values import is_uuid
 
 _MODELS = {"vfio-pci": ("pci",), "vfio-ccw": ("ccw",), "vfio-ap": ()}
 """Each with the types of address that it has in the guest."""
-_DIGITS = frozenset("0123456789abcdefABCDEF")
 
 
 def models(domain: Domain) -> Iterator[Fault]:
@@ -36,7 +36,7 @@ def uuids(domain: Domain) -> Iterator[Fault]:
             continue  # the rule of all host devices tells
         if uuid is None:
             yield Fault(source if where is None else where, "the source has no uuid", "<address uuid='...'/>")
-        elif len(digits := uuid.strip().replace("-", "").replace(" ", "")) != 32 or not _DIGITS.issuperset(digits):
+        elif not is_uuid(uuid):
             yield Fault(source if where is None else where, f"'{uuid[:40]}' is no UUID", "that of vfioctl vgpu list")
 
 

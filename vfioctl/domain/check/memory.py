@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.iommu import locks_for_each
 from vfioctl.domain.check.values import cpuset, scaled, shown, size_in_words, size_of, text_in
 
 _MOST = 1 << 52
@@ -88,23 +89,22 @@ def hard_limit(domain: Domain) -> Iterator[Fault]:
     element, limit = domain.one("memtune/hard_limit"), size_of(domain.one("memtune/hard_limit"))
     if element is None or limit is None or not domain.memory:
         return
-    devices = [each for each in domain.passed_through if each.get("type") == "pci" or each.tag == "interface"]
-    devices += domain.hostdevs_of("mdev")
-    times = max(len(devices), 1) if _translates(domain) else 1
-    needed = domain.memory * times + _VFIO_EXTRA
-    if devices and limit < domain.memory:
+    devices, mediated = domain.passed_through, domain.hostdevs_of("mdev")
+    times, most = (max(len(each), 1) if locks_for_each(domain) else 1 for each in (devices, (*devices, *mediated)))
+    needed = domain.memory * most + _VFIO_EXTRA
+    if (devices or mediated) and limit < domain.memory * times:
         reason = f"hard_limit is {size_in_words(limit)}, and VFIO locks all {size_in_words(domain.memory)} of memory"
-        yield Fault(element, reason, f"remove it, or make it at least {size_in_words(needed)}")
-    elif devices and limit < needed:
-        many = f" for each of {times} devices behind the vIOMMU" if times > 1 else ""
-        reason = f"hard_limit leaves little: VFIO locks all memory{many}, and QEMU needs more for itself"
+        yield Fault(element, reason + _for_each(times), f"remove it, or make it at least {size_in_words(needed)}")
+    elif (devices or mediated) and limit < needed:
+        reason = f"hard_limit leaves little: VFIO locks all memory{_for_each(most)}, and QEMU needs more for itself"
         yield warning(element, reason, f"remove it, or make it at least {size_in_words(needed)}")
     elif limit < domain.memory:
         yield warning(element, "hard_limit is less than <memory>: the kernel may kill the guest", "raise or remove it")
 
 
-def _translates(domain: Domain) -> bool:
-    return any(each.get("model") in ("intel", "amd", "smmuv3") for each in domain.all("devices/iommu"))
+def _for_each(times: int) -> str:
+    """Each device behind a vIOMMU has its own address space, of all memory until the guest's driver takes over."""
+    return f" for each of {times} devices behind the vIOMMU" if times > 1 else ""
 
 
 # -- hugepages -------------------------------------------------------------------------------------

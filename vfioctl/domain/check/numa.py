@@ -51,6 +51,9 @@ def cpus(domain: Domain) -> Iterator[Fault]:
 def distances(domain: Domain) -> Iterator[Fault]:
     known: dict[tuple[int, int], int] = {}
     for cell in domain.cells[:_MOST_CELLS]:
+        given = cell.element.find("distances")
+        if given is not None and given.find("sibling") is None:
+            yield Fault(given, "<distances> without a <sibling>", "<sibling id='0' value='10'/> and so on")
         for sibling in islice(cell.element.findall("distances/sibling"), _MOST_CELLS):
             other, value = number(sibling.get("id")), number(sibling.get("value"))
             if other is None or other >= len(domain.cells):

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import any_number, scaled, text_in
+from vfioctl.domain.check.values import scaled, text_in
+from vfioctl.inventory.model.values import any_number
 
 _KINDS = {"sev": "x86", "sev-snp": "x86", "tdx": "x86", "s390-pv": "s390"}
+_WITH_DEVICES = {
+    "sev-snp": (
+        "QEMU 9.1 gives a guest with sev-snp no devices of the host",
+        "QEMU 9.2 or later: 9.1 fails with 'Cannot set discarding of RAM broken'",
+    ),
+    "tdx": ("devices of the host with tdx need QEMU 10.1", "QEMU 10.1 or later, the first one with TDX"),
+}
 _TSEG_UNIT = 1 << 20
 
 
@@ -52,8 +60,7 @@ def snp(domain: Domain) -> Iterator[Fault]:
     if domain.root.get("type") == "qemu":
         yield Fault(element, f"{kind} needs KVM", "<domain type='kvm'>")
     if domain.passed_through:
-        reason = f"devices of the host with {kind} need QEMU 9.2, or 9.0 and before 9.1"
-        yield warning(element, reason, "QEMU 9.2 or later: 9.1 fails with 'Cannot set discarding of RAM broken'")
+        yield warning(element, *_WITH_DEVICES[kind])
     if kind == "sev-snp" and domain.one("os/loader[@type='pflash']") is not None:
         remedy = "<loader type='rom'>, or leave the loader to libvirt"
         yield warning(domain.at("os/loader"), "SEV-SNP starts from firmware without pflash", remedy)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from vfioctl.inventory.model.values import any_number
+
 MOST_CPUS = 16384
 """libvirt's length of a mask of CPUs or nodes."""
 _MOST_NAMED = 4 * MOST_CPUS
 _DIGITS = 20
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 _BYTES = frozenset({"b", "byte", "bytes"})
 
 
@@ -36,18 +39,6 @@ def number(text: str | None) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else None
 
 
-def any_number(text: str | None) -> int | None:
-    """Return a number as C writes it: decimal, 0x hexadecimal, or octal with a leading 0."""
-    digits = (text or "").strip().lower()
-    if len(digits) > _DIGITS or not digits.isascii() or not digits.isalnum():
-        return None
-    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
-    try:
-        return int(digits, base)
-    except ValueError:
-        return None
-
-
 def cpuset(text: str | None) -> frozenset[int] | None:
     """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number.
 
@@ -71,6 +62,16 @@ def cpuset(text: str | None) -> frozenset[int] | None:
         else:
             found.update(range(start, end + 1))
     return frozenset(found)
+
+
+def count_of(text: str | None) -> int:
+    """Return about how many numbers a set names, without reading it into one."""
+    found = 0
+    for part in text.split(",") if text else ():
+        first, dash, last = part.partition("-")
+        start, end = number(first), number(last) if dash else None
+        found += end + 1 - start if start is not None and end is not None and start <= end < MOST_CPUS else 1
+    return found
 
 
 def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:
@@ -124,6 +125,12 @@ def address_of(element: Element | None) -> GuestAddress | None:
     parts = [any_number(element.get(name, "0")) for name in ("domain", "bus", "slot", "function")]
     known = [part for part in parts if part is not None]
     return GuestAddress(*known) if len(known) == len(parts) else None
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether it is a UUID as libvirt reads one: 32 hexadecimal digits, wherever the dashes are."""
+    digits = text.strip().replace("-", "").replace(" ", "")
+    return len(digits) == 32 and _HEXADECIMAL.issuperset(digits)
 
 
 def is_element(element: Element) -> bool:
