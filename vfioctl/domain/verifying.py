@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.handed import devices_of
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
-from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu
+from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu, still_runs
 from vfioctl.domain.verify.cpus import cpu_facts
-from vfioctl.domain.verify.devices import definition_facts, device_facts
+from vfioctl.domain.verify.devices import definition_facts, device_facts, devices_given
 from vfioctl.domain.verify.guest import Wanted, guest_facts, unasked, why_no_agent
 from vfioctl.domain.verify.memory import memory_facts
 from vfioctl.domain.verify.subject import Subject
@@ -23,6 +23,7 @@ from vfioctl.kernel.protocol import PCI_DEVICES
 
 if TYPE_CHECKING:
     from vfioctl.domain.model.libvirt import DomainXml
+    from vfioctl.domain.model.process import Qemu
     from vfioctl.kernel.protocol import Reader
 
 _GPU_CLASSES = ("0x03", "0x1200")
@@ -35,32 +36,41 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
     virsh = "virsh" if uri == URI else f"virsh -c {quote(uri)}"
     subject = Subject(parse(domain.live).root, quote(domain.name), virsh)
     facts: list[VerifiedFact] = []
-    pid = None
+    qemu = None
     try:
         qemu = read_qemu(kernel, domain.name, domain.uuid)
     except NotFound as error:
         facts.append(unknown(Area.CPUS, "the domain's QEMU process", "", str(error)))
     else:
-        pid = qemu.pid
         facts += cpu_facts(subject, qemu)
         facts += memory_facts(subject, qemu)
-        facts += device_facts(subject, qemu.arguments, _groups(kernel, subject), lambda: open_groups(kernel, qemu.pid))
+        facts += _devices(kernel, subject, qemu)
     if domain.defined:
         facts += definition_facts(subject, parse(domain.defined).root)
     if guest:
         facts += _in_guest(kernel, uri, domain, subject)
-    return Verification(name=domain.name, uuid=domain.uuid, pid=pid, state=_state(facts, pid), facts=tuple(facts))
+    if qemu is not None and not still_runs(kernel, qemu, domain.uuid):
+        hint = f"vfioctl domain verify {quote(domain.name)} looks again"
+        raise HostError(f"process {qemu.pid} of domain {domain.name} ended while it was looked at", hint=hint)
+    pid = None if qemu is None else qemu.pid
+    return Verification(name=domain.name, uuid=domain.uuid, pid=pid, state=_state(facts), facts=tuple(facts))
 
 
-def _state(facts: Sequence[VerifiedFact], pid: int | None) -> State:
+def _state(facts: Sequence[VerifiedFact]) -> State:
+    """Return what all facts say together. A command line alone is of no process that runs."""
     if any(each.state is State.DIFFERS for each in facts):
         return State.DIFFERS
-    seen = any(each.state is State.OK and each.area is not Area.DEFINITION for each in facts)
-    return State.OK if seen and pid is not None else State.UNKNOWN
+    seen = any(each.state is State.OK and each.area in (Area.CPUS, Area.MEMORY) for each in facts)
+    return State.OK if seen else State.UNKNOWN
 
 
-def _groups(kernel: Reader, subject: Subject) -> Mapping[str, str]:
-    homes = {each: f"{PCI_DEVICES if ':' in each else MDEV_DEVICES}/{each}" for each in devices_of(subject.root)}
+def _devices(kernel: Reader, subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
+    groups = _groups(kernel, {*devices_of(subject.root), *devices_given(qemu.arguments)})
+    return device_facts(subject, qemu.arguments, groups, lambda: open_groups(kernel, qemu.pid))
+
+
+def _groups(kernel: Reader, devices: Collection[str]) -> Mapping[str, str]:
+    homes = {each: f"{PCI_DEVICES if ':' in each else MDEV_DEVICES}/{each}" for each in devices}
     return {each: link_name(kernel, f"{home}/iommu_group") for each, home in homes.items()}
 
 

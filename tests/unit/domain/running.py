@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.hosts.machines import copy, original
-from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.domain.verify.devices import devices_given
+from vfioctl.kernel.recorded.tree import Node, Tree
 
 UUID, MDEV = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "7e8c5df7-c4fa-4719-904f-5579cd5ac35f"
 PID = 4242
@@ -44,7 +45,9 @@ class Process:
     arguments: list[str] = field(
         default_factory=lambda: [
             "/usr/bin/qemu-system-x86_64",
-            *("-name", "guest=ml1,debug-threads=on", "-uuid", UUID, "-device", "pxb-pcie,bus_nr=252"),
+            *("-name", "guest=ml1,debug-threads=on", "-uuid", UUID),
+            *("-device", "pxb-pcie,bus_nr=252,id=pci.1,numa_node=1,bus=pcie.0,addr=0x1"),
+            *("-device", '{"driver":"pcie-root-port","port":0,"chassis":2,"id":"pci.2","bus":"pci.1","addr":"0x0"}'),
             *("-device", '{"driver":"vfio-pci","host":"0000:1b:00.0","id":"hostdev0","bus":"pci.2","addr":"0x0"}'),
             *("-device", f"vfio-pci,id=hostdev1,sysfsdev=/sys/bus/mdev/devices/{MDEV},bus=pci.3,addr=0x0"),
         ]
@@ -81,6 +84,7 @@ class Process:
         tree.put(f"{home}/status", self._status(self.name, "0-191"))
         for task, (name, cpus) in self.threads.items():
             tree.put(f"{home}/task/{task}/status", self._status(name, cpus))
+        self._open_groups(tree, home)
         policies, places, start = [], [], 0x7F0000000000
         for says, size, rights in self.memory:
             policies.append(f"{start:x} {says}")
@@ -88,6 +92,14 @@ class Process:
             start += size
         tree.put(f"{home}/numa_maps", "\n".join(policies))
         tree.put(f"{home}/maps", "\n".join(places))
+
+    def _open_groups(self, tree: Tree, home: str) -> None:
+        """As QEMU does with the devices of its command line."""
+        for number, address in enumerate(devices_given(self.arguments)):
+            if link := tree.links.get(tree.resolve(f"/sys/bus/pci/devices/{address}") + "/iommu_group"):
+                group = link.rpartition("/")[2]
+                tree.put_link(f"{home}/fd/{30 + number}", f"/dev/vfio/{group}")
+                tree.put_node(f"/dev/vfio/{group}", Node("c", 511, int(group)))
 
     def _status(self, name: str, cpus: str) -> str:
         users = "\t".join([str(self.user)] * 4)

@@ -20,14 +20,15 @@ from tests.unit.conftest import Golden, Run
 from tests.unit.domain.running import DOMAIN, GIB, GPU, MDEV, PID, UUID, Process, host, libvirt
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.verification import State, Verification, VerifiedFact
-from vfioctl.domain.probe.process import NotFound, read_qemu
+from vfioctl.domain.probe.process import NotFound, read_qemu, read_threads
+from vfioctl.domain.verify.devices import device_facts
 from vfioctl.domain.verify.guest import Wanted, guest_facts, why_no_agent
 from vfioctl.domain.verify.subject import Subject
 from vfioctl.domain.xml import parse
 from vfioctl.errors import HostError, UnknownDomain
 from vfioctl.kernel import libvirt as asked
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.recorded.tree import Node, form
+from vfioctl.kernel.recorded.tree import Node, Tree, form
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 
@@ -67,6 +68,8 @@ class TestAsItShould:
             "hugepages of cells 0-1": ("8 GiB in pages of 1 GiB", "8 GiB in use, 8 GiB mapped"),
             f"{GPU} on QEMU's command line": ("there", "there"),
             f"{MDEV} on QEMU's command line": ("there", "there"),
+            "NUMA node of the expander bus pci.1": ("1", "1"),
+            f"bus of {GPU} in the guest": ("pci.1/pci.2", "pcie.0/pci.1/pci.2"),
             "devices of the definition": (f"{GPU} {MDEV}", f"{GPU} {MDEV}"),
             "pins of the definition": ("0 to 1, 1 to 97, 2 to 49, 3 to 145",) * 2,
             "NUMA nodes of the definition": ("0-1, cell 0: 0, cell 1: 1",) * 2,
@@ -76,7 +79,9 @@ class TestAsItShould:
 
     def test_a_domain_that_says_nothing(self, tmp_path: Path) -> None:
         plain = f"<domain type='kvm'><name>ml1</name><uuid>{UUID}</uuid><memory>1024</memory><os><type>hvm</type></os>"
-        found = verify(tmp_path, Process(), domain=f"{plain}<vcpu>2</vcpu></domain>")
+        process = Process()
+        process.arguments = [each.replace("vfio-pci", "virtio-blk") for each in process.arguments]
+        found = verify(tmp_path, process, domain=f"{plain}<vcpu>2</vcpu></domain>")
         assert found.state is State.OK
         assert {each.wanted for each in found.facts} == {"any CPU", "any NUMA node", "none"}
 
@@ -125,6 +130,8 @@ class TestWhatDiffers:
             (_thread(0, "qemu-system-x86", "0"), "emulator", "0", "emulatorpin ml1 0,48 --live"),
             (_thread(1, "IO iothread1", "48"), "I/O thread 1", "48", "iothreadpin ml1 1 0 --live"),
             (_thread(8, "worker", "1"), "other threads of QEMU", "1 (thread 4250, worker)", "stop ml1"),
+            (_thread(8, "CPU 7/KVM", "1"), "other threads of QEMU", "1 (thread 4250, CPU 7/KVM)", "stop ml1"),
+            (_thread(8, "IO iothread9", "1"), "other threads of QEMU", "1 (thread 4250, IO iothread9)", "stop ml1"),
             (_thread(3, "vhost-4242", "2"), "other threads of QEMU", "2 (thread 4245, vhost-4242)", "stop ml1"),
             (_memory(1, "N0=4", "N0=3 N1=1"), "memory of cell 0", "3 GiB on node 0, 1 GiB on node 1", "free memory"),
             (
@@ -149,6 +156,16 @@ class TestWhatDiffers:
                 "not there",
                 "start it again",
             ),
+            (
+                _argument('"bus":"pci.1"', '"bus":"pcie.0"'),
+                f"bus of {GPU} in the guest",
+                "pcie.0/pci.2",
+                "start it again",
+            ),
+            (_argument('"bus":"pci.2"', '"bus":"pcie.0"'), f"bus of {GPU} in the guest", "pcie.0", "start it again"),
+            (_argument("numa_node=1", "numa_node=0"), "NUMA node of the expander bus pci.1", "0", "start it again"),
+            (_argument("numa_node=1,", ""), "NUMA node of the expander bus pci.1", "no node", "start it again"),
+            (_argument("pxb-pcie", "e1000"), "NUMA node of the expander bus pci.1", "no such bus", "start it again"),
             (_argument("vfio-pci", "virtio-blk"), f"{GPU} on QEMU's command line", "not there", "start it again"),
         ],
     )
@@ -161,6 +178,12 @@ class TestWhatDiffers:
         assert (facts[0].what, facts[0].found) == (what, found)
         assert remedy in facts[0].remedy
         assert len(facts) == (2 if "virtio" in str(process.arguments) else 1)
+
+    def test_a_thread_that_begins_threads_on_a_node(self, tmp_path: Path) -> None:
+        """libvirt 9 gives QEMU one for each cell whose pages are taken at once."""
+        process = Process()
+        process.threads[PID + 8] = ("TC tc-ram-node0", "0-47,96-143")
+        assert not different(verify(tmp_path, process))
 
     def test_the_definition(self, tmp_path: Path) -> None:
         uri = libvirt(tmp_path)
@@ -192,6 +215,64 @@ class TestWhatDiffers:
         assert fact.found == "0 KiB has this policy; there are default"
 
 
+HUGEPAGES = "<hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages>"
+WITHOUT_DEVICES = DOMAIN[: DOMAIN.index("<hostdev")] + DOMAIN[DOMAIN.index("<channel") :]
+
+
+class TestMemory:
+    """What is not in hugepages: pages of 4 KiB, here with their number on each node."""
+
+    def facts(
+        self, folder: Path, domain: str, *cells: str, page: int = 4, allowed: str = "0-1"
+    ) -> dict[str, tuple[State, str]]:
+        process = Process(allowed_nodes=allowed)
+        process.memory[1:] = [(f"{each} kernelpagesize_kB={page}", 4 * GIB, "rw-p") for each in cells]
+        if "<hostdev" not in domain:
+            process.arguments = [each.replace("vfio-pci", "virtio-blk") for each in process.arguments]
+        facts = verify(folder, process, domain=domain).facts
+        return {each.what: (each.state, each.found or each.why) for each in facts if each.area == "memory"}
+
+    def restrictive(self, folder: Path, *cells: str) -> list[tuple[State, str]]:
+        domain = DOMAIN.replace("'strict'", "'restrictive'").replace(HUGEPAGES, "")
+        return list(self.facts(folder, domain, *cells).values())
+
+    def test_restrictive_on_the_right_nodes(self, tmp_path: Path) -> None:
+        """libvirt leaves it to the control group, and the policy of the mappings is the default."""
+        found = self.restrictive(tmp_path, "default anon=1048576 N0=1048576", "default anon=1048576 N1=1048576")
+        assert found == [(State.OK, "4 GiB on node 0, 4 GiB on node 1")] * 2
+
+    def test_restrictive_on_a_wrong_node(self, tmp_path: Path) -> None:
+        cells = "default anon=1048576 N0=1048576", "default anon=1048576 N0=1024 N1=1047552"
+        assert [state for state, _ in self.restrictive(tmp_path, *cells)] == [State.OK, State.DIFFERS]
+
+    def test_restrictive_and_not_all_in_use(self, tmp_path: Path) -> None:
+        found = self.restrictive(tmp_path, "default anon=1024 N0=1024", "default anon=1024 N1=1024")
+        why = "libvirt sets no policy for it, and not all memory of the guest is in use"
+        assert found == [(State.UNKNOWN, why)] * 2
+
+    @pytest.mark.parametrize(
+        ("size", "page", "is_checked"),
+        [("size='4' unit='KiB'", 4, False), ("size='64' unit='KiB'", 64, False), ("size='2' unit='MiB'", 4, True)],
+    )
+    def test_normal_pages_are_no_hugepages(self, tmp_path: Path, size: str, page: int, is_checked: bool) -> None:
+        domain = DOMAIN.replace("size='1' unit='GiB'", size)
+        found = self.facts(
+            tmp_path, domain, f"bind:0 N0={(4 << 20) // page}", f"bind:1 N1={(4 << 20) // page}", page=page
+        )
+        assert ("hugepages of cells 0-1" in found) == is_checked
+        assert found["memory of cell 1"] == (State.OK, "4 GiB on node 1")
+
+    def test_no_page_in_use(self, tmp_path: Path) -> None:
+        """VFIO pins all memory when the device is opened, so such a guest's must be there."""
+        domain = DOMAIN.replace(HUGEPAGES, "")
+        found = self.facts(tmp_path, domain, "bind:0", "bind:1 N1=4")
+        assert found["memory of cell 0"][0] is State.UNKNOWN
+        assert "although VFIO pins all memory" in found["memory of cell 0"][1]
+        assert found["memory of cell 1"] == (State.OK, "16 KiB on node 1")
+        plain = WITHOUT_DEVICES.replace(HUGEPAGES, "")
+        assert self.facts(tmp_path, plain, "bind:0", "bind:1")["memory of cell 0"] == (State.OK, "none in use")
+
+
 class TestAttached:
     """A device that `virsh attach-device` gave to a running domain is not on QEMU's command line."""
 
@@ -212,6 +293,116 @@ class TestAttached:
         assert self.seen(tmp_path, group) == (f"attached while it runs: group {group} is open", State.OK)
         assert self.seen(tmp_path, f"{int(group) + 1000}") == ("not there", State.DIFFERS)
         assert self.seen(tmp_path) == ("not there", State.DIFFERS)
+
+
+class TestOthers:
+    """A device on QEMU's command line that the document does not name."""
+
+    OTHER = "0000:43:00.0"
+    WHAT = f"{OTHER} on QEMU's command line"
+
+    def process(self, argument: str = f"vfio-pci,host={OTHER}") -> Process:
+        process = Process()
+        process.arguments += ["-device", argument]
+        return process
+
+    @pytest.mark.parametrize(
+        "argument",
+        [
+            f"vfio-pci,host={OTHER}",
+            f'{{"driver":"vfio-pci-nohotplug","sysfsdev":"/sys/bus/pci/devices/{OTHER}","bus":"pci.9"}}',
+        ],
+    )
+    def test_it_differs(self, tmp_path: Path, argument: str) -> None:
+        found = verify(tmp_path, self.process(argument))
+        assert [(each.what, each.wanted, each.found) for each in different(found)] == [
+            (self.WHAT, "not there", "there")
+        ]
+        assert found.state is State.DIFFERS
+
+    def test_it_was_detached(self, tmp_path: Path) -> None:
+        """Then QEMU has its group no longer open, but those of its other devices."""
+        tree = host(self.process())
+        (gone,) = (
+            path
+            for path in list(tree.links)
+            if path.startswith(f"/proc/{PID}/fd/") and tree.links[path].endswith(f"/{self.group(tree)}")
+        )
+        tree.remove(gone)
+        api = DomainApi(Session(Simulated(tree, "simulated"), tmp_path / "ledger.db"))
+        found = api.verify("ml1", connect=libvirt(tmp_path))
+        assert self.WHAT not in {each.what for each in found.facts}
+        assert found.state is State.OK
+
+    def group(self, tree: Tree) -> str:
+        return tree.links[tree.resolve(f"/sys/bus/pci/devices/{self.OTHER}") + "/iommu_group"].rpartition("/")[2]
+
+    @pytest.mark.parametrize("way", ["refused", "no groups"])
+    def test_it_is_not_known(self, tmp_path: Path, way: str) -> None:
+        """Only root may read which files QEMU has open, and with iommufd they are no groups."""
+        tree = host(self.process())
+        for path in [path for path in tree.links if path.startswith(f"/proc/{PID}/fd/")]:
+            tree.remove(path)
+        if way == "refused":
+            tree.put_refused(f"/proc/{PID}/fd", 13)
+        api = DomainApi(Session(Simulated(tree, "simulated"), tmp_path / "ledger.db"))
+        found = api.verify("ml1", connect=libvirt(tmp_path))
+        assert not different(found)
+        assert "whether it was detached" in unknown(found)[self.WHAT]
+
+    def test_it_is_the_documents_own(self) -> None:
+        """libvirt's test driver knows no <qemu:commandline>."""
+        space = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'"
+        words = ("-device", f"vfio-pci,host={self.OTHER}")
+        own = "".join(f"<qemu:arg value='{word}'/>" for word in words)
+        text = DOMAIN.replace("<domain ", f"<domain {space} ").replace(
+            "</domain>", f"<qemu:commandline>{own}</qemu:commandline></domain>"
+        )
+        groups = {self.OTHER: "1", GPU: "2"}
+
+        def facts(text: str) -> list[VerifiedFact]:
+            subject = Subject(parse(text).root, "ml1", "virsh")
+            return list(device_facts(subject, self.process().arguments, groups, lambda: ["1", "2"]))
+
+        assert {each.state for each in facts(text)} == {State.OK}
+        assert [each.what for each in facts(DOMAIN) if each.state is State.DIFFERS] == [self.WHAT]
+
+
+class TestWiring:
+    def facts(self, domain: str, *arguments: str) -> list[tuple[str, str, str, State]]:
+        words = [word for each in arguments for word in ("-device", each)]
+        found = device_facts(Subject(parse(domain).root, "ml1", "virsh"), words, {}, lambda: None)
+        return [(each.what, each.wanted, each.found, each.state) for each in found][1:]
+
+    def domain(self, devices: str) -> str:
+        source = "<source><address bus='0x1b' slot='0' function='0'/></source>"
+        gpu = f"<hostdev type='pci'>{source}<address type='pci' bus='0x05'/></hostdev>"
+        return f"<domain><devices>{devices}{gpu}</devices></domain>"
+
+    def test_aliases_and_the_root(self) -> None:
+        """The document of a domain that runs has the alias of each controller."""
+        devices = "<controller type='pci' index='5' model='pcie-root-port'><alias name='ua-port'/>"
+        devices += "<address type='pci' bus='0x00'/></controller>"
+        devices += "<controller type='pci' index='0' model='pcie-root'><alias name='pcie.0'/></controller>"
+        port, gpu = (
+            "pcie-root-port,id=ua-port,bus=pcie.0",
+            '{"driver":"vfio-pci","host":"0000:1b:00.0","bus":"ua-port"}',
+        )
+        what = f"bus of {GPU} in the guest"
+        assert self.facts(self.domain(devices), port, gpu) == [(what, "pcie.0/ua-port", "pcie.0/ua-port", State.OK)]
+        assert self.facts(self.domain(devices), gpu) == [(what, "pcie.0/ua-port", "", State.UNKNOWN)]
+        assert self.facts(self.domain(devices), port, gpu.replace("ua-port", "pci.5"))[0][3] is State.DIFFERS
+        assert self.facts(self.domain(devices), port, "vfio-pci,host=1b:00.0")[0][3] is State.UNKNOWN
+
+    def test_what_the_document_does_not_tell(self) -> None:
+        gpu = "vfio-pci,host=0000:1b:00.0,bus=pci.5.0"
+        assert self.facts(self.domain(""), gpu) == []
+        assert self.facts(self.domain("<controller type='pci' index='5' model='pci-root'/>"), gpu) == []
+
+    def test_buses_in_a_circle(self) -> None:
+        controller = "<controller type='pci' index='5'><address type='pci' bus='0x05'/></controller>"
+        gpu = "vfio-pci,host=0000:1b:00.0,id=pci.5,bus=pci.5"
+        assert [each[3] for each in self.facts(self.domain(controller), gpu)] == [State.OK]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run a process as another user")
@@ -286,6 +477,47 @@ class TestWhichProcess:
         found = api.verify("ml1", connect=libvirt(tmp_path), guest=False)
         assert found.state is State.OK
         assert unknown(found) == {"memory": f"reading /proc/{PID}/numa_maps: EACCES"}
+
+    @pytest.mark.parametrize("memory", [[], None])
+    def test_neither_threads_nor_memory(self, tmp_path: Path, memory: list[tuple[str, int, str]] | None) -> None:
+        """The command line and the definition are no sign of what runs."""
+        tree = host(Process(threads={}, memory=memory or []))
+        if memory is None:
+            tree.put_refused(f"/proc/{PID}/numa_maps", 13)
+        api = DomainApi(Session(Simulated(tree, "simulated"), tmp_path / "ledger.db"))
+        found = api.verify("ml1", connect=libvirt(tmp_path))
+        assert not different(found)
+        assert found.state is State.UNKNOWN
+
+    @pytest.mark.parametrize(
+        ("file", "text"),
+        [
+            ("cmdline", ""),  # a zombie
+            ("cmdline", f"qemu-system-x86_64\0-uuid\0{UUID}"),
+            ("stat", "4242 (a) b) S 1 4242 4242 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 8 0 7778 1 1"),
+            ("status", "Name:\tqemu\nUid:\t1000\t1000\t1000\t1000"),
+        ],
+    )
+    def test_one_that_ends_meanwhile(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+    ) -> None:
+        tree = host(Process())
+        tree.put(f"/proc/{PID}/stat", "4242 (a) b) S 1 4242 4242 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 8 0 7777 1 1")
+        kernel = Simulated(tree, "simulated")
+        api = DomainApi(Session(kernel, tmp_path / "ledger.db"))
+        assert api.verify("ml1", connect=libvirt(tmp_path)).state is State.OK
+        known = kernel.survey
+
+        def survey(measure: Any, *words: Any, **options: Any) -> Any:
+            found = known(measure, *words, **options)
+            if measure is read_threads:
+                tree.put(f"/proc/{PID}/{file}", text)
+            return found
+
+        monkeypatch.setattr(kernel, "survey", survey)
+        with pytest.raises(HostError, match="process 4242 of domain ml1 ended while it was looked at") as caught:
+            api.verify("ml1", connect=libvirt(tmp_path))
+        assert caught.value.exit_code == 3
 
     def test_threads_that_say_nothing_or_nonsense(self, tmp_path: Path) -> None:
         process = Process()
@@ -363,11 +595,11 @@ GUEST = {
 
 
 class TestGuest:
-    def facts(self, files: Mapping[str, str]) -> list[VerifiedFact]:
+    def facts(self, files: Mapping[str, str], domain: str = DOMAIN) -> list[VerifiedFact]:
         def ask(paths: Sequence[str]) -> Mapping[str, str]:
             return {path: files[path] for path in paths if path in files}
 
-        subject = Subject(parse(DOMAIN).root, "ml1", "virsh")
+        subject = Subject(parse(domain).root, "ml1", "virsh")
         return list(guest_facts(subject, [Wanted(GPU, "16", "10de:2330")], ask))
 
     def test_as_it_should(self) -> None:
@@ -376,11 +608,22 @@ class TestGuest:
             (f"link of {GPU} in the guest, at 0000:fd:00.0", "x16", "x16 at 32.0 GT/s PCIe", State.OK),
         ]
 
+    def test_addresses_are_read_as_libvirt_does(self) -> None:
+        """The device is on bus 16, in decimal, and its port is at slot 8, in octal."""
+        domain = DOMAIN.replace("index='2'", "index='16'").replace("bus='0x02' slot='0x00'", "bus='16' slot='0'")
+        domain = domain.replace("bus='0x01' slot='0x00'", "bus='01' slot='010'").replace("bus='0x1b'", "bus='27'")
+        moved = {path.replace(":fc:00.0", ":fc:08.0"): text for path, text in GUEST.items()}
+        assert [each.state for each in self.facts(moved, domain)] == [State.OK] * 2
+
     @pytest.mark.parametrize(("name", "text"), [("numa_node", "-1"), ("numa_node", "0"), ("current_link_width", "8")])
     def test_what_differs(self, name: str, text: str) -> None:
         (fact,) = (each for each in self.facts({**GUEST, f"{HOME}/{name}": text}) if each.state is State.DIFFERS)
         assert fact.remedy
         assert text in fact.found
+
+    def test_a_width_that_the_guest_does_not_know(self) -> None:
+        (fact,) = (each for each in self.facts({**GUEST, f"{HOME}/current_link_width": "0"}) if "link" in each.what)
+        assert (fact.state, fact.why) == (State.UNKNOWN, "the guest does not tell")
 
     @pytest.mark.parametrize(
         "edit",
@@ -480,6 +723,39 @@ class TestAgent:
         value, code, _ = self.ask(monkeypatch, lambda command, _: 1 if command == "guest-file-open" else answer)
         assert code == 0
         assert set(value.values()) <= {""}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"return": 1e999}',
+            '{"return": -Infinity}',
+            '{"return": NaN}',
+            f'{{"return": {"9" * 5000}}}',
+            f'{{"return": {"9" * 4000}}}',
+            f'{{"return": {"[" * 100_000}{"]" * 100_000}}}',
+            '{"return": {"buf-b64": 1e999}}',
+            '{"return": {"buf-b64": "\\ud800"}}',
+            f'{{"return": {{"buf-b64": "{"A" * 10_000_000}"}}}}',
+            '{"return": {"buf-b64": "AAA"}}',
+            '{"return": "1e999"}',
+            '{"return": "\\u0661"}',
+            '{"error": {}}',
+            "[1]",
+            '"return"',
+            "1e999",
+            "null",
+            "",
+        ],
+    )
+    @pytest.mark.parametrize("opens", [True, False])
+    def test_a_hostile_one(self, monkeypatch: pytest.MonkeyPatch, text: str, opens: bool) -> None:
+        def command(_domain: object, said: str, _timeout: int, _flags: int) -> str:
+            return '{"return": 1000}' if opens and json.loads(said)["execute"] == "guest-file-open" else text
+
+        monkeypatch.setitem(sys.modules, "libvirt_qemu", SimpleNamespace(qemuAgentCommand=command))
+        value, code, _ = asked.guest_files("test:///default", "test", "/a", "/b")
+        assert code == 0
+        assert all(len(each) <= 256 for each in value.values())
 
     @pytest.mark.parametrize(("code", "answered"), [(1, True), (86, False)])
     def test_a_refusal_costs_one_file_and_silence_all(

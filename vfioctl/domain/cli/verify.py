@@ -35,7 +35,7 @@ def verify(
     Looks at QEMU's process: where each vCPU, the emulator and each I/O thread may run, on which NUMA nodes and in which
     pages the memory is, and which devices are on the command line. Compares the document as it runs with the one that
     the next start takes. Asks the guest's agent, where there is one, for each GPU's NUMA node and link. Exits with 6 if
-    something differs, and with 3 if the domain does not run or nothing of it can be seen.
+    something differs, and with 3 if the domain does not run or neither its CPUs nor its memory can be seen.
     """
     found = DomainApi(opened(ctx)).verify(name, connect=connect, guest=not no_guest)
     different = [each for each in found.facts if each.state == "differs"]
@@ -44,7 +44,9 @@ def verify(
         number = f"{len(different)} value{'s' if different[1:] else ''}"
         failure = VerifyError(f"{found.name} does not run as its document says, in {number}")
     elif found.state != "ok":
-        failure = HostError(f"{found.name} cannot be verified: nothing of it can be seen", hint="run it as root")
+        failure = HostError(
+            f"{found.name} cannot be verified: neither its CPUs nor its memory can be seen", hint="run it as root"
+        )
     if as_json:
         emit_document(found, indented=True)
         if failure:

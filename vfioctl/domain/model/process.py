@@ -39,5 +39,7 @@ class Qemu(NamedTuple):
     memory: tuple[Mapping, ...] = ()
     allowed_nodes: str = ""
     """The NUMA nodes that its control group permits."""
+    started: str = ""
+    """When the process started, as /proc/PID/stat says it."""
     memory_unknown: str = ""
     """Why its memory could not be read."""

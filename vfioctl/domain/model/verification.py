@@ -51,7 +51,7 @@ class Verification:
     pid: int | None
     """of its QEMU; null if it was not found"""
     state: State
-    """differs if a fact differs; unknown if its QEMU cannot be seen; else ok, as far as it can be seen"""
+    """differs if a fact differs; unknown if neither its CPUs nor its memory can be seen; else ok"""
     facts: tuple[VerifiedFact, ...]
 
 

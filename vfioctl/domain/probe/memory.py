@@ -1,4 +1,4 @@
-"""Reads how much memory is free on each NUMA node. Source: drivers/base/node.c, node_read_meminfo."""
+"""Reads how much memory NUMA nodes have, and how much is free there. Source: drivers/base/node.c, node_read_meminfo."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from vfioctl.kernel.protocol import FileReader
 _LINE = re.compile(r"^Node [0-9]{1,4} (MemFree|Inactive\(file\)|SReclaimable): +([0-9]{1,15}) kB$", re.MULTILINE)
 """What is free, and what the kernel gives back at once: cached files that nobody uses, and caches of its own."""
 
+_TOTAL = re.compile(r"^Node [0-9]{1,4} MemTotal: +([0-9]{1,15}) kB$", re.MULTILINE)
+
 
 def read_free_memory(kernel: FileReader, nodes: Iterable[int]) -> Mapping[int, int]:
     """Return the free bytes of each node; nodes that do not tell are left out."""
@@ -20,3 +22,9 @@ def read_free_memory(kernel: FileReader, nodes: Iterable[int]) -> Mapping[int, i
         if "MemFree" in parts:
             found[node] = 1024 * sum(int(size) for size in parts.values())
     return found
+
+
+def read_all_memory(kernel: FileReader, nodes: Iterable[int]) -> int | None:
+    """Return the bytes of all nodes together; None if one of them does not tell, or there is none."""
+    found = [_TOTAL.search(text_of(kernel, f"/sys/devices/system/node/node{node}/meminfo")) for node in nodes]
+    return 1024 * sum(int(each[1]) for each in found if each) if found and all(found) else None

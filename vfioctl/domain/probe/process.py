@@ -28,6 +28,8 @@ _USERS = re.compile(r"^Uid:\t([0-9]{1,10})\t([0-9]{1,10})\t([0-9]{1,10})\t([0-9]
 _NAME = re.compile(r"^Name:\t(.{0,64})$", re.MULTILINE)
 _CPUS = re.compile(r"^Cpus_allowed_list:\t([0-9,-]+)$", re.ASCII | re.MULTILINE)
 _NODES = re.compile(r"^Mems_allowed_list:\t([0-9,-]+)$", re.ASCII | re.MULTILINE)
+_START = 22 - 3
+"""Of the words in /proc/PID/stat, after the name in parentheses."""
 _PLACE = re.compile(r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ", re.ASCII | re.MULTILINE)
 _POLICIES = r"(?:default|local|bind|(?:weighted )?interleave|prefer(?: \(many\))?)"
 _LINE = re.compile(
@@ -50,12 +52,12 @@ class NotFound(Exception):
 
 def read_qemu(kernel: Reader, name: str, uuid: str) -> Qemu:
     """Return the QEMU process of the domain with this name and UUID. Raises NotFound."""
-    pid, arguments = _found(kernel, name, uuid)
+    pid, arguments, started = _found(kernel, name, uuid)
     memory = kernel.survey(read_memory, [pid], timeout=MEMORY_SECONDS)
     ((_, status),) = kernel.survey(read_threads, [pid])
     threads, nodes = ([], "") if isinstance(status, Unanswered) else status
     ((_, mappings),) = memory
-    qemu = Qemu(int(pid), arguments, tuple(Thread(*each) for each in threads), allowed_nodes=nodes)
+    qemu = Qemu(int(pid), arguments, tuple(Thread(*each) for each in threads), allowed_nodes=nodes, started=started)
     if isinstance(mappings, Unanswered):
         return qemu._replace(memory_unknown=mappings.reason)
     if isinstance(mappings, str):
@@ -63,30 +65,37 @@ def read_qemu(kernel: Reader, name: str, uuid: str) -> Qemu:
     return qemu._replace(memory=tuple(Mapping(*each) for each in mappings))
 
 
-def open_groups(kernel: Reader, pid: int) -> frozenset[str]:
-    """Return the IOMMU groups whose VFIO files the process has open; none if it cannot be read."""
+def still_runs(kernel: Reader, qemu: Qemu, uuid: str) -> bool:
+    """Return whether the process is there, and no other one has its id."""
+    ((_, said),) = kernel.survey(claims_to_be, [str(qemu.pid)], args=[uuid])
+    return not isinstance(said, Unanswered) and said == (True, "", list(qemu.arguments), qemu.started)
+
+
+def open_groups(kernel: Reader, pid: int) -> frozenset[str] | None:
+    """Return the IOMMU groups whose VFIO files the process has open; None if that cannot be read."""
     ((_, found),) = kernel.survey(read_groups, [str(pid)])
-    return frozenset() if isinstance(found, Unanswered) else frozenset(found)
+    return None if found is None or isinstance(found, Unanswered) else frozenset(found)
 
 
-def _found(kernel: Reader, name: str, uuid: str) -> tuple[str, tuple[str, ...]]:
+def _found(kernel: Reader, name: str, uuid: str) -> tuple[str, tuple[str, ...], str]:
+    """Return the process's id, its arguments, and when it started."""
     noted = text_of(kernel, f"{PID_FILES}/{name}.pid").strip() if "/" not in name else ""
     first = [noted] if _PID.fullmatch(noted) else []
     disbelieved = ""
     for pids in (first, _vmms(kernel)):
-        found: dict[str, tuple[str, ...]] = {}
+        found: list[tuple[str, tuple[str, ...], str]] = []
         for pid, said in kernel.survey(claims_to_be, pids, args=[uuid]):
             if isinstance(said, Unanswered) or said is None:
                 continue
-            believed, user, arguments = said
+            believed, user, arguments, started = said
             if believed:
-                found[pid] = tuple(arguments)
+                found.append((pid, tuple(arguments), started))
             else:
                 disbelieved = f"process {pid} says that it is, but user {user} runs it, who is not believed"
         if len(found) > 1:
-            raise NotFound(f"processes {', '.join(sorted(found)[:4])} all say that they are")
+            raise NotFound(f"processes {', '.join(sorted(pid for pid, *_ in found)[:4])} all say that they are")
         if found:
-            return next(iter(found.items()))
+            return found[0]
     raise NotFound(disbelieved or "no process has its UUID on the command line")
 
 
@@ -102,12 +111,15 @@ def _vmms(kernel: Reader) -> list[str]:
 
 
 class claims_to_be:  # noqa: N801 - called as a function, once in each worker
-    """Return whether a process is believed, its user and its arguments; None if it has another UUID or has ended."""
+    """Return whether a process is believed, its user, its arguments and its start; None if it is another or has ended.
+
+    The start is the 22nd word of /proc/PID/stat, in clock ticks since the boot; the 2nd one may have blanks.
+    """
 
     def __init__(self, kernel: Reader, uuid: str) -> None:
         self._kernel, self._uuid = kernel, uuid
 
-    def __call__(self, pid: str) -> tuple[bool, str, list[str]] | None:
+    def __call__(self, pid: str) -> tuple[bool, str, list[str], str] | None:
         arguments = text_of(self._kernel, f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
         if ("-uuid", self._uuid) not in pairwise(arguments):
             return None
@@ -117,8 +129,9 @@ class claims_to_be:  # noqa: N801 - called as a function, once in each worker
         users, believed = {int(uid) for uid in line.groups()}, self._kernel.believed_users
         for uid in sorted(users - {0}):
             if str(uid) not in believed and self._kernel.user(uid) not in believed:
-                return False, self._kernel.user(uid), []
-        return True, "", arguments
+                return False, self._kernel.user(uid), [], ""
+        after_name = text_of(self._kernel, f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return True, "", arguments, "".join(after_name[_START : _START + 1])
 
 
 @per_subject
@@ -135,12 +148,12 @@ def read_threads(kernel: Reader, pid: str) -> tuple[list[tuple[int, str, str]], 
 
 
 @per_subject
-def read_groups(kernel: Reader, pid: str) -> list[str]:
-    """Return the numbers of the IOMMU groups that the process has open."""
+def read_groups(kernel: Reader, pid: str) -> list[str] | None:
+    """Return the numbers of the IOMMU groups that the process has open; None if that cannot be read."""
     try:
         nodes = kernel.open_nodes(pid).nodes
     except KernelRefused:
-        return []
+        return None
     return [found[1] for node in nodes if (found := _GROUP.fullmatch(node.path))]
 
 

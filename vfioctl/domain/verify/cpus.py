@@ -16,6 +16,8 @@ from vfioctl.domain.verify.subject import MOST, Subject, listed, number, numbers
 _VCPU = re.compile(r"CPU ([0-9]{1,4})/[A-Z]+", re.ASCII)
 _ALL_VCPUS = "ALL CPUs/TCG"
 _IO_THREAD = re.compile(r"IO iothread([0-9]{1,9})", re.ASCII)
+_NO_OTHERS = (_ALL_VCPUS, "TC ")
+"""`TC`: QEMU's thread-context objects, which libvirt puts on the CPUs of a node; they only begin threads."""
 _OF_KERNEL = ("vhost-", "kvm-")
 ANY = "any CPU"
 Cpus = frozenset[int] | None
@@ -44,8 +46,9 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     for each, cpus in io_pins.items():
         remedy = f"{subject.virsh} iothreadpin {subject.name} {each} {listed(cpus)} --live"
         yield _fact(f"I/O thread {each}", cpus, io_threads.get(each), remedy)
-    known = {each.id for each in (*vcpus.values(), *io_threads.values())} | {qemu.pid}
-    others = [each for each in qemu.threads if each.id not in known and each.name != _ALL_VCPUS]
+    known = {each.id for number, each in vcpus.items() if number in pins}
+    known |= {each.id for number, each in io_threads.items() if number in io_pins} | {qemu.pid}
+    others = [each for each in qemu.threads if each.id not in known and not each.name.startswith(_NO_OTHERS)]
     yield from _others(
         others,
         [emulator, *io_pins.values()],

@@ -4,48 +4,88 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.handed import devices_of
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.verify.subject import Subject, listed, number, numbers
+from vfioctl.domain.verify.wiring import wiring_facts
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _LONGEST = 64 << 10
 """Characters of an argument that are read."""
+_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_OWN_ARGUMENTS = f"{_QEMU}commandline/{_QEMU}arg"
+"""What the document adds to the command line by itself."""
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.ASCII | re.IGNORECASE)
 
 
 def device_facts(
-    subject: Subject, arguments: Iterable[str], groups: Mapping[str, str], opened: Callable[[], Collection[str]]
+    subject: Subject, arguments: Sequence[str], groups: Mapping[str, str], opened: Callable[[], Collection[str] | None]
 ) -> Iterator[VerifiedFact]:
-    """Yield a fact for each device of the host that the document hands over: QEMU has it.
+    """Yield facts for the devices of the host: QEMU has those of the document, where it says, and no others.
 
     A device that was attached while QEMU ran is not on its command line: then QEMU has the device's group open, and no
-    other device of it. `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open.
+    other device of it. `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open; None if
+    that cannot be read.
     """
-    given = set(devices_given(arguments))
+    devices = list(_devices(arguments))
+    given = {name: each for each in devices if (name := _device(each))}
+    wanted = devices_of(subject.root)
     known = {groups.get(device) for device in given}
     remedy = f"stop {subject.name} and start it again"
-    for device in devices_of(subject.root):
+    for device in wanted:
         found = "there" if device in given else "not there"
-        if device not in given and groups.get(device, "") not in {"", *known} and groups[device] in opened():
+        if device not in given and groups.get(device, "") not in {"", *known} and groups[device] in (opened() or ()):
             found = f"attached while it runs: group {groups[device]} is open"
         has = found != "not there"
         yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", found, remedy, ok=has)
+    own = {*wanted, *devices_given([each.get("value", "") for each in subject.root.iterfind(_OWN_ARGUMENTS)])}
+    if others := [device for device in given if device not in own]:
+        with_it = {groups.get(device, "") for device in given if device in own}
+        yield from _others(others, with_it, groups, opened(), remedy)
+    yield from wiring_facts(subject, given, devices)
 
 
-def devices_given(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the PCI addresses and the UUIDs of mediated devices on a command line of QEMU."""
-    for option, value in pairwise(arguments):
-        if option == "-device":
-            given = settings(value)
-            if given.get("driver", "").startswith("vfio-"):
-                yield from filter(None, map(_named, (given.get("host", ""), given.get("sysfsdev", ""))))
+def _others(
+    devices: Collection[str],
+    with_it: Collection[str],
+    groups: Mapping[str, str],
+    opened: Collection[str] | None,
+    remedy: str,
+) -> Iterator[VerifiedFact]:
+    """Yield a fact for each device that the document does not name, unless it was detached: its group is not open.
+
+    `with_it`: the groups of its other devices, which must be open, else the open files say nothing.
+    """
+    tells = opened is not None and set(with_it) - {""} <= set(opened)
+    for device in devices:
+        what, group = f"{device} on QEMU's command line", groups.get(device, "")
+        if group and group not in with_it and group in (opened or ()):
+            yield judged(Area.DEVICES, what, "not there", "there", remedy, ok=False)
+        elif not tells or not group or group in with_it:
+            why = "the document does not name it, and /proc does not tell whether it was detached since"
+            yield unknown(Area.DEVICES, what, "not there", why)
+
+
+def devices_given(arguments: Sequence[str]) -> list[str]:
+    """Return the PCI addresses and the UUIDs of mediated devices on a command line of QEMU."""
+    return list(filter(None, map(_device, _devices(arguments))))
+
+
+def _devices(arguments: Sequence[str]) -> Iterator[dict[str, str]]:
+    return (settings(value) for option, value in pairwise(arguments) if option == "-device")
+
+
+def _device(said: Mapping[str, str]) -> str:
+    """Return the device of the host that a -device gives to the guest; empty if it gives none."""
+    if not said.get("driver", "").startswith("vfio-"):
+        return ""
+    return _named(said.get("host", "")) or _named(said.get("sysfsdev", ""))
 
 
 def settings(value: str) -> dict[str, str]:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.model.handed import devices_of
+from vfioctl.claims.model.handed import devices_of_one
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.verify.subject import number
+from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -27,6 +28,7 @@ _MOST_LEVELS, _MOST_DEVICES = 8, 64
 _LINK = ("current_link_speed", "current_link_width")
 _SPEED = re.compile(r"[0-9]{1,3}(?:\.[0-9])? GT/s(?: PCIe)?", re.ASCII)
 _WIDTH = re.compile(r"[0-9]{1,2}", re.ASCII)
+"""0: the kernel does not know it (pcie_link_width in drivers/pci/pci.h)."""
 _NODE = re.compile(r"-?[0-9]{1,4}", re.ASCII)
 
 
@@ -99,7 +101,7 @@ def _facts(wanted: Wanted, cell: int | None, address: str, says: Mapping[str, st
     if wanted.link:
         speed, width = (says[name] for name in _LINK)
         what = f"link of {wanted.device} in the guest, at {address}"
-        if _WIDTH.fullmatch(width) and _SPEED.fullmatch(speed):
+        if _WIDTH.fullmatch(width) and int(width) and _SPEED.fullmatch(speed):
             remedy = "compare with the host's link, lspci -vv; a reset of the device trains the link anew"
             yield judged(
                 Area.GUEST, what, f"x{wanted.link}", f"x{width} at {speed}", remedy, ok=int(width) == int(wanted.link)
@@ -146,21 +148,10 @@ def _places(root: Element) -> Iterator[_Place]:
     controllers = dict(_controllers(root))
     for tag in ("hostdev", "interface"):
         for each in root.iterfind(f"devices/{tag}"):
-            alone = _alone(each)
             place = _address(each)
-            for device in alone:
+            for device in devices_of_one(each):
                 if place is not None:
                     yield _Place(device, *place, _cell(controllers, place[0]))
-
-
-def _alone(device: Element) -> list[str]:
-    from xml.etree.ElementTree import Element as New
-
-    root = New("domain")
-    devices = New("devices")
-    devices.append(device)
-    root.append(devices)
-    return devices_of(root)
 
 
 def _cell(controllers: Mapping[int, Element], index: int) -> int | None:
@@ -189,8 +180,7 @@ def _address(element: Element) -> tuple[int, str] | None:
     found = element.find("address[@type='pci']")
     if found is None:
         return None
-    try:
-        bus, slot, function = (int(found.get(name, "0"), 16) for name in ("bus", "slot", "function"))
-    except ValueError:
+    bus, slot, function = (any_number(found.get(name, "0")) for name in ("bus", "slot", "function"))
+    if bus is None or slot is None or function is None or slot > 31 or function > 7:
         return None
-    return (bus, f"{slot:02x}.{function:x}") if 0 <= slot < 32 and 0 <= function < 8 else None
+    return bus, f"{slot:02x}.{function:x}"

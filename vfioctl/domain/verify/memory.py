@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from vfioctl.claims.model.handed import devices_of
 from vfioctl.domain.model.process import Mapping as Part
 from vfioctl.domain.model.process import Qemu
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
@@ -24,6 +25,8 @@ _POLICIES: Mapping[str, tuple[str, ...]] = {
 """The kernel's policies for libvirt's modes; `restrictive` is a matter of the control group alone."""
 _UNITS = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
 _UNITS |= {"t": 1 << 40, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SMALLEST_PAGE = 4096
+"""libvirt takes <page> with the size of the host's normal pages for no hugepages."""
 ANY = "any NUMA node"
 
 
@@ -50,16 +53,20 @@ def memory_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     for cell in cells:
         places.setdefault((cell.mode, cell.nodes), []).append(cell)
     for (mode, nodes), group in places.items():
-        yield _placed(_named("memory", group), mode, nodes, sum(cell.size for cell in group), qemu, remedy)
+        size = sum(cell.size for cell in group)
+        yield _placed(subject, _named("memory", group), mode, nodes, size, qemu, remedy)
+    base = min((each.page for each in qemu.memory if not each.huge), default=_SMALLEST_PAGE)
     sizes: dict[int, list[_Cell]] = {}
     for cell in cells:
-        if cell.page is not None:
+        if cell.page is not None and not 0 < cell.page <= base:
             sizes.setdefault(cell.page, []).append(cell)
     for page, group in sizes.items():
         yield _on_hugepages(subject, _named("hugepages", group), page, sum(cell.size for cell in group), qemu)
 
 
-def _placed(what: str, mode: str, nodes: frozenset[int] | None, size: int, qemu: Qemu, remedy: str) -> VerifiedFact:
+def _placed(
+    subject: Subject, what: str, mode: str, nodes: frozenset[int] | None, size: int, qemu: Qemu, remedy: str
+) -> VerifiedFact:
     if nodes is None:
         return judged(Area.MEMORY, what, ANY, _told(qemu.memory), "", ok=True)
     wanted = f"{_size(size)} on {_node(nodes)} ({mode})"
@@ -67,12 +74,31 @@ def _placed(what: str, mode: str, nodes: frozenset[int] | None, size: int, qemu:
     promised = sum(each.size for each in parts) >= size
     if not promised and (numbers(qemu.allowed_nodes) or frozenset({-1})) <= nodes:
         parts, promised = list(qemu.memory), True
+    if not promised and not _POLICIES[mode]:
+        return _by_amount(subject, what, wanted, nodes, size, qemu, remedy)
     if not promised:
         policies = sorted({f"{each.policy}{each.nodes and ':'}{each.nodes}" for each in qemu.memory})
         found = f"{_size(sum(each.size for each in parts))} has this policy; there are {', '.join(policies[:8])}"
         return judged(Area.MEMORY, what, wanted, found, f"stop {remedy.partition(', stop ')[2]}", ok=False)
+    if not sum(_by_node(parts).values()) and any(":" in device for device in devices_of(subject.root)):
+        why = "no page of it is in use, although VFIO pins all memory of a guest with a PCI device"
+        return unknown(Area.MEMORY, what, wanted, why)
     elsewhere = {node for each in parts for node, used in each.used if used and node not in nodes}
     return judged(Area.MEMORY, what, wanted, _told(parts), remedy, ok=not elsewhere)
+
+
+def _by_amount(
+    subject: Subject, what: str, wanted: str, nodes: frozenset[int], size: int, qemu: Qemu, remedy: str
+) -> VerifiedFact:
+    """Judge cells without a policy of their own, of which /proc does not tell which mapping is whose."""
+    used = _by_node(qemu.memory)
+    there = sum(count for node, count in used.items() if node in nodes)
+    memory = subject.root.find("memory")
+    whole = 0 if memory is None else _bytes(memory.text, memory.get("unit"))
+    if there < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
+        why = "libvirt sets no policy for it, and not all memory of the guest is in use"
+        return unknown(Area.MEMORY, what, wanted, why)
+    return judged(Area.MEMORY, what, wanted, _told(qemu.memory), remedy, ok=there >= size)
 
 
 def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu) -> VerifiedFact:
@@ -141,12 +167,17 @@ def _where(cell: _Cell) -> str:
     return f"{_size(cell.size)} on {_node(cell.nodes)}" if cell.nodes else ANY
 
 
-def _told(parts: Iterable[Part]) -> str:
+def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
     by_node: dict[int, int] = {}
     for each in parts:
         for node, used in each.used:
             by_node[node] = by_node.get(node, 0) + used
-    return ", ".join(f"{_size(used)} on node {node}" for node, used in sorted(by_node.items()) if used) or "none in use"
+    return by_node
+
+
+def _told(parts: Iterable[Part]) -> str:
+    by_node = sorted(_by_node(parts).items())
+    return ", ".join(f"{_size(used)} on node {node}" for node, used in by_node if used) or "none in use"
 
 
 def _node(nodes: frozenset[int] | None) -> str:
