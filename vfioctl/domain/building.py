@@ -6,18 +6,24 @@ Reads the host, the ledger and libvirt, and may not write to any of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.handed import devices_of as devices_named
 from vfioctl.domain.compose import composed
-from vfioctl.domain.layout.cpus import needed
+from vfioctl.domain.confidential import refuse_elsewhere, refuse_several, without_hugepages
+from vfioctl.domain.itself import free_without_itself, without_itself
+from vfioctl.domain.layout.cpus import widest_core
 from vfioctl.domain.layout.devices import devices_of
 from vfioctl.domain.layout.layout import Host, lay_out
 from vfioctl.domain.model.others import NOBODY, Others
-from vfioctl.domain.model.spec import PageSize, Policy
-from vfioctl.domain.probe.memory import read_free_memory
+from vfioctl.domain.model.spec import Policy, Smt
+from vfioctl.domain.placing import Placing
+from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
+from vfioctl.domain.seats import read_there
 from vfioctl.domain.templates import read_template
-from vfioctl.domain.xml import text_of
+from vfioctl.domain.xml import MARK, text_of
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
@@ -26,7 +32,6 @@ from vfioctl.inventory.model.values import PciAddress, Uuid, parse_size
 if TYPE_CHECKING:
     from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.claim import Claim
-    from vfioctl.claims.model.placement import Placement
     from vfioctl.domain.model.build import BuildDocument
     from vfioctl.domain.model.layout import Choice, Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
@@ -35,8 +40,6 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.processor import Processor
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
-
-_NO_CPUS = 0
 
 
 class Built(NamedTuple):
@@ -104,72 +107,76 @@ class Building:
         self._session, self._claims = session, ClaimsApi(session)
 
     def build(self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None) -> Built:
-        """Return the domain. `others`: what other domains have. `template`: in place of the one that the spec names.
+        """Return the domain. `others`: what other domains have. `template`: a domain that there is, to be changed.
 
         Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
         """
-        _refuse_unclear(spec)
+        edits = template is not None
         template = template or read_template(spec.template)
+        own = [PciAddress(name) if ":" in name else Uuid(name) for name in devices_named(template.root)]
+        if edits:
+            spec, others = self._with_own_claim(spec, others, template)
+        _refuse_unclear(spec, has_own=edits and bool(own))
         claim = self._claims.claim(spec.claim) if spec.claim else None
         if claim and not claim.is_live:
             raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
+        if claim and claim.cpus and not spec.cpus:
+            spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
         spec = _filled_in(spec, template, claim)
-        is_confidential = template.root.find("launchSecurity") is not None
-        if is_confidential:
-            spec = _confidential(spec)
-        placement, capacity = self._placed(spec, claim, others)
-        cpus = claim.cpus if claim and len(claim.cpus) >= spec.cpus else placement.cpus
+        processor = InventoryApi(self._session).processor()
+        security = template.root.find("launchSecurity")
+        weaker: tuple[Choice, ...] = ()
+        if security is not None:
+            refuse_elsewhere(security.get("type", ""), processor)
+            spec, weaker = without_hugepages(spec)
+        placement, found = Placing(self._session, spec, claim, others, own).placed()
+        capacity = without_itself(found, others)
         devices = devices_of(
             self._with_companions(placement.devices, capacity),
             capacity.inventory,
             capacity.parents,
             spec.nodes,
-            mdev_display=template.root.find("devices/graphics") is not None,
+            mdev_display=_shows_display(spec, template),
         )
-        if is_confidential:
-            _refuse_several(devices)
+        _refuse_no_display(spec, devices)
+        if security is not None:
+            refuse_several(devices)
+        nodes = [node.id for node in capacity.inventory.numa_nodes]
+        self._refuse_more_memory(spec, nodes)
         host = Host(
             capacity,
-            InventoryApi(self._session).processor(),
-            read_free_memory(self._session.kernel, [node.id for node in capacity.inventory.numa_nodes]),
+            processor,
+            free_without_itself(read_free_memory(self._session.kernel, nodes), others),
             others,
         )
-        layout = lay_out(spec, devices, cpus, host, placement.why)
-        return Built(spec, layout, composed(template, spec, layout), capacity.inventory, host.processor)
+        layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_there(template))
+        layout = layout._replace(choices=(*layout.choices, *weaker))
+        return Built(spec, layout, composed(template, spec, layout, edits=edits), capacity.inventory, processor)
 
-    def _placed(self, spec: DomainSpec, claim: Claim | None, others: Others) -> tuple[Placement, Capacity]:
-        """Return what a claim for the domain would get; a policy that prefers does without CPUs of its own."""
-        try:
-            placement, capacity = self._place(spec, claim, others, spec.cpus)
-            cpus = needed(spec.cpus, spec.smt, capacity.topology)
-            return (placement, capacity) if cpus == spec.cpus else self._place(spec, claim, others, cpus)
-        except NoCapacity:
-            if spec.policy is Policy.STRICT:
-                raise
-            return self._place(spec, claim, others, _NO_CPUS)
+    def _with_own_claim(self, spec: DomainSpec, others: Others, template: Document) -> tuple[DomainSpec, Others]:
+        """Return both with the claim that a domain names as its own: what it holds is not for others."""
+        mark = template.root.find(f"metadata/{MARK}")
+        named = "" if mark is None else mark.get("id", "")
+        owner = f"vm/{spec.name}"
+        found = [each.id for each in self._claims.claims() if each.id == named and each.is_live and each.owner == owner]
+        if found and not (spec.claim or spec.gpus or spec.devices):
+            spec = replace(spec, claim=named)
+        return spec, others._replace(own=(*others.own, *found))
 
-    def _place(self, spec: DomainSpec, claim: Claim | None, others: Others, cpus: int) -> tuple[Placement, Capacity]:
-        from vfioctl.claims.model.owner import Owner
-        from vfioctl.claims.model.request import ClaimRequest
+    def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
+        """A policy that prefers takes memory that others have now, and none that there is not."""
+        there = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
+        if there is not None and spec.memory > there:
+            raise NoCapacity(
+                f"the host has {there >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for",
+                hint="ask for less with --memory",
+            )
 
-        devices: Sequence[Subject] = ()
-        if claim:
-            devices = [each.subject for each in claim.devices if each.asked]
-        elif spec.devices:
-            devices = self._claims.devices_called(spec.devices)
-        request = ClaimRequest(
-            owner=claim.owner if claim else Owner(f"vm/{spec.name}"),
-            devices=tuple(devices),
-            gpus=spec.gpus,
-            numa=spec.numa,
-            model=spec.model,
-            cpus=cpus,
-        )
-        but = claim.id if claim else ""
-        held = {PciAddress(name): f"{who} has it" for name, who in others.devices.items() if ":" in name}
-        return self._claims.previewing.place(
-            request, but=but, pinned=others.cpus, nodes=spec.nodes, held=held if spec.gpus else {}
-        )
+    def _vcpus_of(self, claim: Claim, smt: Smt) -> int:
+        """Return how many vCPUs the claim's CPUs make."""
+        if smt is Smt.TOGETHER:
+            return len(claim.cpus)
+        return max(1, len(claim.cpus) // widest_core(self._claims.capacity().topology))
 
     def _with_companions(self, subjects: Sequence[Subject], capacity: Capacity) -> Sequence[Subject]:
         """Return the devices with the functions that must travel with them."""
@@ -178,34 +185,37 @@ class Building:
         return [*scope.asked, *scope.own, *scope.foreign, *(each for each in subjects if isinstance(each, Uuid))]
 
 
-def _refuse_unclear(spec: DomainSpec) -> None:
+def _refuse_unclear(spec: DomainSpec, *, has_own: bool) -> None:
     given = [bool(spec.claim), bool(spec.gpus), bool(spec.devices)]
-    if sum(given) != 1:
+    if sum(given) != 1 and not (has_own and not any(given)):
         what = "what the domain gets was not said" if not any(given) else "only one of them can be asked for"
         raise BadSpec(f"--claim, --gpus, --device: {what}", hint="say --claim ID, --gpus N or --device DEVICE")
 
 
 def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
     """Return the spec with the template's numbers where it has none, and with the whole id of its claim."""
-    given: dict[str, object] = {"claim": claim.id} if claim else {}
+    given: dict[str, Any] = {"claim": claim.id} if claim else {}
     if not spec.cpus:
         text = template.root.findtext("vcpu", "1").strip()
-        given["cpus"] = len(claim.cpus) if claim and claim.cpus else int(text) if text.isdecimal() else 1
+        given["cpus"] = int(text) if text.isdecimal() else 1
     if not spec.memory:
         given["memory"] = sum(each.size * each.pages for each in claim.hugepages) if claim else 0
         given["memory"] = given["memory"] or _memory_of(template)
-    return spec.model_copy(update=given)
+    return replace(spec, **given)
 
 
-def _confidential(spec: DomainSpec) -> DomainSpec:
-    """Return the spec of a guest with encrypted memory, which the kernel does not back with hugepages."""
-    return spec.model_copy(update={"hugepages": PageSize.NONE})
+def _shows_display(spec: DomainSpec, template: Document) -> bool:
+    has_graphics = template.root.find("devices/graphics") is not None
+    if spec.display and not has_graphics:
+        hint = "take a --template with <graphics>, such as vgpu-desktop"
+        raise BadSpec(f"--display: the template {spec.template} has no graphics to show it on", hint=hint)
+    return has_graphics if spec.display is None else spec.display
 
 
-def _refuse_several(devices: Sequence[Device]) -> None:
-    if sum(device.label.startswith("gpu") for device in devices) > 1:
-        hint = "several GPUs need the vendor's mode for all of them, and NVSwitches, in one guest"
-        raise BadSpec("a confidential domain gets one GPU", hint=hint)
+def _refuse_no_display(spec: DomainSpec, devices: Sequence[Device]) -> None:
+    if spec.display and not any(device.mdev_display for device in devices):
+        hint = "name a mediated device with --device, or leave --display out"
+        raise BadSpec("--display: the domain gets no mediated device, which alone can show a display", hint=hint)
 
 
 def _memory_of(template: Document) -> int:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.domain.building import Building
 from vfioctl.domain.definition import read_definition
 from vfioctl.domain.differences import Difference, differences
+from vfioctl.domain.itself import beside
+from vfioctl.domain.layout.cpus import widest_core
 from vfioctl.domain.model.comparison import ComparedValue, Comparison
-from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
+from vfioctl.domain.wishes import wished
 from vfioctl.domain.xml import METADATA, parse
-from vfioctl.errors import BadSpec
+from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfioctl.claims.model.claim import Claim
     from vfioctl.domain.model.libvirt import DomainXml
     from vfioctl.domain.model.others import Others
     from vfioctl.session import Session
@@ -25,21 +32,28 @@ _WHOLE = (
 
 
 def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
-    """Return where a domain differs. Raises BadSpec for one without devices of the host."""
+    """Return where a domain differs.
+
+    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if none would be built now.
+    """
     document = parse(domain.xml)
     says = read_definition(domain.xml)
     if not says.devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
-    pages = PageSize.NONE if document.root.find("memoryBacking/hugepages") is None else PageSize.AUTO
-    spec = DomainSpec(
-        name=domain.name,
-        devices=says.devices,
-        cpus=says.vcpus,
-        memory=says.memory >> 20 << 20,
-        hugepages=pages,
-        policy=Policy.PREFERRED,
-    )
-    built = Building(session).build(spec, others, document).document
+    claims = ClaimsApi(session)
+    own = [each for each in claims.claims() if each.id == says.claim or each.owner == f"vm/{domain.name}"]
+    spec = wished(says, document.root, lambda: widest_core(claims.capacity().topology))
+    if any(each.id == says.claim and _has(each, says.devices) for each in own):
+        spec = replace(spec, claim=says.claim, devices=())
+    try:
+        others = beside(domain, others._replace(own=(*others.own, *(each.id for each in own))))
+        built = Building(session).build(spec, others, document).document
+    except (ClaimConflict, NoCapacity) as error:
+        raise type(error)(
+            f"domain {domain.name} cannot be compared, because it would not be built now: {error.message}",
+            hint=error.hint if isinstance(error, NoCapacity) else "vfioctl claim list shows who holds what",
+            facts=error.facts,
+        ) from None
     found = [each for each in differences(document, built) if _counts(each)]
     return Comparison(
         name=domain.name,
@@ -48,8 +62,14 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     )
 
 
+def _has(claim: Claim, devices: Sequence[str]) -> bool:
+    return {str(each.subject) for each in claim.devices}.issuperset(devices)
+
+
 def _counts(difference: Difference) -> bool:
     """Whether a difference says something: not what libvirt or a user has added elsewhere."""
     if METADATA in difference.path or "/metadata" in difference.path:
         return False
+    if difference.path.endswith("/@managed") and difference.before == "no" and difference.after is None:
+        return False  # libvirt says it of mediated devices too
     return difference.after is not None or difference.path.startswith(_WHOLE)

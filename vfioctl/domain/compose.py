@@ -1,19 +1,24 @@
-"""Writes a layout into the XML of a template. Pure.
+"""Writes a layout into the XML of a template, or of a domain that there is. Pure.
 
-Each element and its reason is in docs/how-to/build-a-domain.md.
+Each element and its reason is in docs/how-to/build-a-domain.md. Of a domain that there is, only what the layout decides
+is written; everything else stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import count
 from xml.etree.ElementTree import Element
 
+from vfioctl.domain.check.values import size_of
+from vfioctl.domain.guest_cpus import is_host_cpu, use_iothreads, write_vcpus
 from vfioctl.domain.guest_pci import add_pci
 from vfioctl.domain.model.layout import Layout
-from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.model.spec import WISHES, DomainSpec, wishes_of
 from vfioctl.domain.tree import add, child, insert, remove
-from vfioctl.domain.xml import METADATA, Document
+from vfioctl.domain.xml import MARK, Document
+from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import CpuSet, format_cpu_list
 
 _PREALLOCATORS = 8
@@ -24,29 +29,66 @@ _ONLY_X86 = (
     *("devices/tpm", "devices/serial", "devices/console"),
 )
 """What a template has for x86_64, and QEMU's `virt` machine has not."""
+_ARM = "virt"
+"""The machine for Arm; a release of it is called virt-7.2."""
+_CELL = dict.fromkeys(("id", "cpus", "memory", "unit"), "")
+"""What is written of a cell, in this order."""
 _BLOCK = "/dev/"
 _OVERHEAD, _OWN = 64, 2 << 30
 """What QEMU takes besides the guest's memory: page tables in proportion to it, and its own (bytes)."""
 
 
-def composed(template: Document, spec: DomainSpec, layout: Layout) -> Document:
-    """Return the domain: the template with the layout's vCPUs, memory and devices."""
+def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: bool = False) -> Document:
+    """Return the domain: the template with the layout's vCPUs, memory and devices.
+
+    `edits`: the template is a domain that there is, not one from which domains are made. Raises BadSpec for a machine
+    that has no PCI Express.
+    """
     document = Document(deepcopy(template.root), prefixes=template.prefixes)
     root = document.root
-    if layout.arch != "x86_64":
-        _for_arm(root, layout.arch)
+    if not edits:
+        remove(root, "uuid")  # each domain has its own
+        _for_arch(root, layout.arch)
+    _refuse_machine(root)
     child(root, "name", text=spec.name)
-    _metadata(root, spec)
-    _memory(root, layout)
-    _vcpus(root, layout)
+    _metadata(root, spec, edits=edits)
+    _memory(root, layout, edits=edits)
+    write_vcpus(root, layout)
     _nodes(root, layout)
     _processor(root, layout)
     devices = child(root, "devices")
     is_confidential = root.find("launchSecurity") is not None
-    _disks(devices, spec.disks, has_iothread=bool(layout.pins), is_confidential=is_confidential)
+    _disks(devices, spec.disks, is_confidential=is_confidential)
+    if layout.pins:
+        use_iothreads(root)
+    if spec.seed:
+        _seed(devices, spec.seed, is_arm=layout.arch != "x86_64")
     _networks(devices, spec.networks, is_confidential=is_confidential)
     add_pci(devices, layout)
     return document
+
+
+def _machine(root: Element) -> str:
+    kind = root.find("os/type")
+    return "" if kind is None else kind.get("machine", "")
+
+
+def _refuse_machine(root: Element) -> None:
+    machine = _machine(root)
+    if machine and "q35" not in machine and not machine.startswith(_ARM):
+        raise BadSpec(
+            f"the machine {machine[:40]} has no PCI Express: a domain with GPUs needs machine q35 (virt on Arm)",
+            hint="change machine= of <os><type>, and remove the guest's PCI controllers and addresses, or build anew",
+        )
+
+
+def _for_arch(root: Element, arch: str) -> None:
+    """Make a template one for this machine. One whose machine is `virt` is for Arm already."""
+    kind = root.find("os/type")
+    if arch != "x86_64" and not _machine(root).startswith(_ARM):
+        _for_arm(root, arch)
+    elif kind is not None and "machine" not in kind.attrib:
+        kind.set("machine", "q35")  # libvirt would take one without PCI Express
 
 
 def _for_arm(root: Element, arch: str) -> None:
@@ -54,31 +96,41 @@ def _for_arm(root: Element, arch: str) -> None:
         remove(root, path)
     kind = child(child(root, "os"), "type", text="hvm")
     kind.set("arch", arch)
-    kind.set("machine", "virt")
+    kind.set("machine", _ARM)
     remove(root, "os/firmware")
     if root.find("os[@firmware]") is not None:
         features = child(child(root, "os"), "firmware")
         add(features, "feature", {"enabled": "no", "name": "secure-boot"})
 
 
-def _metadata(root: Element, spec: DomainSpec) -> None:
+def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
     metadata = child(root, "metadata")
-    remove(metadata, f"{{{METADATA}}}allocation")
+    if not edits:
+        remove(metadata, MARK)
     given = {"id": spec.claim} if spec.claim else {}
-    add(metadata, f"{{{METADATA}}}allocation", {**given, "template": spec.template})
+    wishes = dict(wishes_of(spec))
+    if root.find("launchSecurity") is not None:  # such a guest has none, whatever is asked for
+        wishes.pop("hugepages", None)
+    mark = child(metadata, MARK, given if edits else {**given, "template": spec.template})
+    for name in WISHES:
+        mark.attrib.pop(name, None)
+    mark.attrib.update(wishes)
 
 
-# -- memory and vCPUs ------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------------
 
 
-def _memory(root: Element, layout: Layout) -> None:
-    amount = {"unit": "KiB"}
-    child(root, "memory", amount, str(layout.memory >> 10))
+def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
+    child(root, "memory", {"unit": "KiB"}, str(layout.memory >> 10))
     remove(root, "currentMemory")
+    most = root.find("maxMemory")
+    if most is not None and (size_of(most) or 0) < layout.memory:
+        child(root, "maxMemory", {"unit": "KiB"}, str(layout.memory >> 10))
     limit = root.find("memtune/hard_limit")
-    if limit is not None:
+    needed = layout.memory + layout.memory // _OVERHEAD + _OWN
+    if limit is not None and not (edits and (size_of(limit) or 0) >= needed):
         limit.set("unit", "KiB")
-        limit.text = str((layout.memory + layout.memory // _OVERHEAD + _OWN) >> 10)
+        limit.text = str(needed >> 10)
     remove(root, "memoryBacking/hugepages")
     if layout.page_size is None:
         return
@@ -86,28 +138,8 @@ def _memory(root: Element, layout: Layout) -> None:
     cells = format_cpu_list(number for number, cell in enumerate(layout.cells) if cell.memory)
     pages = child(backing, "hugepages")
     add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
-    child(backing, "allocation", {"mode": "immediate", "threads": min(_PREALLOCATORS, layout.vcpus)})
-
-
-def _vcpus(root: Element, layout: Layout) -> None:
-    child(root, "vcpu", {"placement": "static"}, str(layout.vcpus))
-    schedulers = root.findall("cputune/vcpusched")
-    remove(root, "cputune")
-    if not layout.pins:  # a realtime scheduler would keep others from CPUs that they share
-        return
-    child(root, "iothreads", text="1")
-    tune = child(root, "cputune")
-    for vcpu, cpu in layout.pins.items():
-        add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
-    if layout.emulator:
-        add(tune, "emulatorpin", {"cpuset": layout.emulator})
-        add(tune, "iothreadpin", {"iothread": 1, "cpuset": layout.emulator})
-    for scheduler in schedulers:
-        scheduler.set("vcpus", format_cpu_list(layout.pins))
-        tune.append(scheduler)
-    if _is_host_cpu(root):  # libvirt takes the hint for no other
-        hints = child(child(root, "features"), "kvm")
-        child(hints, "hint-dedicated", {"state": "on"})
+    if backing.find("allocation") is None:
+        child(backing, "allocation", {"mode": "immediate", "threads": min(_PREALLOCATORS, layout.vcpus)})
 
 
 def _nodes(root: Element, layout: Layout) -> None:
@@ -132,33 +164,41 @@ def _processor(root: Element, layout: Layout) -> None:
         {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads},
     )
     remove(cpu, "cache")
-    if layout.shares_cache and _is_host_cpu(root):
+    if layout.shares_cache and is_host_cpu(root):
         child(cpu, "cache", {"mode": "passthrough"})
     if layout.wide_addresses and cpu.find("maxphysaddr") is None:
         child(cpu, "maxphysaddr", {"mode": "passthrough"})
     if layout.is_amd and shape.threads > 1 and cpu.find("feature[@name='topoext']") is None:
         insert(cpu, Element("feature", {"policy": "require", "name": "topoext"}))
-    remove(cpu, "numa")
-    numa = child(cpu, "numa")
+    _cells(child(cpu, "numa"), layout)
+
+
+def _cells(numa: Element, layout: Layout) -> None:
+    """Write the cells. One that is there keeps its other settings; a further one has the attributes of the last."""
+    there = {each.get("id", str(number)): each for number, each in enumerate(numa.findall("cell"))}
+    last = next((dict(each.items()) for each in reversed(there.values())), {})
+    remove(numa, "cell")
     for number, cell in enumerate(layout.cells):
-        given: dict[str, object] = {"id": number}
-        if cell.vcpus:
-            given["cpus"] = cell.vcpus
-        made = add(numa, "cell", {**given, "memory": cell.memory >> 10, "unit": "KiB"})
+        made = there.get(str(number))
+        if made is None:
+            made = Element("cell", {**_CELL, **last})
+        remove(made, "distances")
+        numa.insert(number, made)
+        given = {"id": number, "cpus": cell.vcpus, "memory": cell.memory >> 10, "unit": "KiB"}
+        made.attrib.update({name: str(value) for name, value in given.items()})
+        if not cell.vcpus:
+            made.attrib.pop("cpus", None)
         if cell.distances:
-            distances = add(made, "distances")
+            distances = Element("distances")
+            made.insert(0, distances)
             for other, value in enumerate(cell.distances):
                 add(distances, "sibling", {"id": other, "value": value})
-
-
-def _is_host_cpu(root: Element) -> bool:
-    return root.find("cpu[@mode='host-passthrough']") is not None
 
 
 # -- devices ---------------------------------------------------------------------------------------------
 
 
-def _disks(devices: Element, disks: Sequence[str], *, has_iothread: bool, is_confidential: bool) -> None:
+def _disks(devices: Element, disks: Sequence[str], *, is_confidential: bool) -> None:
     if disks:
         remove(devices, "disk")
     for number, path in enumerate(disks):
@@ -171,10 +211,21 @@ def _disks(devices: Element, disks: Sequence[str], *, has_iothread: bool, is_con
         insert(devices, disk)
         if is_confidential:
             disk[0].set("iommu", "on")  # its virtio devices cannot read the guest's memory otherwise
-    for disk in devices.findall("disk[@device='disk']"):
-        target, driver = disk.find("target"), disk.find("driver")
-        if has_iothread and target is not None and driver is not None and target.get("bus") == "virtio":
-            driver.set("iothread", "1")
+
+
+def _seed(devices: Element, path: str, *, is_arm: bool) -> None:
+    """Add a seed as a CD-ROM, where all guests look for one; QEMU's `virt` machine has no SATA, but virtio."""
+    if any(source.get("file") == path for source in devices.iterfind("disk/source")):
+        return  # of a domain that is edited
+    disk = Element("disk", {"type": "file", "device": "disk" if is_arm else "cdrom"})
+    add(disk, "driver", {"name": "qemu", "type": "raw"})
+    add(disk, "source", {"file": path})
+    prefix = "vd" if is_arm else "sd"
+    taken = {target.get("dev", "") for target in devices.iterfind("disk/target")}
+    name = next(name for number in count() if (name := f"{prefix}{_letters(number)}") not in taken)
+    add(disk, "target", {"dev": name, "bus": "virtio" if is_arm else "sata"})
+    add(disk, "readonly")
+    insert(devices, disk)
 
 
 def _letters(number: int) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from vfioctl.domain.definition import listed
 from vfioctl.domain.xml import METADATA, Document
 
 _NAMED_BY: Mapping[str, tuple[str, ...]] = {
     "vcpupin": ("vcpu",),
     "iothreadpin": ("iothread",),
     "vcpusched": ("vcpus",),
+    "iothreadsched": ("iothreads",),
     "memnode": ("cellid",),
     "cell": ("id",),
     "sibling": ("id",),
@@ -23,7 +25,11 @@ _NAMED_BY: Mapping[str, tuple[str, ...]] = {
 """The attributes that say which one of several elements is meant."""
 _BY_CHILD: Mapping[str, str] = {"disk": "target", "interface": "mac", "hostdev": "source/address"}
 """The child that says so."""
+_SPLIT = {"vcpusched": "vcpus", "iothreadsched": "iothreads"}
+"""Elements for several threads, which libvirt writes once for each, with the attribute that names them."""
 _BYTES = {"memory", "currentMemory", "pcihole64", "hard_limit"}
+_AMOUNT = ("unit", "size", "memory")
+"""The attributes of an amount in a unit."""
 _UNITS = {"b": 1, "bytes": 1, "KB": 1000, "k": 1024, "KiB": 1024, "MiB": 1 << 20, "M": 1 << 20, "GiB": 1 << 30}
 _UNITS |= {"G": 1 << 30, "TiB": 1 << 40, "T": 1 << 40}
 
@@ -53,18 +59,28 @@ def _flat(element: Element, above: str) -> Iterator[tuple[str, str]]:
     elif not element.attrib and not len(element):
         yield here, ""
     for name, value in element.items():
-        if name not in ("unit", "memory" if element.tag == "cell" else "", *_NAMED_BY.get(str(element.tag), ())):
+        if name not in (*(_AMOUNT if element.get("unit") else ()), *_NAMED_BY.get(str(element.tag), ())):
             yield f"{here}/@{name}", value
     seen: dict[str, int] = {}
-    for child in element:
-        tag: object = child.tag
-        if not isinstance(tag, str) or tag.startswith(f"{{{METADATA}}}"):
-            continue
+    for child in _each(element):
         called = _called(child)
         seen[called] = seen.get(called, 0) + 1
         for path, value in _flat(child, here):
             number = f"[{seen[called]}]" if seen[called] > 1 else ""
             yield path.replace(f"{here}/{called}", f"{here}/{called}{number}", 1), value
+
+
+def _each(element: Element) -> Iterator[Element]:
+    """Yield the elements below, without comments and vfioctl's own; one for several threads once for each of them."""
+    for child in element:
+        tag: object = child.tag
+        if not isinstance(tag, str) or tag.startswith(f"{{{METADATA}}}"):
+            continue
+        name = _SPLIT.get(tag, "")
+        threads = listed(child.get(name, "")) if name else ()
+        yield from (Element(tag, {**child.attrib, name: str(each)}) for each in threads)
+        if not threads:
+            yield child
 
 
 def _called(element: Element) -> str:
@@ -79,6 +95,6 @@ def _called(element: Element) -> str:
 
 def _amount(element: Element) -> str:
     """Return an amount of memory in bytes, whatever its unit; its text if it is none."""
-    text = (element.text or element.get("size") or element.get("memory") or "").strip()
+    text = (element.text or "").strip() or element.get("size") or element.get("memory") or ""
     unit = element.get("unit", "KiB")
     return f"{int(text) * _UNITS[unit]} bytes" if text.isdecimal() and len(text) < 19 and unit in _UNITS else text

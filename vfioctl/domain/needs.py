@@ -26,7 +26,7 @@ class Needs:
 
     name: str
     ours: bool
-    """Whether vfioctl defined it."""
+    """Whether it has vfioctl's mark, also if that is the copy of another domain's."""
     bound: tuple[Subject, ...]
     """Devices that must be on VFIO, or exist, before libvirt starts it."""
     managed: tuple[Subject, ...]
@@ -63,6 +63,11 @@ def is_owner(name: str) -> bool:
         return False
 
 
+def needs_nothing(name: str) -> Needs:
+    """Return the needs of a domain whose document is gone."""
+    return Needs(name, ours=False, bound=(), managed=(), cpus=(), hugepages=())
+
+
 def needs_of(xml: str | bytes) -> Needs:
     """Return what a domain's document needs. Raises BadDocument."""
     document, definition = parse(xml), read_definition(xml)
@@ -70,7 +75,7 @@ def needs_of(xml: str | bytes) -> Needs:
     named = devices_of(document.root)
     return Needs(
         name=definition.name,
-        ours=definition.ours,
+        ours=definition.is_marked,
         bound=tuple(_subject(each) for each in named if each not in managed),
         managed=tuple(_subject(each) for each in named if each in managed),
         cpus=tuple(sorted(_own(definition.pins))),

@@ -17,6 +17,8 @@ from vfioctl.inventory.model.values import parse_cpu_list
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
     """Return what domains have, without the domains `but`. Pins to every online CPU pin nothing.
 
+    No vCPU of another domain is to be on the CPUs of their emulators and I/O threads either.
+
     A domain whose XML is not understood is left out: one bad domain must not keep others from being built.
     """
     cpus: dict[int, str] = {}
@@ -26,12 +28,13 @@ def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]
             continue
         who = f"{'running ' if domain.is_active else ''}domain {domain.name}"
         for definition in _definitions((domain.live, domain.defined)):
-            for _, text in definition.pins:
+            for text in (*(cpus for _, cpus in definition.pins), *definition.shared):
                 pinned = _cpus(text)
                 if not pinned.issuperset(online):
                     cpus.update({cpu: who for cpu in sorted(pinned) if cpu not in cpus})
             devices.update({device: who for device in definition.devices if device not in devices})
-    return Others(cpus, devices, libvirt.unknown)
+    running = tuple(domain.name for domain in libvirt.domains if domain.is_active)
+    return Others(cpus, devices, libvirt.unknown, running=running)
 
 
 def _definitions(texts: tuple[str, ...]) -> Iterator[Definition]:

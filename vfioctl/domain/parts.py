@@ -1,14 +1,16 @@
-"""Registers the definitions of domains, and libvirt's hook. May not hold logic."""
+"""Registers the definitions of domains, their volumes, and libvirt's hook. May not hold logic."""
 
 from vfioctl.core.registry import Parts
-from vfioctl.domain.actions import Define, Undefine
+from vfioctl.domain.actions import CreateImage, Define, DeleteVolume, Undefine, WriteSeed
 from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
 from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
 from vfioctl.domain.resources.definition import DomainDefinition
+from vfioctl.domain.resources.disk_image import DiskImage
 from vfioctl.domain.resources.hook_script import HookScript
+from vfioctl.domain.resources.seed import SeedVolume
 
 PARTS = Parts(
-    resources=(DomainDefinition(), HookScript()),
-    actions=(Define(), Undefine()),
+    resources=(DomainDefinition(), DiskImage(), SeedVolume(), HookScript()),
+    actions=(Define(), Undefine(), CreateImage(), WriteSeed(), DeleteVolume()),
     intents=(DefineIntent, UndefineIntent, InstallHookIntent, RemoveHookIntent),
 )

@@ -8,11 +8,16 @@ from xml.etree.ElementTree import Element, SubElement
 _ORDER: Mapping[str, tuple[str, ...]] = {
     "domain": (
         *("name", "uuid", "genid", "title", "description", "metadata", "maxMemory", "memory", "currentMemory"),
-        *("memtune", "memoryBacking", "vcpu", "iothreads", "iothreadids", "cputune", "numatune", "resource"),
+        *("memtune", "memoryBacking", "vcpu", "vcpus", "iothreads", "iothreadids", "cputune", "numatune", "resource"),
         *("sysinfo", "os", "features", "cpu", "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices"),
         *("seclabel", "launchSecurity"),
     ),
     "memoryBacking": ("hugepages", "nosharepages", "locked", "source", "access", "allocation", "discard"),
+    "cputune": (
+        *("shares", "global_period", "global_quota", "period", "quota", "emulator_period", "emulator_quota"),
+        *("iothread_period", "iothread_quota", "vcpupin", "emulatorpin", "iothreadpin"),
+        *("vcpusched", "iothreadsched", "emulatorsched", "cachetune", "memorytune"),
+    ),
     "cpu": ("model", "vendor", "topology", "cache", "maxphysaddr", "feature", "numa"),
     "devices": ("emulator", "disk", "controller", "interface", "serial", "console", "hostdev", "memballoon"),
 }

@@ -11,8 +11,10 @@ from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.core.limits import read_document
 from vfioctl.domain import nccl
 from vfioctl.domain.building import Building
+from vfioctl.domain.confidential import refuse_elsewhere
 from vfioctl.domain.layout.firmware import address_space
 from vfioctl.domain.layout.memory import divide
 from vfioctl.domain.layout.pci import MOST_PORTS, expanders
@@ -51,10 +53,13 @@ class TestSpecs:
             ("--gpus 1 --policy never", "policy must be strict or preferred"),
             ("--gpus 1 --template ../../etc/passwd", "template"),
             ("--gpus 1 --template nope", "there is no template 'nope'"),
-            ("--gpus 1 --disk relative.img", "disks"),
-            ("--gpus 1 --node nonsense=0", "not a PCI address"),
-            ("--gpus 1 --node 1b:00.0=x", "nodes"),
+            ("--gpus 1 --disk relative.img", "disks.0 must be a whole path, such as /var"),
+            ("--gpus 1 --network a/b", "networks.0 must have 1 to 200 of the characters A-Z"),
+            ("--gpus 1 --node nonsense=0", "not a PCI address: 'nonsense'\n  hint:     write it as 0000:41:00.0"),
+            ("--gpus 1 --node 1b:00.0=x", "nodes.0000:1b:00.0 must be a whole number"),
+            ("--gpus 1 --node 1b:00.0", "--node 1b:00.0: the NUMA node is missing"),
             ("--gpus 1 --numa 9", "there is no NUMA node 9"),
+            ("--gpus 1 --numa x", "numa: any, same or the number of a NUMA node is needed"),
             ("--device gpu77", "gpu77"),
             ("--claim 0123456789ab", "there is no claim"),
         ],
@@ -89,6 +94,12 @@ class TestSpecs:
             ("a.yaml", "!!python/object/apply:os.system [id]", "is not understood"),
             ("a.toml", "gpu = 1", "gpu is not known"),
             ("a.toml", "gpus = -1", "gpus must be at least 0"),
+            ("a.yaml", "gpus: true", "gpus: a whole number is needed"),
+            ("a.yaml", "gpus: 1\nmemory: true", "memory: a size is needed, such as 64GiB"),
+            ("a.yaml", "gpus: 1\nnuma: true", "numa: any, same or the number of a NUMA node is needed"),
+            ("a.yaml", "gpus: 1\nnodes: {gpu4: 0}", "nodes.gpu4: not a PCI address"),
+            ("a.yaml", "gpus: 1\nnodes: 5", "nodes must be a table"),
+            ("a.yaml", "name: a b\ngpus: 1", "name must have 1 to 200 of the characters"),
             ("a.toml", "\xff", ""),
             ("b/none.toml", None, "cannot be read"),
         ],
@@ -97,7 +108,7 @@ class TestSpecs:
         file = tmp_path / name
         if text is not None:
             file.write_bytes(text.encode("latin-1"))
-        done = run(f"{BUILD} --spec {file}")
+        done = run(f"domain build {'' if text and 'name' in text else 'vm1'} --spec {file} --host hgx8")
         assert (done.code, done.out) == (2, "")
         assert why in done.err
 
@@ -136,11 +147,48 @@ class TestTemplates:
         assert (scheduler.get("vcpus"), limit.text) == ("0-3", str((64 * GIB + GIB + 2 * GIB) >> 10))
 
     def test_a_confidential_guest_has_one_gpu(self, run: Run) -> None:
-        done = run(f"{BUILD} --gpus 2 --template confidential")
+        build = "domain build vm1 --host mi300x --template confidential"
+        done = run(f"{build} --gpus 2")
         assert (done.code, "gets one GPU" in done.err) == (2, True)
-        built = xml(run, f"{BUILD} --gpus 1 --template confidential --disk /dev/sdx --network a")
+        built = xml(run, f"{build} --gpus 1 --disk /dev/sdx --network a")
         assert built.find("memoryBacking/hugepages") is None
         assert [each.get("iommu") for each in built.iterfind("devices/*/driver[@iommu]")] == ["on", "on"]
+
+    def test_a_mediated_device_with_and_without_display(self, run: Run) -> None:
+        build = "domain build a --device 6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d --cpus 4 --memory 8GiB --host a2"
+        for words, display in (("", "on"), ("--display", "on"), ("--no-display", None)):
+            device = xml(run, f"{build} --template vgpu-desktop {words}").find("devices/hostdev")
+            assert device is not None
+            assert (device.get("display"), device.get("ramfb")) == (display, display)
+        done = run(f"{build} --display")
+        assert (done.code, "the template compute-linux has no graphics" in done.err) == (2, True)
+        done = run("domain build a --device gpu1 --cpus 4 --template vgpu-desktop --display --host workstation")
+        assert (done.code, "gets no mediated device" in done.err) == (2, True)
+
+    @pytest.mark.parametrize(("host", "why"), [("hgx8", "this host's is GenuineIntel"), ("gh200", "aarch64")])
+    def test_a_confidential_guest_needs_its_processor(self, run: Run, host: str, why: str) -> None:
+        done = run(f"domain build vm1 --gpus 1 --template confidential --host {host}")
+        assert (done.code, done.out) == (2, "")
+        assert "the template wants sev-snp, which " in done.err
+        assert why in done.err
+
+    @pytest.mark.parametrize(("kind", "vendor"), [("tdx", "GenuineIntel"), ("sev", "AuthenticAMD")])
+    def test_each_encryption_is_one_vendor_s(self, kind: str, vendor: str) -> None:
+        for made_by in ("GenuineIntel", "AuthenticAMD", ""):
+            processor = Processor(arch="x86_64", vendor=made_by, is_amd=made_by == "AuthenticAMD")
+            if made_by == vendor:
+                refuse_elsewhere(kind, processor)
+            else:
+                with pytest.raises(BadSpec, match=f"the template wants {kind}"):
+                    refuse_elsewhere(kind, processor)
+
+    def test_a_confidential_guest_has_no_hugepages(self, run: Run) -> None:
+        build = "domain build vm1 --gpus 1 --template confidential --hugepages 1GiB --host mi300x"
+        done = run(build)
+        assert (done.code, "gets no hugepages" in done.err, "--policy preferred" in done.err) == (2, True, True)
+        done = run(f"{build} --policy preferred")
+        assert (done.code, "<hugepages>" in done.out) == (0, False)
+        assert "hugepages: the memory has ordinary pages, although hugepages were asked for" in done.err
 
 
 class TestPlacement:
@@ -174,20 +222,20 @@ class TestPlacement:
         host = Host.recorded("lab")
         wish = {"name": "a", "devices": ("01:00.0",), "cpus": 1, "memory": 256 << 20}
         with pytest.raises(HostError, match=r"the NUMA node of 0000:01:00\.0 is not known"):
-            host.domain.build(DomainSpec.model_validate(wish))
-        named = host.domain.build(DomainSpec.model_validate({**wish, "nodes": {"0000:01:00.0": 1}}))
+            host.domain.build(read_document(DomainSpec, wish))
+        named = host.domain.build(read_document(DomainSpec, {**wish, "nodes": {"0000:01:00.0": 1}}))
         assert [device.cell for device in named.summary().devices] == [0, 0], "the rest of the card too"
         assert named.layout.cells[0].node == 1
         assert set(named.layout.pins.values()) <= {2, 3}
-        without = host.domain.build(DomainSpec.model_validate({**wish, "policy": "preferred"}))
+        without = host.domain.build(read_document(DomainSpec, {**wish, "policy": "preferred"}))
         assert [device.cell for device in without.summary().devices] == [None, None]
         assert any("sees no node" in choice.weaker for choice in without.layout.choices)
 
     def test_too_few_cpus(self) -> None:
         host, wish = Host.recorded("laptop"), {"name": "a", "gpus": 1, "cpus": 64, "memory": GIB}
         with pytest.raises(NoCapacity):
-            host.domain.build(DomainSpec.model_validate(wish))
-        built = host.domain.build(DomainSpec.model_validate({**wish, "policy": "preferred"}))
+            host.domain.build(read_document(DomainSpec, wish))
+        built = host.domain.build(read_document(DomainSpec, {**wish, "policy": "preferred"}))
         assert (built.layout.pins, built.layout.vcpus) == ({}, 64)
         assert built.document.root.find("cputune") is None
         assert any("shares CPUs" in choice.weaker for choice in built.layout.choices)
@@ -289,6 +337,12 @@ class TestNcclTopology:
         assert {each.get("busid") for each in switch} == expected
         again = run(f"domain build a {words} --cpus 8 --memory 8GiB --nccl-topo {file} --host hgx8")
         assert (again.code, "already exists" in again.err) == (2, True)
+
+    def test_is_not_written_to_stdout(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        done = run("domain build a --gpus 1 --nccl-topo - --host hgx8")
+        assert (done.code, done.out, list(tmp_path.glob("-"))) == (2, "", [])
+        assert "name a file" in done.err
 
     @pytest.mark.parametrize(
         ("vcpus", "mask"),

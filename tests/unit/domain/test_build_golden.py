@@ -33,7 +33,7 @@ CONFIDENTIAL = "--gpus 1 --cpus 8 --memory 64GiB"
 
 
 def wish(host: str, template: str) -> str:
-    if template == "confidential" and host in ("hgx8", "mi300x"):
+    if template == "confidential" and host == "mi300x":
         return CONFIDENTIAL
     return WISHES.get(host, "--gpus 1 --cpus 4 --memory 4GiB")
 

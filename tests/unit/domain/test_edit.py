@@ -60,12 +60,12 @@ class TestDiff:
                 "memnode[cellid=0]",
                 ("1", "0"),
             ),
-            ("busNr='252'", "busNr='250'", "target/@busNr", ("250", "252")),
+            ("busNr='252'", "busNr='254'", "target/@busNr", ("254", "252")),
             (
                 ">536870912</pcihole64>",
-                ">1073741824</pcihole64>",
+                ">268435456</pcihole64>",
                 "pcihole64",
-                ("1099511627776 bytes", "549755813888 b"),
+                ("274877906944 bytes", "549755813888 b"),
             ),
             ("<rom bar='off'/>", "", "/rom/@bar", (None, "off")),
         ],
@@ -122,6 +122,59 @@ class TestEdit:
             assert "".join(one.itertext()).strip() == "".join(other.itertext()).strip(), path
         assert after.find("metadata/{urn:team}note") is not None
 
+    def test_the_password_of_its_display_stays(self, run: Run, tmp_path: Path) -> None:
+        graphics = "<graphics type='vnc' passwd='secret'/></devices>"
+        define(run, tmp_path, run(f"domain build ml1 {WISH}").out.replace("</devices>", graphics))
+        done = run("domain edit ml1 --gpus 1 --cpus 8 --memory 32GiB --yes")
+        assert (done.code, "secret" in done.out) == (0, False)
+        plan = run("domain edit ml1 --gpus 1 --cpus 4 --memory 32GiB --dry-run --json").document
+        (change,) = plan["changes"]
+        assert "passwd='secret'" in change["before"], "the edit before kept it"
+        assert "passwd='secret'" in change["after"]
+
+    def test_new_devices_are_laid_out_with_those_that_are_there(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
+        before = {each.get("bus"): each for each in shown(run, "ml1").iterfind("devices/hostdev/source/address")}
+        done = run("domain edit ml1 --device gpu4 --yes")
+        assert done.code == 0, done.err
+        root = shown(run, "ml1")
+        nodes = {each.get("busNr"): each.findtext("node") for each in root.iterfind("devices/controller/target[node]")}
+        assert nodes == {"254": "0", "252": "1"}
+        assert root.findtext("devices/controller/pcihole64") == str(512 << 20)
+        assert [each.get("nodeset") for each in root.iterfind("numatune/memnode")] == ["0", "1"]
+        hosts = {
+            each.find("source/address").get("bus"): each.find("address").get("bus")  # type: ignore[union-attr]
+            for each in root.iterfind("devices/hostdev")
+        }
+        assert hosts == {next(iter(before)): "0x02", "0x9d": "0x04"}
+        assert run("domain diff ml1").code == 0
+
+    def test_a_number_of_gpus_means_further_ones(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
+        assert run("domain edit ml1 --gpus 2 --yes").code == 0
+        assert len(shown(run, "ml1").findall("devices/hostdev")) == 3
+
+    def test_what_has_no_options_is_placed_near_its_own_devices(self, run: Run, tmp_path: Path) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out
+        define(run, tmp_path, text.replace("cpuset='97'", "cpuset='60'"))
+        assert run("domain diff ml1").code == 4
+        done = run("domain edit ml1 --yes")
+        assert done.code == 0, done.err
+        assert run("domain diff ml1").code == 0
+
+    def test_diff_names_the_libvirt_that_was_asked(self, run: Run, tmp_path: Path) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out
+        define(run, tmp_path, text.replace("cpuset='97'", "cpuset='60'"))
+        done = run("domain diff ml1 --connect test:///default")
+        assert "vfioctl domain edit ml1 --dry-run --connect test:///default" in " ".join(done.err.split())
+
+    def test_a_machine_without_pci_express(self, run: Run, tmp_path: Path) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out
+        start, end = text.index("    <controller type='pci'"), text.rindex("    <memballoon")
+        define(run, tmp_path, (text[:start] + text[end:]).replace("'q35'", "'pc-i440fx-7.2'"))
+        done = run("domain edit ml1 --device gpu0 --dry-run")
+        assert (done.code, "needs machine q35" in " ".join(done.err.split())) == (2, True)
+
     def test_without_devices(self, run: Run) -> None:
         assert run("domain edit test --cpus 2").code == 2
 
@@ -163,7 +216,44 @@ class TestOthers:
             ),
         )
         found = others_in(libvirt, range(8), but=("own",))
-        assert found == Others({1: "domain a", 3: "domain a", 5: "running domain c"}, {})
+        assert found == Others({1: "domain a", 3: "domain a", 5: "running domain c"}, {}, running=("c",))
+
+    @pytest.mark.parametrize(
+        ("inside", "cpus"),
+        [
+            ("<vcpu cpuset='2-3'>2</vcpu>", {2, 3}),
+            ("<vcpu cpuset='2-3'>2</vcpu><cputune><vcpupin vcpu='0' cpuset='5'/></cputune>", {2, 3, 5}),
+            ("<vcpu cpuset='0-7,^9'>2</vcpu>", set()),
+            (
+                "<vcpu cpuset='2-3'>1</vcpu><cputune><vcpupin vcpu='0' cpuset='5'/><emulatorpin cpuset='6'/></cputune>",
+                {5, 6},
+            ),
+            (
+                "<vcpu>9</vcpu><cputune><emulatorpin cpuset='1'/><iothreadpin iothread='1' cpuset='4'/></cputune>",
+                {1, 4},
+            ),
+            ("<vcpu>9</vcpu><cputune><emulatorpin cpuset='0-7'/></cputune>", set()),
+        ],
+    )
+    def test_cpus_of_all_threads(self, inside: str, cpus: set[int]) -> None:
+        xml = f"<domain><name>a</name>{inside}</domain>"
+        found = others_in(
+            Libvirt(
+                uri="test:///default",
+                domains=(DomainXml(name="a", uuid="a", is_active=False, live="", defined=xml),),
+            ),
+            range(8),
+            but=(),
+        )
+        assert set(found.cpus) == cpus
+
+    def test_emulators_share_the_cpus_of_the_host(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
+        first, second = (ET.fromstring(run(f"domain build {name} {WISH}").out) for name in ("ml1", "ml2"))  # noqa: S314 - our own
+        pins = [root.find("cputune/emulatorpin") for root in (first, second)]
+        assert pins[0] is not None
+        assert pins[1] is not None
+        assert pins[0].get("cpuset") == pins[1].get("cpuset")
 
 
 class TestDifferences:

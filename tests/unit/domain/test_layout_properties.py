@@ -18,6 +18,7 @@ from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.placement.placement import place
+from vfioctl.core.limits import read_document
 from vfioctl.domain.checking import judged
 from vfioctl.domain.compose import composed
 from vfioctl.domain.layout.cpus import needed
@@ -87,7 +88,7 @@ def builds(draw: st.DrawFn) -> tuple[Capacity, Layout, Document]:
     """A server, and a domain for which it has room."""
     capacity = draw(capacities())
     gpus = draw(st.integers(1, len(gpus_of(capacity))))
-    spec = DomainSpec.model_validate({"name": "a", "gpus": gpus, **draw(specs)})
+    spec = read_document(DomainSpec, {"name": "a", "gpus": gpus, **draw(specs)})
     try:
         cpus = needed(spec.cpus, spec.smt, capacity.topology)
         placement = place(asking(gpus=spec.gpus, cpus=cpus), capacity)

@@ -5,6 +5,7 @@ No daemon is asked and nothing is started: libvirt's driver runs in a process of
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -12,9 +13,14 @@ import pytest
 from tests.unit.conftest import GOLDEN
 from tests.unit.domain.native import Argument, arguments, native, why_not
 from tests.unit.domain.test_build_golden import HOSTS, TEMPLATES, wish
+from vfioctl.claims.model.handed import devices_of
 from vfioctl.domain.building import Built
 from vfioctl.domain.cli.build import asked
 from vfioctl.domain.model.layout import Expander, Layout
+from vfioctl.domain.model.verification import State
+from vfioctl.domain.verify.devices import device_facts
+from vfioctl.domain.verify.subject import Subject
+from vfioctl.domain.xml import parse
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, parse_cpu_list
 
@@ -72,7 +78,7 @@ def test_what_is_refused(answers: Mapping[str, Mapping[str, str]]) -> None:
     refused = {name: answer["refused"] for name, answer in answers.items() if "refused" in answer}
     assert sorted(refused) == sorted(REFUSED)
     assert not {name: said for name, said in refused.items() if REFUSED[name] not in said}
-    assert len(answers) - len(refused) >= 60
+    assert len(answers) - len(refused) >= 55
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILT) - {each for each in REFUSED if each.startswith("gh200/")}))
@@ -90,6 +96,16 @@ def test_qemu_gets_what_was_planned(answers: Mapping[str, Mapping[str, str]], na
     assert hole(found) == built.layout.hole
     if built.layout.wide_addresses:  # templates may have it anyway
         assert only(found, "cpu").says["host-phys-bits"] == "on"
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT) - set(REFUSED)))
+def test_verify_finds_the_devices_where_the_document_has_them(
+    answers: Mapping[str, Mapping[str, str]], name: str
+) -> None:
+    subject = Subject(parse(BUILT[name]).root, "vm1", "virsh")
+    facts = list(device_facts(subject, shlex.split(answers[name]["command"]), {}, frozenset))
+    assert {each.state for each in facts} <= {State.OK}
+    assert len([each for each in facts if each.what.startswith("bus of ")]) == len(devices_of(subject.root))
 
 
 # -- what was found ----------------------------------------------------------------------------------------

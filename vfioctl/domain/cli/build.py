@@ -11,7 +11,9 @@ from vfioctl.console.options import AsJson, completion
 from vfioctl.console.output import draw, emit_document, emit_file, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import Connect
+from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
+from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
     from vfioctl.domain.building import Built
@@ -123,12 +125,27 @@ Disks = Annotated[
         rich_help_panel=_PANEL_PARTS,
     ),
 ]
+Seed = Annotated[
+    str | None,
+    typer.Option(
+        "--seed", metavar="PATH", help="An image with a seed for cloud-init, read-only.", rich_help_panel=_PANEL_PARTS
+    ),
+]
 Networks = Annotated[
     list[str] | None,
     typer.Option(
         "--network",
         metavar="NETWORK",
         help="A libvirt network, in place of the template's. Repeat it for each.",
+        rich_help_panel=_PANEL_PARTS,
+    ),
+]
+Display = Annotated[
+    bool | None,
+    typer.Option(
+        "--display/--no-display",
+        show_default=False,
+        help="Whether the first mediated device shows the guest's display; it does if the template has graphics.",
         rich_help_panel=_PANEL_PARTS,
     ),
 ]
@@ -145,7 +162,7 @@ NcclTopology = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file of --nccl-topo.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Say what was chosen and why, instead of printing the XML.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say what was chosen and why, not the XML. --json has both.")]
 
 
 def build(  # noqa: PLR0913 - one parameter for each option
@@ -165,7 +182,9 @@ def build(  # noqa: PLR0913 - one parameter for each option
     model: Model = None,
     node: Nodes = None,
     disk: Disks = None,
+    seed: Seed = None,
     network: Networks = None,
+    display: Display = None,
     spec: SpecFile = None,
     connect: Connect = "",
     nccl_topo: NcclTopology = None,
@@ -179,6 +198,8 @@ def build(  # noqa: PLR0913 - one parameter for each option
     that no claim, no other guest and no other domain has, memory of the same NUMA nodes, and PCI buses that show the
     guest where its devices are. Everything else is the template's. Nothing is reserved or changed.
     """
+    if nccl_topo == Path("-"):
+        raise BadSpec("--nccl-topo writes no topology to stdout, which has the domain", hint="name a file")
     given = asked(
         name=name,
         template=template,
@@ -194,7 +215,9 @@ def build(  # noqa: PLR0913 - one parameter for each option
         model=model,
         nodes=node,
         disks=disk,
+        seed=seed,
         networks=network,
+        display=display,
     )
     api = DomainApi(opened(ctx))
     built = api.build(api.spec(given, spec), connect=connect)
@@ -218,11 +241,16 @@ def _show(built: "Built", *, explain: bool, as_json: bool) -> None:
         say(f"{choice.what}: {choice.weaker}")
 
 
-def asked(**given: str | list[str] | None) -> dict[str, Any]:
+def asked(**given: str | list[str] | bool | None) -> dict[str, Any]:
     """Return what options ask for, under the names of a spec."""
     said: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if "nodes" in said:
-        said["nodes"] = dict(text.partition("=")[::2] for text in said["nodes"])
-    if str(said.get("numa", "")).isdecimal():
-        said["numa"] = int(said["numa"])
+        said["nodes"] = dict(map(_node, said["nodes"]))
     return said
+
+
+def _node(text: str) -> tuple[PciAddress, str]:
+    address, equals, node = text.partition("=")
+    if not equals:
+        raise BadSpec(f"--node {text[:40]}: the NUMA node is missing", hint="write --node ADDRESS=N, as 41:00.0=1")
+    return PciAddress(address), node

@@ -1,5 +1,6 @@
 """`vfioctl domain edit` and `vfioctl domain diff`. May not add behaviour to the api."""
 
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from vfioctl.errors import Drift
 
 _EDIT = """[bold]Examples[/]
   vfioctl domain edit web1 --device gpu1 --dry-run
+  vfioctl domain edit web1
   vfioctl domain edit web1 --gpus 2 --cpus 16 --memory 64GiB --yes"""
 _DIFF = """[bold]Examples[/]
   vfioctl domain diff web1
@@ -50,9 +52,10 @@ def edit(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Give a domain devices, and place its CPUs and memory near them; everything else stays as it is.
 
-    The domain gets what domain build would give it: pinned vCPUs, memory of the devices' NUMA nodes, and PCI buses that
-    show the guest where its devices are. Elements that vfioctl does not know stay. The definition changes; a domain
-    that runs has it from its next start.
+    The domain keeps the devices of the host that it has. It gets what domain build would give it for all of them:
+    pinned vCPUs, memory of the devices' NUMA nodes, and PCI buses that show the guest where its devices are. Without
+    --device, --gpus and --claim it is placed near the devices that it has. Elements that vfioctl does not know stay.
+    The definition changes; a domain that runs has it from its next start.
     """
     session = opened(ctx)
     api = DomainApi(session)
@@ -79,7 +82,9 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
 
     Shows where its CPUs, memory and PCI buses differ from what domain build would choose for the same devices, vCPUs
     and memory: pins that are missing or far from a GPU, memory of another node, a device that is not on the bus of its
-    node. A domain that runs is compared as it runs. Exits with 4 if something differs.
+    node. A domain that runs is compared as it runs: its own CPUs and hugepages are free for it, and so is its claim.
+    Exits with 4 if something differs; also if others have what it needs, so that it would not be built now. --json
+    tells these apart: it prints the comparison, or an error.
     """
     found = DomainApi(opened(ctx)).compared(name, connect=connect)
     if as_json:
@@ -92,5 +97,6 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
     draw(comparison_page(found))
     if found.differences:
         number = f"{len(found.differences)} value{'s' if found.differences[1:] else ''}"
-        next_command = f"vfioctl domain edit {found.name} --dry-run"
+        where = f" --connect {quote(connect)}" if connect else ""
+        next_command = f"vfioctl domain edit {quote(found.name)} --dry-run{where}"
         raise Drift(f"{found.name} is not what would be built, in {number}", next_command=next_command)

@@ -135,9 +135,11 @@ def excluded(capacity: Capacity) -> tuple[str, ...]:
     by_reason: dict[str, list[int]] = {}
     for cpu, (claim, owner) in capacity.taken.cpus.items():
         by_reason.setdefault(f"held by {owner} (claim {claim})", []).append(cpu)
+    staying = capacity.housekeeping
     for cpu, who in capacity.pinned.items():
-        by_reason.setdefault(f"pinned by {who}", []).append(cpu)
-    by_reason.setdefault("stay with the host", []).extend(capacity.housekeeping)
+        if cpu not in staying:
+            by_reason.setdefault(f"pinned by {who}", []).append(cpu)
+    by_reason.setdefault("stay with the host", []).extend(staying)
     by_reason.setdefault("reserved by the configuration", []).extend(capacity.settings.reserved_cpus)
     named = [f"CPUs {format_cpu_list(cpus)}: {why}" for why, cpus in by_reason.items() if cpus]
     return tuple(named[:20]) + ((some_of(named[20:], 0).strip(),) if len(named) > 20 else ())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vfioctl.claims.model.capacity import Capacity
 from vfioctl.domain.layout import cpus, firmware, memory, pci
 from vfioctl.domain.layout.devices import node_choices
-from vfioctl.domain.model.layout import Cell, Choice, Device, Layout, Shape
+from vfioctl.domain.model.layout import NOTHING_THERE, Cell, Choice, Device, Layout, Shape, There
 from vfioctl.domain.model.others import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import some_of
@@ -28,12 +28,17 @@ class Host(NamedTuple):
 
 
 def lay_out(
-    spec: DomainSpec, devices: Sequence[Device], chosen: Sequence[int], host: Host, why: Sequence[str] = ()
+    spec: DomainSpec,
+    devices: Sequence[Device],
+    chosen: Sequence[int],
+    host: Host,
+    why: Sequence[str] = (),
+    there: There = NOTHING_THERE,
 ) -> Layout:
     """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
 
-    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. Raises HostError,
-    NoCapacity, BadSpec.
+    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `there`: the PCI
+    of a domain that there is. Raises HostError, NoCapacity, BadSpec.
     """
     capacity = host.capacity
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
@@ -41,7 +46,8 @@ def lay_out(
     vcpus = {node: len(found) for node, found in pinning.by_node.items()} if pinning else _floating(devices, spec, host)
     division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)
     cells = _cells(vcpus, division.by_node, devices, host)
-    found = pci.expanders(devices, {cell.node: number for number, cell in enumerate(cells) if cell.node is not None})
+    cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
+    found = pci.expanders(devices, cell_of, there)
     space = firmware.address_space(devices, host.processor)
     emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
     return Layout(
@@ -60,10 +66,11 @@ def lay_out(
         choices=(
             *_device_choices(devices, why),
             *on_nodes,
+            *_room_choices(devices, vcpus, spec, host),
             *(_pinned(pinning.choices, cpus.excluded(capacity)) if pinning else (_NOT_PINNED,)),
             *([_emulator(emulator)] if pinning else ()),
             *division.choices,
-            *_cell_choices(cells),
+            *_cell_choices(cells, host.capacity),
             *pci.choices(found),
             *space.choices,
             *_rom_choices(devices),
@@ -84,8 +91,21 @@ _NOT_PINNED = Choice(
 def _floating(devices: Sequence[Device], spec: DomainSpec, host: Host) -> Mapping[int, int]:
     """Return the one node whose memory a domain without pinned vCPUs has: that of most of its devices."""
     known = [device.node for device in devices if device.node in host.capacity.topology.by_node]
-    nodes = known or list(host.capacity.topology.by_node) or [0]
+    nodes = known or list(memory.by_room(spec, host.capacity, host.free_memory)) or [0]
     return {max(dict.fromkeys(nodes), key=nodes.count) or 0: spec.cpus}
+
+
+def _room_choices(
+    devices: Sequence[Device], vcpus: Mapping[int, int], spec: DomainSpec, host: Host
+) -> Sequence[Choice]:
+    """Return why these nodes, if no device tells its own."""
+    nodes = memory.by_room(spec, host.capacity, host.free_memory)
+    if len(nodes) < 2 or any(device.node is not None for device in devices):
+        return []
+    taken = f"NUMA node{'s' * (len(vcpus) > 1)} {', '.join(map(str, vcpus))}"
+    most = "it has the most free memory" if [*vcpus] == [nodes[0]] else "those with more free memory have too few CPUs"
+    why = f"{most}: {memory.rooms_in_words(spec, host.capacity, host.free_memory)}"
+    return [Choice("home of a domain whose devices tell no node", taken, why, weaker=f"{taken} was taken: {why}")]
 
 
 def _cells(
@@ -130,12 +150,18 @@ def _emulator(emulator: CpuSet) -> Choice:
     return Choice(what, f"CPUs {emulator}", "the CPUs that stay with the host on the same nodes")
 
 
-def _cell_choices(cells: Sequence[Cell]) -> Sequence[Choice]:
+def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
     found = []
     for number, cell in enumerate(cells):
         if cell.node is not None and not cell.vcpus:
             why = "devices are on this node, where the domain has no vCPUs"
-            found.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}, without CPUs and memory", why))
+            far = (
+                "its devices are far from all CPUs and memory of the domain"
+                if cell.node in capacity.topology.by_node
+                else ""
+            )
+            what = f"NUMA node {cell.node}, without CPUs and memory"
+            found.append(Choice(f"guest cell {number}", what, why, weaker=far))
         elif cell.node is not None:
             found.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there"))
     return found

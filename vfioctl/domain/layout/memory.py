@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from vfioctl.claims.model.capacity import Capacity
 from vfioctl.domain.model.layout import Choice
-from vfioctl.domain.model.spec import PageSize, Policy
-from vfioctl.errors import NoCapacity
+from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
+from vfioctl.errors import BadSpec, NoCapacity
 
 ORDINARY = 1 << 20
 """Ordinary memory is divided in whole MiB."""
 SIZES = {PageSize.GIB: 1 << 30, PageSize.MIB: 2 << 20}
 _NAMES = {size: str(name) for name, size in SIZES.items()}
+
+_MORE_PAGES = "reserve more (vm.nr_hugepages, or default_hugepagesz=1G hugepages=N at boot), or ask for less memory"
+_MORE_MEMORY = "say a larger --memory, or a smaller size of --hugepages: each node with vCPUs needs a page"
 
 
 class Division(NamedTuple):
@@ -36,20 +39,29 @@ def divide(
     """Return the memory of each node in proportion to its vCPUs, as far as it is free there.
 
     `vcpus`: the number of vCPUs by node. `free`: bytes of ordinary memory that are free, by node, where they are known.
-    Raises NoCapacity.
+    Each node has some. Raises NoCapacity, and BadSpec for memory that does not fill the pages that must be.
     """
     refused: list[str] = []
-    for size in _sizes(pages, total):
-        rooms = {node: free_pages(capacity, node, size) for node in vcpus}
-        given = _shares(-(-total // size), vcpus, rooms)
-        if given is not None:
-            return _found({node: number * size for node, number in given.items()}, size, tuple(refused), "")
-        refused.append(f"{_NAMES[size]} pages: {_have(rooms, size)}, {-(-total // size)} are needed")
     asked = pages in SIZES
+    for size in _sizes(pages, total):
+        units = -(-total // size)
+        more = "" if units * size == total else f"{_amount(units * size)} instead of {_amount(total)}, in whole pages"
+        if more and policy is Policy.STRICT:
+            whole = _amount(units * size).replace(" ", "")
+            raise BadSpec(
+                f"{_amount(total)} of memory are no whole number of {pages} pages",
+                hint=f"say --memory {whole}, or a smaller size of --hugepages",
+            )
+        rooms = {node: free_pages(capacity, node, size) for node in vcpus}
+        given = _shares(units, vcpus, rooms)
+        if given is not None:
+            return _found({node: number * size for node, number in given.items()}, size, tuple(refused), more)
+        each = ", at least one on each" if sum(rooms.values()) >= units else ""
+        refused.append(f"{_NAMES[size]} pages: {_have(rooms, size)}, {units} are needed{each}")
     if asked and policy is Policy.STRICT:
         raise NoCapacity(
             f"there are too few free hugepages of {pages}: {refused[0]}",
-            hint="reserve more (vm.nr_hugepages, or default_hugepagesz=1G hugepages=N at boot), or ask for less memory",
+            hint=_MORE_MEMORY if total < len(vcpus) * SIZES[pages] else _MORE_PAGES,
         )
     weaker = "" if pages is PageSize.NONE else "the memory has ordinary pages: it is pinned and mapped more slowly"
     return _ordinary(total, vcpus, free, policy, tuple(refused), weaker)
@@ -68,6 +80,28 @@ def free_pages(capacity: Capacity, node: int, size: int) -> int:
     return sum(max(0, min(pool.free, pool.total - claimed)) for pool in pools)
 
 
+def by_room(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> Sequence[int]:
+    """Return the nodes with CPUs, that with the most free memory of the largest pages of which it has enough first."""
+    sizes = _sizes(spec.hugepages, spec.memory)
+
+    def key(node: int) -> tuple[float, ...]:
+        rooms = [size * free_pages(capacity, node, size) for size in sizes]
+        enough = next((number for number, room in enumerate(rooms) if room >= spec.memory), len(rooms))
+        return enough, *(-room for room in rooms[enough:] or rooms), -free.get(node, 0), node
+
+    return sorted(capacity.topology.by_node, key=key)
+
+
+def rooms_in_words(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> str:
+    """Return what each node with CPUs has free: of the largest pages that any has, else of ordinary memory."""
+    nodes = sorted(capacity.topology.by_node)
+    for size in _sizes(spec.hugepages, spec.memory):
+        rooms = {node: free_pages(capacity, node, size) for node in nodes}
+        if any(rooms.values()):
+            return _have(rooms, size)
+    return _have({node: free.get(node, 0) // ORDINARY for node in nodes}, ORDINARY)
+
+
 def _ordinary(
     total: int,
     vcpus: Mapping[int, int],
@@ -80,9 +114,12 @@ def _ordinary(
     rooms = {node: free.get(node, total) // ORDINARY for node in vcpus}
     given = _shares(units, vcpus, rooms)
     if given is None:
-        if policy is Policy.STRICT:
-            raise NoCapacity(f"the nodes have too little free memory: {_have(rooms, ORDINARY)}, {units} MiB are needed")
-        given = _shares(units, vcpus, dict.fromkeys(vcpus, units)) or {}
+        given = _shares(units, vcpus, dict.fromkeys(vcpus, units))
+        if given is None or policy is Policy.STRICT:
+            each = f", at least one on each of {len(vcpus)} nodes" if sum(rooms.values()) >= units else ""
+            raise NoCapacity(
+                f"the nodes have too little free memory: {_have(rooms, ORDINARY)}, {units} MiB are needed{each}"
+            )
         weaker = f"there is too little free memory now: {_have(rooms, ORDINARY)}"
     elif unknown := [node for node in vcpus if node not in free]:
         weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
@@ -90,14 +127,17 @@ def _ordinary(
 
 
 def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) -> Mapping[int, int] | None:
-    """Divide units in proportion to weights, as far as there is room; None if there is too little in all."""
-    if sum(rooms.values()) < units:
+    """Divide units in proportion to weights, as far as there is room; None if there is too little.
+
+    Each gets one at least: the CPUs of a guest's node without memory would have none near.
+    """
+    if sum(rooms.values()) < units or units < len(weights) or not all(rooms.values()):
         return None
     found, left, weight = {}, units, sum(weights.values())
     for node in sorted(weights, key=lambda node: (rooms[node] * weight < units * weights[node], node), reverse=True):
-        later = sum(rooms[other] for other in weights if other not in found and other != node)
-        fair = round(left * weights[node] / weight) if weight else 0
-        found[node] = max(min(fair, rooms[node]), left - later)
+        others = [other for other in weights if other not in found and other != node]
+        fair = max(1, round(left * weights[node] / weight))
+        found[node] = max(min(fair, rooms[node], left - len(others)), left - sum(rooms[other] for other in others))
         left, weight = left - found[node], weight - weights[node]
     return {node: found[node] for node in weights}
 

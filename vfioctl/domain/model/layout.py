@@ -75,12 +75,20 @@ class Placed(NamedTuple):
     device: Device
     function: int
     multifunction: bool
+    slot: int = 0
+    was: Seat | None = None
+    """Where it is in a domain that there is."""
+    stays: bool = False
+    """Whether it keeps its address in the guest."""
 
 
 class Port(NamedTuple):
-    """A root port, with the functions of one card behind it."""
+    """A root port, with the functions of one card behind it. `slot`: on the bus that it is on."""
 
     devices: tuple[Placed, ...]
+    slot: int = 0
+    controller: int | None = None
+    """The controller's index, if it is there already."""
 
 
 class Expander(NamedTuple):
@@ -90,6 +98,49 @@ class Expander(NamedTuple):
     complex: str = ""
     cell: int | None = None
     bus_number: int | None = None
+    controller: int | None = None
+    """The controller's index, if it is there already."""
+    was: int | None = None
+    """The bus number that it has had, if it is there already."""
+
+
+# -- what is there ---------------------------------------------------------------------------------------
+
+
+class Seat(NamedTuple):
+    """Where a device is in the guest. `bus`: the index of the controller that it is behind."""
+
+    bus: int
+    slot: int
+    function: int
+    expander: int | None
+    """The index of the expander bus that it is below; None if it is below none."""
+
+
+class TherePort(NamedTuple):
+    """A controller on an expander bus. `buses`: the bus numbers that it and all below it take."""
+
+    slot: int
+    buses: int
+    only_seats: bool
+    """Whether there is nothing behind it but devices of the host."""
+
+
+class ThereExpander(NamedTuple):
+    """An expander bus. `ports`: what is on it, by the index of the controller."""
+
+    bus_number: int | None
+    ports: Mapping[int, TherePort]
+
+
+class There(NamedTuple):
+    """The PCI of a domain that there is: where its devices of the host are, and its expander buses by index."""
+
+    seats: Mapping[str, Seat]
+    expanders: Mapping[int, ThereExpander]
+
+
+NOTHING_THERE = There({}, {})
 
 
 class Layout(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -13,6 +14,14 @@ class Others(NamedTuple):
     devices: Mapping[str, str]
     unknown: str = ""
     """Why it is not known."""
+    own: Collection[str] = ()
+    """The ids of claims that the domain itself has for as long as it runs: what they hold is not for others."""
+    running: Collection[str] = ()
+    """The names of all domains that run, the domain itself too."""
+    own_cpus: Collection[int] = ()
+    """The CPUs to which the domain itself is pinned while it runs."""
+    own_memory: Mapping[tuple[int, int], int] = MappingProxyType({})
+    """Bytes of memory that the domain itself has while it runs, by node and size of the pages; 0: ordinary ones."""
 
 
 NOBODY = Others({}, {})

@@ -1,0 +1,127 @@
+"""Which CPUs and nodes a domain gets: of its claim, of nodes that the user names, of nodes that nothing tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.machines import copy, machine, original
+from tests.unit.conftest import Run
+from vfioctl.claims.model.claim import Claim
+from vfioctl.claims.model.owner import Owner
+from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.core.limits import read_document
+from vfioctl.domain.building import Built
+from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.errors import HostError, NoCapacity
+from vfioctl.host import Host
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.recorded.tree import Tree
+
+GIB = 1 << 30
+GPU0, GPU4 = PciAddress("0000:1b:00.0"), PciAddress("0000:9d:00.0")
+BUILD = "domain build vm1 --cpus 4 --memory 8GiB --host hgx8"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return machine(copy(original("hgx8")), tmp_path / "ledger.db")
+
+
+def claimed(host: Host, *devices: PciAddress, **wish: Any) -> Claim:
+    return host.claims.create(ClaimRequest(owner=Owner("vm/db"), devices=devices, bind=False, **wish)).claim
+
+
+def built(host: Host, **wish: Any) -> Built:
+    return host.domain.build(read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, **wish}))
+
+
+class TestClaims:
+    def test_isolated_vcpus_are_as_many_as_the_claim_s_cores(self, host: Host) -> None:
+        claim = claimed(host, GPU0, cpus=8)
+        layout = built(host, claim=claim.id, smt="isolate").layout
+        assert (layout.vcpus, layout.shape) == (4, (1, 1, 4, 1))
+        assert set(layout.pins.values()) < set(claim.cpus)
+
+    def test_more_cpus_than_the_claim_has(self, host: Host) -> None:
+        claim = claimed(host, GPU0, cpus=8)
+        with pytest.raises(NoCapacity, match=f"claim {claim.id} has 8 CPUs, and 16 are needed"):
+            built(host, claim=claim.id, cpus=8, smt="isolate")
+        assert built(host, claim=claim.id, cpus=16, policy="preferred").layout.pins == {}
+
+    @pytest.mark.parametrize("smt", ["together", "isolate"])
+    def test_fewer_cpus_are_near_all_devices(self, host: Host, smt: str) -> None:
+        claim = claimed(host, GPU0, GPU4, cpus=16)
+        found = built(host, claim=claim.id, cpus=8, smt=smt)
+        assert [(cell.node, len(cell.vcpus)) for cell in found.layout.cells] == [(0, 4), (1, 4)]
+        assert set(found.layout.pins.values()) <= set(claim.cpus)
+        cpus = found.layout.choices[0].why
+        assert ("16 CPUs" in cpus, "not meant" in str(found.layout.choices)) == (False, False)
+
+    def test_a_claim_without_cpus(self, host: Host) -> None:
+        assert built(host, claim=claimed(host, GPU4).id, cpus=4).layout.cells[0].node == 1
+
+
+class TestNodesThatAreNamed:
+    @pytest.mark.parametrize(
+        ("words", "why"),
+        [
+            (f"--device gpu4 --node {GPU4}=7", f"--node {GPU4}=7: there is no NUMA node 7"),
+            (f"--device gpu0 --node {GPU4}=1", f"--node {GPU4}=1: the domain does not get this device"),
+            ("--device gpu0 --node 9d:1f.0=1", "--node 0000:9d:1f.0=1: there is no such device here"),
+        ],
+    )
+    def test_that_are_refused(self, run: Run, words: str, why: str) -> None:
+        done = run(f"{BUILD} {words}")
+        assert (done.code, done.out, why in done.err) == (2, "", True)
+
+    @pytest.mark.parametrize("words", [f"--device {GPU0} --node {GPU0}=1", "--device gpu0 --node 0000:15:01.0=0"])
+    def test_of_the_device_or_a_bridge_above_it(self, run: Run, words: str) -> None:
+        assert run(f"{BUILD} {words}").code == 0
+
+    def test_of_devices_that_may_be_chosen(self, run: Run) -> None:
+        assert run(f"{BUILD} --gpus 1 --node {GPU4}=0").code == 0
+
+
+def silent(*, pages: int) -> Tree:
+    """The server, whose firmware tells no node of GPU4; node 0 has so many 1 GiB pages free, node 1 480."""
+    tree = copy(original("hgx8"))
+    for path in [path for path in tree.files if "/pci0000:97/" in path and path.endswith("/numa_node")]:
+        tree.put(path, "-1")
+    tree.put("/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/free_hugepages", str(pages))
+    return tree
+
+
+class TestNodesThatNothingTells:
+    @pytest.mark.parametrize(("pages", "node"), [(0, 1), (500, 0)])
+    def test_are_where_the_most_pages_are(self, tmp_path: Path, pages: int, node: int) -> None:
+        host = machine(silent(pages=pages), tmp_path / "ledger.db")
+        found = built(host, devices=[GPU4], cpus=4, policy="preferred")
+        assert ([cell.node for cell in found.layout.cells], found.layout.page_size) == ([node], GIB)
+        weaker = [choice.weaker for choice in found.weaker]
+        rooms = f"node 0 has {pages} free (1GiB), node 1 has 480 free (1GiB)"
+        assert f"NUMA node {node} was taken: it has the most free memory: {rooms}" in weaker
+
+    def test_are_elsewhere_if_there_are_too_few_cpus(self, tmp_path: Path) -> None:
+        host = machine(silent(pages=0), tmp_path / "ledger.db")
+        claimed(host, GPU0, exact_cpus=(*range(49, 96), *range(145, 192)))
+        found = built(host, devices=[GPU4], cpus=4, policy="preferred")
+        assert [cell.node for cell in found.layout.cells] == [0]
+        assert any("those with more free memory have too few CPUs" in choice.weaker for choice in found.weaker)
+
+    def test_without_pinned_cpus(self, tmp_path: Path) -> None:
+        host = machine(silent(pages=0), tmp_path / "ledger.db")
+        found = built(host, devices=[GPU4], cpus=400, policy="preferred")
+        assert (found.layout.pins, [cell.node for cell in found.layout.cells]) == ({}, [1])
+
+    def test_are_refused_by_default(self, tmp_path: Path) -> None:
+        host = machine(silent(pages=0), tmp_path / "ledger.db")
+        with pytest.raises(HostError, match="is not known"):
+            built(host, devices=[GPU4], cpus=4)
+
+
+def test_devices_far_from_all_cpus_are_told(host: Host) -> None:
+    weaker = [(choice.what, choice.weaker) for choice in built(host, devices=[GPU0, GPU4], cpus=2).weaker]
+    assert weaker == [("guest cell 1", "its devices are far from all CPUs and memory of the domain")]

@@ -1,0 +1,71 @@
+"""Reads from a domain's document what was asked for when it was built. Pure.
+
+The metadata of a domain that vfioctl built say what was asked for otherwise than by default. For any other domain it is
+what its document looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy, Smt
+from vfioctl.errors import BadAddress
+from vfioctl.inventory.model.values import PciAddress
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from vfioctl.domain.definition import Definition
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def wished(says: Definition, root: Element, width: Callable[[], int]) -> DomainSpec:
+    """Return the spec of a domain, for the devices that it has. `width`: the threads of a core of the host."""
+    wishes, is_built = dict(says.wishes), bool(says.template)
+    return DomainSpec(
+        name=says.name,
+        devices=says.devices,
+        cpus=says.vcpus,
+        memory=says.memory >> 20 << 20,
+        nodes=dict(_nodes(wishes.get("nodes", ""))),
+        hugepages=_word(wishes.get("hugepages"), PageSize.AUTO if is_built else _pages(root)),
+        policy=_word(wishes.get("policy"), Policy.STRICT if is_built else _policy(root)),
+        smt=_smt(says.vcpus, _word(wishes.get("smt"), Smt.TOGETHER), root, width, is_built=is_built),
+    )
+
+
+def _word(text: str | None, otherwise: _Word) -> _Word:
+    """Return the value of a text that may come from anybody."""
+    return next((each for each in type(otherwise) if each == text), otherwise)
+
+
+def _nodes(text: str) -> Iterator[tuple[PciAddress, int]]:
+    for part in text.split(",") if text else ():
+        device, _, node = part.partition("=")
+        if node.isascii() and node.isdecimal() and len(node) < 5:
+            try:
+                yield PciAddress(device), int(node)
+            except BadAddress:
+                continue
+
+
+def _pages(root: Element) -> PageSize:
+    return PageSize.NONE if root.find("memoryBacking/hugepages") is None else PageSize.AUTO
+
+
+def _policy(root: Element) -> Policy:
+    preferred = any(each.get("mode") == "preferred" for each in root.iterfind("numatune/*"))
+    return Policy.PREFERRED if preferred else Policy.STRICT
+
+
+def _smt(vcpus: int, asked: Smt, root: Element, width: Callable[[], int], *, is_built: bool) -> Smt:
+    """A guest without threads has cores of its own; so has one whose vCPUs fill no cores, which no other can be."""
+    topology = root.find("cpu/topology")
+    without = not is_built and topology is not None and topology.get("threads", "1") == "1"
+    if asked is Smt.ISOLATE or not (without or vcpus % 2):
+        return asked
+    threads = width()
+    return Smt.ISOLATE if threads > 1 and (without or vcpus % threads) else asked
