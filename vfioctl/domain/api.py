@@ -54,15 +54,24 @@ class DomainApi:
     def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
         """Return a domain that there is, with the devices, CPUs and memory of a spec; everything else stays.
 
-        Raises UnknownDomain, and what `Building.build` raises.
+        It has its own devices too. Without those, CPUs or memory in the spec, it is placed anew with what it has.
+        Raises UnknownDomain, BadDocument for what would not work, and what `Building.build` raises.
         """
         from vfioctl.domain.building import Building
+        from vfioctl.domain.checking import refuse_new_errors
+        from vfioctl.domain.itself import beside
         from vfioctl.domain.xml import parse
 
-        found = self.provisioning.find(name, connect).domain
+        provisioning = self.provisioning
+        found = provisioning.find(name, connect).domain
+        # with its passwords, which a listing does not have
+        text = self._session.kernel.ask_libvirt(provisioning.uri(connect), "definition", found.name) or found.live
         asked = self.spec({**spec, "name": found.name}, file)
-        others = self.others(found.name, connect=connect)
-        return Building(self._session).build(asked, others, parse(found.defined or found.live))
+        others = beside(found, self.others(found.name, connect=connect))
+        before = parse(text)
+        built = Building(self._session).build(asked, others, before)
+        refuse_new_errors(before, built.document)
+        return built
 
     def compared(self, name: str, *, connect: str = "") -> Comparison:
         """Compare a domain with what would be built for its devices. Raises UnknownDomain, BadSpec."""
@@ -91,11 +100,16 @@ class DomainApi:
         if uri == URI and not connect and not any(map(self._session.kernel.has, SOCKETS)):
             return NOBODY
         from vfioctl.claims.api import ClaimsApi
+        from vfioctl.domain.model.libvirt import LABEL
         from vfioctl.domain.others import others_in
         from vfioctl.domain.probe.libvirt import read_libvirt
+        from vfioctl.inventory.api import InventoryApi
 
-        online = ClaimsApi(self._session).capacity().topology.core_of
-        return others_in(read_libvirt(self._session.kernel, uri), online, but=but)
+        claims, owners = ClaimsApi(self._session), {f"vm/{name}" for name in but}
+        online = InventoryApi(self._session).online_cpus()
+        found = others_in(read_libvirt(self._session.kernel, uri), online, but=but)
+        made = (each.id for each in claims.claims() if each.labels.get(LABEL) == uri and each.owner in owners)
+        return found._replace(own=tuple(made))
 
     # -- fleets --------------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.handed import devices_of
+from vfioctl.domain.model.spec import WISHES
 from vfioctl.domain.tree import add, child, remove
-from vfioctl.domain.xml import METADATA, is_comment, parse, text_of
+from vfioctl.domain.xml import MARK, is_comment, parse, text_of
 from vfioctl.errors import BadDocument, BadSpec
 from vfioctl.inventory.model.values import format_cpu_list, parse_cpu_list
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
     from vfioctl.domain.xml import Document
 
-MARK = f"{{{METADATA}}}allocation"
-"""The element of the metadata that says that vfioctl defined the domain: the claim's id, the template."""
-_DIGEST, _DIGITS = "definition", 16
+_NAME, _DIGEST, _DIGITS = "domain", "definition", 16
 _UNITS = {"": 1 << 10, "b": 1, "bytes": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNITS |= {f"{key}ib": value for key, value in _UNITS.items() if len(key) == 1 and key != "b"}
 _UNITS |= {f"{key}b": 1000 ** (number + 1) for number, key in enumerate("kmgt")}
@@ -34,21 +33,28 @@ class Definition:
 
     name: str
     uuid: str
+    is_marked: bool
+    """Whether it has vfioctl's mark, which may be the copy of another domain's."""
     ours: bool
+    """Whether vfioctl defined it: the mark is of no other domain."""
     claim: str
     template: str
     fleet: str
-    """The fleet that it belongs to; empty if to none."""
+    """The fleet that it belongs to; empty if to none, or if the mark does not name this domain."""
     spec: str
     """The digest of its spec in the fleet's file."""
     digest: str
     """Of the document that vfioctl gave to libvirt; empty if it did not."""
+    wishes: tuple[tuple[str, str], ...]
+    """What it was built with, otherwise than by default: `--hugepages`, `--policy`, `--smt`, `--node`."""
     devices: tuple[str, ...]
     vcpus: int
     memory: int
     cells: int
     nodes: str
     pins: tuple[tuple[int, str], ...]
+    shared: tuple[str, ...] = field(compare=False)
+    """The CPUs of the emulator, of I/O threads, and of vCPUs without a pin of their own."""
 
 
 def read_definition(text: str | bytes) -> Definition:
@@ -61,21 +67,27 @@ def _definition(root: Element) -> Definition:
         raise BadDocument(f"the document is no domain: it begins with <{str(root.tag)[:40]}>")
     mark = root.find(f"metadata/{MARK}")
     given = {} if mark is None else dict(mark.items())
+    name = root.findtext("name", "").strip()
+    marked_as = given.get(_NAME, "")  # that of another domain in a clone, and after virsh domrename
+    is_named = bool(name) and marked_as == name
     return Definition(
-        name=root.findtext("name", "").strip(),
+        name=name,
         uuid=_uuid(root.findtext("uuid", "")),
-        ours=mark is not None,
-        claim=given.get("id", ""),
+        is_marked=mark is not None,
+        ours=mark is not None and (is_named or not marked_as),
+        claim=given.get("id", "") if is_named or not marked_as else "",
         template=given.get("template", ""),
-        fleet=given.get("fleet", ""),
-        spec=given.get("spec", ""),
+        fleet=given.get("fleet", "") if is_named else "",
+        spec=given.get("spec", "") if is_named else "",
         digest=given.get(_DIGEST, ""),
+        wishes=tuple((name, given[name]) for name in WISHES if name in given),
         devices=tuple(devices_of(root)),
         vcpus=_number(root.findtext("vcpu", "")),
         memory=_bytes(root.find("memory")),
         cells=len(root.findall("cpu/numa/cell")),
         nodes=_nodes(root),
         pins=tuple(sorted(_pins(root))),
+        shared=tuple(filter(None, _shared(root))),
     )
 
 
@@ -100,15 +112,26 @@ def _bytes(memory: Element | None) -> int:
 
 def _nodes(root: Element) -> str:
     found = [each.get("nodeset", "") for each in root.iterfind("numatune/*")]
-    return format_cpu_list(sorted({node for text in found for node in _listed(text)}))
+    return format_cpu_list(sorted({node for text in found for node in listed(text)}))
 
 
 def _pins(root: Element) -> Iterator[tuple[int, str]]:
     for each in root.iterfind("cputune/vcpupin"):
-        yield _number(each.get("vcpu", "")), format_cpu_list(_listed(each.get("cpuset", "")))
+        yield _number(each.get("vcpu", "")), format_cpu_list(listed(each.get("cpuset", "")))
 
 
-def _listed(text: str) -> tuple[int, ...]:
+def _shared(root: Element) -> Iterator[str]:
+    """`cpuset` of <vcpu> is for every thread that has no pin of its own (libvirt's formatdomain, CPU Allocation)."""
+    for path in ("cputune/emulatorpin", "cputune/iothreadpin"):
+        yield from (format_cpu_list(listed(each.get("cpuset", ""))) for each in root.iterfind(path))
+    vcpu = root.find("vcpu")
+    pinned = {number for number, _ in _pins(root)}
+    has_all = root.find("cputune/emulatorpin") is not None and len(pinned) >= _number(root.findtext("vcpu", ""))
+    if vcpu is not None and not has_all:
+        yield format_cpu_list(listed(vcpu.get("cpuset", "")))
+
+
+def listed(text: str) -> tuple[int, ...]:
     """Return the numbers of a list in libvirt's form, such as 0-7,^3; none if it is not understood."""
     parts = [part.strip() for part in text.split(",")]
     try:
@@ -121,10 +144,12 @@ def _listed(text: str) -> tuple[int, ...]:
 # -- writing -----------------------------------------------------------------------------------------
 
 
-def marked(text: str | bytes, *, uuid: str, claim: str = "") -> str:
+def marked(text: str | bytes, *, uuid: str, claim: str = "", before: str = "") -> str:
     """Return a document as vfioctl defines it: with a UUID, and with its mark in the metadata.
 
-    `uuid`: used if the document has none. `claim`: the id of a claim; otherwise that of the document stays.
+    `uuid`: used if the document has none. `claim`: the id of a claim; otherwise that of the document stays. A copy of
+    another domain's mark loses the claim and the fleet of that domain. `before`: the definition that the document
+    replaces, whose fleet the domain stays in.
     """
     document = parse(text)
     root = document.root
@@ -132,8 +157,10 @@ def marked(text: str | bytes, *, uuid: str, claim: str = "") -> str:
     child(root, "uuid", text=found.uuid or uuid)
     metadata = child(root, "metadata")
     remove(metadata, MARK)
-    given = {"id": claim or found.claim, "template": found.template, "fleet": found.fleet, "spec": found.spec}
-    mark = add(metadata, MARK, {key: value for key, value in given.items() if value})
+    given = {_NAME: found.name, "id": claim or found.claim, "template": found.template}
+    member = found if found.fleet or not before else read_definition(before)
+    given |= {"fleet": member.fleet, "spec": member.spec}
+    mark = add(metadata, MARK, {**{key: value for key, value in given.items() if value}, **dict(found.wishes)})
     mark.set(_DIGEST, _digest(document))
     return text_of(document)
 
@@ -142,6 +169,7 @@ def in_fleet(text: str, fleet: str, spec: str) -> str:
     """Return a document with the mark of a fleet, and with the digest of its spec."""
     document = parse(text)
     mark = child(child(document.root, "metadata"), MARK)
+    mark.set(_NAME, document.root.findtext("name", "").strip())
     mark.set("fleet", fleet)
     mark.set("spec", spec)
     return text_of(document)
@@ -212,4 +240,4 @@ def _plain(text: str) -> str:
     try:
         return str(int(word, 16 if word.startswith("0x") else 10))
     except ValueError:
-        return format_cpu_list(_listed(word)) or word
+        return format_cpu_list(listed(word)) or word

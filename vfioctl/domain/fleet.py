@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.domain.belonging import leaving_from, says_of
 from vfioctl.domain.definition import in_fleet, read_definition
+from vfioctl.domain.disks import refuse_shared, written_by
+from vfioctl.domain.model.definition import DEFINITION
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem
+from vfioctl.domain.model.storage import IMAGE, SEED
 from vfioctl.domain.provisioning import stop_command
+from vfioctl.domain.storage import Provided, provided
 from vfioctl.domain.templates import read_template
 from vfioctl.domain.xml import text_of
-from vfioctl.errors import DeviceInUse, Foreign, VerifyError, VfioctlError
+from vfioctl.errors import DeviceInUse, VerifyError, VfioctlError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
     from vfioctl.domain.api import DomainApi
-    from vfioctl.domain.model.fleet import FleetDomain, FleetSpec, Power
+    from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
     from vfioctl.domain.model.others import Others
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.domain.model.storage import Storage
     from vfioctl.domain.provisioning import Known
     from vfioctl.session import Session
 
 Tell = Callable[[str], None]
 """Callback (sentence), called before each domain is changed."""
 _PAUSE = 0.5
+_DONE = {"define": "defined", "change": "changed", "start": "started", "stop": "stopped"}
 _QUESTION = "/proc/uptime"
 """A file that any Linux guest has. An agent that refuses to read it has answered as well."""
 
@@ -52,7 +64,27 @@ class Fleet(NamedTuple):
 
 def is_work(item: FleetItem) -> bool:
     """Return whether anything is done to the domain."""
-    return item.change != "none" or item.power != "none"
+    return bool(item.change != "none" or item.power != "none" or item.volumes)
+
+
+class _Wanted(NamedTuple):
+    """A domain of the file. `digest`: of what it is made from, in short: its spec, and its template."""
+
+    provided: Provided
+    digest: str
+    running: bool | None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def spec(self) -> DomainSpec:
+        return self.provided.spec
+
+    @property
+    def storage(self) -> Storage | None:
+        return self.provided.storage
 
 
 class Fleets:
@@ -68,24 +100,24 @@ class Fleets:
         does not name any more are undefined.
 
         Raises what `Building.build` and `Provisioning.plan_define` raise, with the domain's name; Foreign for a domain
-        that somebody else has defined, DeviceInUse for one that is to go, and runs.
+        that this fleet has not defined, DeviceInUse for one that is to go, and runs; BadSpec and Foreign for a disk
+        image of two domains.
         """
         provisioning = self._api.provisioning
         uri = provisioning.uri(connect)
-        known = {each.domain.name: each for each in provisioning.known(provisioning.libvirt(connect))}
-        leaving = _leaving(spec, known) if prune else []
+        known = {each.domain.name: each for each in provisioning.known_as_defined(provisioning.libvirt(connect))}
+        leaving = leaving_from(spec, known) if prune else []
         items = [self._pruned(each, connect) for each in leaving]
-        gone = {each.domain.name for each in leaving} | {
-            each.name for each in spec.domains if _is_rebuilt(each, spec, known)
-        }
+        wanted = [self._wanted(each, uri) for each in spec.domains]
+        gone = {each.domain.name for each in leaving} | {each.name for each in wanted if _is_rebuilt(each, spec, known)}
+        stay = (each.domain for name, each in known.items() if name not in gone)
+        writers = {each.name: written_by((each.live, each.defined)) for each in stay}
+        refuse_shared({each.name: each.provided for each in wanted}, writers)
         later: dict[str, str] = {}  # devices and CPUs of the domains before, which are not defined yet
         pinned: dict[int, str] = {}
-        for domain in spec.domains:
-            try:
-                items.append(self._item(spec, domain, known.get(domain.name), connect, gone, pinned, later))
-            except VfioctlError as error:
-                error.message = f"{domain.name}: {error.message}"
-                raise
+        for each in wanted:
+            with _about(each.name):
+                items.append(self._item(spec.fleet, each, known.get(each.name), connect, gone, pinned, later))
         return Fleet(spec.fleet, uri, tuple(items), tuple(each.name for each in spec.domains if each.running))
 
     def apply(
@@ -96,7 +128,9 @@ class Fleets:
         tell: Tell = lambda _: None,
         progress: Progress | None = None,
     ) -> FleetDocument:
-        """Do what was planned. The first failure ends it: that domain is put back, and those before stay as they are.
+        """Do what was planned. The first failure ends it, and what was done before stays.
+
+        A definition that fails is put back. One whose domain cannot be started or stopped after that stays.
 
         `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
 
@@ -123,39 +157,43 @@ class Fleets:
 
     # -- one domain ----------------------------------------------------------------------------------
 
+    def _wanted(self, domain: FleetDomain, uri: str) -> _Wanted:
+        with _about(domain.name):
+            found = provided(self._session.kernel, uri, domain)
+            template = text_of(read_template(found.spec.template))
+        digest = sha256(f"{json.dumps(asdict(found.spec), sort_keys=True)}{template}".encode()).hexdigest()[:12]
+        return _Wanted(found, digest, domain.running)
+
     def _item(
         self,
-        fleet: FleetSpec,
-        wanted: FleetDomain,
+        fleet: str,
+        wanted: _Wanted,
         known: Known | None,
         connect: str,
         gone: Collection[str],
         pinned: dict[int, str],
         later: dict[str, str],
     ) -> FleetItem:
-        spec, digest, is_active = wanted.spec, _digest(wanted), bool(known and known.domain.is_active)
+        is_active = bool(known and known.domain.is_active)
         power = _power(wanted, is_active=is_active)
-        says = known.says if known else None
-        if known and not (says and says.ours):
-            raise Foreign(f"domain {wanted.name} is defined already, and not by vfioctl", hint="give it another name")
-        if says and (says.fleet, says.spec) == (fleet.fleet, digest):
+        says = says_of(fleet, known, self._api.provisioning.uri(connect)) if known else None
+        if says and says.spec == wanted.digest:
             if power == "start":
                 self._api.starting.foresee(wanted.name, connect=connect)
-            return FleetItem(domain=wanted.name, change="none", power=power, devices=says.devices)
+            plan = None
+            if wanted.storage:
+                plan = self._api.provisioning.plan_volumes(wanted.name, wanted.storage, connect=connect)
+            return _item(wanted, "none", power, says.devices, plan)
         others = self._api.others(wanted.name, *gone, connect=connect)
-        built = self._api.build_beside(spec, _and(others, pinned, later))
+        built = self._api.build_beside(wanted.spec, _and(others, pinned, later))
         definition = read_definition(built.xml)
         later.update(dict.fromkeys(definition.devices, f"domain {wanted.name} of this fleet"))
         pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
-        text = in_fleet(built.xml, fleet.fleet, digest)
-        plan = self._api.provisioning.plan_define(text, connect=connect, claim=built.spec.claim)
-        return FleetItem(
-            domain=wanted.name,
-            change="change" if known else "define",
-            power=power,
-            devices=definition.devices,
-            plan=plan,
-        )
+        text = in_fleet(built.xml, fleet, wanted.digest)
+        plan = self._api.provisioning.plan_define(text, connect=connect, claim=built.spec.claim, storage=wanted.storage)
+        is_changed = any(each.kind == DEFINITION for each in plan.changes)
+        change: DefinitionChange = "none" if not is_changed else "change" if known else "define"
+        return _item(wanted, change, power, definition.devices, plan)
 
     def _pruned(self, known: Known, connect: str) -> FleetItem:
         name, provisioning = known.domain.name, self._api.provisioning
@@ -170,10 +208,16 @@ class Fleets:
     def _carry_out(self, item: FleetItem, uri: str, progress: Progress | None) -> None:
         if item.plan:
             self._session.apply(item.plan, progress=progress)
-        if item.power == "start":
-            self._api.starting.start(item.domain, connect=uri, progress=progress)
-        elif item.power == "stop":
-            self._api.starting.stop(item.domain, connect=uri, progress=progress)
+        try:
+            if item.power == "start":
+                self._api.starting.start(item.domain, connect=uri, progress=progress)
+            elif item.power == "stop":
+                self._api.starting.stop(item.domain, connect=uri, progress=progress)
+        except VfioctlError as error:
+            if item.change != "none":
+                error.message = f"it is {_DONE[item.change]}, and not {_DONE[item.power]}: {error.message}"
+                error.facts["only_defined"] = item.domain
+            raise
 
     def _await(self, names: Sequence[str], uri: str, seconds: float, tell: Tell) -> None:
         until, left = time.monotonic() + seconds, list(names)
@@ -195,27 +239,40 @@ class Fleets:
         return True
 
 
-def _digest(domain: FleetDomain) -> str:
-    """Return what a domain is made from, in short: its spec, and its template."""
-    template = text_of(read_template(domain.template))
-    return sha256(f"{domain.spec.canonical()}{template}".encode()).hexdigest()[:12]
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Begin the message of an error with the domain's name."""
+    try:
+        yield
+    except VfioctlError as error:
+        error.message = f"{name}: {error.message}"
+        raise
 
 
-def _is_rebuilt(domain: FleetDomain, fleet: FleetSpec, known: Mapping[str, Known]) -> bool:
+def _item(
+    wanted: _Wanted, change: DefinitionChange, power: Power, devices: Sequence[str], plan: Plan | None
+) -> FleetItem:
+    changes = plan.changes if plan else ()
+    volumes = tuple(each.name.rpartition(" ")[2] for each in changes if each.kind in (IMAGE, SEED))
+    return FleetItem(
+        domain=wanted.name,
+        change=change,
+        power=power,
+        devices=tuple(devices),
+        volumes=volumes,
+        plan=plan if changes else None,
+    )
+
+
+def _is_rebuilt(wanted: _Wanted, fleet: FleetSpec, known: Mapping[str, Known]) -> bool:
     """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
-    there = known.get(domain.name)
+    there = known.get(wanted.name)
     if there is None or there.domain.is_active or there.says is None:
         return False
-    return (there.says.fleet, there.says.spec) != (fleet.fleet, _digest(domain))
+    return (there.says.fleet, there.says.spec) != (fleet.fleet, wanted.digest)
 
 
-def _leaving(spec: FleetSpec, known: Mapping[str, Known]) -> list[Known]:
-    """Return the domains of the fleet that the file does not name any more."""
-    names = {each.name for each in spec.domains}
-    return [each for name, each in known.items() if name not in names and each.says and each.says.fleet == spec.fleet]
-
-
-def _power(wanted: FleetDomain, *, is_active: bool) -> Power:
+def _power(wanted: _Wanted, *, is_active: bool) -> Power:
     if wanted.running in (None, is_active):
         return "none"
     return "start" if wanted.running else "stop"
@@ -227,5 +284,7 @@ def _and(others: Others, pinned: Mapping[int, str], devices: Mapping[str, str]) 
 
 def _sentence(item: FleetItem) -> str:
     words = {"define": "define", "change": "change the definition of", "undefine": "undefine", "none": ""}[item.change]
-    parts = [f"{words} {item.domain}" if words else "", f"{item.power} {item.domain}" if item.power != "none" else ""]
-    return ", then ".join(filter(None, parts))
+    made = f"create {' and '.join(item.volumes)}" if item.volumes else ""
+    define = f"{words} {item.domain}" if words else ""
+    power = f"{item.power} {item.domain}" if item.power != "none" else ""
+    return ", then ".join(filter(None, (made, define, power)))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.claim import Claim, ClaimState, Hugepages
+from vfioctl.domain.model.libvirt import LABEL
 from vfioctl.domain.needs import is_owner
 from vfioctl.errors import ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from vfioctl.domain.needs import Needs
     from vfioctl.session import Session
 
-LABEL = "libvirt"
-"""The label of a claim that lasts as long as its domain runs. Its value is the URI of the domain's libvirt."""
 _MDEVS = "/sys/bus/mdev/devices"
 _CLOSING_SECONDS = 10.0
 """How long QEMU's descriptors may take to be closed after it has ended."""
@@ -51,15 +50,20 @@ class Holding:
         return ClaimsApi(self._session)
 
     def of(self, needs: Needs) -> tuple[Claim, ...]:
-        """Return the live claims of a domain. Raises BadSpec if it needs some, and its name is none of an owner."""
+        """Return the live claims of a domain, but not those of a domain of its name at another libvirt.
+
+        Raises BadSpec if it needs some, and its name is none of an owner.
+        """
         if not needs.is_anything and not is_owner(needs.name):
             return ()
-        owner = needs.owner
-        return tuple(each for each in self._claims.claims() if each.owner == owner)
+        owner, here = needs.owner, self._uri
+        return tuple(
+            each for each in self._claims.claims() if each.owner == owner and each.labels.get(LABEL, here) == here
+        )
 
     def made_for(self, needs: Needs) -> tuple[Claim, ...]:
         """Return those of them that were made for the time that the domain runs."""
-        return tuple(each for each in self.of(needs) if each.labels.get(LABEL) == self._uri)
+        return tuple(each for each in self.of(needs) if LABEL in each.labels)
 
     # -- before a domain starts ----------------------------------------------------------------------
 
@@ -132,6 +136,11 @@ class Holding:
                 raise VerifyError(f"{device} is not ready for a guest", next_command=f"vfioctl show {device}")
 
     # -- when it has ended -----------------------------------------------------------------------------
+
+    def wait_until_made(self, needs: Needs) -> None:
+        """Wait for the process that makes a claim of the domain now, if there is one. Raises Busy, Unfinished."""
+        for claim in self.made_for(needs):
+            self._claims.await_maker(claim.id)
 
     def give_back(self, needs: Needs, *, progress: Progress | None = None) -> tuple[Claim, ...]:
         """Release the claims that were made for the time that the domain runs.

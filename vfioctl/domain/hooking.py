@@ -129,12 +129,12 @@ class Hook:
 
 
 def _refuse_untrusted(command: str) -> None:
-    """Raise BadSpec if another user could change what libvirtd would run as root. One that is missing is not judged."""
+    """Raise BadSpec if another user could change what libvirtd would run as root, or put it there later."""
     import os
 
     from vfioctl.kernel.trusted import KEEP_TO_ROOT, opened_directory, status_of
 
-    if os.geteuid() != 0 or not os.path.exists(command):
+    if os.geteuid() != 0:
         return
     try:
         with opened_directory(os.path.dirname(command)):
@@ -142,7 +142,11 @@ def _refuse_untrusted(command: str) -> None:
         folder, name = os.path.split(os.path.realpath(command))
         with opened_directory(folder) as directory:
             status = status_of(directory, name)
+    except FileNotFoundError:
+        raise BadSpec(f"{command} cannot be libvirt's hook: its directory is not there") from None
     except OSError as error:
         raise BadSpec(f"{command} cannot be libvirt's hook: {error.strerror}", hint=KEEP_TO_ROOT) from None
     if status and status.st_mode & 0o022:
         raise BadSpec(f"{command} cannot be libvirt's hook: other users may write it", hint=KEEP_TO_ROOT)
+    if status and not status.st_mode & 0o111:
+        raise BadSpec(f"{command} cannot be libvirt's hook: it is no program", hint="give the path of vfioctl")

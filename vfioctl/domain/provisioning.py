@@ -6,19 +6,18 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from vfioctl.domain.notes import is_ours, notes_of_define
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, Foreign, UnknownDomain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from vfioctl.core.change import Intent, Plan
+    from vfioctl.core.change import Change, Intent, Plan
     from vfioctl.domain.definition import Definition
     from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
     from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+    from vfioctl.domain.model.storage import Storage
     from vfioctl.session import Session
-
-
-_MOST_FAULTS = 3
 
 
 class Known(NamedTuple):
@@ -50,8 +49,12 @@ class Provisioning:
         return ask_libvirt(self._kernel, self.uri(connect))
 
     def known(self, libvirt: Libvirt) -> tuple[Known, ...]:
-        """Return the domains with what their documents say."""
-        return tuple(map(_known, libvirt.domains))
+        """Return the domains with what their documents say: as they run, or as they are defined."""
+        return tuple(_known(each, each.xml) for each in libvirt.domains)
+
+    def known_as_defined(self, libvirt: Libvirt) -> tuple[Known, ...]:
+        """The same for the documents with which they start the next time; of those that have none, as they run."""
+        return tuple(_known(each, each.defined or each.live) for each in libvirt.domains)
 
     def find(self, name: str, connect: str = "") -> Known:
         """Return a domain by its name or its UUID. Raises UnknownDomain."""
@@ -59,7 +62,7 @@ class Provisioning:
         found = libvirt.find(name)
         if found is None:
             raise _missing(name, libvirt.uri)
-        return _known(found)
+        return _known(found, found.xml)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -71,10 +74,19 @@ class Provisioning:
             return self._define(DefineIntent.model_validate(intent.model_dump()))
         return self._undefine(UndefineIntent.model_validate(intent.model_dump()))
 
-    def plan_define(self, text: str | bytes, *, connect: str = "", claim: str = "", replace: bool = False) -> Plan:
+    def plan_define(
+        self,
+        text: str | bytes,
+        *,
+        connect: str = "",
+        claim: str = "",
+        replace: bool = False,
+        storage: Storage | None = None,
+    ) -> Plan:
         """Plan to define a domain, or to change its definition. Nothing to do if it is defined so already.
 
-        `claim`: the claim whose devices it has. `replace`: also if vfioctl did not define what is there.
+        `claim`: the claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`:
+        the volumes that it needs, which are created first.
         Raises BadDocument, Foreign, ClaimConflict for a claim of somebody else, HostError.
         """
         from vfioctl.domain.definition import read_definition
@@ -82,6 +94,8 @@ class Provisioning:
         from vfioctl.domain.xml import parse, text_of
 
         wanted, document = read_definition(text), text_of(parse(text))
+        if not wanted.name:
+            raise BadDocument("the document has no name", hint="it needs <name>NAME</name>")
         intent = DefineIntent(
             uri=self.uri(connect),
             name=checked_name(wanted.name),
@@ -89,8 +103,16 @@ class Provisioning:
             document=document,
             claim=claim,
             replace=replace,
+            storage=storage,
         )
         return self._define(intent)
+
+    def plan_volumes(self, name: str, storage: Storage, *, connect: str = "") -> Plan:
+        """Plan the volumes of a domain whose definition stays. Raises BadSpec, Foreign, HostError."""
+        from vfioctl.domain.model.definition import DefineIntent, checked_name
+
+        uri = self.uri(connect)
+        return self._define(DefineIntent(uri=uri, name=checked_name(name), uuid="", document="", storage=storage))
 
     def plan_undefine(self, name: str, *, connect: str = "", foreign: bool = False) -> Plan:
         """Plan to remove the definition of a domain that does not run.
@@ -106,22 +128,33 @@ class Provisioning:
         from vfioctl.domain.definition import is_still, marked, read_definition
         from vfioctl.domain.probe.libvirt import ask_libvirt
 
+        volumes, notes = self._volumes(intent)
+        if not intent.document:
+            return self._planned(intent, "", "", (), volumes)
         libvirt = ask_libvirt(self._kernel, intent.uri)
         there = next((each for each in libvirt.domains if each.name == intent.name), None)
         wanted = read_definition(intent.document)
         _refuse_clash(libvirt, intent.name, wanted)
         before = self._defined(intent.uri, intent.name)
-        if before and not _is_ours(before) and not intent.replace:
+        if before and not is_ours(before) and not intent.replace:
             raise Foreign(
                 f"domain {intent.name} is defined already, and not by vfioctl",
                 hint="--replace changes it all the same; or give the document another <name> and <uuid>",
             )
         claim = self._claim(intent)
-        after = marked(intent.document, uuid=there.uuid if there else intent.uuid, claim=claim)
+        after = marked(intent.document, uuid=there.uuid if there else intent.uuid, claim=claim, before=before)
         self._refuse_invalid(intent.uri, after)
         if is_still(before, after):
             after = before
-        return self._planned(intent, before, after, _notes_of_define(intent, there, before, after))
+        notes = (*notes_of_define(intent.name, there, before, after), *(() if before else notes))
+        return self._planned(intent, before, after, notes, volumes)
+
+    def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:
+        if intent.storage is None:
+            return (), ()
+        from vfioctl.domain.storage import planned_volumes
+
+        return planned_volumes(self._kernel, intent.uri, intent.storage)
 
     def _undefine(self, intent: UndefineIntent) -> Plan:
         from vfioctl.domain.definition import read_definition
@@ -134,15 +167,35 @@ class Provisioning:
         if there.is_active:
             raise DeviceInUse(f"domain {intent.name} runs", next_command=stop_command(intent.name, intent.uri))
         before = self._defined(intent.uri, intent.name)
-        if not _is_ours(before) and not intent.foreign:
+        if not is_ours(before) and not intent.foreign:
             raise Foreign(
                 f"vfioctl did not define domain {intent.name}", hint="--foreign removes its definition all the same"
             )
+        self._refuse_left_over(intent)
         claim = read_definition(before).claim
         notes = (f"claim {claim} stays, with its devices: vfioctl claim release {claim}",) if claim else ()
         return self._planned(intent, before, "", notes)
 
-    def _planned(self, intent: DefineIntent | UndefineIntent, before: str, after: str, notes: tuple[str, ...]) -> Plan:
+    def _refuse_left_over(self, intent: UndefineIntent) -> None:
+        """Raise ClaimConflict if the domain has not given back what it had when it ran: nothing would tell of it."""
+        from vfioctl.domain.holding import Holding
+        from vfioctl.domain.needs import needs_nothing
+
+        for claim in Holding(self._session, intent.uri).made_for(needs_nothing(intent.name)):
+            raise ClaimConflict(
+                f"domain {intent.name} has ended, and claim {claim.id}, which was made for it, still holds what it had",
+                hint="this gives everything back; with vfioctl's hook, libvirt does so when a domain ends",
+                next_command=stop_command(intent.name, intent.uri),
+            )
+
+    def _planned(
+        self,
+        intent: DefineIntent | UndefineIntent,
+        before: str,
+        after: str,
+        notes: tuple[str, ...],
+        volumes: Sequence[Change] = (),
+    ) -> Plan:
         from vfioctl.core.change import Change, Draft
         from vfioctl.domain.model.definition import DEFINITION, resource_name, subject_of
 
@@ -153,7 +206,7 @@ class Provisioning:
             before=before,
             after=after,
         )
-        changes = (change,) if before != after else ()
+        changes = (*volumes, change) if before != after else tuple(volumes)
         return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
 
     def _defined(self, uri: str, name: str) -> str:
@@ -187,31 +240,13 @@ class Provisioning:
                 raise
 
 
-def _known(domain: DomainXml) -> Known:
+def _known(domain: DomainXml, text: str) -> Known:
     from vfioctl.domain.definition import read_definition
 
     try:
-        return Known(domain, read_definition(domain.xml))
+        return Known(domain, read_definition(text))
     except BadDocument as error:
         return Known(domain, None, error.message)
-
-
-def _faults(text: str) -> Iterator[str]:
-    """What is wrong with a document that libvirt would define all the same."""
-    from vfioctl.domain.checking import judged
-    from vfioctl.domain.model.finding import Severity
-
-    errors = [each for each in judged(None, text, None).findings if each.severity is Severity.ERROR]
-    for each in errors[:_MOST_FAULTS]:
-        yield f"it will not work as it is: {each.path}: {each.reason}"
-    if errors[_MOST_FAULTS:]:
-        yield f"and {len(errors) - _MOST_FAULTS} more; vfioctl domain check lists them with their remedies"
-
-
-def _is_ours(text: str) -> bool:
-    from vfioctl.domain.definition import read_definition
-
-    return bool(text) and read_definition(text).ours
 
 
 def stop_command(name: str, uri: str, *options: str) -> str:
@@ -234,13 +269,3 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Definition) -> None:
             )
         if each.name != name and wanted.uuid == each.uuid:
             raise Foreign(f"domain {each.name} has the UUID of the document", hint="remove <uuid> from the document")
-
-
-def _notes_of_define(intent: DefineIntent, there: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
-    notes = list(_faults(after))
-    if before and before != after:
-        whose = "" if _is_ours(before) else ", which is not of vfioctl,"
-        notes.append(f"{intent.name} is defined already; its definition{whose} is replaced")
-    if there and there.is_active:
-        notes.append(f"{intent.name} runs; the new definition counts when it starts the next time")
-    return tuple(notes)

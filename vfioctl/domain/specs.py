@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from vfioctl.core.value import first_problem
+from vfioctl.core.limits import read_document, read_words
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec, HostError
 from vfioctl.kernel.outside import read_file
@@ -22,13 +19,23 @@ _SUBJECTS = ("claim", "gpus", "devices")
 """What a spec names one of: an option replaces what the file names."""
 
 
+_FILES = ("user_data", "network_config")
+_HINT = "docs/reference/fleet.schema.json says what each setting may be, docs/how-to/apply-a-fleet.md has examples"
+
+
 def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
     """Return the spec. Raises BadSpec for what is wrong in it, HostError for YAML without PyYAML."""
     said = dict(content_of(file)) if file else {}
     if any(name in given for name in _SUBJECTS):
         said = {name: value for name, value in said.items() if name not in _SUBJECTS}
+    if file is None and (plain := read_words(DomainSpec, given)):
+        return plain
+    from pydantic import ValidationError
+
+    from vfioctl.core.value import first_problem
+
     try:
-        return DomainSpec.model_validate({**said, **given})
+        return read_document(DomainSpec, {**said, **given})
     except ValidationError as error:
         where = f"{file}: " if file else ""
         raise BadSpec(f"{where}{first_problem(error)}", hint="vfioctl domain build --help shows the options") from None
@@ -36,16 +43,19 @@ def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
 
 def read_fleet(file: Path) -> FleetSpec:
     """Return the fleet that a TOML or YAML file describes. Raises BadSpec, HostError."""
+    from pydantic import ValidationError
+
+    from vfioctl.core.value import first_problem
     from vfioctl.domain.model.fleet import FleetSpec
 
     content = dict(content_of(file))
-    defaults, domains = content.get("defaults", {}), content.get("domains", [])
+    defaults, domains = content.get("defaults", {}), content.get("domains")
     if isinstance(defaults, dict) and isinstance(domains, list):
-        content["domains"] = [_merged(defaults, each) for each in domains]
+        content["domains"] = [_beside(file, _merged(defaults, each)) for each in domains]
     try:
         return FleetSpec.model_validate(content)
     except ValidationError as error:
-        raise BadSpec(f"{file}: {first_problem(error)}", hint="docs/how-to/apply-a-fleet.md has an example") from None
+        raise BadSpec(f"{file}: {first_problem(error)}", hint=_HINT) from None
 
 
 def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
@@ -56,8 +66,22 @@ def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
     return {**{name: value for name, value in defaults.items() if not (says and name in _SUBJECTS)}, **domain}
 
 
+def _beside(file: Path, domain: Any) -> Any:
+    """Return a domain whose files for cloud-init are where the fleet's file is, unless it says where they are."""
+    if not (isinstance(domain, dict) and isinstance(domain.get("cloud_init"), dict)):
+        return domain
+    folder = file.absolute().parent
+    given = {
+        name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
+        for name, value in domain["cloud_init"].items()
+    }
+    return {**domain, "cloud_init": given}
+
+
 def content_of(file: Path) -> Mapping[str, Any]:
     """Return the table of a TOML or YAML file. Raises BadSpec, HostError for YAML without PyYAML."""
+    import tomllib
+
     try:
         text = read_file(file, _LONGEST).decode()
         content = _yaml(text) if file.suffix in (".yaml", ".yml") else tomllib.loads(text)
@@ -82,6 +106,45 @@ def _yaml(text: str) -> Any:
     try:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise ValueError("aliases are not allowed")  # a few lines of them can mean gigabytes
-        return yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _refuse_twice(node)
+        return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+
+
+def _refuse_twice(node: Any) -> None:
+    """Raise ValueError for a key that a table has twice: PyYAML takes the last one, TOML none."""
+    if node is None or node.id == "scalar":
+        return
+    if node.id == "sequence":
+        for each in node.value:
+            _refuse_twice(each)
+        return
+    names = set()
+    for key, value in node.value:
+        if key.id == "scalar":
+            if key.value in names:
+                raise ValueError(f"line {key.start_mark.line + 1}: {key.value[:60]} is there twice")
+            names.add(key.value)
+        _refuse_twice(value)
+
+
+def kind_of_yaml(text: str) -> str | None:
+    """Return what a text in YAML is: `mapping`, `sequence`, `scalar`, or nothing; None if that is not known here.
+
+    Aliases are allowed: the text is not made into values. Raises ValueError, which quotes nothing of the text.
+    """
+    try:
+        import yaml
+    except ImportError:
+        return None
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{line}{error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    return "" if node is None else str(node.id)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.domain.provisioning import stop_command
-from vfioctl.errors import BadSpec, DeviceInUse, VerifyError, VfioctlError
+from vfioctl.domain.provisioning import Provisioning, stop_command
+from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, UnknownDomain, VerifyError, VfioctlError
 from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STOP_SECONDS = 60.0
 """How long a guest may take to shut down, unless the user says otherwise."""
 _PAUSE = 0.2
+_ATTEMPTS = 3
 
 
 class Started(NamedTuple):
@@ -66,6 +67,7 @@ class Starting:
 
     def __init__(self, session: Session) -> None:
         self._session, self._kernel = session, session.kernel
+        self._provisioning = Provisioning(session)
 
     # -- starting ------------------------------------------------------------------------------------
 
@@ -107,6 +109,13 @@ class Starting:
                     f"domain {needs.name} has ended again right after its start",
                     hint=f"QEMU's last words are in /var/log/libvirt/qemu/{needs.name}.log",
                 )
+            if holding.missing(needs):
+                self._kernel.tell_libvirt(uri, "destroy", needs.name)
+                raise ClaimConflict(
+                    f"claims of domain {needs.name} were released while it started, so it was ended again",
+                    hint="somebody else stops the domain, or releases its claims",
+                    next_command=f"vfioctl history --owner {needs.owner}",
+                )
         except (VfioctlError, KeyboardInterrupt) as error:
             self._undo(holding, needs, held, uri, error)
             raise
@@ -132,9 +141,8 @@ class Starting:
 
     def foresee_stop(self, name: str, *, connect: str = "") -> Stopped:
         """Return what `stop` would do. Raises UnknownDomain."""
-        uri, known = self._find(name, connect)
-        claims = self._holding(uri).made_for(self._needs(known))
-        return Stopped(known.domain.name, uri, claims, known.domain.is_active)
+        uri, needs, runs = self._stoppable(name, connect)
+        return Stopped(needs.name, uri, self._holding(uri).made_for(needs), runs)
 
     def stop(
         self,
@@ -145,19 +153,38 @@ class Starting:
         force: bool = False,
         progress: Progress | None = None,
     ) -> Stopped:
-        """Shut a domain down, and give back what was claimed for it, also if it has ended already.
+        """Shut a domain down, and give back what was claimed for it, also if it has ended or is not defined any more.
 
         `timeout`: seconds that the guest may take. `force`: end it as a power cut does.
 
-        Raises UnknownDomain, libvirt's errors, DeviceInUse if it still runs; and what `ClaimsApi.release` raises.
+        Raises UnknownDomain, libvirt's errors, DeviceInUse if it still runs, Busy while it is being started, and what
+        `ClaimsApi.release` raises.
         """
-        uri, known = self._find(name, connect)
-        needs, ran = self._needs(known), known.domain.is_active
-        if ran:
-            self._kernel.tell_libvirt(uri, "destroy" if force else "shutdown", needs.name)
-            self._wait(uri, needs.name, timeout)
-        claims = self._holding(uri).give_back(needs, progress=progress)
-        return Stopped(needs.name, uri, claims, ran)
+        uri, needs, _ = self._stoppable(name, connect)
+        holding, ran = self._holding(uri), False
+        claims: tuple[Claim, ...] = ()
+        for _ in range(_ATTEMPTS):  # another process may start it meanwhile
+            holding.wait_until_made(needs)
+            if runs := self._runs(uri, needs.name):
+                self._kernel.tell_libvirt(uri, "destroy" if force else "shutdown", needs.name)
+                self._wait(uri, needs.name, timeout)
+            claims, ran = (*claims, *holding.give_back(needs, progress=progress)), ran or runs
+            if not self._runs(uri, needs.name):
+                return Stopped(needs.name, uri, claims, ran)
+        raise DeviceInUse(f"domain {needs.name} was started again each time that it was stopped")
+
+    def _stoppable(self, name: str, connect: str) -> tuple[str, Needs, bool]:
+        """Return libvirt's URI, a domain's needs, and whether it runs; also for one of which only claims are left."""
+        from vfioctl.domain.needs import needs_nothing
+
+        try:
+            uri, known = self._find(name, connect)
+        except UnknownDomain:
+            uri, gone = self._uri(connect), needs_nothing(name)
+            if not self._holding(uri).made_for(gone):
+                raise
+            return uri, gone, False
+        return uri, self._needs(known), known.domain.is_active
 
     def _wait(self, uri: str, name: str, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -172,15 +199,16 @@ class Starting:
 
     # -- common --------------------------------------------------------------------------------------
 
-    def _find(self, name: str, connect: str) -> tuple[str, Known]:
+    def _uri(self, connect: str) -> str:
         from vfioctl.domain.model.libvirt import is_elsewhere
-        from vfioctl.domain.provisioning import Provisioning
 
-        provisioning = Provisioning(self._session)
-        uri = provisioning.uri(connect)
+        uri = self._provisioning.uri(connect)
         if is_elsewhere(uri):
             raise BadSpec(f"{uri} is on another machine, whose devices cannot be claimed here", hint="run it there")
-        return uri, provisioning.find(name, connect)
+        return uri
+
+    def _find(self, name: str, connect: str) -> tuple[str, Known]:
+        return self._uri(connect), self._provisioning.find(name, connect)
 
     def _needs(self, known: Known) -> Needs:
         from vfioctl.domain.needs import needs_of

@@ -13,7 +13,7 @@ from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.definition import read_definition
+from vfioctl.domain.definition import marked, read_definition
 from vfioctl.domain.templates import read_template
 from vfioctl.domain.xml import text_of
 from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
@@ -131,6 +131,34 @@ def test_prune_removes_domains_of_this_fleet_only(machine: Machine) -> None:
     assert sorted(machine.domains()) == ["a", "b", "db", "other"]
 
 
+def test_prune_spares_a_copy_of_a_domain_of_the_fleet(machine: Machine) -> None:
+    machine.apply(TWO)
+    copied = re.sub("<uuid>.*?</uuid>", "", machine.xml("b")).replace("<name>b<", "<name>b-copy<")
+    machine.session().kernel.tell_libvirt(URI, "define", copied)
+    assert machine.domains()["b-copy"]["ours"] is False
+    assert machine.apply(TWO, words=("--prune", "--yes")).document["result"] == "nothing to do"
+    refused = machine.apply(TWO, {"name": "b-copy"})
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
+    own = read_definition(marked(copied, uuid="", before=copied))
+    assert (own.ours, own.fleet, own.spec) == (True, "", "")
+
+
+def test_prune_spares_a_domain_whose_mark_does_not_name_it(machine: Machine) -> None:
+    machine.apply(TWO, THREE)
+    machine.session().kernel.tell_libvirt(URI, "define", re.sub(""" domain=.c.""", "", machine.xml("c")))
+    assert machine.apply(TWO, words=("--prune", "--yes")).document["result"] == "nothing to do"
+    assert sorted(machine.domains()) == ["b", "c"]
+
+
+def test_a_domain_that_is_edited_stays_in_its_fleet(machine: Machine) -> None:
+    machine.apply(TWO)
+    edit = ("domain", "edit", "b", "--gpus", "1", "--yes", "--connect", URI, *machine.options)
+    assert machine._run(*edit).code == 0
+    assert read_definition(machine.xml("b")).fleet == "ml"
+    assert machine.apply(TWO).document["result"] == "nothing to do"
+    assert len(machine.domains()["b"]["devices"]) == 2
+
+
 def test_what_a_removed_domain_had_is_free_for_the_others(machine: Machine) -> None:
     assert machine.apply({"name": "a", "devices": ["gpu1"]}).code == 0
     moved = {"name": "b", "devices": ["gpu1"]}
@@ -172,6 +200,37 @@ def test_a_domain_of_somebody_else_is_refused_and_nothing_is_changed(machine: Ma
     assert list(machine.domains()) == ["db"]
 
 
+@pytest.mark.parametrize("whose", ["another fleet", "no fleet"])
+def test_a_domain_of_another_fleet_or_of_none_is_refused(machine: Machine, tmp_path: Path, whose: str) -> None:
+    words = [*machine.options, "--connect", URI]
+    if whose == "another fleet":
+        machine.write({"name": "web"}, fleet="another")
+        assert machine("--yes").code == 0
+    else:
+        (tmp_path / "web.xml").write_text(FOREIGN.replace("db", "web"))
+        assert machine._run("domain", "define", str(tmp_path / "web.xml"), "--yes", *words).code == 0
+    before = machine.xml("web")
+    refused = machine.apply(TWO, {"name": "web"})
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
+    said = "by fleet another" if whose == "another fleet" else "by no fleet"
+    assert f"domain web is defined already, {said}" in refused.document["error"]["message"]
+    assert refused.document["error"]["next_command"].startswith("vfioctl domain undefine web --connect")
+    assert (machine.xml("web"), list(machine.domains())) == (before, ["web"])
+
+
+def test_a_running_domain_is_compared_with_its_definition(machine: Machine) -> None:
+    machine.apply(ONE)
+    other = {**ONE, "gpus": 1}
+    assert changes(machine.apply(other)) == {"a": ("change", "none", True)}
+    assert machine.apply(other).document["result"] == "nothing to do"
+    assert changes(machine.apply(ONE)) == {"a": ("change", "none", True)}
+    assert len(read_definition(shown(machine, "a")["defined"]).devices) == 2
+
+
+def shown(machine: Machine, name: str) -> dict[str, Any]:
+    return dict(machine._run("domain", "show", name, *machine.options, "--connect", URI, "--json").document)
+
+
 def test_if_one_cannot_be_had_nothing_is_changed(machine: Machine) -> None:
     refused = machine.apply(TWO, {"name": "big", "gpus": 8})
     assert refused.code == 4
@@ -186,7 +245,8 @@ def test_the_first_failure_ends_it_and_says_what_was_done(machine: Machine) -> N
     fleet = api.fleets.plan(api.fleet(machine.file), connect=URI)
     with pytest.raises(VfioctlError) as caught:
         api.fleets.apply(fleet)
-    assert caught.value.message.startswith("a: ")
+    assert caught.value.message.startswith("a: it is defined, and not started: ")
+    assert caught.value.facts["only_defined"] == "a"
     assert "done before: b; not done: c" in caught.value.restored
     assert {name: each["state"] for name, each in machine.domains().items()} == {"a": "defined", "b": "defined"}
     assert machine("--yes").code == 0
@@ -198,11 +258,17 @@ def test_the_first_failure_ends_it_and_says_what_was_done(machine: Machine) -> N
     [
         ("fleet: ml\ndomains: [{name: a, gpus: 1}, {name: a, gpus: 1}]", "two domains are called a"),
         ("fleet: ml\ndomains: [{name: a, gpu: 1}]", "domains.0.gpu is not known"),
-        ("fleet: 'a b'\ndomains: []", "fleet has an unexpected value"),
+        ("fleet: 'a b'\ndomains: []", "fleet must match ^[A-Za-z0-9_]"),
         ("domains: []", "fleet is missing"),
-        ("fleet: ml\ndomains: 5", "domains has an unexpected value"),
+        ("fleet: ml", "domains is missing"),
+        ("fleet: ml\nfleet: web\ndomains: []", "line 2: fleet is there twice"),
+        ("fleet: ml\ndomains: [{name: a, gpus: 1, name: b}]", "name is there twice"),
+        ("fleet: ml\ndefaults: {nme: 3}\ndomains: []", "nme is no setting that domains have in common"),
+        ("fleet: ml\ndomains: [{name: a}]", "domain a needs one of gpus, devices and claim"),
+        ("fleet: ml\ndomains: [{name: a, gpus: 1, claim: x}]", "domain a needs one of gpus, devices and claim"),
+        ("fleet: ml\ndomains: 5", "domains must be a list"),
         ("fleet: ml\ndomains: [5]", "domains.0 "),
-        ("fleet: ml\ndefaults: 5\ndomains: []", "defaults has an unexpected value"),
+        ("fleet: ml\ndefaults: 5\ndomains: []", "defaults must be a table"),
         ("fleet: ml\ndomains: [{name: a, running: 'perhaps'}]", "domains.0.running "),
         ("- a", "no table of settings"),
         ("a: [", "not understood"),

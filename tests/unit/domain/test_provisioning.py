@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.core.change import Change
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.domain import app
+from vfioctl.domain.cli.domain import MODULES
 from vfioctl.domain.definition import is_definition_of, is_still, marked, read_definition
 from vfioctl.domain.resources.definition import DomainDefinition
 from vfioctl.domain.xml import parse
@@ -136,6 +138,27 @@ class TestDefine:
         spoilt = XML.replace("vcpu='1' cpuset='3-5,^4'", "vcpu='7' cpuset='3'").replace("<vcpu>2", "<vcpu>1")
         notes = machine.define(spoilt, "--dry-run").document["notes"]
         assert any(note.startswith("it will not work as it is: /domain/cputune/vcpupin[2]") for note in notes), notes
+
+    def test_the_plan_says_whose_name_no_claim_can_have(self, machine: Machine) -> None:
+        said = "vfioctl will not start it: no owner of a claim can be called vm/my vm"
+        without = XML[: XML.index("<cputune>")] + "<os><type arch='x86_64' machine='q35'>hvm</type></os></domain>"
+        for text, is_said in (
+            (XML.replace("web1", "my vm"), True),
+            (XML, False),
+            (without.replace("web1", "my vm"), False),
+        ):
+            notes = machine.define(text, "--dry-run").document["notes"]
+            assert any(note.startswith(said) for note in notes) is is_said, notes
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [("", "the document has no name"), ("<name>-f</name>", "commands take what begins with - for an option")],
+    )
+    def test_a_name_that_is_missing_or_an_option_is_refused(self, machine: Machine, name: str, said: str) -> None:
+        refused = machine.define(XML.replace("<name>web1</name>", name))
+        assert refused.code == 2
+        error = refused.document["error"]
+        assert said in f"{error['message']} {error['hint']}"
 
     def test_what_somebody_edited_is_changed_back(self, machine: Machine) -> None:
         machine.define(XML)
@@ -488,6 +511,8 @@ class TestDocuments:
 
 @pytest.mark.parametrize("command", ["define", "undefine", "list", "show"])
 def test_examples_in_the_help_work(command: str, tmp_path: Path) -> None:
+    app = typer.Typer()
+    importlib.import_module(MODULES[command]).add_to(app)
     found = next(each for each in app.registered_commands if (each.name or each.callback.__name__) == command)  # type: ignore[union-attr]
     lines = (found.epilog or "").splitlines()[1:]
     assert lines

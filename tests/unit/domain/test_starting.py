@@ -17,9 +17,8 @@ from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.claims.model.claim import Hugepages
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.holding import LABEL
 from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
-from vfioctl.domain.model.libvirt import is_elsewhere
+from vfioctl.domain.model.libvirt import LABEL, is_elsewhere
 from vfioctl.domain.needs import needs_of
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, NoCapacity, VfioctlError
 from vfioctl.host import Host
@@ -53,12 +52,12 @@ class Machine:
     """A simulated host in a file, with libvirt's test driver."""
 
     def __init__(self, run: Run, folder: Path) -> None:
-        self._run, self.host, self.ledger, self.file = run, folder / "hgx8.host", folder / "ledger.db", folder / "a.xml"
+        self.run, self.host, self.ledger, self.file = run, folder / "hgx8.host", folder / "ledger.db", folder / "a.xml"
         self.host.write_text(form(copy(original("hgx8"))))
 
     def __call__(self, *words: str, as_json: bool = True, connect: bool = True) -> Answer:
         more = ["--simulate", str(self.host), "--ledger", str(self.ledger), *(["--json"] * as_json)]
-        return self._run(*words, *more, *(["--connect", URI] if connect else []))
+        return self.run(*words, *more, *(["--connect", URI] if connect else []))
 
     def define(self, text: str) -> None:
         self.file.write_text(text)
@@ -173,6 +172,43 @@ class TestStart:
         assert (stopped["result"], len(stopped["claims"])) == ("does not run", 1)
         assert (machine.claims(), machine.driver()) == ([], "nvidia")
 
+    def test_what_was_made_for_a_run_is_not_forgotten_with_the_domain(self, machine: Machine) -> None:
+        machine("domain", "start", "web1", "--yes")
+        kernel = machine.session().kernel
+        kernel.tell_libvirt(URI, "destroy", "web1")
+        refused = machine("domain", "undefine", "web1", "--yes")
+        assert refused.code == 4, refused.err
+        assert "still holds what it had" in refused.out
+        assert f"vfioctl domain stop web1 --connect {URI}" in refused.out
+        kernel.tell_libvirt(URI, "undefine", "web1")
+        assert machine("domain", "stop", "web1", "--dry-run").document["result"] == "does not run"
+        stopped = machine("domain", "stop", "web1", "--yes")
+        assert (stopped.code, len(stopped.document["claims"])) == (0, 1), stopped.err
+        assert (machine.claims(), machine.driver()) == ([], "nvidia")
+        assert machine("domain", "stop", "web1", "--yes").code == 2
+
+    def test_it_does_not_run_without_its_claims(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert machine("bind", GPU, "--yes", connect=False).code == 0, "so that releasing its claim changes no device"
+        session, other = machine.session(), DomainApi(machine.session())
+        tell = session.kernel.tell_libvirt
+
+        def stopped_meanwhile(uri: str, order: str, name: str) -> object:
+            if order == "start":
+                assert len(other.starting.stop(name, connect=URI).claims) == 1
+            return tell(uri, order, name)
+
+        monkeypatch.setattr(session.kernel, "tell_libvirt", stopped_meanwhile)
+        with pytest.raises(ClaimConflict, match="were released while it started"):
+            DomainApi(session).starting.start("web1", connect=URI)
+        assert (machine.claims(), machine.state()) == ([], "defined")
+
+    def test_the_claim_of_its_namesake_at_another_libvirt_does_not_serve(self, machine: Machine) -> None:
+        machine("domain", "start", "web1", "--yes")
+        with pytest.raises(ClaimConflict, match="belongs to claim"):
+            DomainApi(machine.session()).hook.answer("web1", ("prepare", "begin"), xml().encode())
+        DomainApi(machine.session()).hook.answer("web1", ("release", "end"), xml().encode())
+        assert len(machine.claims()) == 1
+
     def test_a_guest_that_does_not_shut_down_keeps_its_devices(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -274,7 +310,7 @@ class TestHook:
     def test_after_a_power_cut_the_claim_of_the_last_boot_serves_again(self, machine: Machine, hook: Any) -> None:
         hook.answer("web1", ("prepare", "begin"), xml().encode())
         (before,) = machine.claims()
-        assert machine._run("hosts", "reboot", str(machine.host)).code == 0
+        assert machine.run("hosts", "reboot", str(machine.host)).code == 0
         assert machine.driver() == "nvidia"
         again = DomainApi(machine.session()).hook
         again.answer("web1", ("prepare", "begin"), xml().encode())
@@ -288,15 +324,16 @@ class TestHook:
             hook.answer("db", ("prepare", "begin"), xml().encode())
 
     def test_the_command_reads_standard_input(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-        words = ("hook", "qemu", "web1", "prepare", "begin", "-")
+        before = ("--simulate", str(machine.host), "--ledger", str(machine.ledger), "hook", "qemu", "--")
 
-        def called(text: bytes) -> Answer:
+        def called(text: bytes, name: str = "web1") -> Answer:
             monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-            return machine(*words, as_json=False, connect=False)
+            return machine.run(*before, name, "prepare", "begin", "-")
 
         assert called(xml().encode()).code == 0
         assert len(machine.claims()) == 1
         assert called(xml("db").encode()).code == 2
+        assert "can hold no claim" in called(xml("--help").encode(), "--help").err
         assert called(b"x" * (5 << 20)).code == 2
 
     def test_is_installed_and_removed(self, machine: Machine) -> None:
@@ -328,6 +365,24 @@ class TestHook:
         with pytest.raises(BadSpec, match="cannot be libvirt's hook"):
             hook.plan_install(str(link))
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root's hook matters")
+    def test_is_not_what_another_user_can_put_there_later(self, hook: Any, tmp_path: Path) -> None:
+        folder = tmp_path / "open"
+        folder.mkdir()
+        assert hook.plan_install(f"{folder}/later").steps
+        folder.chmod(0o777)
+        with pytest.raises(BadSpec, match="cannot be libvirt's hook"):
+            hook.plan_install(f"{folder}/later")
+        with pytest.raises(BadSpec, match="its directory is not there"):
+            hook.plan_install(f"{tmp_path}/none/vfioctl")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root's hook matters")
+    def test_is_a_program(self, hook: Any, tmp_path: Path) -> None:
+        file = tmp_path / "vfioctl"
+        file.write_text("#!/bin/sh\n")
+        with pytest.raises(BadSpec, match="it is no program"):
+            hook.plan_install(str(file))
+
     @pytest.mark.parametrize("path", ["vfioctl", "/a b", "/a;reboot", "/a$(b)", "/../x", "/a\n", ""])
     def test_is_installed_with_plain_paths_only(self, path: str) -> None:
         with pytest.raises(ValueError, match="plain absolute path"):
@@ -353,7 +408,7 @@ class TestScript:
     def test_hands_over_what_concerns_vfioctl(self, call: Any) -> None:
         code, said, told = call("web1", "prepare", "begin", "-")
         assert (code, said) == (4, "refused\n")
-        assert told == f"--ledger /x/ledger.db hook qemu web1 prepare begin -\n{xml()}\n"
+        assert told == f"--ledger /x/ledger.db hook qemu -- web1 prepare begin -\n{xml()}\n"
 
     @pytest.mark.parametrize("words", [("started", "begin"), ("migrate", "begin"), ("prepare", "end"), ("", "")])
     def test_leaves_other_operations_alone(self, call: Any, words: tuple[str, ...]) -> None:

@@ -1,9 +1,23 @@
 """`vfioctl domain`. Its commands are in the other modules. May not add behaviour to the api."""
 
 from vfioctl.console.lazy import group_app
-from vfioctl.domain.cli import apply, build, check, compare, define, listing, run, verify
 
 app = group_app("domain")
+MODULES = {
+    "apply": "vfioctl.domain.cli.apply",
+    "build": "vfioctl.domain.cli.build",
+    "check": "vfioctl.domain.cli.check",
+    "diff": "vfioctl.domain.cli.compare",
+    "edit": "vfioctl.domain.cli.compare",
+    "define": "vfioctl.domain.cli.define",
+    "undefine": "vfioctl.domain.cli.define",
+    "list": "vfioctl.domain.cli.listing",
+    "show": "vfioctl.domain.cli.listing",
+    "start": "vfioctl.domain.cli.run",
+    "stop": "vfioctl.domain.cli.run",
+    "verify": "vfioctl.domain.cli.verify",
+}
+"""The modules that add the subcommands; only that of the one that is called is imported."""
 
 
 @app.callback(
@@ -14,13 +28,3 @@ app = group_app("domain")
 )
 def domain() -> None:
     """Build, check and provision libvirt domains with GPUs."""
-
-
-apply.add_to(app)
-build.add_to(app)
-check.add_to(app)
-compare.add_to(app)
-define.add_to(app)
-listing.add_to(app)
-run.add_to(app)
-verify.add_to(app)

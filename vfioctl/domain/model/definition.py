@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from vfioctl.core.change import Intent, Plan
+from vfioctl.core.change import Intent, Key, Plan
 from vfioctl.domain.model.libvirt import checked_uri
+from vfioctl.domain.model.storage import IMAGE, SEED, Storage
 from vfioctl.errors import BadSpec
 
 DEFINITION = "domain"
@@ -22,6 +23,8 @@ _FORBIDDEN = frozenset("/\0\n")
 
 def checked_name(text: str) -> str:
     """Return a domain's name that a change may have. Raises BadSpec."""
+    if text.startswith("-"):
+        raise BadSpec(f"not a domain's name: {text[:60]!r}", hint="commands take what begins with - for an option")
     if not text.isprintable() or _FORBIDDEN & set(text) or not 0 < len(text) <= _LONGEST or text in (".", ".."):
         raise BadSpec(f"not a domain's name: {text[:60]!r}", hint="it has no / and no line break")
     return text
@@ -53,10 +56,6 @@ class _Intent(Intent):
     def title(self) -> str:
         return f"{self.verb} {self.name} at {self.uri}"
 
-    def _concerns_only_this(self, plan: Plan) -> bool:
-        own = (DEFINITION, resource_name(self.uri, self.name))
-        return all((each.kind, each.name) == own for each in plan.changes)
-
 
 class DefineIntent(_Intent):
     """Define a domain, or change its definition."""
@@ -65,18 +64,32 @@ class DefineIntent(_Intent):
 
     verb: str = "domain define"
     uuid: str = Field(description="the UUID of the domain if the document has none, and none is defined")
-    document: str = Field(description="the document as it was given")
+    document: str = Field(description="the document as it was given; empty: the definition stays")
     claim: str = Field(default="", description="the claim whose devices it has")
     replace: bool = Field(default=False, description="also if vfioctl did not define what is there")
+    storage: Storage | None = Field(default=None, description="the volumes that it needs; null: it needs no new ones")
 
     def permits(self, plan: Plan) -> bool:
-        """Return whether the plan only defines this domain."""
-        return self._concerns_only_this(plan) and all(each.after for each in plan.changes)
+        """Return whether the plan only defines this domain, and creates its volumes."""
+        own = {(DEFINITION, resource_name(self.uri, self.name)), *self._volumes()}
+        return all(each.key in own and each.after for each in plan.changes)
+
+    def _volumes(self) -> list[Key]:
+        if self.storage is None:
+            return []
+        place = f"{self.uri} {self.storage.pool}"
+        images = [(IMAGE, f"{place} {each.name}") for each in self.storage.images]
+        return [*images, (SEED, f"{place} {self.storage.seed_name}")]
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        if all(each.before for each in plan.changes):
-            return ("defining its earlier document again, which is in the plan: vfioctl history show",)
-        return (f"vfioctl domain undefine {quote(self.name)} --connect {quote(self.uri)}",)
+        made = [each.name.split(" ")[1:] for each in plan.changes if each.kind in (IMAGE, SEED)]
+        volumes = tuple(f"virsh vol-delete --pool {pool} {name}, if nothing needs it" for pool, name in made)
+        definition = next((each for each in plan.changes if each.kind == DEFINITION), None)
+        if definition is None:
+            return volumes
+        if definition.before:
+            return ("defining its earlier document again, which is in the plan: vfioctl history show", *volumes)
+        return (f"vfioctl domain undefine {quote(self.name)} --connect {quote(self.uri)}", *volumes)
 
 
 class UndefineIntent(_Intent):
@@ -89,7 +102,8 @@ class UndefineIntent(_Intent):
 
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan only removes this definition."""
-        return self._concerns_only_this(plan) and not any(each.after for each in plan.changes)
+        own = (DEFINITION, resource_name(self.uri, self.name))
+        return all(each.key == own and not each.after for each in plan.changes)
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         del plan

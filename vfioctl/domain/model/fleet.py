@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vfioctl.core.change import Plan
+from vfioctl.core.limits import Several
+from vfioctl.core.plain import plain
 from vfioctl.core.value import Value
 from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.model.storage import CloudInit, Image, PoolName
 
 MOST_DOMAINS = 256
 
 
+@plain
 class FleetDomain(DomainSpec):
-    """A domain of a fleet: a spec, and whether it runs."""
+    """A domain of a fleet: a spec, whether it runs, and what libvirt's storage has for it."""
 
-    running: bool | None = Field(default=None, description="whether it runs; not given: as it is")
+    running: bool | None = None
+    """whether it runs; not given: as it is"""
+    pool: PoolName = "default"
+    """the storage pool of its images and its seed"""
+    images: Annotated[tuple[Image, ...], Several(32)] = ()
+    """disk images, before its disks"""
+    cloud_init: CloudInit | None = None
+    """what cloud-init does in the guest"""
 
     @property
     def spec(self) -> DomainSpec:
         """The spec alone."""
-        return DomainSpec.model_validate(self.model_dump(exclude={"running"}))
+        return DomainSpec(**{each.name: getattr(self, each.name) for each in fields(DomainSpec)})
 
 
 class FleetSpec(Value):
@@ -34,11 +46,27 @@ class FleetSpec(Value):
     defaults: Mapping[str, Any] = Field(default_factory=dict, description="settings of every domain that has no other")
     domains: tuple[FleetDomain, ...] = Field(max_length=MOST_DOMAINS)
 
+    @field_validator("defaults")
+    @classmethod
+    def _refuse_unknown(cls, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Only the names: each domain checks the values that it gets."""
+        known = {each.name for each in fields(FleetDomain)} - {"name"}
+        if unknown := next((name for name in defaults if name not in known), ""):
+            raise ValueError(f"{unknown[:60]} is no setting that domains have in common")
+        return defaults
+
     @model_validator(mode="after")
     def _refuse_same_names(self) -> FleetSpec:
         names = [each.name for each in self.domains]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"two domains are called {twice}")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_unclear(self) -> FleetSpec:
+        for each in self.domains:
+            if sum(map(bool, (each.claim, each.gpus, each.devices))) != 1:
+                raise ValueError(f"domain {each.name} needs one of gpus, devices and claim")
         return self
 
 
@@ -54,6 +82,7 @@ class FleetItem(Value):
     power: Power = Field(description="what is done to it after that")
     done: bool = Field(default=False, description="whether it was done")
     devices: tuple[str, ...] = Field(default=(), description="what it has, or will have")
+    volumes: tuple[str, ...] = Field(default=(), description="what is created for it in its storage pool")
     plan: Plan | None = Field(default=None, description="the plan of the change; null if there is none")
 
 

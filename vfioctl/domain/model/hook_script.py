@@ -23,7 +23,7 @@ case $xml in
 *) exit 0 ;;
 esac
 test -x {command} || exit 0
-printf '%s\\n' "$xml" | {command}{ledger} hook qemu "$@\""""
+printf '%s\\n' "$xml" | {command}{ledger} hook qemu -- "$@\""""
 
 
 def script(command: str, ledger: str = "") -> str:

@@ -9,6 +9,8 @@ from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"
 """Where domains are, unless the user names another place."""
+LABEL = "libvirt"
+"""The label of a claim that lasts as long as its domain runs. Its value is the URI of the domain's libvirt."""
 _URI = re.compile(r"[a-z][a-z0-9+.-]{0,30}:[!-~]{1,150}", re.ASCII)
 
 

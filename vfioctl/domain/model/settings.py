@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
-
-from vfioctl.core.value import Value
+from vfioctl.core.limits import FORBID, Checked
 from vfioctl.domain.model.libvirt import URI, checked_uri
 
 
@@ -19,7 +18,11 @@ def _uri(text: str) -> str:
         raise ValueError(error.message) from None
 
 
-class DomainSettings(Value):
+@dataclass(frozen=True, kw_only=True)
+class DomainSettings:
     """The settings of domains."""
 
-    connect: Annotated[str, AfterValidator(_uri)] = Field(default=URI, description="the libvirt that has the domains")
+    __pydantic_config__: ClassVar = FORBID
+
+    connect: Annotated[str, Checked(_uri)] = URI
+    """The libvirt that has the domains."""

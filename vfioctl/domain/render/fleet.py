@@ -14,17 +14,24 @@ from vfioctl.console.words import plain
 if TYPE_CHECKING:
     from vfioctl.domain.model.fleet import FleetDocument
 
-_COLUMNS = (Column("DOMAIN"), Column("DEFINITION"), Column("THEN"), Column("DEVICES"))
+_DOMAIN, _VOLUMES = Column("DOMAIN"), Column("NEW VOLUMES")
+_COLUMNS = (Column("DEFINITION"), Column("THEN"), Column("DEVICES"))
 _CHANGES = {"define": "is defined", "change": "changes", "undefine": "is removed", "none": "stays"}
 _POWERS = {"start": "is started", "stop": "is stopped", "none": ""}
 
 
 def fleet_page(fleet: FleetDocument, *, width: int) -> RenderableType:
     """Render a fleet as a table, for `width` columns."""
+    has_volumes = any(each.volumes for each in fleet.domains)
+    columns = (_DOMAIN, *([_VOLUMES] * has_volumes), *_COLUMNS)
     rows = [
-        (plain(each.domain), _CHANGES[each.change], _POWERS[each.power], " ".join(each.devices))
+        (
+            plain(each.domain),
+            *([" ".join(each.volumes)] * has_volumes),
+            *(_CHANGES[each.change], _POWERS[each.power], " ".join(each.devices)),
+        )
         for each in fleet.domains
     ]
     title = Text(f"Fleet {plain(fleet.fleet)} at {plain(fleet.uri)}", style="bold")
     notes = [Text(f"- {plain(note)}") for each in fleet.domains if each.plan for note in each.plan.notes]
-    return Stack(title, *table(_COLUMNS, rows, width), *notes)
+    return Stack(title, *table(columns, rows, width), *notes)
