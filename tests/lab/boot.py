@@ -18,7 +18,7 @@ from pathlib import Path
 # of a script, Python puts only the folder there
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.lab.outside import disks, machine, modules, requirements, second_level, topology, vmlinux
+from tests.lab.outside import disks, machine, modules, progress, requirements, second_level, topology, vmlinux
 from tests.lab.outside.say import say
 
 REPO = Path(__file__).resolve().parents[2]
@@ -31,7 +31,8 @@ START = Path(__file__).with_name("outside") / "start.sh"
 CANNOT_RUN = 3
 # the first writes into a folder that is thrown away, the second takes five emulated seconds to import
 FASTER = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-# QEMU 7.2 sometimes stops a processor for ever when it emulates one that runs a guest of its own; see l2.py
+PROGRESS = ("-p", "tests.lab.inside.progress")
+# QEMU 7.2 sometimes stops a processor for ever, or resets it, when that runs a guest of its own; see l2.py
 ATTEMPTS = 2
 # of the whole run, kept for booting before the tests and for the evidence after them
 SECONDS_AROUND_TESTS = 60
@@ -60,7 +61,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=CACHE / "results", help="folder for the results; emptied")
     parser.add_argument("--topology", choices=topology.TOPOLOGIES, default="lab", help="which machine (lab)")
-    parser.add_argument("--deadline", type=float, default=2100, metavar="SECONDS", help="of the whole run (2100)")
+    parser.add_argument("--deadline", type=float, default=2400, metavar="SECONDS", help="of the whole run (2400)")
     parser.add_argument(
         "pytest", nargs="*", metavar="PYTEST ARG", help=f"after --; without a path, {' and '.join(TESTS)}"
     )
@@ -71,19 +72,27 @@ def _run(found: requirements.Found, name: str, results: Path, deadline: float, p
     began = time.monotonic()
     kernel = vmlinux.unpacked(found.kernel, CACHE)
     environment, made = disks.environment_disk(CACHE, kernel)
-    extras = [second_level.initramfs(CACHE, found.busybox), *modules.built(CACHE, found)]
+    extras = [second_level.initramfs(CACHE, found), *modules.built(CACHE, found)]
     sources = disks.sources_disk(CACHE, REPO, extras)
     say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
-    for attempt in range(ATTEMPTS):
-        _start_script(results, kernel, deadline, pytest or ([CAPTURE] if name != "lab" else []), name)
+    tests = pytest or ([CAPTURE] if name != "lab" else [])
+    ends = time.monotonic() + deadline
+    for attempts_left in reversed(range(ATTEMPTS)):
+        seconds = ends - time.monotonic()
+        _start_script(results, kernel, seconds, tests, name)
         booted = time.time()
         with disks.busy_disk(CACHE) as busy:
             devices = topology.qemu_arguments(name, {"environment": environment, "sources": sources}, busy)
-            status = machine.run(found, devices, results, deadline)
+            status = machine.run(found, devices, results, seconds)
         _report(results, booted, status)
         if status != machine.STALLED:
             break
-        say(f"the emulated processor stalled{'' if attempt else ', so all tests run once more'}")
+        passed = progress.files_passed(results)
+        say("the emulated processor stalled or was reset")
+        if passed is None or not attempts_left:
+            break
+        say(f"{sum(passed.values())} passed before it, in {len(passed)} files; the other files run in a new machine")
+        tests = [*tests, *(f"--deselect={file}::" for file in passed)]
     return status
 
 
@@ -106,7 +115,7 @@ def _start_script(results: Path, kernel: Path, deadline: float, pytest: list[str
 
 
 def _pytest_command(arguments: list[str]) -> list[str]:
-    command = [sys.executable, "-m", "pytest", f"--junitxml={machine.RESULTS_IN_LAB}/junit.xml", *FASTER]
+    command = [sys.executable, "-m", "pytest", f"--junitxml={machine.RESULTS_IN_LAB}/junit.xml", *FASTER, *PROGRESS]
     has_path = any((REPO / argument.split("::")[0]).exists() for argument in arguments)
     return [*command, *arguments, *([] if has_path else TESTS)]
 

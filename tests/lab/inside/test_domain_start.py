@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.lab.inside import pci
 from tests.lab.inside.command import Running, vfioctl
-from tests.lab.inside.in_use import within_seconds
+from tests.lab.inside.in_use import mounted, within_seconds
 from tests.lab.inside.libvirt_host import URI, Daemon, daemon, virsh
 from tests.lab.inside.topology import Topology
 
@@ -152,14 +153,62 @@ def test_libvirtd_that_dies_while_a_domain_starts_leaves_nothing_half_done(
     assert vfioctl(ledger, "domain", "undefine", "web1", "--yes").returncode == 0
 
 
+SMALL = {
+    "template": "minimal",
+    "cpus": 1,
+    "memory": "64MiB",
+    "hugepages": "none",
+    "cloud_init": {"user_data": "user-data"},
+}
+
+
+def write_fleet(file: Path, *domains: dict[str, Any]) -> None:
+    file.write_text(json.dumps({"fleet": "lab", "domains": domains}))  # JSON is YAML
+
+
+@pytest.fixture
+def pool(libvirtd: Daemon, lab: Topology, tmp_path: Path) -> Iterator[Path]:
+    """A storage pool called `default`, with a base image, on a file system that takes O_DIRECT as QEMU needs it."""
+    folder = tmp_path / "pool"
+    folder.mkdir()
+    with mounted(lab.busy_disk, folder):
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(folder / "base.qcow2"), "64M"], check=True)
+        (folder / "lost+found").rmdir()
+        virsh(f"pool-define-as default dir --target {folder}", "pool-start default")
+        yield folder
+        with suppress(AssertionError):  # it runs only if the test failed
+            virsh("destroy f1")
+        virsh("pool-destroy default", "pool-undefine default")
+
+
+def backing_of(image: Path) -> tuple[int, str, str]:
+    """The size of an image, its backing file and that one's format, as qemu-img reads them."""
+    asked = ["qemu-img", "info", "--force-share", "--output", "json", str(image)]
+    found = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    return found["virtual-size"], found.get("backing-filename", ""), found.get("backing-filename-format", "")
+
+
+def mounted_files(seed: Path, folder: Path) -> dict[str, str]:
+    """The files of a seed as the kernel reads them, and its label as blkid finds it, which cloud-init asks."""
+    subprocess.run(["modprobe", "--all", "loop", "isofs"], check=True)
+    label = subprocess.run(["blkid", "-p", "-o", "value", "-s", "LABEL", str(seed)], capture_output=True, check=True)
+    assert label.stdout.strip() == b"cidata"
+    folder.mkdir()
+    subprocess.run(["mount", "-o", "loop,ro", str(seed), str(folder)], check=True)
+    try:
+        return {each.name: each.read_text() for each in folder.iterdir()}
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
-    libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path
+    libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path, pool: Path
 ) -> None:
-    file, before = tmp_path / "fleet.toml", pci.driver_of(lab.nvme)
-    domain = (
-        f'name = "f1"\ntemplate = "minimal"\ndevices = ["{lab.nvme}"]\ncpus = 1\nmemory = "64MiB"\nrunning = true\n'
-    )
-    file.write_text(f'fleet = "lab"\n[[domains]]\n{domain}hugepages = "none"\n')
+    """With a disk from a base image, a blank one, and a seed for cloud-init."""
+    file, before = tmp_path / "fleet.yaml", pci.driver_of(lab.nvme)
+    (tmp_path / "user-data").write_text("#cloud-config\nhostname: f1\n")
+    images = [{"base": f"{pool}/base.qcow2"}, {"size": "1GiB"}]
+    write_fleet(file, {**SMALL, "name": "f1", "devices": [lab.nvme], "running": True, "images": images})
 
     def apply(*words: str) -> dict[str, Any]:
         done = vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes", "--json", *words)
@@ -169,9 +218,40 @@ def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
 
     assert apply()["result"] == "done"
     assert (virsh("list --name"), pci.driver_of(lab.nvme)) == ("f1", "vfio-pci")
+    assert backing_of(pool / "f1.qcow2") == (64 << 20, f"{pool}/base.qcow2", "qcow2")
+    assert backing_of(pool / "f1-2.qcow2") == (1 << 30, "", "")
+    (seed,) = pool.glob("f1-seed-*.iso")
+    assert {oct(each.stat().st_mode & 0o777) for each in (seed, pool / "f1.qcow2")} == {"0o600"}
+    files = mounted_files(seed, tmp_path / "mounted")
+    assert json.loads(files.pop("meta-data")) == {"instance-id": "f1", "local-hostname": "f1"}
+    assert files == {"user-data": "#cloud-config\nhostname: f1\n"}
     assert apply()["result"] == "nothing to do"
-    file.write_text('fleet = "lab"\ndomains = []\n')
+
+    seed.write_bytes(seed.read_bytes()[:40960])
+    assert apply()["domains"][0]["volumes"] == [seed.name], "of which a part is missing"
+    assert mounted_files(seed, tmp_path / "again").keys() == {"user-data", "meta-data"}
+    write_fleet(file)
     assert vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes").returncode == 4
     assert vfioctl(ledger, "domain", "stop", "f1", "--force", "--yes").returncode == 0
     assert [each["change"] for each in apply()["domains"]] == ["undefine"]
     assert (virsh("list --all --name"), claims(ledger), pci.driver_of(lab.nvme)) == ("", {}, before)
+    assert {each.name for each in pool.iterdir()} == {"base.qcow2", "f1.qcow2", "f1-2.qcow2", seed.name}, "disks stay"
+
+
+def test_volumes_go_again_if_libvirt_refuses_the_domain(
+    libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path, pool: Path
+) -> None:
+    (tmp_path / "user-data").write_text("#cloud-config\n")
+    file, domain = tmp_path / "fleet.yaml", {**SMALL, "name": "f2", "devices": [lab.nvme]}
+    write_fleet(file, {**domain, "images": [{"base": f"{pool}/none.qcow2"}]})
+    refused = vfioctl(ledger, "domain", "apply", str(file), "--yes")
+    assert refused.returncode == 2, refused.stderr
+    assert "there is no image" in refused.stderr
+
+    (pool / "bad.qcow2").write_bytes(b"no image")
+    write_fleet(file, {**domain, "images": [{"size": "1GiB"}, {"base": f"{pool}/bad.qcow2"}]})
+    refused = vfioctl(ledger, "domain", "apply", str(file), "--yes")
+    assert refused.returncode == 3, refused.stderr
+    assert "creating the disk image default/f2-2.qcow2" in refused.stderr
+    assert {each.name for each in pool.iterdir()} == {"base.qcow2", "bad.qcow2"}
+    assert virsh("list --all --name") == ""

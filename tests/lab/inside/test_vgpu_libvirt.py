@@ -18,6 +18,8 @@ from tests.lab.inside.topology import Topology
 from vfioctl.domain.templates import OWN
 
 LISTED_SECONDS = 20.0
+AGENT_SECONDS = 60.0
+AGENT = "<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>"
 A2_4C = "nvidia-754"
 
 
@@ -91,7 +93,7 @@ def test_libvirt_lists_all_instances_but_not_all_parents(lab: Topology, load: Lo
 def _built(ledger: Path, lab: Topology, vgpu: str) -> str:
     """The XML of a domain with the card on node 0, the display on node 1, and the vGPU, from a template of our own."""
     OWN.mkdir(parents=True, exist_ok=True)
-    (OWN / "lab.xml").write_text(definition("lab"))
+    (OWN / "lab.xml").write_text(definition("lab").replace("</serial>", f"</serial>{AGENT}"))
     devices = [f"--device={name}" for name in (lab.display, lab.far_display, vgpu)]
     words = ("domain", "build", "lab", "--template=lab", *devices, f"--node={lab.display}=0", "--cpus=2")
     answer = vfioctl(ledger, *words, "--memory=256MiB", "--hugepages=none")
@@ -101,6 +103,7 @@ def _built(ledger: Path, lab: Topology, vgpu: str) -> str:
 
 def _verified(ledger: Path, pid: int, devices: tuple[str, ...]) -> None:
     """`domain verify` finds what these tests find by themselves, and a vCPU that is moved, and only that one."""
+    within_seconds(AGENT_SECONDS, lambda: "state='connected'" in virsh("dumpxml lab"))
     found = _verify(ledger)
     assert (found["name"], found["pid"], found["state"]) == ("lab", pid, "ok"), found
     told = {fact["what"]: fact["found"] for fact in found["facts"] if fact["state"] == "ok"}
@@ -109,8 +112,10 @@ def _verified(ledger: Path, pid: int, devices: tuple[str, ...]) -> None:
     assert told["memory of cell 1"] == "128 MiB on node 1"
     assert {f"{device} on QEMU's command line" for device in devices} <= set(told)
     assert {"emulator", "devices of the definition", "pins of the definition"} <= set(told)
-    others = {fact["what"]: fact["why"] for fact in found["facts"] if fact["state"] != "ok"}
-    assert set(others.values()) == {"no agent: the document has no channel for one"}
+    guest = {fact["what"].partition(",")[0]: fact["found"] for fact in found["facts"] if fact["area"] == "guest"}
+    near, far = (f"NUMA node of {device} in the guest" for device in devices[:2])
+    assert (guest[near], guest[far]) == ("0", "1"), "as the agent of the guest says"
+    assert all(fact["state"] == "ok" for fact in found["facts"]), found["facts"]
     with _moved(pid, "CPU 1/KVM", {0}):
         (fact,) = (fact for fact in _verify(ledger, code=6)["facts"] if fact["state"] == "differs")
         assert (fact["what"], fact["wanted"], fact["found"]) == ("vCPU 1", "3", "0")

@@ -23,14 +23,17 @@ NO_VERDICT = 125
 STALLED = 126
 STALL = b"rcu_preempt kthread starved"
 """What Linux says when an emulated processor does not run any more, or did not for a while."""
+PANIC = (b"Kernel panic", b"Oops:", b"BUG:")
 SILENT_SECONDS = 180.0
 """The longest that a machine may say nothing after that; the slowest test says nothing for about a minute."""
+DEAD_SECONDS = 120.0
+"""The longest that a machine may neither say anything nor renew the file `alive`, which it does every 5 s."""
 
 
 def run(found: Found, devices: list[str], results: Path, seconds: float) -> int:
     """Boots, streams the output, returns pytest's status.
 
-    Or 124: the deadline passed; 125: it never came to an end; 126: the emulated processor stalled.
+    Or 124: the deadline passed; 125: it never came to an end; 126: the emulated processor stalled, or was reset.
 
     `devices` are QEMU's arguments. `results` holds `start.sh`, which the machine runs; the console is kept in
     `console.log` beside it.
@@ -97,6 +100,8 @@ def _wait(machine: "subprocess.Popen[bytes]", results: Path, seconds: float, cop
         if now > deadline:
             return DEADLINE_PASSED
         silent = now - max(copier.last for copier in copiers)
+        if silent > DEAD_SECONDS and _since_alive(results) > DEAD_SECONDS:
+            return STALLED
         if silent > SILENT_SECONDS and STALL in (results / "console.log").read_bytes():
             return STALLED
         time.sleep(0.1)
@@ -104,7 +109,18 @@ def _wait(machine: "subprocess.Popen[bytes]", results: Path, seconds: float, cop
         machine.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         say("the machine did not power off after its tests and was ended")
-    return NO_VERDICT
+        return NO_VERDICT
+    console = (results / "console.log").read_bytes()
+    # without a word of Linux: not the kernel ended it
+    return NO_VERDICT if any(word in console for word in PANIC) else STALLED
+
+
+def _since_alive(results: Path) -> float:
+    """Seconds since the machine renewed its file; for ever before it has one."""
+    try:
+        return time.time() - (results / "alive").stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
 
 
 def _kill_session(machine: "subprocess.Popen[bytes]") -> None:

@@ -23,7 +23,9 @@ TOOLS = {
     "mdevctl": "mdevctl",
     # without libvirt-daemon-system, which would make a service of it
     "libvirtd": "libvirt-daemon",
+    "qemu-img": "qemu-utils",
     "virsh": "libvirt-clients",
+    "qemu-ga": "qemu-guest-agent",
     "podman": "podman",
     "crun": "crun",
     "runc": "runc",
@@ -45,6 +47,7 @@ class Found:
     vng: Path
     kernel: Path
     busybox: Path
+    agent: Path
     kvm: bool
 
     @property
@@ -70,7 +73,8 @@ def look() -> Found:
     if kernel is None:
         raise LabError(_to_install([*missing, KERNEL_PACKAGE]))
     busybox = Path(_which("busybox") or "")
-    found = Found(vng=_vng(), kernel=kernel, busybox=busybox, kvm=kvm_works())
+    agent = Path(_which("qemu-ga") or "")
+    found = Found(vng=_vng(), kernel=kernel, busybox=busybox, agent=agent, kvm=kvm_works())
     if not found.kernel_headers.exists():
         missing.append(f"linux-headers-{found.release}")
     if not found.kernel_source.exists():

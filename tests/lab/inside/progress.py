@@ -1,0 +1,18 @@
+"""Writes down how each test ended, at once: of a machine that stalls, nothing else tells.
+
+A plugin of pytest. `../boot.py` reads the lines, each an outcome and a node id, and runs only the rest again.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ENDED = Path(os.environ["VFIOCTL_LAB_RESULTS"], "ended.txt")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A line for each test, and one more for each of its phases that failed."""
+    if report.when == "teardown" or report.failed:
+        with ENDED.open("a") as ended:
+            ended.write(f"{report.outcome} {report.nodeid}\n")
