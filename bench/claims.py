@@ -31,6 +31,7 @@ from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.change import Caller
 from vfioctl.core.store import Store
+from vfioctl.inventory.model.values import PciAddress
 
 CREATE_MS, PAIRS, TO_SQLITE, LIST_SECONDS = 25.0, 500.0, 3.0, 0.3
 PROCESSES, HISTORY = 8, 10_000
@@ -72,7 +73,7 @@ def creating(file: Path, runs: int) -> list[float]:
     """Milliseconds of one claim of a device that is bound already, in a process that has done it before."""
     host = machine(copy(original("hgx8")), file)
     host.apply(host.binding.plan_bind([GPU]))
-    request = ClaimRequest.model_validate({"owner": "vm/bench", "devices": [GPU]})
+    request = ClaimRequest(owner="vm/bench", devices=(PciAddress(GPU),))
     taken = []
     for _ in range(runs + 1):
         begin = time.perf_counter()

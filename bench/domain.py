@@ -1,6 +1,7 @@
 """Building, checking and verifying domains: the work in this process; as whole processes, building and verifying.
 
-Building is compared with virt-install; verifying reads the threads of a process like QEMU's (bench/threads.py).
+Building is compared with virt-install, on a fresh host and on one in use; verifying reads the threads of a process like
+QEMU's (bench/threads.py). vfioctl is compiled first, as pip does when it installs it.
 
     python -m bench.domain [--runs N] [--json FILE]
 
@@ -10,22 +11,29 @@ Exits with 1 when a limit is not kept. bench/README.md says how to read the tabl
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
 
+import vfioctl
+from bench import ledger
 from bench.figures import Figure, keep, show, status
 from bench.measure import alternating, medians, output, seconds
+from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.host import Host
+from vfioctl.kernel.recorded.bundled import file_of
 from vfioctl.session import Session
 
+IN_USE_TO_VIRT_INSTALL, ENTRIES, CLAIMS, DOMAINS = 1.0, 1000, 5, 20
 TO_VIRT_INSTALL, BUILD_MS, CHECK_MS, VERIFY_S = 0.8, 50.0, 30.0, 1.0
 VCPUS = 128
 UUID = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f"
@@ -55,10 +63,14 @@ def main(arguments: Sequence[str]) -> int:
         "check of it, the document alone": (lambda: api.check(text, host=False), CHECK_MS),
         f"check of it on {HOST}": (lambda: api.check(text), CHECK_MS),
     }
-    whole = processes(options.runs)
-    build, peer = medians(whole).values()
-    samples = dict(whole)
-    figures = [Figure("build, 1 GPU, whole process / virt-install", build, peer, "s", TO_VIRT_INSTALL)]
+    compileall.compile_dir(Path(vfioctl.__file__).parent, quiet=2)
+    samples: dict[str, list[float]] = {}
+    figures = []
+    for name, whole in (("", processes(options.runs)), (", in use", processes(options.runs, is_in_use=True))):
+        build, peer = medians(whole).values()
+        limit = IN_USE_TO_VIRT_INSTALL if name else TO_VIRT_INSTALL
+        figures.append(Figure(f"build, 1 GPU{name}, whole process / virt-install", build, peer, "s", limit))
+        samples |= {f"{command}{name}": times for command, times in whole.items()}
     for name, (work, limit) in works.items():
         work()  # imports
         samples[name] = [milliseconds(work) for _ in range(options.runs)]
@@ -71,14 +83,40 @@ def main(arguments: Sequence[str]) -> int:
     return status(figures)
 
 
-def processes(runs: int) -> dict[str, list[float]]:
-    """Seconds of whole processes that print the XML of a domain with one GPU."""
+def processes(runs: int, *, is_in_use: bool = False) -> dict[str, list[float]]:
+    """Seconds of whole processes that print the XML of a domain with one GPU.
+
+    `is_in_use`: on a host with changes in its ledger, claims, and other domains, which vfioctl asks libvirt for.
+    """
     with TemporaryDirectory() as folder:
         node = Path(folder, "node.xml")
-        node.write_text(NODE)
-        ours = (str(Path(sys.executable).with_name("vfioctl")), *ONE_GPU)
-        theirs = (*VIRT_INSTALL, "--connect", f"test://{node}")
-        return alternating({"build": ours, "virt-install": theirs}, runs)
+        node.write_text(NODE.replace("</node>", "".join(others()) + "</node>") if is_in_use else NODE)
+        connect = ("--connect", f"test://{node}")
+        ours: tuple[str, ...] = (str(Path(sys.executable).with_name("vfioctl")), *ONE_GPU)
+        if is_in_use:
+            used = Path(folder, "ledger.db")
+            claimed(used, Path(folder, "hgx8.host"))
+            ours = (*ours, *connect, "--ledger", str(used))
+        return alternating({"build": ours, "virt-install": (*VIRT_INSTALL, *connect)}, runs)
+
+
+def others() -> Iterator[str]:
+    """Domains of libvirt's test driver, each pinned to two CPUs of the host."""
+    for number in range(DOMAINS):
+        pins = "".join(f"<vcpupin vcpu='{vcpu}' cpuset='{number + 20 + 96 * vcpu}'/>" for vcpu in range(2))
+        yield (
+            f"<domain type='test'><name>d{number}</name><memory unit='GiB'>1</memory><vcpu>2</vcpu>"
+            f"<cputune>{pins}</cputune><os><type>hvm</type></os></domain>"
+        )
+
+
+def claimed(file: Path, host: Path) -> None:
+    """Write a ledger of a host in use: many changes, vGPUs, a mark, and claims of most of its GPUs with CPUs."""
+    ledger.write(file, entries=ENTRIES, marked="0000:ff:00.0")
+    host.write_bytes(file_of(HOST).read_bytes())
+    claims = Host.simulated(str(host), file).claims
+    for number in range(CLAIMS):
+        claims.create(ClaimRequest(owner=f"vm/v{number}", gpus=1, cpus=4))
 
 
 def verifying(runs: int) -> list[float]:

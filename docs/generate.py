@@ -17,10 +17,10 @@ from vfioctl import errors
 from vfioctl.claims.model import placement
 from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
-from vfioctl.core import marks
+from vfioctl.core import marks, reservations
 from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.core.value import Value
-from vfioctl.domain.model import build, comparison, finding, listing, verification
+from vfioctl.domain.model import build, comparison, finding, fleet, listing, spec, verification
 from vfioctl.domain.model.build import BuildDocument
 from vfioctl.domain.model.comparison import Comparison
 from vfioctl.domain.model.finding import CheckDocument
@@ -30,7 +30,7 @@ from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocume
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.verification import Verification
 from vfioctl.errors import VfioctlError
-from vfioctl.inventory.model import functions, groups
+from vfioctl.inventory.model import functions, groups, holders
 from vfioctl.inventory.model.functions import InventoryDocument
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.vgpu.model import vgpu
@@ -56,6 +56,7 @@ def schema_of_dataclass(
         BuildDocument
         | CheckDocument
         | Comparison
+        | Holders
         | InventoryDocument
         | PlacementDocument
         | Vgpu
@@ -67,10 +68,19 @@ def schema_of_dataclass(
     ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    for module in (marks, functions, groups, placement, finding, build, comparison, listing, verification):
+    printed = (functions, groups, placement, finding, build, comparison, listing, verification)
+    for module in (marks, reservations, holders, *printed):
         _describe(module, extra="forbid")
     _describe(vgpu)
     return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
+
+
+def schema_of_input(kind: type[DomainSpec | FleetSpec]) -> str:
+    """The schema of what a user writes: fields with a default may be left out."""
+    for module in (spec, fleet):
+        _describe(module, extra="forbid")
+    FleetSpec.model_rebuild(force=True)
+    return _text(TypeAdapter(kind).json_schema())
 
 
 def _describe(module: ModuleType, *, extra: Literal["forbid"] | None = None) -> None:
@@ -117,12 +127,12 @@ def generated() -> dict[Path, str]:
     page = REFERENCE / "exit-codes.md"
     return {
         REFERENCE / "inventory.schema.json": schema_of_dataclass(InventoryDocument),
-        REFERENCE / "holders.schema.json": schema(Holders),
+        REFERENCE / "holders.schema.json": schema_of_dataclass(Holders),
         REFERENCE / "domain-check.schema.json": schema_of_dataclass(CheckDocument),
         REFERENCE / "domain-build.schema.json": schema_of_dataclass(BuildDocument),
         REFERENCE / "domain-diff.schema.json": schema_of_dataclass(Comparison),
         REFERENCE / "domain-verify.schema.json": schema_of_dataclass(Verification),
-        REFERENCE / "domain-spec.schema.json": _text(DomainSpec.model_json_schema()),
+        REFERENCE / "domain-spec.schema.json": schema_of_input(DomainSpec),
         REFERENCE / "plan.schema.json": schema(Plan),
         REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),
         REFERENCE / "claim-create-dry-run.schema.json": schema(CreatePreview),
@@ -133,7 +143,7 @@ def generated() -> dict[Path, str]:
         REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),
         REFERENCE / "domain-list.schema.json": schema_of_dataclass(DomainListDocument),
         REFERENCE / "domain-show.schema.json": schema_of_dataclass(DomainShowDocument),
-        REFERENCE / "fleet.schema.json": _text(FleetSpec.model_json_schema()),
+        REFERENCE / "fleet.schema.json": schema_of_input(FleetSpec),
         REFERENCE / "domain-apply.schema.json": schema(FleetDocument),
         REFERENCE / "domain-start.schema.json": schema(StartDocument),
         REFERENCE / "domain-start-preview.schema.json": schema(StartPreview),
