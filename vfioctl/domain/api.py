@@ -108,8 +108,8 @@ class DomainApi:
         claims, owners = ClaimsApi(self._session), {f"vm/{name}" for name in but}
         online = InventoryApi(self._session).online_cpus()
         found = others_in(read_libvirt(self._session.kernel, uri), online, but=but)
-        made = (each.id for each in claims.claims() if each.labels.get(LABEL) == uri and each.owner in owners)
-        return found._replace(own=tuple(made))
+        own = (each.id for each in claims.claims() if each.owner in owners and each.labels.get(LABEL, uri) == uri)
+        return found._replace(own=tuple(own))
 
     # -- fleets --------------------------------------------------------------------------------------
 

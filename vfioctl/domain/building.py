@@ -114,8 +114,8 @@ class Building:
         edits = template is not None
         template = template or read_template(spec.template)
         own = [PciAddress(name) if ":" in name else Uuid(name) for name in devices_named(template.root)]
-        if edits:
-            spec, others = self._with_own_claim(spec, others, template)
+        if edits and not (spec.claim or spec.gpus or spec.devices):
+            spec = replace(spec, claim=_claim_named(template, others))
         _refuse_unclear(spec, has_own=edits and bool(own))
         claim = self._claims.claim(spec.claim) if spec.claim else None
         if claim and not claim.is_live:
@@ -153,16 +153,6 @@ class Building:
         layout = layout._replace(choices=(*layout.choices, *weaker))
         return Built(spec, layout, composed(template, spec, layout, edits=edits), capacity.inventory, processor)
 
-    def _with_own_claim(self, spec: DomainSpec, others: Others, template: Document) -> tuple[DomainSpec, Others]:
-        """Return both with the claim that a domain names as its own: what it holds is not for others."""
-        mark = template.root.find(f"metadata/{MARK}")
-        named = "" if mark is None else mark.get("id", "")
-        owner = f"vm/{spec.name}"
-        found = [each.id for each in self._claims.claims() if each.id == named and each.is_live and each.owner == owner]
-        if found and not (spec.claim or spec.gpus or spec.devices):
-            spec = replace(spec, claim=named)
-        return spec, others._replace(own=(*others.own, *found))
-
     def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
         """A policy that prefers takes memory that others have now, and none that there is not."""
         there = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
@@ -183,6 +173,13 @@ class Building:
         functions = [each for each in subjects if isinstance(each, PciAddress)]
         scope = scope_of(capacity.inventory, functions)
         return [*scope.asked, *scope.own, *scope.foreign, *(each for each in subjects if isinstance(each, Uuid))]
+
+
+def _claim_named(template: Document, others: Others) -> str:
+    """Return the claim that a domain names, if it is its own: a clone names its original's."""
+    mark = template.root.find(f"metadata/{MARK}")
+    named = "" if mark is None else mark.get("id", "")
+    return named if named in others.own else ""
 
 
 def _refuse_unclear(spec: DomainSpec, *, has_own: bool) -> None:

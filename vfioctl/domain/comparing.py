@@ -41,13 +41,11 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     if not says.devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
     claims = ClaimsApi(session)
-    own = [each for each in claims.claims() if each.id == says.claim or each.owner == f"vm/{domain.name}"]
     spec = wished(says, document.root, lambda: widest_core(claims.capacity().topology))
-    if any(each.id == says.claim and _has(each, says.devices) for each in own):
+    if says.claim in others.own and _has(claims.claim(says.claim), says.devices):
         spec = replace(spec, claim=says.claim, devices=())
     try:
-        others = beside(domain, others._replace(own=(*others.own, *(each.id for each in own))))
-        built = Building(session).build(spec, others, document).document
+        built = Building(session).build(spec, beside(domain, others), document).document
     except (ClaimConflict, NoCapacity) as error:
         raise type(error)(
             f"domain {domain.name} cannot be compared, because it would not be built now: {error.message}",

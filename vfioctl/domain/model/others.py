@@ -15,7 +15,7 @@ class Others(NamedTuple):
     unknown: str = ""
     """Why it is not known."""
     own: Collection[str] = ()
-    """The ids of claims that the domain itself has for as long as it runs: what they hold is not for others."""
+    """The ids of the claims of the domain itself: what they hold is not for others."""
     running: Collection[str] = ()
     """The names of all domains that run, the domain itself too."""
     own_cpus: Collection[int] = ()
