@@ -270,6 +270,13 @@ class TestRefused:
         done = run("domain diff ml1 --json")
         assert (done.code, list(done.document), done.document["error"]["kind"]) == (4, ["error"], "ClaimConflict")
 
+    def test_a_clone_does_not_have_the_claim_of_its_original(self, run: Run, tmp_path: Path, serve: Serve) -> None:
+        serve(host_with())
+        text = built(run, "--device gpu0 --cpus 4 --memory 4GiB")
+        claim = run("claim create --owner vm/other --device gpu0 --yes --json").document["id"]
+        define(run, tmp_path, text.replace("<vfioctl:allocation", f"<vfioctl:allocation id='{claim}'"))
+        assert run("domain diff ml1 --json").document["error"]["kind"] == "ClaimConflict"
+
     def test_nobody_is_told_to_take_it_away(self, run: Run, tmp_path: Path, serve: Serve) -> None:
         self._with_a_claim_of_another(run, tmp_path, serve)
         done = run("domain diff ml1")

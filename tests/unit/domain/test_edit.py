@@ -132,6 +132,13 @@ class TestEdit:
         assert "passwd='secret'" in change["before"], "the edit before kept it"
         assert "passwd='secret'" in change["after"]
 
+    def test_it_may_have_what_a_claim_of_its_owner_has(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
+        assert run("claim create --owner vm/ml1 --device gpu4 --yes").code == 0
+        assert run("claim create --owner vm/ml2 --device gpu5 --yes").code == 0
+        assert run("domain edit ml1 --device gpu5 --yes").code == 4
+        assert run("domain edit ml1 --device gpu4 --yes").code == 0
+
     def test_new_devices_are_laid_out_with_those_that_are_there(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
         before = {each.get("bus"): each for each in shown(run, "ml1").iterfind("devices/hostdev/source/address")}
