@@ -1,10 +1,10 @@
-"""Refuses one disk image for two domains: each would destroy what the other writes. May not do input or output."""
+"""Refuses one disk image for two domains, and a base image that a domain writes to. May not do input or output."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from os.path import normpath
+from os.path import basename, dirname, normpath
 from typing import TYPE_CHECKING
 
 from vfioctl.domain.xml import parse
@@ -42,7 +42,9 @@ def _places(text: str) -> Iterator[str]:
 
 
 def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
-    """Raise BadSpec if an image of a fleet's domain is a disk of another one, Foreign for a domain of `others`.
+    """Raise BadSpec if an image of a fleet's domain, or its base, is a disk of another one; Foreign for one of `others`.
+
+    A base may not be a disk of its own domain either.
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
@@ -51,11 +53,16 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
         for place in places:
             writers[place].add(name)
     for name, (spec, storage) in fleet.items():
-        for image, path in zip(storage.images if storage else (), spec.disks, strict=False):
-            pool = storage.pool if storage else ""
-            also = sorted((writers[normpath(path)] | writers[f"{pool} {image.name}"]) - {name})
-            if also:
+        for image, path in zip(storage.images if storage else (), map(normpath, spec.disks), strict=False):
+            pool, base = storage.pool if storage else "", normpath(image.base) if image.base else ""
+            if also := sorted((writers[path] | writers[f"{pool} {image.name}"]) - {name}):
                 raise (BadSpec if also[0] in fleet else Foreign)(
                     f"{name}: disk image {pool}/{image.name} is also a disk of domain {also[0]}",
                     hint="two domains would destroy what they write there: give the image another name",
+                )
+            of_pool = f"{pool} {basename(base)}" if dirname(base) == dirname(path) else ""
+            if writing := sorted(writers[base] | writers[of_pool]):
+                raise (BadSpec if writing[0] in fleet else Foreign)(
+                    f"{name}: base image {image.base} is a disk of domain {writing[0]}",
+                    hint="what that domain writes would destroy the images with this base: use a copy of it",
                 )

@@ -189,6 +189,7 @@ def test_a_domain_that_stays_keeps_its_definition_and_its_passwords(machine: Mac
 
 
 SHARED: dict[str, Any] = {"images": [{"name": "x.qcow2", "size": "1GiB"}]}
+DB = "<domain type='kvm'><name>db</name><memory>1024</memory><os><type>hvm</type></os><devices>{}</devices></domain>"
 DISK = "<disk type='{}'>{}<source {}/><target dev='vda'/></disk>"
 
 
@@ -211,16 +212,38 @@ def test_one_image_for_two_domains_of_the_fleet_is_refused(machine: Machine, oth
     ],
 )
 def test_the_image_of_a_domain_of_somebody_else_is_refused(machine: Machine, disk: str, code: int) -> None:
-    text = (
-        "<domain type='kvm'><name>db</name><memory>1024</memory><os><type>hvm</type></os><devices>{}</devices></domain>"
-    )
-    machine.session().kernel.tell_libvirt(URI, "define", text.format(disk))
+    machine.session().kernel.tell_libvirt(URI, "define", DB.format(disk))
     done = machine.apply({"name": "a", **SHARED})
     assert done.code == code, done.err
     if code:
         assert done.document["error"]["kind"] == "Foreign"
         assert "x.qcow2 is also a disk of domain db" in done.document["error"]["message"]
         assert (machine.volumes(), list(machine.domains())) == ({}, ["db"])
+
+
+@pytest.mark.parametrize(
+    ("disk", "base", "code"),
+    [
+        (DISK.format("file", "", "file='/images/../images/debian.qcow2'"), BASE, 4),
+        (DISK.format("volume", "", f"pool='{POOL}' volume='db.qcow2'"), f"/{POOL}/db.qcow2", 4),
+        (DISK.format("file", "<readonly/>", f"file='{BASE}'"), BASE, 0),
+        (DISK.format("volume", "", "pool='other' volume='debian.qcow2'"), BASE, 0),
+    ],
+)
+def test_a_base_that_a_domain_writes_to_is_refused(machine: Machine, disk: str, base: str, code: int) -> None:
+    machine.session().kernel.tell_libvirt(URI, "define", DB.format(disk))
+    done = machine.apply({"name": "a", "images": [{"base": base}]})
+    assert done.code == code, done.err
+    if code:
+        assert done.document["error"]["kind"] == "Foreign"
+        assert f"base image {base} is a disk of domain db" in done.document["error"]["message"]
+        assert (machine.volumes(), list(machine.domains())) == ({}, ["db"])
+
+
+def test_a_disk_of_a_fleet_is_no_base_in_it(machine: Machine) -> None:
+    refused = machine.apply({"name": "a", "disks": [BASE], "images": [DEBIAN]})
+    assert (refused.code, refused.document["error"]["kind"]) == (2, "BadSpec")
+    assert "is a disk of domain a" in refused.document["error"]["message"]
 
 
 def test_nobody_reads_what_is_in_user_data(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
