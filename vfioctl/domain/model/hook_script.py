@@ -13,6 +13,7 @@ _TEXT = """#!/bin/sh
 # Written by `vfioctl hook install`; `vfioctl hook remove` removes it.
 # libvirt gives NAME OPERATION STEP EXTRA and the domain's XML, and refuses to start a domain if this fails.
 # Domains without devices of the host never reach vfioctl, and all start if it is not there.
+# libvirtd would end a running domain if this failed for `reconnect`, so that never fails.
 case "$2 $3" in
 "prepare begin" | "release end" | "reconnect begin") ;;
 *) exit 0 ;;
@@ -23,7 +24,11 @@ case $xml in
 *) exit 0 ;;
 esac
 test -x {command} || exit 0
-printf '%s\\n' "$xml" | {command}{ledger} hook qemu -- "$@\""""
+printf '%s\\n' "$xml" | {command}{ledger} hook qemu -- "$@" && exit 0
+status=$?
+test "$2" = reconnect || exit $status
+logger -p daemon.warning -t vfioctl -- "domain $1 goes on, but what it has may be unclaimed: see vfioctl reconcile"
+exit 0"""
 
 
 def script(command: str, ledger: str = "") -> str:
