@@ -51,7 +51,7 @@ class Session:
     ) -> None:
         """`public`: where root publishes what other users may know of the ledger."""
         self.kernel, self.ledger, self.config, self.subsystems = kernel, ledger, config, tuple(subsystems)
-        self._settle, self._lock_wait, self._public = settle, lock_wait, public
+        self._settle, self.lock_wait, self._public = settle, lock_wait, public
         self.reservation = ""  # that changes are made for; see `acting_for`
 
     @cached_property
@@ -81,7 +81,7 @@ class Session:
         if self.config.problem:
             raise self.config.problem
 
-        return Engine(self.kernel, self.journal, self.registry, settle=self._settle, lock_wait=self._lock_wait)
+        return Engine(self.kernel, self.journal, self.registry, settle=self._settle, lock_wait=self.lock_wait)
 
     @property
     def boot_id(self) -> str:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from vfioctl.claims.ledger import ClaimLedger
     from vfioctl.session import Session
 
-_PAUSE, _PATIENCE = 0.2, 10.0
-"""Seconds between two looks, and until Busy."""
+_PAUSE = 0.2
+"""Seconds between two looks."""
 
 
 class Makers:
-    """The processes that make the claims of one ledger."""
+    """The processes that make the claims of one ledger. They are waited for as long as for the host's lock."""
 
     def __init__(self, session: Session, ledger: ClaimLedger) -> None:
         self._session, self._ledger = session, ledger
@@ -40,7 +40,7 @@ class Makers:
 
         Raises Busy, Unfinished.
         """
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + self._session.lock_wait
         while (claim := self.settled(claim)).state is ClaimState.RESERVED and not self.has_died(claim):
             if time.monotonic() > until:
                 raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
@@ -65,7 +65,7 @@ class Makers:
             return claim
         store = self._session.store
         # under the lock, an open change is an interrupted one: no other process is working on it
-        with self._session.kernel.exclusive(store.lock_file, wait=_PATIENCE):
+        with self._session.kernel.exclusive(store.lock_file, wait=self._session.lock_wait):
             if self._ledger.is_changing(claim.id):
                 raise Unfinished(
                     f"a change for claim {claim.id} was cut short",

@@ -52,6 +52,12 @@ def create(host: Host, *devices: str, key: str = "", **more: object) -> Claim:
     return host.claims.create(request(*devices, **more), key=key).claim
 
 
+def impatient(host: Host) -> Host:
+    """The host, which does not wait long for other processes."""
+    host.claims._session.lock_wait = 0.3
+    return host
+
+
 def driver(host: Host, address: str) -> str | None:
     return next(f.driver for f in host.inventory().functions if f.address == address)
 
@@ -166,29 +172,27 @@ class TestKeys:
         """Both have looked for the key and found nothing; the second finds the first's claim when it reserves."""
         look, looks = Makers.made, iter([None])
         monkeypatch.setattr(Makers, "made", lambda *words: next(looks, ...) and look(*words))
-        monkeypatch.setattr("vfioctl.claims.makers._PATIENCE", 0.3)
         second: list[str] = []
 
         def meanwhile(_: Plan) -> None:
             looks_again = iter([None])
             monkeypatch.setattr(Makers, "made", lambda *words: next(looks_again, ...) and look(*words))
             with pytest.raises(Busy, match="still making claim"):
-                create(opened(), GPU0, key="k")
+                create(impatient(opened()), GPU0, key="k")
             second.append("refused")
 
         made = opened().claims.create(request(GPU0), key="k", confirm=meanwhile).claim
         assert (made.state, second) == (ClaimState.HELD, ["refused"])
         assert len(opened().claims.claims(live_only=False)) == 1
 
-    def test_while_its_process_works_it_is_waited_for(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_while_its_process_works_it_is_waited_for(self, opened: Opened) -> None:
         def die(*_: object) -> None:
             raise SimulatedDeath
 
         with pytest.raises(SimulatedDeath):
             opened().claims.create(request(GPU0), key="k", confirm=die)
-        monkeypatch.setattr("vfioctl.claims.makers._PATIENCE", 0.3)
         with pytest.raises(Busy, match="still making claim"):
-            create(opened(), GPU0, key="k")
+            create(impatient(opened()), GPU0, key="k")
 
 
 @pytest.mark.parametrize("at", range(1, 6))
@@ -240,16 +244,13 @@ class TestReleasing:
         once = host.claims.release(made.id)
         assert host.claims.release(made.id) == Claimed(once.claim)
 
-    def test_waits_for_the_process_that_makes_it(
-        self, opened: Opened, tree: Tree, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("vfioctl.claims.makers._PATIENCE", 0.0)
+    def test_waits_for_the_process_that_makes_it(self, opened: Opened, tree: Tree) -> None:
         before = state(tree)
 
         def confirm(_: Plan) -> None:
             (claim,) = opened().claims.claims()
             with pytest.raises(Busy, match="still making"):
-                opened().claims.release(claim.id)
+                impatient(opened()).claims.release(claim.id)
 
         made = opened().claims.create(request(GPU0), confirm=confirm).claim
         assert (made.state, driver(opened(), GPU0)) == (ClaimState.HELD, "vfio-pci")

@@ -22,6 +22,8 @@ app = group_app("hook")
 _LONGEST_XML = 4 << 20
 _SECONDS = 120
 """libvirt waits for its hooks without a limit; so they have one. A change that is under way then is rolled back."""
+_LOCK_SECONDS = 90.0
+"""How long another change of the host may take: what a domain gives back late, it gives back."""
 
 
 @app.callback(
@@ -94,7 +96,9 @@ def qemu(
     if len(xml) > _LONGEST_XML:
         raise BadDocument(f"the document of {name[:60]!r} is larger than {_LONGEST_XML >> 20} MiB")
     with _end_in_time(), reporting():
-        DomainApi(opened(ctx)).hook.answer(name, (operation, step), xml)
+        session = opened(ctx)
+        session.lock_wait = _LOCK_SECONDS
+        DomainApi(session).hook.answer(name, (operation, step), xml)
 
 
 @contextmanager
