@@ -233,7 +233,10 @@ class Choosing:
                 if device not in self._free.parents:
                     raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
                 mdevs[device] = self._free.parents[device]
-        return (*whole_functions(self.inventory, placement.functions), *mediated(mdevs))
+        return (
+            *whole_functions(self.inventory, placement.functions, cards=not self._as_they_are),
+            *mediated(mdevs),
+        )
 
 
 def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> None:

@@ -22,9 +22,14 @@ def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def whole_functions(inventory: Inventory, asked: Sequence[PciAddress]) -> tuple[ClaimedDevice, ...]:
-    """Return the functions with all that must travel with them: their cards, and the endpoints in their groups."""
-    scope = scope_of(inventory, asked)
+def whole_functions(
+    inventory: Inventory, asked: Sequence[PciAddress], *, cards: bool = True
+) -> tuple[ClaimedDevice, ...]:
+    """Return the functions with all that must travel with them: their cards, and the endpoints in their groups.
+
+    `cards`: False for functions that their owner has already, whose cards may be divided among several owners.
+    """
+    scope = scope_of(inventory, asked, cards=cards)
     others = [each for each in (*scope.own, *scope.foreign) if each not in scope.asked]
     return tuple(
         ClaimedDevice(each, identity=inventory.by_address[each].identity, asked=each in scope.asked)

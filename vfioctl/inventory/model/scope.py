@@ -31,9 +31,9 @@ class Scope:
         return in_order((*self.own, *self.foreign, *self.bridges))
 
 
-def scope_of(inventory: Inventory, asked: Sequence[PciAddress]) -> Scope:
-    """Return the scope of a change. All groups of a card's functions are included."""
-    own = {member for address in asked for member in inventory.card_of(address)}
+def scope_of(inventory: Inventory, asked: Sequence[PciAddress], *, cards: bool = True) -> Scope:
+    """Return the scope of a change. All groups of a card's functions are included; without `cards` only those asked."""
+    own = {member for address in asked for member in (inventory.card_of(address) if cards else (address,))}
     groups = {group for a in own if (group := inventory.by_address[a].iommu_group) is not None}
     others = {member for group in groups for member in inventory.members_of(group)} - own
     bridges = {address for address in others if inventory.by_address[address].is_bridge}
