@@ -84,12 +84,11 @@ def _cannot_restore(claim: Claim, words: str) -> ClaimConflict:
 def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False) -> Plan | None:
     """Return the plan that makes the claim's devices what they were before; None if that needs no change.
 
-    What was changed before a reboot is undone already. Raises DeviceInUse; with `unchanged_in_use` not for devices that
-    need no change.
+    What was changed before a reboot is undone already, and only what a guest has now is in use. Raises DeviceInUse;
+    with `unchanged_in_use` not for devices that need no change in this boot.
     """
-    devices = InventoryApi(session)
-    inventory = devices.inventory()
-    if claim.boot_id == session.boot_id:
+    inventory, is_of_this_boot = InventoryApi(session).inventory(), claim.boot_id == session.boot_id
+    if is_of_this_boot:
         ours = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
         if bound := [
             function.address for function in inventory.functions if function.address in ours and function.on_vfio
@@ -97,8 +96,8 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
             return _binding(session).plan_unbind(bound)
         if made := _existing(session, [each.subject for each in claim.devices if each.undo is Undo.REMOVE]):
             return _vgpus(session).plan_remove(made)
-    if not unchanged_in_use:
-        refuse_held(session, claim, inventory, drivers=True)
+    if not (is_of_this_boot and unchanged_in_use):
+        refuse_held(session, claim, inventory, drivers=is_of_this_boot)
     return None
 
 

@@ -16,7 +16,7 @@ from vfioctl.claims.rows import CLAIM
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from vfioctl.claims.ledger import ClaimLedger
     from vfioctl.claims.makers import Makers
@@ -68,16 +68,21 @@ class Previewing:
         choosing.draft(taken, None)
         return choosing.explained(), choosing.capacity
 
-    def create(self, request: ClaimRequest, key: str = "") -> Preview:
-        """Return what `ClaimsApi.create` would do. Raises what that raises before it changes anything."""
+    def create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
+        """Return what `ClaimsApi.create` would do. Raises what that raises before it changes anything.
+
+        `over`: claims that will have been released by then; plans may change the devices of one of them.
+        """
         known = self._makers.known(key, request.canonical()) if key else None
         dead = (known.id,) if known and self._makers.has_died(known) else ()
         if known and not dead:
             return self._again(known)
-        taken = self._ledger.taken(but=dead)
+        taken = self._ledger.taken(but=(*dead, *(each.id for each in over)))
         choosing = Choosing(self._session, request, taken)
         claim, _ = choosing.draft(taken, after(moment_of(self._session).now, request.ttl))
-        session = self._session.acting_for(f"{CLAIM}{dead[0]}") if dead else self._session
+        devices = {each.subject for each in claim.devices}
+        before = (*dead, *(each.id for each in over if any(device.subject in devices for device in each.devices)))
+        session = self._session.acting_for(f"{CLAIM}{before[0]}") if before else self._session
         plan = choosing.plan or plan_needed(session, claim, choosing)
         return Preview(choosing.explained(), choosing.inventory, plan if plan and not plan.nothing_to_do else None)
 

@@ -100,15 +100,16 @@ class DomainApi:
         if uri == URI and not connect and not any(map(self._session.kernel.has, SOCKETS)):
             return NOBODY
         from vfioctl.claims.api import ClaimsApi
-        from vfioctl.domain.model.libvirt import LABEL
+        from vfioctl.claims.model.claim import LABEL
+        from vfioctl.domain.model.libvirt import known_as
         from vfioctl.domain.others import others_in
         from vfioctl.domain.probe.libvirt import read_libvirt
         from vfioctl.inventory.api import InventoryApi
 
-        claims, owners = ClaimsApi(self._session), {f"vm/{name}" for name in but}
+        claims, owners, here = ClaimsApi(self._session), {f"vm/{name}" for name in but}, known_as(uri)
         online = InventoryApi(self._session).online_cpus()
         found = others_in(read_libvirt(self._session.kernel, uri), online, but=but)
-        own = (each.id for each in claims.claims() if each.owner in owners and each.labels.get(LABEL, uri) == uri)
+        own = (each.id for each in claims.claims() if each.owner in owners and each.labels.get(LABEL, here) == here)
         return found._replace(own=tuple(own))
 
     # -- fleets --------------------------------------------------------------------------------------

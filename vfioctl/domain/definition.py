@@ -67,7 +67,7 @@ def _definition(root: Element) -> Definition:
         raise BadDocument(f"the document is no domain: it begins with <{str(root.tag)[:40]}>")
     mark = root.find(f"metadata/{MARK}")
     given = {} if mark is None else dict(mark.items())
-    name = root.findtext("name", "").strip()
+    name = root.findtext("name", "")
     marked_as = given.get(_NAME, "")  # that of another domain in a clone, and after virsh domrename
     is_named = bool(name) and marked_as == name
     return Definition(
@@ -169,7 +169,7 @@ def in_fleet(text: str, fleet: str, spec: str) -> str:
     """Return a document with the mark of a fleet, and with the digest of its spec."""
     document = parse(text)
     mark = child(child(document.root, "metadata"), MARK)
-    mark.set(_NAME, document.root.findtext("name", "").strip())
+    mark.set(_NAME, document.root.findtext("name", ""))
     mark.set("fleet", fleet)
     mark.set("spec", spec)
     return text_of(document)

@@ -42,9 +42,9 @@ def _places(text: str) -> Iterator[str]:
 
 
 def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
-    """Raise BadSpec if an image of a fleet's domain, or its base, is a disk of another one; Foreign for one of `others`.
+    """Raise BadSpec if an image of a fleet's domain is a disk of another one; Foreign for a domain of `others`.
 
-    A base may not be a disk of its own domain either.
+    Its base may be a disk of no domain at all.
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """

@@ -1,6 +1,7 @@
 """The claims that a domain holds while it runs: made before it starts, given back when it has ended.
 
 A claim that its owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain as well, and stays.
+One that was left, because nobody told that the domain had ended, serves it too, if the domain still needs all of it.
 Changes nothing by itself: each change is a claim's.
 """
 
@@ -10,8 +11,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.model.claim import Claim, ClaimState, Hugepages
-from vfioctl.domain.model.libvirt import LABEL
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimState, Hugepages
+from vfioctl.domain.model.libvirt import known_as
 from vfioctl.domain.needs import is_owner
 from vfioctl.errors import ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
@@ -41,7 +42,7 @@ class Holding:
     """The claims of the domains of one libvirt."""
 
     def __init__(self, session: Session, uri: str) -> None:
-        self._session, self._uri = session, uri
+        self._session, self._uri = session, known_as(uri)
 
     @property
     def _claims(self) -> ClaimsApi:
@@ -50,11 +51,8 @@ class Holding:
         return ClaimsApi(self._session)
 
     def of(self, needs: Needs) -> tuple[Claim, ...]:
-        """Return the live claims of a domain, but not those of a domain of its name at another libvirt.
-
-        Raises BadSpec if it needs some, and its name is none of an owner.
-        """
-        if not needs.is_anything and not is_owner(needs.name):
+        """Return the live claims of a domain, but not those of a domain of its name at another libvirt."""
+        if not is_owner(needs.name):
             return ()
         owner, here = needs.owner, self._uri
         return tuple(
@@ -67,13 +65,44 @@ class Holding:
 
     # -- before a domain starts ----------------------------------------------------------------------
 
+    def serving(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return those of its claims that serve it when it starts."""
+        return tuple(each for each in self.of(needs) if LABEL not in each.labels or _is_needed(each, needs))
+
+    def over(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return the claims that no domain needs any more: its own, of what it has no more; others', of another boot.
+
+        A domain that runs has made its claim in this boot, or restored it.
+        """
+        own, boot_id = self.made_for(needs), self._claims.boot_id
+        return tuple(
+            each
+            for each in self._claims.claims()
+            if LABEL in each.labels and (not _is_needed(each, needs) if each in own else each.boot_id != boot_id)
+        )
+
+    def end_over(self, needs: Needs) -> None:
+        """Release them, but for those of which somebody has a device all the same."""
+        for claim in self.over(needs):
+            with suppress(VfioctlError):  # the claim is there to be seen
+                self._release((claim,), None)
+
+    def restore(self, needs: Needs, progress: Progress | None = None) -> None:
+        """Let a claim that was made for the domain in another boot be one of this boot."""
+        for claim in self.made_for(needs):
+            if claim.boot_id != self._claims.boot_id:
+                self._claims.reconciling.restore(claim.id, progress=progress)
+
     def missing(self, needs: Needs) -> ClaimRequest | None:
-        """Return the request for what the domain needs and no claim of its owner has; None if they have it all."""
+        """Return the request for what the domain needs and no claim of its owner has; None if they have it all.
+
+        Raises BadSpec if no owner can have the domain's name.
+        """
         from vfioctl.claims.model.request import ClaimRequest
 
         if not needs.is_anything:
             return None
-        kept = self.of(needs)
+        kept = self.serving(needs)
         devices = {each.subject for claim in kept for each in claim.devices}
         cpus = {cpu for claim in kept for cpu in claim.cpus}
         request = ClaimRequest(
@@ -91,9 +120,11 @@ class Holding:
         Raises ClaimConflict with the owner, DeviceInUse with the holders, NoCapacity, VerifyError, and what
         `ClaimsApi.create` raises.
         """
-        kept = self.of(needs)
-        self._prepare(kept, needs, progress)
-        made: list[Claim] = []
+        self.end_over(needs)
+        serving = self.serving(needs)
+        self._prepare(serving, needs, progress)
+        kept = tuple(each for each in serving if LABEL not in each.labels)
+        made = [each for each in serving if LABEL in each.labels]
         try:
             if request := self.missing(needs):
                 made.append(self._claims.create(request, progress=progress, confirm=confirm).claim)
@@ -166,6 +197,14 @@ class Holding:
         if failed:
             raise failed
         return tuple(released)
+
+
+def _is_needed(claim: Claim, needs: Needs) -> bool:
+    """Return whether a domain still needs all that a claim has."""
+    asked = {each.subject for each in claim.devices if each.asked}
+    return (
+        asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus} and not _without(claim.hugepages, needs.hugepages)
+    )
 
 
 def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hugepages, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PREPARE, RELEASE, RECONNECT = ("prepare", "begin"), ("release", "end"), ("reconnect", "begin")
 """The operations that concern vfioctl: before libvirt touches a device, after it has given all back, and libvirtd's
 own start, while the domain runs."""
+_ATTEMPTS = 3
 _RESTART = "libvirtd learns of new hooks when it starts: systemctl restart libvirtd, or virtqemud; guests go on running"
 
 
@@ -43,22 +44,37 @@ class Hook:
             return
         needs = needs_of(xml)
         if needs.name != name:
+            if not needs.ours:
+                return
             raise BadDocument(f"libvirt told of domain {name!r}, and gave the document of {needs.name!r}")
         if operation == RELEASE:
             self._holding.give_back(needs, progress=progress)
         elif operation == RECONNECT:
-            self._reflect(needs)
+            self._reflect(needs, refuse=False)
         elif needs.ours:
             self._holding.take(needs, progress=progress)
         else:
-            self._refuse_claimed(needs)
-            self._reflect(needs)
+            self._holding.end_over(needs)
+            self._reflect(needs, refuse=True)
 
-    def _reflect(self, needs: Needs) -> None:
-        """Claim for a domain of others what it has, so that nobody else gets it. What is claimed already stays so."""
-        if is_owner(needs.name):
+    def _reflect(self, needs: Needs, *, refuse: bool) -> None:
+        """Claim for a domain of others what it has, so that nobody else gets it. What is claimed already stays so.
+
+        `refuse`: raise ClaimConflict for what another guest has.
+        """
+        self._holding.restore(needs)
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            if refuse:
+                self._refuse_claimed(needs)
             claimed = self._claimed(needs)
-            self._holding.adopt(needs, [each for each in needs.devices if each not in claimed])
+            try:
+                if is_owner(needs.name):
+                    self._holding.adopt(needs, [each for each in needs.devices if each not in claimed])
+            except ClaimConflict:  # another domain's hook was faster: look again
+                if not attempts_left:
+                    raise
+            else:
+                return
 
     def _refuse_claimed(self, needs: Needs) -> None:
         """Raise ClaimConflict if a VM or a container has a device of the domain.

@@ -79,11 +79,11 @@ class Starting:
         needs, holding = self._needs(known), self._holding(uri)
         if known.domain.is_active:
             return Foreseen(needs.name, uri, needs, runs_already=True)
-        request = holding.missing(needs)
+        request, serving = holding.missing(needs), holding.serving(needs)
         if request is None:
-            return Foreseen(needs.name, uri, needs, holding.of(needs))
-        preview = ClaimsApi(self._session).previewing.create(request)
-        return Foreseen(needs.name, uri, needs, holding.of(needs), preview.placement, preview.plan)
+            return Foreseen(needs.name, uri, needs, serving)
+        preview = ClaimsApi(self._session).previewing.create(request, over=holding.over(needs))
+        return Foreseen(needs.name, uri, needs, serving, preview.placement, preview.plan)
 
     def start(
         self, name: str, *, connect: str = "", progress: Progress | None = None, confirm: Confirm | None = None

@@ -14,11 +14,13 @@ import pytest
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
-from vfioctl.claims.model.claim import Hugepages
+from vfioctl.claims.model.claim import LABEL, Hugepages
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.holding import Holding
+from vfioctl.domain.hooking import Hook
 from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
-from vfioctl.domain.model.libvirt import LABEL, is_elsewhere
+from vfioctl.domain.model.libvirt import is_elsewhere, known_as
 from vfioctl.domain.needs import needs_of
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, NoCapacity, VfioctlError
 from vfioctl.host import Host
@@ -51,9 +53,14 @@ def xml(name: str = "web1", *, managed: str = "no", mark: str = MARK) -> str:
 class Machine:
     """A simulated host in a file, with libvirt's test driver."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
-        self.run, self.host, self.ledger, self.file = run, folder / "hgx8.host", folder / "ledger.db", folder / "a.xml"
-        self.host.write_text(form(copy(original("hgx8"))))
+    def __init__(self, run: Run, folder: Path, host: str = "hgx8") -> None:
+        self.run, self.host, self.ledger, self.file = (
+            run,
+            folder / f"{host}.host",
+            folder / "ledger.db",
+            folder / "a.xml",
+        )
+        self.host.write_text(form(copy(original(host))))
 
     def __call__(self, *words: str, as_json: bool = True, connect: bool = True) -> Answer:
         more = ["--simulate", str(self.host), "--ledger", str(self.ledger), *(["--json"] * as_json)]
@@ -319,6 +326,78 @@ class TestHook:
         again.answer("web1", ("release", "end"), xml().encode())
         assert (machine.claims(), machine.driver()) == ([], "nvidia")
 
+    @pytest.mark.parametrize("mark", [MARK, ""])
+    def test_what_a_domain_had_in_another_boot_is_for_others(self, machine: Machine, hook: Any, mark: str) -> None:
+        hook.answer("web1", ("prepare", "begin"), xml(mark=mark).encode())
+        assert machine.run("hosts", "reboot", str(machine.host)).code == 0
+        machine.define(xml("web2"))
+        foreseen = machine("domain", "start", "web2", "--dry-run")
+        assert foreseen.code == 0, foreseen.err
+        DomainApi(machine.session()).hook.answer("web2", ("prepare", "begin"), xml("web2", mark=mark).encode())
+        assert [each["owner"] for each in machine.claims()] == ["vm/web2"]
+
+    def test_what_a_guest_has_from_another_boot_is_not(self, machine: Machine, hook: Any) -> None:
+        hook.answer("web1", ("prepare", "begin"), xml(mark="").encode())
+        (before,) = machine.claims()
+        assert machine.run("hosts", "reboot", str(machine.host)).code == 0
+        again = DomainApi(machine.session()).hook
+        again.answer("web1", ("prepare", "begin"), xml(mark="").encode())  # it is started in this boot
+        with pytest.raises(ClaimConflict, match="of vm/web1"):
+            again.answer("web2", ("prepare", "begin"), xml("web2", mark="").encode())
+        assert [each["id"] for each in machine.claims()] == [before["id"]]
+
+    def test_what_a_domain_has_no_more_is_given_back(self, machine: Machine, hook: Any) -> None:
+        hook.answer("web1", ("prepare", "begin"), xml().encode())
+        moved = xml().replace("0x1b", "0x43")
+        hook.answer("web1", ("prepare", "begin"), moved.encode())  # nobody told that it had ended
+        (claim,) = machine.claims()
+        assert [each["address"] for each in claim["devices"]] == ["0000:43:00.0"]
+        assert (machine.driver(), machine.driver("0000:43:00.0")) == ("nvidia", "vfio-pci")
+
+    def test_two_domains_of_others_may_share_a_card(self, run: Run, tmp_path: Path) -> None:
+        """Its functions are in groups of their own."""
+        machine = Machine(run, tmp_path, "workstation")
+        for name, function in (("usb", "3"), ("sound", "4")):
+            place = f"bus='0x0c' slot='0' function='{function}'"
+            text = xml(name, managed="yes", mark="").replace("bus='0x1b' slot='0' function='0'", place)
+            hook = DomainApi(machine.session()).hook
+            for operation in (("prepare", "begin"), ("reconnect", "begin")):
+                hook.answer(name, operation, text.encode())
+        found = {each["owner"]: [device["address"] for device in each["devices"]] for each in machine.claims()}
+        assert found == {"vm/usb": ["0000:0c:00.3"], "vm/sound": ["0000:0c:00.4"]}
+
+    def test_looks_again_if_the_hook_of_another_domain_was_faster(
+        self, machine: Machine, hook: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        claimed, looks = Hook._claimed, [1]
+        monkeypatch.setattr(Hook, "_claimed", lambda *words: {} if looks and looks.pop() else claimed(*words))
+        words = ("claim", "create", "--owner", "user/a", "--device", GPU, "--no-bind", "--yes")
+        assert machine(*words, connect=False).code == 0
+        hook.answer("web1", ("reconnect", "begin"), xml(mark="").encode())
+        assert [each["owner"] for each in machine.claims()] == ["user/a"]
+
+    @pytest.mark.parametrize("name", ["Windows 10", "win11 ", "a/b"])
+    def test_names_that_own_nothing_cost_nothing(self, machine: Machine, hook: Any, name: str) -> None:
+        for operation in (("prepare", "begin"), ("reconnect", "begin"), ("release", "end")):
+            hook.answer(name, operation, xml(name, mark="").encode())
+        hook.answer("another", ("prepare", "begin"), xml(name, mark="").encode())
+        assert machine.claims() == []
+
+    @pytest.mark.parametrize("uri", ["qemu+unix:///system", "qemu:///system?socket=/run/libvirt/virtqemud-sock"])
+    def test_knows_the_claims_of_its_libvirt_by_any_uri(self, machine: Machine, hook: Any, uri: str) -> None:
+        Holding(machine.session(), uri).take(needs_of(xml()))
+        hook.answer("web1", ("prepare", "begin"), xml().encode())
+        (claim,) = machine.claims()
+        assert claim["labels"] == {LABEL: SYSTEM}
+        assert known_as("qemu:///session") != SYSTEM
+
+    def test_waits_long_for_another_change_of_the_host(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        waits: list[float] = []
+        monkeypatch.setattr(Hook, "answer", lambda hook, *_: waits.append(hook._session.engine._lock_wait))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(xml().encode())))
+        assert machine("hook", "qemu", "web1", "release", "end", as_json=False, connect=False).code == 0
+        assert waits == [90.0]
+
     def test_of_another_domain_s_document_is_refused(self, hook: Any) -> None:
         with pytest.raises(BadDocument, match="told of domain 'db'"):
             hook.answer("db", ("prepare", "begin"), xml().encode())
@@ -409,6 +488,13 @@ class TestScript:
         code, said, told = call("web1", "prepare", "begin", "-")
         assert (code, said) == (4, "refused\n")
         assert told == f"--ledger /x/ledger.db hook qemu -- web1 prepare begin -\n{xml()}\n"
+
+    def test_never_fails_for_a_domain_that_runs(self, call: Any) -> None:
+        """libvirtd would end it."""
+        assert call("web1", "reconnect", "begin", "-")[0] == 0
+        call.file.write_text("#!/no/interpreter\n")
+        assert call("web1", "reconnect", "begin", "-")[0] == 0
+        assert call("web1", "prepare", "begin", "-")[0] != 0
 
     @pytest.mark.parametrize("words", [("started", "begin"), ("migrate", "begin"), ("prepare", "end"), ("", "")])
     def test_leaves_other_operations_alone(self, call: Any, words: tuple[str, ...]) -> None:

@@ -33,6 +33,10 @@ class ClaimState(StrEnum):
 LIVE = frozenset({ClaimState.RESERVED, ClaimState.HELD, ClaimState.RELEASING, ClaimState.WEDGED})
 
 
+LABEL = "libvirt"
+"""The label of a claim that lasts as long as a domain runs. Its value is the URI of the domain's libvirt."""
+
+
 class Undo(StrEnum):
     """What releasing a claim does to a device: nothing, if the claim changed nothing."""
 

@@ -9,8 +9,6 @@ from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"
 """Where domains are, unless the user names another place."""
-LABEL = "libvirt"
-"""The label of a claim that lasts as long as its domain runs. Its value is the URI of the domain's libvirt."""
 _URI = re.compile(r"[a-z][a-z0-9+.-]{0,30}:[!-~]{1,150}", re.ASCII)
 
 
@@ -19,6 +17,12 @@ def checked_uri(text: str) -> str:
     if _URI.fullmatch(text) is None:
         raise BadSpec(f"not the URI of a libvirt: {text[:80]!r}", hint="write it as qemu:///system or test:///default")
     return text
+
+
+def known_as(uri: str) -> str:
+    """Return the URI under which claims know a libvirt: the one in URI may be written in several ways."""
+    scheme, _, place = uri.partition("://")
+    return URI if scheme in ("qemu", "qemu+unix") and place.partition("?")[0].rstrip("/") == "/system" else uri
 
 
 def is_elsewhere(uri: str) -> bool:

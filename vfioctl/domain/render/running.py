@@ -9,6 +9,7 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.text import Text
 
+from vfioctl.claims.model.claim import LABEL
 from vfioctl.console.columns import fact_grid
 from vfioctl.console.words import counted, plain, size
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
@@ -60,7 +61,8 @@ def start_page(foreseen: Foreseen, registry: Registry) -> RenderableType:
 def _facts(foreseen: Foreseen) -> Iterator[tuple[str, str]]:
     placement = foreseen.placement
     for number, claim in enumerate(foreseen.kept):
-        yield "" if number else "claims of its own", f"{claim.id}, which stays"
+        ends = "ends with it" if LABEL in claim.labels else "stays"
+        yield "" if number else "claims of its own", f"{claim.id}, which {ends}"
     for number, device in enumerate(placement.devices if placement else ()):
         yield "" if number else "would claim", device
     yield "CPUs", format_cpu_list(placement.cpus) if placement and placement.cpus else ""
