@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Seen, SeenFunction, Use
 
 _FIX = "vfioctl reconcile --fix"
@@ -48,7 +48,8 @@ def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> It
     wrong = _fixable_together(claim, [*_devices(claim, seen)])
     yield from wrong
     if claim.boot_id != seen.boot_id and not (stale and stale.fix):
-        yield from _of_an_earlier_boot(claim, wrong)
+        is_used = any(each.subject in uses for each in claim.devices)
+        yield from _of_an_earlier_boot(claim, wrong, is_used=is_used)
     yield from _used_by_others(claim, uses)
 
 
@@ -126,8 +127,11 @@ def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen:
             yield _differs(claim, DifferenceKind.NOT_VIABLE, words, _release(claim), address)
 
 
-def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference]) -> Iterator[Difference]:
-    if any(each.fix is not Fix.RESTORE for each in wrong):
+def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], *, is_used: bool) -> Iterator[Difference]:
+    if LABEL in claim.labels and not (wrong or is_used):
+        words = f"it was made for a run of {claim.owner.name} in an earlier boot"
+        yield _differs(claim, DifferenceKind.REBOOTED, words, _FIX, fix=Fix.RELEASE)
+    elif any(each.fix is not Fix.RESTORE for each in wrong):
         words = "it was made in an earlier boot, and cannot be restored: not all of its devices are here"
         yield _differs(claim, DifferenceKind.REBOOTED, words, _release(claim))
     else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.domain.belonging import leaving_from, says_of
 from vfioctl.domain.definition import in_fleet, read_definition
 from vfioctl.domain.disks import refuse_shared, written_by
+from vfioctl.domain.itself import beside
 from vfioctl.domain.model.definition import DEFINITION
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem
 from vfioctl.domain.model.storage import IMAGE, SEED
@@ -177,7 +178,8 @@ class Fleets:
         is_active = bool(known and known.domain.is_active)
         power = _power(wanted, is_active=is_active)
         says = says_of(fleet, known, self._api.provisioning.uri(connect)) if known else None
-        if says and says.spec == wanted.digest:
+        is_defined = bool(known and known.domain.is_defined)
+        if is_defined and says and says.spec == wanted.digest:
             if power == "start":
                 self._api.starting.foresee(wanted.name, connect=connect)
             plan = None
@@ -185,14 +187,22 @@ class Fleets:
                 plan = self._api.provisioning.plan_volumes(wanted.name, wanted.storage, connect=connect)
             return _item(wanted, "none", power, says.devices, plan)
         others = self._api.others(wanted.name, *gone, connect=connect)
+        if known:
+            others = beside(known.domain, others)
         built = self._api.build_beside(wanted.spec, _and(others, pinned, later))
         definition = read_definition(built.xml)
         later.update(dict.fromkeys(definition.devices, f"domain {wanted.name} of this fleet"))
         pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
         text = in_fleet(built.xml, fleet, wanted.digest)
-        plan = self._api.provisioning.plan_define(text, connect=connect, claim=built.spec.claim, storage=wanted.storage)
+        plan = self._api.provisioning.plan_define(
+            text,
+            connect=connect,
+            claim=built.spec.claim,
+            storage=wanted.storage,
+            notes=tuple(f"{wanted.name}: {each.what}: {each.weaker}" for each in built.weaker),
+        )
         is_changed = any(each.kind == DEFINITION for each in plan.changes)
-        change: DefinitionChange = "none" if not is_changed else "change" if known else "define"
+        change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
         return _item(wanted, change, power, definition.devices, plan)
 
     def _pruned(self, known: Known, connect: str) -> FleetItem:

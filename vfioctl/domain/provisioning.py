@@ -82,11 +82,12 @@ class Provisioning:
         claim: str = "",
         replace: bool = False,
         storage: Storage | None = None,
+        notes: tuple[str, ...] = (),
     ) -> Plan:
         """Plan to define a domain, or to change its definition. Nothing to do if it is defined so already.
 
         `claim`: the claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`:
-        the volumes that it needs, which are created first.
+        the volumes that it needs, which are created first. `notes`: what else the plan is to say.
         Raises BadDocument, Foreign, ClaimConflict for a claim of somebody else, HostError.
         """
         from vfioctl.domain.definition import read_definition
@@ -105,7 +106,7 @@ class Provisioning:
             replace=replace,
             storage=storage,
         )
-        return self._define(intent)
+        return self._define(intent, notes)
 
     def plan_volumes(self, name: str, storage: Storage, *, connect: str = "") -> Plan:
         """Plan the volumes of a domain whose definition stays. Raises BadSpec, Foreign, HostError."""
@@ -124,7 +125,7 @@ class Provisioning:
         found = self.find(name, connect).domain.name
         return self._undefine(UndefineIntent(uri=self.uri(connect), name=checked_name(found), foreign=foreign))
 
-    def _define(self, intent: DefineIntent) -> Plan:
+    def _define(self, intent: DefineIntent, more: tuple[str, ...] = ()) -> Plan:
         from vfioctl.domain.definition import is_still, marked, read_definition
         from vfioctl.domain.probe.libvirt import ask_libvirt
 
@@ -146,7 +147,7 @@ class Provisioning:
         self._refuse_invalid(intent.uri, after)
         if is_still(before, after):
             after = before
-        notes = (*notes_of_define(intent.name, there, before, after), *(() if before else notes))
+        notes = (*more, *notes_of_define(intent.name, there, before, after), *(() if before else notes))
         return self._planned(intent, before, after, notes, volumes)
 
     def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:

@@ -2,10 +2,11 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,22 @@ def test_what_virsh_starts_has_its_device_until_it_ends_and_nobody_else_gets_it(
     virsh("undefine web1", "undefine db")
 
 
+@contextmanager
+def of_a_newer_release(ledger: Path) -> Iterator[None]:
+    """Every vfioctl refuses the ledger meanwhile."""
+
+    def set_version(version: int) -> int:
+        with closing(sqlite3.connect(ledger)) as db:
+            before: tuple[int] = db.execute("PRAGMA user_version").fetchone()
+            db.execute(f"PRAGMA user_version = {version}")
+        return before[0]
+
+    version = set_version(9999)
+    assert vfioctl(ledger, "claim", "list").returncode == 3
+    yield
+    set_version(version)
+
+
 def test_what_domains_of_others_have_is_claimed_for_them_while_they_run(
     libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path
 ) -> None:
@@ -121,6 +138,10 @@ def test_what_domains_of_others_have_is_claimed_for_them_while_they_run(
     assert pci.driver_of(lab.nvme) == "vfio-pci"
     assert list(claims(ledger)) == ["vm/other"]
     assert vfioctl(ledger, "claim", "create", "--owner", "vm/db", "--device", lab.nvme).returncode == 4
+    with of_a_newer_release(ledger):
+        libvirtd.end()
+        libvirtd.start()
+        assert virsh("list --name") == "other", "libvirtd ends a domain whose reconnect hook fails"
     virsh("destroy other")
     assert claims(ledger) == {}
     assert pci.driver_of(lab.nvme) == before, "libvirt has given it back"

@@ -393,6 +393,14 @@ class TestReboot:
         assert host(f"claim release {made} --yes").code == 0
         assert host.differences() == []
 
+    def test_releases_what_a_domain_had_that_ran_then(self, host: Machine) -> None:
+        made = host.claim("--device", "gpu0", "--label", "libvirt=qemu:///system")
+        host.reboot()
+        (found,) = host.differences()
+        assert (found["kind"], found["fix"]) == ("rebooted", "release")
+        host.remedied()
+        assert (host.state(made), host.driver(GPU0)) == ("released", "nvidia")
+
     def test_keeps_what_was_not_bound(self, host: Machine) -> None:
         made = host.claim("--device", "gpu0", "--no-bind")
         host.reboot()

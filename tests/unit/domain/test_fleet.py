@@ -227,6 +227,50 @@ def test_a_running_domain_is_compared_with_its_definition(machine: Machine) -> N
     assert len(read_definition(shown(machine, "a")["defined"]).devices) == 2
 
 
+def test_what_a_running_domain_has_itself_is_not_missing(machine: Machine) -> None:
+    big = {**ONE, "memory": "400GiB", "hugepages": "1GiB"}
+    assert machine.apply(big).code == 0
+    tree = read_tree(machine.host)  # QEMU has its pages, and no more are free
+    pools = [name for name in tree.files if name.endswith("hugepages-1048576kB/free_hugepages")]
+    for name in pools:
+        tree.put(name, "1")
+    machine.host.write_text(form(tree))
+    assert len(pools) == 2
+    done = machine.apply({**big, "disks": ["/a.qcow2"]})
+    assert done.code == 0, done.err
+    assert "<hugepages>" in shown(machine, "a")["defined"]
+
+
+def test_what_is_weaker_than_asked_is_said(machine: Machine) -> None:
+    done = machine.apply({"name": "a", "policy": "preferred", "hugepages": "1GiB", "memory": "1900GiB"})
+    assert done.code == 0, done.err
+    (item,) = done.document["domains"]
+    assert any(note.startswith("a: memory") for note in item["plan"]["notes"]), item["plan"]["notes"]
+
+
+def test_a_running_domain_without_a_definition_is_defined_again(machine: Machine) -> None:
+    machine.apply(ONE)
+    machine.session().kernel.tell_libvirt(URI, "undefine", "a")
+    assert machine.domains()["a"]["state"] == "transient"
+    assert changes(machine.apply(ONE)) == {"a": ("define", "none", True)}
+    assert machine.apply(ONE).document["result"] == "nothing to do"
+    assert changes(machine.apply({**ONE, "running": False})) == {"a": ("none", "stop", True)}
+    assert machine.domains()["a"]["state"] == "defined"
+
+
+@pytest.mark.parametrize("words", ["--yes", "--dry-run"])
+def test_no_password_of_a_display_is_printed(machine: Machine, words: str) -> None:
+    machine.apply(TWO)
+    kernel = machine.session().kernel
+    graphics = "<graphics type='vnc' passwd='se cret'/></devices>"
+    kernel.tell_libvirt(URI, "define", machine.xml("b").replace("</devices>", graphics))
+    done = machine.apply({**TWO, "cpus": 6}, words=(words,))
+    assert changes(done)["b"][0] == "change"
+    assert "se cret" not in done.out
+    assert "passwd='***'" in done.document["domains"][0]["plan"]["changes"][0]["before"]
+    assert schema_problems(done.document, "domain-apply") == []
+
+
 def shown(machine: Machine, name: str) -> dict[str, Any]:
     return dict(machine._run("domain", "show", name, *machine.options, "--connect", URI, "--json").document)
 

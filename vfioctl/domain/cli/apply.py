@@ -9,7 +9,7 @@ from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
-from vfioctl.console.output import draw, emit, emit_json_text, say, width
+from vfioctl.console.output import draw, emit, emit_json, say, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import Connect, DryRun
@@ -67,7 +67,9 @@ def apply(  # noqa: PLR0913 - one parameter for each option
 
 def _show(document: "FleetDocument", *, as_json: bool) -> None:
     if as_json:
-        emit_json_text(document.model_dump_json(indent=2))
+        from vfioctl.domain.render.fleet import without_passwords
+
+        emit_json(without_passwords(document.model_dump(mode="json")))
         return
     if document.result == "nothing to do":
         emit("Nothing to do, all domains are as the file says.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Stack
 from rich.console import RenderableType
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 _DOMAIN, _VOLUMES = Column("DOMAIN"), Column("NEW VOLUMES")
 _COLUMNS = (Column("DEFINITION"), Column("THEN"), Column("DEVICES"))
 _CHANGES = {"define": "is defined", "change": "changes", "undefine": "is removed", "none": "stays"}
+_PASSWORD = re.compile(r"""(\spasswd=)(?:'[^'<>]*'|"[^"<>]*")""")
 _POWERS = {"start": "is started", "stop": "is stopped", "none": ""}
+
+
+def without_passwords(value: Any) -> Any:
+    """Return a document with `***` for the passwords of displays: it goes to logs, and no plan in it is applied."""
+    if isinstance(value, str):
+        return _PASSWORD.sub(r"\1'***'", value)
+    if isinstance(value, dict):
+        return {key: without_passwords(each) for key, each in value.items()}
+    return [*map(without_passwords, value)] if isinstance(value, list) else value
 
 
 def fleet_page(fleet: FleetDocument, *, width: int) -> RenderableType:
