@@ -70,28 +70,26 @@ class Holding:
         return tuple(each for each in self.of(needs) if LABEL not in each.labels or _is_needed(each, needs))
 
     def over(self, needs: Needs) -> tuple[Claim, ...]:
-        """Return the claims that no domain needs any more: its own, of what it has no more; others', of another boot.
+        """Return the claims that were made for a run, and are over when the domain starts.
 
-        A domain that runs has made its claim in this boot, or restored it.
+        Those of another boot are, but for its own: if vfioctl defined it, they can bring back what they had. Those of
+        what the domain has no more are.
         """
-        own, boot_id = self.made_for(needs), self._claims.boot_id
+        boot_id = self._claims.boot_id
+        own = self.made_for(needs)
+        ours = own if needs.ours else ()
         return tuple(
             each
             for each in self._claims.claims()
-            if LABEL in each.labels and (not _is_needed(each, needs) if each in own else each.boot_id != boot_id)
+            if LABEL in each.labels
+            and ((each in own and not _is_needed(each, needs)) or (each not in ours and each.boot_id != boot_id))
         )
 
     def end_over(self, needs: Needs) -> None:
         """Release them, but for those of which somebody has a device all the same."""
         for claim in self.over(needs):
             with suppress(VfioctlError):  # the claim is there to be seen
-                self._release((claim,), None)
-
-    def restore(self, needs: Needs, progress: Progress | None = None) -> None:
-        """Let a claim that was made for the domain in another boot be one of this boot."""
-        for claim in self.made_for(needs):
-            if claim.boot_id != self._claims.boot_id:
-                self._claims.reconciling.restore(claim.id, progress=progress)
+                self._claims.release(claim.id)
 
     def missing(self, needs: Needs) -> ClaimRequest | None:
         """Return the request for what the domain needs and no claim of its owner has; None if they have it all.

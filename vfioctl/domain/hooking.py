@@ -62,7 +62,6 @@ class Hook:
 
         `refuse`: raise ClaimConflict for what another guest has.
         """
-        self._holding.restore(needs)
         for attempts_left in reversed(range(_ATTEMPTS)):
             if refuse:
                 self._refuse_claimed(needs)
