@@ -38,6 +38,10 @@ DIMM = (
     "<memory model='dimm'><target><size unit='GiB'>1</size><node>{}</node></target><address type='dimm' base='{}'/>"
     "</memory></devices>"
 )
+NATIVE = "<driver cache='none' io='native' iothread='1'/><source file='/a.img'/><target dev='vda' bus='virtio'/>"
+PLAIN = "<source file='/b.img'/><target dev='vdb' bus='virtio'/>"
+DISK = ("<memballoon", f"<disk type='file'>{NATIVE}</disk><disk type='file'>{PLAIN}</disk><memballoon")
+"""Two disks with which nothing is wrong."""
 
 
 def of_a_vcpu(attributes: str) -> tuple[str, str]:
@@ -421,6 +425,13 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         (BOOT, ("<graphics", "<disk><boot order='1'/></disk><graphics")),
     ),
     ("boot-order", ERROR, "both in <os>", (BOOT, ("</os>", "<boot dev='hd'/></os>"))),
+    ("disk-target", ERROR, "target vda is also that of /domain/devices/disk[1]", (DISK, ("'vdb'", "'vda'"))),
+    ("disk-target", ERROR, "target vda", (DISK, ("dev='vdb' bus='virtio'", "dev='vda' bus='sata'"))),
+    ("disk-iothread", ERROR, "no I/O thread 3", (DISK, ("iothread='1'/><source", "iothread='3'/><source"))),
+    ("disk-iothread", ERROR, "bus sata", (DISK, ("dev='vda' bus='virtio'", "dev='sda' bus='sata'"))),
+    ("disk-iothread", ERROR, "vhostuser", (DISK, ("<disk type='file'", "<disk type='vhostuser'"))),
+    ("disk-cache", ERROR, "with cache='writeback'", (DISK, ("cache='none'", "cache='writeback'"))),
+    ("disk-cache", ERROR, "with no cache=", (DISK, ("cache='none'", ""))),
     ("hostdev-type", ERROR, "mode='subsistem'", (("mode='subsystem'", "mode='subsistem'"),)),
     ("hostdev-type", ERROR, "type='pcie'", (("type='pci' managed", "type='pcie' managed"),)),
     ("hostdev-type", ERROR, "no <source>", ((f"<source>{AUDIO}</source>", ""),)),
@@ -588,6 +599,9 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("the last bus number that fits", (("busNr='250'", "busNr='253'"),)),
     ("an address that libvirt chooses", (("<address type='pci' domain='0x0000' bus='0x03' slot='0x00' function='0x0'/>", "<address type='pci'/>"),)),
     ("a boot order", (BOOT, ("<graphics", "<disk><boot order='2'/></disk><graphics"))),
+    ("two disks", (DISK,)),
+    ("a disk without a cache, whose writes are synchronous", (DISK, ("cache='none'", "cache='directsync'"))),
+    ("an I/O thread of a disk whose bus libvirt chooses", (DISK, (" bus='virtio'", ""))),
     ("features of all kinds", (("<acpi/>", "<acpi/><apic/><kvm><hidden state='on'/><pv-ipi state='off'/></kvm><async-teardown enabled='yes'/>"),)),
     ("vCPUs that can be plugged in", (of_a_vcpu("id='1' enabled='no' hotpluggable='yes' order='1'"),)),
     ("memory that can be plugged in", ((VCPU, MAXIMUM.format(" slots='4'", 16)),)),
