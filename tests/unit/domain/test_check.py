@@ -42,6 +42,19 @@ NATIVE = "<driver cache='none' io='native' iothread='1'/><source file='/a.img'/>
 PLAIN = "<source file='/b.img'/><target dev='vdb' bus='virtio'/>"
 DISK = ("<memballoon", f"<disk type='file'>{NATIVE}</disk><disk type='file'>{PLAIN}</disk><memballoon")
 """Two disks with which nothing is wrong."""
+SHARED = ("<nosharepages/>", "<access mode='shared'/>")
+
+
+def device(*elements: str) -> tuple[str, str]:
+    """What adds devices."""
+    return "<memballoon", "".join(elements) + "<memballoon"
+
+
+NO_USB, XHCI = "<controller type='usb' model='none'/>", "<controller type='usb' index='1' model='qemu-xhci'/>"
+TPM, PROXY = "<tpm model='tpm-crb'/>", "<tpm model='spapr-tpm-proxy'/>"
+ESB, ITCO = "<watchdog model='i6300esb' action='reset'/>", "<watchdog model='itco' action='reset'/>"
+SERIAL = "<serial type='pty'><target type='isa-serial' port='0'/></serial>"
+VIRTIOFS = "<filesystem><driver type='virtiofs'/></filesystem>"
 
 
 def of_a_vcpu(attributes: str) -> tuple[str, str]:
@@ -432,6 +445,23 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("disk-iothread", ERROR, "vhostuser", (DISK, ("<disk type='file'", "<disk type='vhostuser'"))),
     ("disk-cache", ERROR, "with cache='writeback'", (DISK, ("cache='none'", "cache='writeback'"))),
     ("disk-cache", ERROR, "with no cache=", (DISK, ("cache='none'", ""))),
+    ("usb-none", ERROR, "USB is off", (device(NO_USB, XHCI),)),
+    ("usb-none", ERROR, "USB is off", (device(XHCI, NO_USB),)),
+    ("usb-none", ERROR, "USB is off", (device(NO_USB, NO_USB),)),
+    ("usb-none", ERROR, "USB is off", (device(NO_USB, "<input type='tablet' bus='usb'/>"),)),
+    ("usb-none", ERROR, "USB is off", (device(NO_USB, "<hub type='usb'/>"),)),
+    ("usb-none", ERROR, "USB is off", (device(NO_USB, "<hostdev type='usb'><source/></hostdev>"),)),
+    ("usb-none", ERROR, "USB is off", (DISK, device(NO_USB), ("dev='vdb' bus='virtio'", "dev='sdb' bus='usb'"))),
+    ("tpm", ERROR, "a second", (device(TPM, TPM.replace("crb", "tis")),)),
+    ("tpm", ERROR, "a second", (device(TPM, PROXY, PROXY),)),
+    ("watchdog", ERROR, "of the model itco", (device(ITCO, ITCO),)),
+    ("watchdog", ERROR, "different actions", (device(ESB, ITCO.replace("reset", "none")),)),
+    ("watchdog", WARNING, "before 9.1", (device(ESB, ESB),)),
+    ("watchdog", WARNING, "before 9.1", (device(ESB, ITCO),)),
+    ("serial-port", ERROR, "port 0 is also that of", (device(SERIAL, SERIAL),)),
+    ("shared-memory", ERROR, "virtiofs needs", (device(VIRTIOFS),)),
+    ("shared-memory", ERROR, "virtiofs needs", (device(VIRTIOFS), SHARED, ("<cell ", "<cell memAccess='private' "))),
+    ("shared-memory", ERROR, "vhostuser", (device("<disk type='vhostuser'/>"),)),
     ("hostdev-type", ERROR, "mode='subsistem'", (("mode='subsystem'", "mode='subsistem'"),)),
     ("hostdev-type", ERROR, "type='pcie'", (("type='pci' managed", "type='pcie' managed"),)),
     ("hostdev-type", ERROR, "no <source>", ((f"<source>{AUDIO}</source>", ""),)),
@@ -602,6 +632,12 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("two disks", (DISK,)),
     ("a disk without a cache, whose writes are synchronous", (DISK, ("cache='none'", "cache='directsync'"))),
     ("an I/O thread of a disk whose bus libvirt chooses", (DISK, (" bus='virtio'", ""))),
+    ("no USB", (device(NO_USB, "<input type='mouse' bus='ps2'/>"),)),
+    ("two USB controllers", (device(XHCI, XHCI.replace("1", "2"), "<input type='tablet' bus='usb'/>"),)),
+    ("a TPM and a proxy", (device(PROXY, TPM),)),
+    ("serial ports", (device(SERIAL, SERIAL.replace("0", "1"), SERIAL.replace("isa", "pci"), SERIAL.replace(" port='0'", "")),)),
+    ("shared memory", (device(VIRTIOFS), SHARED)),
+    ("a memory that is shared in each cell", (device(VIRTIOFS), ("<cell id='0'", "<cell id='0' memAccess='shared'"), ("<cell id='1'", "<cell id='1' memAccess='shared'"))),
     ("features of all kinds", (("<acpi/>", "<acpi/><apic/><kvm><hidden state='on'/><pv-ipi state='off'/></kvm><async-teardown enabled='yes'/>"),)),
     ("vCPUs that can be plugged in", (of_a_vcpu("id='1' enabled='no' hotpluggable='yes' order='1'"),)),
     ("memory that can be plugged in", ((VCPU, MAXIMUM.format(" slots='4'", 16)),)),
@@ -675,6 +711,12 @@ def test_slots_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, s
     text = changed((VCPU, MAXIMUM.format("", 16)))
     found = [each.severity for each in check(parse(text), version=version) if each.rule == "memory-maximum"]
     assert found == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(("version", "severity"), [((9, 0), ERROR), ((9, 1), None)])
+def test_an_older_libvirt_has_one_watchdog(version: tuple[int, ...], severity: Severity | None) -> None:
+    found = check(parse(changed(device(ESB, ITCO))), version=version)
+    assert [each.severity for each in found if each.rule == "watchdog"] == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize(
