@@ -42,6 +42,7 @@ NATIVE = "<driver cache='none' io='native' iothread='1'/><source file='/a.img'/>
 PLAIN = "<source file='/b.img'/><target dev='vdb' bus='virtio'/>"
 DISK = ("<memballoon", f"<disk type='file'>{NATIVE}</disk><disk type='file'>{PLAIN}</disk><memballoon")
 """Two disks with which nothing is wrong."""
+VMX = "<feature policy='require' name='vmx'/>"
 SHARED = ("<nosharepages/>", "<access mode='shared'/>")
 
 
@@ -200,6 +201,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("vcpu-each", ERROR, "enabled='maybe'", (of_a_vcpu("id='1' enabled='maybe'"),)),
     ("cpu-model", ERROR, "mode='host-pasthrough'", (("mode='host-passthrough'", "mode='host-pasthrough'"),)),
     ("cpu-model", ERROR, "policy='required'", (("<topology", "<feature policy='required' name='topoext'/><topology"),)),
+    ("cpu-model", ERROR, "vmx is named twice", (("<topology", f"{VMX}{VMX.replace('require', 'disable')}<topology"),)),
     (
         "cpu-model",
         ERROR,
@@ -227,6 +229,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         "takes no limit",
         (("<maxphysaddr mode='passthrough'", "<maxphysaddr mode='emulate'"),),
     ),
+    ("cpu-address-bits", WARNING, "before 9.2", (("passthrough' limit='46'", "emulate'"),)),
     ("cpu-address-bits", ERROR, "no width", (("limit='46'", "limit='20'"),)),
     ("cpu-address-bits", ERROR, "unknown", (("<maxphysaddr mode='passthrough'", "<maxphysaddr mode='some'"),)),
     ("cpu-address-bits", ERROR, "aarch64 has no", (("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"),)),
@@ -710,6 +713,13 @@ def test_what_an_older_libvirt_drops(version: tuple[int, ...], replaced: Replace
 def test_slots_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, severity: Severity | None) -> None:
     text = changed((VCPU, MAXIMUM.format("", 16)))
     found = [each.severity for each in check(parse(text), version=version) if each.rule == "memory-maximum"]
+    assert found == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(("version", "severity"), [((9, 1), ERROR), ((9, 2), None), (None, WARNING)])
+def test_bits_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, severity: Severity | None) -> None:
+    text = changed(("passthrough' limit='46'", "emulate'"))
+    found = [each.severity for each in check(parse(text), version=version) if each.rule == "cpu-address-bits"]
     assert found == ([severity] if severity else [])
 
 

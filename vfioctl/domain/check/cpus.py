@@ -18,6 +18,7 @@ _WORDS = (
     ("cpu/feature", "policy", ("force", "require", "optional", "disable", "forbid")),
 )
 _LEAST_BITS, _MOST_BITS = 32, 52
+_WITHOUT_BITS = (9, 2)
 
 
 def count(domain: Domain) -> Iterator[Fault]:
@@ -53,12 +54,17 @@ def each_vcpu(domain: Domain) -> Iterator[Fault]:
 
 
 def model(domain: Domain) -> Iterator[Fault]:
-    """Words in <cpu> that libvirt refuses. Source: libvirt's schema, cputypes.rng."""
+    """Words in <cpu> that libvirt refuses. Source: libvirt's schema, cputypes.rng, and cpu_conf.c."""
     for path, name, allowed in _WORDS:
         for element in domain.all(path):
             given = element.get(name)
             if given is not None and given not in allowed:
                 yield Fault(element, f"{name}='{given[:40]}' is unknown", ", ".join(allowed))
+    seen: set[str | None] = set()
+    for feature in domain.all("cpu/feature"):
+        if feature.get("name") in seen:
+            yield Fault(feature, f"the feature {feature.get('name', '')[:40]} is named twice", "keep one of them")
+        seen.add(feature.get("name"))
     cpu = domain.at("cpu")
     if cpu.get("migratable") and cpu.get("mode") not in ("host-passthrough", "maximum"):
         reason = f"migratable= with mode='{cpu.get('mode', 'custom')[:40]}'"
@@ -134,6 +140,9 @@ def address_bits(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "mode='passthrough' takes no bits=", "limit=, or mode='emulate'")
     if mode == "emulate" and limit is not None:
         yield Fault(element, "mode='emulate' takes no limit=", "bits=, or mode='passthrough'")
+    if mode == "emulate" and bits is None and (domain.version is None or domain.version < _WITHOUT_BITS):
+        fault = warning if domain.version is None else Fault
+        yield fault(element, "mode='emulate' without bits=, which libvirt before 9.2 refuses", "bits='46' or so")
     for name, text in (("bits", bits), ("limit", limit)):
         value = number(text)
         if text is not None and (value is None or not _LEAST_BITS <= value <= _MOST_BITS):
