@@ -123,6 +123,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("memory-maximum", WARNING, "before 9.5", ((VCPU, MAXIMUM.format("", 9)),)),
     ("memory-maximum", ERROR, "no number", ((VCPU, MAXIMUM.format(" slots='some'", 9)),)),
     ("memory-device", ERROR, "no cell 7", ((DEVICES_END, DIMM.format(7, "0x100000000")),)),
+    ("memory-device", ERROR, "without <maxMemory>", ((DEVICES_END, DIMM.format(0, "0x100000000")),)),
     (
         "memory-device",
         ERROR,
@@ -644,6 +645,7 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("features of all kinds", (("<acpi/>", "<acpi/><apic/><kvm><hidden state='on'/><pv-ipi state='off'/></kvm><async-teardown enabled='yes'/>"),)),
     ("vCPUs that can be plugged in", (of_a_vcpu("id='1' enabled='no' hotpluggable='yes' order='1'"),)),
     ("memory that can be plugged in", ((VCPU, MAXIMUM.format(" slots='4'", 16)),)),
+    ("a memory device", ((VCPU, MAXIMUM.format(" slots='4'", 16)), (DEVICES_END, DIMM.format(0, "0x100000000")))),
     ("two ports with one number", (("port='1'", "port='0'"),)),
     ("two PCI roots of POWER", (("arch='x86_64' machine='q35'", "arch='ppc64' machine='pseries'"), *NO_PC, (PCI, PCI_ROOTS))),
     ("addresses of s390, where functions have no slots", (("arch='x86_64' machine='q35'", "arch='s390x' machine='s390-ccw-virtio'"), *NO_PC, (PCI, S390_DISK))),

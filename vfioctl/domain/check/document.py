@@ -133,6 +133,8 @@ def memory_devices(domain: Domain) -> Iterator[Fault]:
     found = domain.all("devices/memory")
     if (domain.one("maxMemory") is not None) and domain.is_x86 and not domain.cells:
         yield Fault(domain.at("maxMemory"), "<maxMemory> without NUMA cells", "add <cpu><numa> with a cell")
+    if found and domain.one("maxMemory") is None:
+        yield Fault(found[0], "memory devices without <maxMemory>", "<maxMemory slots='16'>: the most that it may have")
     for each in found:
         node = each.find("target/node")
         value = None if node is None else number(text_in(node))
