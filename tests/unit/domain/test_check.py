@@ -42,8 +42,15 @@ NATIVE = "<driver cache='none' io='native' iothread='1'/><source file='/a.img'/>
 PLAIN = "<source file='/b.img'/><target dev='vdb' bus='virtio'/>"
 DISK = ("<memballoon", f"<disk type='file'>{NATIVE}</disk><disk type='file'>{PLAIN}</disk><memballoon")
 """Two disks with which nothing is wrong."""
+CACHE = "<cachetune vcpus='{}'><cache id='0' level='3' type='both' size='3' unit='MiB'/></cachetune>"
+BANDWIDTH = "<memorytune vcpus='{}'><node id='0' bandwidth='60'/></memorytune>"
 VMX = "<feature policy='require' name='vmx'/>"
 SHARED = ("<nosharepages/>", "<access mode='shared'/>")
+
+
+def tuned(*elements: str) -> tuple[str, str]:
+    """What adds to <cputune>."""
+    return "</cputune>", "".join(elements) + "</cputune>"
 
 
 def device(*elements: str) -> tuple[str, str]:
@@ -274,6 +281,13 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("scheduler", ERROR, "names nothing", (("</cputune>", "<vcpusched scheduler='idle'/></cputune>"),)),
     ("cpu-quota", ERROR, "out of range", (("</cputune>", "<period>10</period></cputune>"),)),
     ("cpu-quota", ERROR, "'much'", (("</cputune>", "<quota>much</quota></cputune>"),)),
+    ("cpu-shares", ERROR, "'262145' is out of range", (tuned("<shares>262145</shares>"),)),
+    ("cpu-shares", ERROR, "'-5'", (tuned("<shares>-5</shares>"),)),
+    ("cpu-shares", WARNING, "before 9.1", (tuned("<shares>1</shares>"),)),
+    ("resource-group", ERROR, "vCPU 3 is in two", (tuned(CACHE.format("0-3"), CACHE.format("3")),)),
+    ("resource-group", ERROR, "vCPU 0-3 is in two", (tuned(CACHE.format("0-3"), CACHE.format("0-3")),)),
+    ("resource-group", ERROR, "vCPU 0-2 is in two", (tuned(CACHE.format("0-3"), BANDWIDTH.format("0-2")),)),
+    ("resource-group", ERROR, "vCPU 0-3", (tuned(CACHE.format("0-1"), CACHE.format("2-3"), BANDWIDTH.format("0-3")),)),
     ("cell-id", ERROR, "id='5' of 2 cells", (("<cell id='1'", "<cell id='5'"),)),
     ("cell-id", ERROR, "two cells have the id 0", (("<cell id='1'", "<cell id='0'"),)),
     ("cell-id", ERROR, "no cells", ((CELLS, "<numa/>"),)),
@@ -636,6 +650,10 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("two disks", (DISK,)),
     ("a disk without a cache, whose writes are synchronous", (DISK, ("cache='none'", "cache='directsync'"))),
     ("an I/O thread of a disk whose bus libvirt chooses", (DISK, (" bus='virtio'", ""))),
+    ("shares of CPU time", (tuned("<shares>0</shares>"),)),
+    ("cache and bandwidth of the same vCPUs", (tuned(CACHE.format("0-1"), CACHE.format("2-3"), BANDWIDTH.format("0-1"), BANDWIDTH.format("0-1")),)),
+    ("groups that share no vCPU of the guest", (tuned(CACHE.format("0-1,9"), CACHE.format("2-3,9")),)),
+    ("a group that says nothing", (tuned("<cachetune vcpus='0-3'/>", CACHE.format("3")),)),
     ("no USB", (device(NO_USB, "<input type='mouse' bus='ps2'/>"),)),
     ("two USB controllers", (device(XHCI, XHCI.replace("1", "2"), "<input type='tablet' bus='usb'/>"),)),
     ("a TPM and a proxy", (device(PROXY, TPM),)),
@@ -726,9 +744,14 @@ def test_bits_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, se
 
 
 @pytest.mark.parametrize(("version", "severity"), [((9, 0), ERROR), ((9, 1), None)])
-def test_an_older_libvirt_has_one_watchdog(version: tuple[int, ...], severity: Severity | None) -> None:
-    found = check(parse(changed(device(ESB, ITCO))), version=version)
-    assert [each.severity for each in found if each.rule == "watchdog"] == ([severity] if severity else [])
+@pytest.mark.parametrize(
+    ("rule", "replaced"), [("watchdog", device(ESB, ITCO)), ("cpu-shares", tuned("<shares>1</shares>"))]
+)
+def test_what_an_older_libvirt_refuses(
+    rule: str, replaced: tuple[str, str], version: tuple[int, ...], severity: Severity | None
+) -> None:
+    found = check(parse(changed(replaced)), version=version)
+    assert [each.severity for each in found if each.rule == rule] == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from vfioctl.domain.check.values import cpuset, number, shown, text_in
 _REAL_TIME = ("fifo", "rr")
 _SCHEDULERS = (*_REAL_TIME, "batch", "idle")
 _MASKS = {"vcpusched": "vcpus", "iothreadsched": "iothreads"}
+_LEAST_SHARES, _MOST_SHARES, _ANY_SHARES = 2, 262144, (9, 1)
 _PIN = "cpuset= with CPUs of the host, such as 2-3"
 
 
@@ -142,3 +143,31 @@ def quotas(domain: Domain) -> Iterator[Fault]:
             value = number(text.removeprefix("-"))
             if value is None or (value and not text.startswith("-") and not 1000 <= value <= 17592186044415):
                 yield Fault(element, f"'{text[:40]}' is out of range", "1000 or more (us), or -1 for no limit")
+
+
+def shares(domain: Domain) -> Iterator[Fault]:
+    """What is allowed depends on the control groups of the host: libvirt leaves it to them since 9.1."""
+    element = domain.one("cputune/shares")
+    if element is None or not text_in(element):
+        return
+    value = number(text_in(element))
+    if value is None or value > _MOST_SHARES:
+        yield Fault(element, f"'{text_in(element)[:40]}' is out of range", f"{_LEAST_SHARES} to {_MOST_SHARES}")
+    elif value == 1 and (domain.version is None or domain.version < _ANY_SHARES):
+        fault = warning if domain.version is None else Fault
+        yield fault(element, "'1' is too little for libvirt before 9.1", f"{_LEAST_SHARES} to {_MOST_SHARES}")
+
+
+def resource_groups(domain: Domain) -> Iterator[Fault]:
+    """The vCPUs of a <cachetune> are in no other one, and those of a <memorytune> in no other or all in the same."""
+    group_of: dict[int, frozenset[int]] = {}
+    for name, part in (("cachetune", "cache"), ("memorytune", "node")):
+        for element in domain.all(f"cputune/{name}"):
+            named = cpuset(element.get("vcpus")) or frozenset()
+            mine = frozenset(vcpu for vcpu in named if vcpu < (domain.vcpus or 0))
+            others = {group_of[vcpu] for vcpu in mine & group_of.keys()}
+            if others and (name == "cachetune" or others != {mine}):
+                reason = f"vCPU {shown(mine & group_of.keys())} is in two <cachetune> or <memorytune>"
+                yield Fault(element, reason, "name each vCPU once, or the same vCPUs for cache and memory")
+            elif element.find(part) is not None or element.find("monitor") is not None:
+                group_of |= dict.fromkeys(mine, mine)

@@ -69,6 +69,8 @@ RULES: Mapping[str, Rule] = {
     "iothread-id": pinning.iothread_ids,
     "scheduler": pinning.schedulers,
     "cpu-quota": pinning.quotas,
+    "cpu-shares": pinning.shares,
+    "resource-group": pinning.resource_groups,
     "cell-id": numa.ids,
     "cell-cpus": numa.cpus,
     "cell-distance": numa.distances,
