@@ -1,4 +1,4 @@
-"""Rules about disks: targets, I/O threads and caches. May not do input or output.
+"""Rules about disks: targets, I/O threads, caches and images. May not do input or output.
 
 Source: libvirt's domain_validate.c and qemu_validate.c.
 """
@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault
+from vfioctl.domain.check.fault import Fault, warning
 from vfioctl.domain.check.values import number
 
 _UNCACHED = ("none", "directsync")
+_WRITABLE = (None, "disk", "lun")
+_SAFE = ("readonly", "shareable", "transient")
+"""Children of a disk that does not write to its image, or not alone."""
 
 
 def targets(domain: Domain) -> Iterator[Fault]:
@@ -44,6 +47,19 @@ def native(domain: Domain) -> Iterator[Fault]:
         if mode == "native" and given not in _UNCACHED:
             told = f"cache='{given[:40]}'" if given else "no cache="
             yield Fault(disk, f"io='native' with {told}", "cache='none' or cache='directsync', or another io=")
+
+
+def images(domain: Domain) -> Iterator[Fault]:
+    """libvirt accepts it. QEMU locks images, and does not start; where there are no locks, both disks write."""
+    owners: dict[str, Element] = {}
+    for name in ("file", "dev"):
+        for disk, image in _attributes(domain, "source", name):
+            if disk.get("device") not in _WRITABLE or any(disk.find(each) is not None for each in _SAFE):
+                continue
+            if image in owners:
+                reason = f"{image[:200]} is also the image of {domain.document.path(owners[image])}: QEMU locks it once"
+                yield warning(disk, reason, "an image of its own, or <readonly/> or <shareable/> for both")
+            owners.setdefault(image, disk)
 
 
 def _attributes(domain: Domain, child: str, name: str) -> Iterator[tuple[Element, str]]:

@@ -103,6 +103,7 @@ RULES: Mapping[str, Rule] = {
     "disk-target": disks.targets,
     "disk-iothread": disks.iothreads,
     "disk-cache": disks.native,
+    "disk-image": disks.images,
     "usb-none": devices.usb,
     "tpm": devices.tpms,
     "watchdog": devices.watchdogs,
