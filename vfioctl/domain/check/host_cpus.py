@@ -58,6 +58,35 @@ def near_memory(domain: Domain, host: HostFacts) -> Iterator[Fault]:
                 break
 
 
+def threads(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """What the guest takes for threads of one core runs on one core. Its vCPUs are numbered thread by thread."""
+    count, size = domain.vcpus or 0, _threads(domain)
+    pins = {number(pin.get("vcpu")): pin for pin in domain.all("cputune/vcpupin")}
+    if size < 2 or len(pins) < count:
+        return
+    cores = [_cores(pins.get(vcpu), host) for vcpu in range(count)]
+    groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    split = [group for group in groups if len({core for vcpu in group for core in cores[vcpu]}) > 1]
+    if split and all(len(each) == 1 for each in cores):
+        others = f"; {len(split)} of the guest's {len(groups)} cores are split" if split[1:] else ""
+        reason = f"vCPU {shown(set(split[0]))} are threads of one core in the guest, and run on different cores{others}"
+        remedy = "pin them to the threads of one core, as lscpu -e shows them, or threads='1' with more cores"
+        yield warning(pins[split[0][0]], reason, remedy)
+
+
+def _threads(domain: Domain) -> int:
+    """The threads of a core of the guest."""
+    element = domain.one("cpu/topology")
+    return 1 if element is None else number(element.get("threads")) or 1
+
+
+def _cores(pin: Element | None, host: HostFacts) -> set[tuple[int, ...]]:
+    """The cores that a vCPU is pinned to; none if it is not pinned, or one of them is not known."""
+    cpus = (cpuset(pin.get("cpuset")) if pin is not None else None) or frozenset()
+    core_of = host.capacity.topology.core_of
+    return {core_of[cpu].cpus for cpu in cpus} if cpus <= core_of.keys() else set()
+
+
 def architecture(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     wanted, kind = domain.arch, domain.one("os/type")
     alike = {"x86_64": ("x86_64", "i686"), "aarch64": ("aarch64", "armv7l")}.get(host.processor.arch, ())

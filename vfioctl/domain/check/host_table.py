@@ -14,6 +14,7 @@ HOST_RULES: Mapping[str, HostRule] = {
     "host-cpu-claimed": host_cpus.claimed,
     "host-cpu-count": host_cpus.enough,
     "host-cpu-node": host_cpus.near_memory,
+    "host-cpu-threads": host_cpus.threads,
     "host-node": host_memory.nodes,
     "host-memory": host_memory.fits,
     "host-hugepages": host_memory.hugepages,
