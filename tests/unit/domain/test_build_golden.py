@@ -65,6 +65,14 @@ def test_the_checker_takes_them(host: str, template: str) -> None:
     assert [finding.rule for finding in found] == expected
 
 
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_checker_takes_their_cpus_on_the_host(host: str) -> None:
+    files = [GOLDEN / host / f"domain-{template}.xml" for template in TEMPLATES]
+    texts = [text for file in files if "<domain" in (text := file.read_text())]
+    found = [each for text in texts for each in Host.recorded(host).domain.check(text, host=True).findings]
+    assert [each for each in found if each.rule.startswith("host-cpu")] == []
+
+
 @pytest.mark.skipif(
     not (shutil.which("virt-xml-validate") and shutil.which("xmllint")),
     reason="needs the Debian packages libvirt-clients and libxml2-utils",

@@ -76,6 +76,8 @@ CAPACITY = Capacity(
     hugepages=tuple(HugepagePool(node, GIB, 8, 6) for node in (0, 1)),
 )
 HOST = HostFacts(CAPACITY, Processor(arch="x86_64", address_bits=46), mdevs=frozenset({MDEV}))
+AMD = replace(HOST, processor=Processor(arch="x86_64", is_amd=True))
+HOST_MODEL = (("mode='host-passthrough'", "mode='host-model'"), ("<cache mode='passthrough'/>", ""))
 CLAIM = ("1a2b", Owner("vm/db"))
 
 
@@ -91,6 +93,10 @@ def pools(total: int, free: int) -> tuple[HugepagePool, ...]:
     return tuple(HugepagePool(node, GIB, total, free) for node in (0, 1))
 
 
+def topoext(policy: str) -> tuple[str, str]:
+    return "<numa>", f"<feature policy='{policy}' name='topoext'/><numa>"
+
+
 WEDGED = Mark(address=GPU, kind=MarkKind.WEDGED, since="2026-01-01T00:00:00Z", why="unbind never returned")
 WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("host-architecture", ERROR, "no x86_64", replace(HOST, processor=Processor(arch="aarch64")), ()),
@@ -103,6 +109,9 @@ WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], 
     ("host-cpu-threads", WARNING, "vCPU 2-3 are threads of one core in the guest, and run on different cores", HOST, (("cpuset='34'", "cpuset='33'"),)),
     ("host-cpu-threads", WARNING, "2 of the guest's 2 cores are split", HOST, (("cpuset='34'", "cpuset='3'"), ("vcpu='1' cpuset='3'", "vcpu='1' cpuset='34'"))),
     ("host-cpu-threads", WARNING, "vCPU 0-3", HOST, (("cores='1' threads='2'", "cores='1' threads='4'"), ("sockets='2'", "sockets='1'"))),
+    ("host-cpu-topoext", WARNING, "does not see which threads", AMD, ()),
+    ("host-cpu-topoext", WARNING, "without topoext", AMD, (topoext("disable"),)),
+    ("host-cpu-topoext", WARNING, "without topoext", AMD, (topoext("disable"), *HOST_MODEL)),
     ("host-node", ERROR, "no NUMA node 2-7", HOST, (("cellid='0' mode='strict' nodeset='0'", "cellid='0' nodeset='0-7'"),)),
     ("host-node", ERROR, "no NUMA node 999", HOST, (("nodeset='0-1'/>\n    <memnode", "nodeset='999'/><memnode"),)),
     ("host-memory", ERROR, "node 0 has 64 GiB", HOST, (("memory='4'", "memory='65'"),)),
@@ -147,6 +156,9 @@ RIGHT: tuple[tuple[str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("vCPUs that may run on both threads of a core", HOST, (("vcpu='0' cpuset='2'", "vcpu='0' cpuset='2-3'"), ("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2-3'"))),
     ("vCPUs that may run on several cores", HOST, (("cpuset='34'", "cpuset='33-35'"),)),
     ("a guest without threads", HOST, (("cpuset='34'", "cpuset='36'"), ("cores='1' threads='2'", "cores='2' threads='1'"))),
+    ("threads on an AMD processor", AMD, (topoext("require"),)),
+    ("threads of a model that has topoext", AMD, HOST_MODEL),
+    ("no threads on an AMD processor", AMD, (("cores='1' threads='2'", "cores='2' threads='1'"),)),
     ("it runs, and has the pages", replace(with_capacity(hugepages=pools(8, 0)), runs=True), ()),
     ("a host that tells nothing of CPUs", with_capacity(topology=Topology()), ()),
     ("nodes that libvirt chooses itself", HOST, ((NUMATUNE, "<numatune><memory placement='auto' nodeset='7'/></numatune>"),)),

@@ -11,6 +11,8 @@ from vfioctl.domain.check.host import HostFacts, is_own
 from vfioctl.domain.check.values import cpuset, number, shown
 
 _PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")
+_BARE = ("host-passthrough", "maximum")
+_OFF = ("disable", "forbid")
 
 
 def _pinned(domain: Domain) -> Iterator[tuple[Element, frozenset[int]]]:
@@ -85,6 +87,19 @@ def _cores(pin: Element | None, host: HostFacts) -> set[tuple[int, ...]]:
     cpus = (cpuset(pin.get("cpuset")) if pin is not None else None) or frozenset()
     core_of = host.capacity.topology.core_of
     return {core_of[cpu].cpus for cpu in cpus} if cpus <= core_of.keys() else set()
+
+
+def topoext(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """AMD's guests see threads only with the feature topoext, which QEMU's `host` model leaves out unless it is named.
+
+    libvirt's host-model has it: QEMU's models of AMD's processors with threads do.
+    """
+    cpu = domain.at("cpu")
+    named = [each.get("policy", "require") for each in cpu.iterfind("feature[@name='topoext']")]
+    off = named[0] in _OFF if named else cpu.get("mode") in _BARE
+    if off and host.processor.is_amd and cpu.get("mode") in (*_BARE, "host-model") and _threads(domain) > 1:
+        reason = "without topoext a guest on an AMD processor does not see which threads share a core"
+        yield warning(domain.at("cpu/topology"), reason, "<feature policy='require' name='topoext'/> in <cpu>")
 
 
 def architecture(domain: Domain, host: HostFacts) -> Iterator[Fault]:

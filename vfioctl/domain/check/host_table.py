@@ -15,6 +15,7 @@ HOST_RULES: Mapping[str, HostRule] = {
     "host-cpu-count": host_cpus.enough,
     "host-cpu-node": host_cpus.near_memory,
     "host-cpu-threads": host_cpus.threads,
+    "host-cpu-topoext": host_cpus.topoext,
     "host-node": host_memory.nodes,
     "host-memory": host_memory.fits,
     "host-hugepages": host_memory.hugepages,
