@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +55,17 @@ class DomainApi:
     def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
         """Return a domain that there is, with the devices, CPUs and memory of a spec; everything else stays.
 
-        It has its own devices too. Without those, CPUs or memory in the spec, it is placed anew with what it has.
+        It has its own devices too. What the spec does not say is as the domain has it, or was built with.
         Raises UnknownDomain, BadDocument for what would not work, and what `Building.build` raises.
         """
+        from vfioctl.claims.api import ClaimsApi
         from vfioctl.domain.building import Building
         from vfioctl.domain.checking import refuse_new_errors
+        from vfioctl.domain.definition import read_definition
         from vfioctl.domain.itself import beside
+        from vfioctl.domain.layout.cpus import even_width
+        from vfioctl.domain.specs import content_of
+        from vfioctl.domain.wishes import wished, with_wishes
         from vfioctl.domain.xml import parse
 
         provisioning = self.provisioning
@@ -68,7 +74,13 @@ class DomainApi:
         text = self._session.kernel.ask_libvirt(provisioning.uri(connect), "definition", found.name) or found.live
         asked = self.spec({**spec, "name": found.name}, file)
         others = beside(found, self.others(found.name, connect=connect))
-        before = parse(text)
+        before, says, claims = parse(text), read_definition(text), ClaimsApi(self._session)
+        named = {*spec, *(content_of(file) if file else ())}
+        if asked.claim and claims.claim(asked.claim).hugepages:
+            named.add("hugepages")
+        has = replace(says, vcpus=asked.cpus or says.vcpus)
+        had = wished(has, before.root, lambda: even_width(claims.capacity().topology))
+        asked = with_wishes(asked, named, had)
         built = Building(self._session).build(asked, others, before)
         refuse_new_errors(before, built.document)
         return built

@@ -10,7 +10,7 @@ from vfioctl.domain.building import Building
 from vfioctl.domain.definition import read_definition
 from vfioctl.domain.differences import Difference, differences
 from vfioctl.domain.itself import beside
-from vfioctl.domain.layout.cpus import widest_core
+from vfioctl.domain.layout.cpus import even_width
 from vfioctl.domain.model.comparison import ComparedValue, Comparison
 from vfioctl.domain.wishes import wished
 from vfioctl.domain.xml import METADATA, parse
@@ -41,7 +41,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     if not says.devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
     claims = ClaimsApi(session)
-    spec = wished(says, document.root, lambda: widest_core(claims.capacity().topology))
+    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology))
     if says.claim in others.own and _has(claims.claim(says.claim), says.devices):
         spec = replace(spec, claim=says.claim, devices=())
     try:

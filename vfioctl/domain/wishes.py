@@ -6,7 +6,8 @@ what its document looks like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +36,14 @@ def wished(says: Definition, root: Element, width: Callable[[], int]) -> DomainS
         policy=_word(wishes.get("policy"), Policy.STRICT if is_built else _policy(root)),
         smt=_smt(says.vcpus, _word(wishes.get("smt"), Smt.TOGETHER), root, width, is_built=is_built),
     )
+
+
+def with_wishes(asked: DomainSpec, named: Collection[str], had: DomainSpec) -> DomainSpec:
+    """Return the spec of an edit: what it does not name is as the domain has it. A claim brings its CPUs and memory."""
+    kept = {name: getattr(had, name) for name in ("hugepages", "policy", "smt") if name not in named}
+    if not asked.claim:
+        kept |= {"cpus": asked.cpus or had.cpus, "memory": asked.memory or had.memory}
+    return replace(asked, **kept, nodes={**had.nodes, **asked.nodes})
 
 
 def _word(text: str | None, otherwise: _Word) -> _Word:

@@ -143,6 +143,11 @@ class TestUnchanged:
         define(run, tmp_path, built(run, f"{wish} --node 0000:01:00.0=0 --node 01:00.1=0"))
         assert diff(run) == {}
 
+    def test_threads_of_cores_that_have_different_numbers(self, run: Run, tmp_path: Path, serve: Serve) -> None:
+        serve(copy(original("laptop")))
+        define(run, tmp_path, built(run, "--gpus 1 --cpus 3 --memory 4GiB"))
+        assert diff(run) == {}
+
     def test_after_an_edit(self, run: Run, tmp_path: Path, serve: Serve) -> None:
         serve(host_with())
         define(run, tmp_path, built(run, "--gpus 1 --cpus 4 --memory 4GiB --hugepages none", "realtime"))

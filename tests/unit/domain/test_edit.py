@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -168,6 +169,65 @@ class TestEdit:
         done = run("domain edit ml1 --yes")
         assert done.code == 0, done.err
         assert run("domain diff ml1").code == 0
+
+    @pytest.mark.parametrize("options", ["", "--device gpu4", "--gpus 1", "--claim {}"])
+    def test_what_it_was_built_with_stays(self, run: Run, tmp_path: Path, options: str) -> None:
+        wish = "--gpus 1 --cpus 4 --memory 8GiB --smt isolate --hugepages none --policy preferred"
+        define(run, tmp_path, run(f"domain build ml1 {wish}").out)
+        claim = run("claim create --owner vm/ml1 --device gpu5 --yes --json").document["id"]
+        assert run(f"domain edit ml1 {options.format(claim)} --yes").code == 0
+        root = shown(run, "ml1")
+        topology, mark = root.find("cpu/topology"), root.find("metadata/{urn:vfioctl:1}allocation")
+        assert topology is not None
+        assert mark is not None
+        assert topology.get("threads") == "1"
+        assert root.find("memoryBacking/hugepages") is None
+        assert [mark.get(name) for name in ("smt", "hugepages", "policy")] == ["isolate", "none", "preferred"]
+        assert run("domain diff ml1").code == 0
+
+    def test_what_an_edit_names_replaces_it(self, run: Run, tmp_path: Path) -> None:
+        wish = "--gpus 1 --cpus 3 --memory 8GiB --smt isolate --hugepages none"
+        define(run, tmp_path, run(f"domain build ml1 {wish}").out)
+        assert run("domain edit ml1 --cpus 4 --smt together --hugepages auto --yes").code == 0
+        root = shown(run, "ml1")
+        mark = root.find("metadata/{urn:vfioctl:1}allocation")
+        assert mark is not None
+        assert {"smt", "hugepages"}.isdisjoint(mark.keys())
+        assert root.find("memoryBacking/hugepages") is not None
+        assert run("domain diff ml1").code == 0
+
+    def test_a_node_that_it_was_built_with_stays_beside_another(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run("domain build ml1 --device gpu0 --cpus 4 --memory 8GiB --node 1b:00.0=0").out)
+        assert run("domain edit ml1 --device gpu4 --node 9d:00.0=1 --yes").code == 0
+        mark = shown(run, "ml1").find("metadata/{urn:vfioctl:1}allocation")
+        assert mark is not None
+        assert mark.get("nodes") == "0000:1b:00.0=0,0000:9d:00.0=1"
+
+    def test_a_domain_of_somebody_else_gets_no_hugepages_that_it_has_not(self, run: Run, tmp_path: Path) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 3 --memory 8GiB --smt isolate --hugepages none").out
+        define(run, tmp_path, re.sub(r"<vfioctl:allocation .*/>", "", text))
+        assert run("domain edit ml1 --device gpu4 --replace --yes").code == 0
+        assert shown(run, "ml1").find("memoryBacking/hugepages") is None
+        claim = run("claim create --owner vm/ml1 --device gpu5 --hugepages 4GiB --yes --json").document["id"]
+        assert run(f"domain edit ml1 --claim {claim} --yes").code == 0
+        assert shown(run, "ml1").find("memoryBacking/hugepages") is not None, "the claim has hugepages"
+
+    def test_vcpus_that_fill_cores_do_so_although_those_before_did_not(self, run: Run, tmp_path: Path) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 3 --memory 8GiB --smt isolate").out
+        text = re.sub(r"<vfioctl:allocation .*/>|<topology .*/>", "", text)
+        define(run, tmp_path, text)
+        assert run("domain edit ml1 --cpus 4 --replace --yes").code == 0
+        after = shown(run, "ml1").find("cpu/topology")
+        assert after is not None
+        assert after.get("threads") == "2"
+
+    def test_its_own_claim_gives_it_no_more_than_it_has(self, run: Run, tmp_path: Path) -> None:
+        words = "claim create --owner vm/ml1 --gpus 1 --cpus 16 --hugepages 8GiB --yes --json"
+        claim = run(words).document["id"]
+        define(run, tmp_path, run(f"domain build ml1 --claim {claim} --cpus 8 --memory 4GiB").out)
+        assert run("domain edit ml1 --yes").code == 0
+        root = shown(run, "ml1")
+        assert (root.findtext("vcpu"), root.findtext("memory")) == ("8", str(4 << 20))
 
     def test_diff_names_the_libvirt_that_was_asked(self, run: Run, tmp_path: Path) -> None:
         text = run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out

@@ -34,6 +34,11 @@ def widest_core(topology: Topology) -> int:
     return max((len(core.cpus) for core in topology.cores), default=1)
 
 
+def even_width(topology: Topology) -> int:
+    """Return the number of threads of each core; 1 if they have different numbers, which no guest's cores show."""
+    return widest_core(topology) if _is_even(topology.cores) else 1
+
+
 def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
     """Return how many CPUs so many vCPUs need. Raises BadSpec if they do not fill whole cores."""
     width = widest_core(topology)
