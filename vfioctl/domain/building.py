@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.handed import devices_of as devices_named
+from vfioctl.domain.check.values import plugged
 from vfioctl.domain.compose import composed
 from vfioctl.domain.confidential import refuse_elsewhere, refuse_several, without_hugepages
 from vfioctl.domain.itself import free_without_itself, without_itself
@@ -122,7 +123,7 @@ class Building:
             raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
         if claim and claim.cpus and not spec.cpus:
             spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
-        spec = _filled_in(spec, template, claim)
+        spec = _without_plugged(_filled_in(spec, template, claim), template)
         processor = InventoryApi(self._session).processor()
         security = template.root.find("launchSecurity")
         weaker: tuple[Choice, ...] = ()
@@ -199,6 +200,17 @@ def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> Dom
         given["memory"] = sum(each.size * each.pages for each in claim.hugepages) if claim else 0
         given["memory"] = given["memory"] or _memory_of(template)
     return replace(spec, **given)
+
+
+def _without_plugged(spec: DomainSpec, template: Document) -> DomainSpec:
+    """Return the spec with the memory of the cells: what memory devices have is not theirs."""
+    more = plugged(template.root) >> 20 << 20
+    if more and spec.memory <= more:
+        what = (
+            f"{spec.memory >> 20} MiB of memory leave none for its NUMA nodes: its memory devices have {more >> 20} MiB"
+        )
+        raise BadSpec(what, hint="say a larger --memory, which counts both")
+    return replace(spec, memory=spec.memory - more)
 
 
 def _shows_display(spec: DomainSpec, template: Document) -> bool:

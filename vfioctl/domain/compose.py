@@ -11,7 +11,7 @@ from copy import deepcopy
 from itertools import count
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.values import size_of
+from vfioctl.domain.check.values import plugged, size_of
 from vfioctl.domain.guest_cpus import is_host_cpu, use_iothreads, write_vcpus
 from vfioctl.domain.guest_pci import add_pci
 from vfioctl.domain.model.layout import Layout
@@ -121,13 +121,14 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
 
 
 def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
-    child(root, "memory", {"unit": "KiB"}, str(layout.memory >> 10))
+    total = layout.memory + plugged(root)
+    child(root, "memory", {"unit": "KiB"}, str(total >> 10))
     remove(root, "currentMemory")
     most = root.find("maxMemory")
-    if most is not None and (size_of(most) or 0) < layout.memory:
-        child(root, "maxMemory", {"unit": "KiB"}, str(layout.memory >> 10))
+    if most is not None and (size_of(most) or 0) < total:
+        child(root, "maxMemory", {"unit": "KiB"}, str(total >> 10))
     limit = root.find("memtune/hard_limit")
-    needed = layout.memory + layout.memory // _OVERHEAD + _OWN
+    needed = total + total // _OVERHEAD + _OWN
     if limit is not None and not (edits and (size_of(limit) or 0) >= needed):
         limit.set("unit", "KiB")
         limit.text = str(needed >> 10)

@@ -116,6 +116,26 @@ class TestMemory:
             [{"slots": "16", "unit": "KiB"}],
         )
 
+    @pytest.mark.parametrize("given", [{}, {"memory": 24 << 30}])
+    def test_memory_devices_are_not_that_of_the_cells(self, given: dict[str, Any]) -> None:
+        """libvirt makes <memory> the sum of the cells and of all memory devices."""
+        models = ("dimm", "nvdimm", "virtio-mem", "virtio-pmem")
+        devices = "".join(
+            f"<memory model='{each}'><target><size unit='GiB'>4</size><node>0</node></target></memory>"
+            for each in models
+        )
+        text = RICH.replace("</devices>", f"{devices}</devices>").replace(
+            "<memory unit='GiB'>8", "<memory unit='GiB'>24"
+        )
+        document = build(parse(text), **given).document
+        for _ in range(2):
+            root = document.root
+            assert [each["memory"] for each in attributes(root, "cpu/numa/cell")] == [str(8 << 20)]
+            assert (root.findtext("memory"), root.findtext("maxMemory")) == (str(24 << 20), str(24 << 20))
+            document = build(document).document
+        with pytest.raises(BadSpec, match="16384 MiB of memory leave none for its NUMA nodes"):
+            build(document, memory=16 << 30)
+
     def test_allocation_and_a_larger_hole_stay(self, rich: Element) -> None:
         assert attributes(rich, "memoryBacking/allocation") == [{"mode": "ondemand"}]
         assert rich.findtext("devices/controller/pcihole64") == "1073741824"

@@ -118,6 +118,11 @@ def size_of(element: Element | None) -> int | None:
     return None if element is None else scaled(text_in(element), element.get("unit"))
 
 
+def plugged(root: Element) -> int:
+    """Return the bytes of all memory devices, of whatever model: `<memory>` is the cells and these (libvirt)."""
+    return sum(size_of(each) or 0 for each in root.iterfind("devices/memory/target/size"))
+
+
 def address_of(element: Element | None) -> GuestAddress | None:
     """Return the address in the attributes of `<address>`; None if one is no number."""
     if element is None:
