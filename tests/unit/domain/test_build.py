@@ -306,13 +306,32 @@ class TestAddressSpace:
     )
     def test_the_hole_is_a_power_of_two_above_the_bars(self, bars: int, hole: int) -> None:
         device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=bars)
-        found = address_space([device], Processor(arch="x86_64", address_bits=46))
+        found = address_space([device], Processor(arch="x86_64", address_bits=46), 8 * GIB)
         assert (found.hole, found.wide) == (hole * GIB, hole > 0)
 
     def test_a_narrow_processor_is_told(self) -> None:
-        device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=256 * GIB)
-        found = address_space([device], Processor(arch="x86_64", address_bits=39))
+        device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=128 * GIB)
+        found = address_space([device], Processor(arch="x86_64", address_bits=39), 8 * GIB)
         assert "offers 64 GiB for BARs with 39 address bits" in found.choices[1].weaker
+
+    @pytest.mark.parametrize(
+        ("bars", "memory", "hint"),
+        [
+            (128, 254, ""),
+            (128, 255, "ask for at most 254GiB with --memory, or for fewer devices"),
+            (384, 1, "ask for fewer devices, or make their BARs smaller"),
+        ],
+    )
+    def test_a_hole_that_the_processor_cannot_address(self, bars: int, memory: int, hint: str) -> None:
+        """QEMU: "Address space limit 0x7fffffffff < ... phys-bits too low (39)"."""
+        device = Device(PciAddress("0000:01:00.0"), "gpu0", "0000:00", "0000:01:00", 0, prefetchable=bars * GIB)
+        processor = Processor(arch="x86_64", address_bits=39)
+        if not hint:
+            assert address_space([device], processor, memory * GIB).hole == 256 * GIB
+            return
+        with pytest.raises(NoCapacity, match=r"ends above what this CPU addresses \(39 bits, 512 GiB\)") as caught:
+            address_space([device], processor, memory * GIB)
+        assert hint in caught.value.hint
 
 
 class TestNcclTopology:

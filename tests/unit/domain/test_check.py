@@ -362,6 +362,9 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("pci-hole", ERROR, "has no pcihole64", (("<target chassis='2' port='0'/>", "<pcihole64>1</pcihole64>"),)),
     ("pci-hole", ERROR, "no size", ((">512<", ">half<"),)),
     ("pci-hole", ERROR, "more than", ((">512<", ">51200000<"),)),
+    ("pci-hole", ERROR, "needs 47 address bits, and the guest's CPU has 46", ((">512<", ">65536<"),)),
+    ("pci-hole", ERROR, "has 40", (("passthrough' limit='46'", "emulate' bits='40'"), (">512<", ">1018<"))),
+    ("pci-hole", ERROR, "above 900 GiB of", (("limit='46'", "limit='40'"), (">8</memory>", ">900</memory>"))),
     ("pci-hole", ERROR, "virt has no", (("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"),)),
     (
         "bus-number",

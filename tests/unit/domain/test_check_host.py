@@ -78,6 +78,7 @@ CAPACITY = Capacity(
 HOST = HostFacts(CAPACITY, Processor(arch="x86_64", address_bits=46), mdevs=frozenset({MDEV}))
 AMD = replace(HOST, processor=Processor(arch="x86_64", is_amd=True))
 HOST_MODEL = (("mode='host-passthrough'", "mode='host-model'"), ("<cache mode='passthrough'/>", ""))
+NARROW = replace(HOST, processor=Processor(arch="x86_64", address_bits=39))
 CLAIM = ("1a2b", Owner("vm/db"))
 
 
@@ -101,6 +102,8 @@ WEDGED = Mark(address=GPU, kind=MarkKind.WEDGED, since="2026-01-01T00:00:00Z", w
 WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("host-architecture", ERROR, "no x86_64", replace(HOST, processor=Processor(arch="aarch64")), ()),
     ("host-address-bits", ERROR, "has 46", HOST, (("passthrough' limit='46'", "emulate' bits='48'"),)),
+    ("host-address-bits", ERROR, "needs 40 address bits, and this CPU has 39", NARROW, ()),
+    ("host-address-bits", ERROR, "needs 40 address bits", NARROW, (("<maxphysaddr mode='passthrough' limit='46'/>", ""),)),
     ("host-cpu", ERROR, "CPU 500", HOST, (("cpuset='35'", "cpuset='500'"),)),
     ("host-cpu", ERROR, "CPU 64-99", HOST, (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-1,64-99'"),)),
     ("host-cpu-claimed", WARNING, "CPU 2 belongs to claim 1a2b of vm/db", with_capacity(taken=Taken(cpus={2: CLAIM})), ()),
@@ -150,6 +153,8 @@ WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], 
 OWN = Taken(whole={GPU: CLAIM}, cpus={2: CLAIM})
 RIGHT: tuple[tuple[str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("as it is", HOST, ()),
+    ("a hole that ends where addresses do", NARROW, ((">512<", ">502<"),)),
+    ("a guest of another width than the host", NARROW, (("<maxphysaddr mode='passthrough' limit='46'/>", ""), ("mode='host-passthrough'", "mode='custom'"), ("<cache mode='passthrough'/>", ""))),
     ("its own claim, by its id", with_capacity(taken=OWN), (OURS,)),
     ("its own claim, by its name", with_capacity(taken=OWN), (("<name>ml1", "<name>db"),)),
     ("libvirt binds the device", with_functions(gpu=function(GPU, driver="nvidia")), (("managed='no'", "managed='yes'"),)),

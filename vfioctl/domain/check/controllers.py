@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain, PciController
 from vfioctl.domain.check.fault import Fault, warning
-from vfioctl.domain.check.values import number, scaled, text_in
+from vfioctl.domain.check.values import number, scaled, size_in_words, size_of, text_in
+from vfioctl.domain.model.addresses import end_of_hole
 from vfioctl.inventory.model.values import any_number
 
 ROOTS = ("pci-root", "pcie-root")
@@ -174,6 +175,27 @@ def hole(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"a {each.model[:40]} has no pcihole64", "put it on the root, index='0'")
         elif size is not None and size >= 1 << 52:
             yield Fault(element, "it is more than an x86 CPU can address", "check the unit: it is KiB if none is given")
+    width = domain.one("cpu/maxphysaddr")
+    bits = None if width is None else number(width.get("bits") or width.get("limit"))
+    if bits is not None:
+        yield from beyond(domain, bits, "the guest's CPU has")
+
+
+def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
+    """Yield the 64-bit hole of q35 that ends above what a CPU with so many address bits can address.
+
+    QEMU does not start then, from 7.1 on. `who`: the CPU, in words.
+    """
+    most = max(domain.memory or 0, size_of(domain.one("maxMemory")) or 0)
+    for each in domain.controllers:
+        element = each.element.find("pcihole64")
+        size = size_of(element)
+        if element is None or size is None or size >= 1 << 52 or not domain.is_q35:
+            continue
+        needed = (end_of_hole(most, size) - 1).bit_length()
+        if needed > bits:
+            reason = f"above {size_in_words(most)} of memory it needs {needed} address bits, and {who} {bits}"
+            yield Fault(element, reason, "a smaller hole, for fewer devices, or less memory: QEMU does not start")
 
 
 def too_many_ports(domain: Domain) -> Iterator[Fault]:

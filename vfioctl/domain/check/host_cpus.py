@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
+from vfioctl.domain.check.controllers import beyond
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
 from vfioctl.domain.check.host import HostFacts, is_own
@@ -12,6 +13,7 @@ from vfioctl.domain.check.values import cpuset, number, shown
 
 _PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")
 _BARE = ("host-passthrough", "maximum")
+"""The models of which the guest's processor is the host's, with what QEMU leaves of it."""
 _OFF = ("disable", "forbid")
 
 
@@ -114,3 +116,5 @@ def address_bits(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     bits = None if element is None else number(element.get("bits"))
     if element is not None and bits is not None and most is not None and bits > most:
         yield Fault(element, f"{bits} bits of addresses, and this CPU has {most}", f"bits='{most}' or less")
+    if bits is None and most is not None and (element is not None or domain.at("cpu").get("mode") in _BARE):
+        yield from beyond(domain, most, "this CPU has")

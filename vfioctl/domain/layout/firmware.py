@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from vfioctl.domain.model.addresses import end_of_hole, most_memory
 from vfioctl.domain.model.layout import Choice, Device
+from vfioctl.errors import NoCapacity
 from vfioctl.inventory.model.processor import Processor
 
 GIB = 1 << 30
@@ -27,8 +29,11 @@ class AddressSpace(NamedTuple):
     choices: tuple[Choice, ...]
 
 
-def address_space(devices: Sequence[Device], processor: Processor) -> AddressSpace:
-    """Return what the BARs of the devices need: their sum and 1 GiB, rounded up to a power of two."""
+def address_space(devices: Sequence[Device], processor: Processor, memory: int) -> AddressSpace:
+    """Return what the BARs of the devices need: their sum and 1 GiB, rounded up to a power of two.
+
+    `memory`: the guest's, in bytes. Raises NoCapacity if the CPU cannot address both.
+    """
     bars = sum(device.prefetchable for device in devices)
     if processor.arch != "x86_64" or not bars:
         return AddressSpace(0, wide=False, choices=())
@@ -37,6 +42,8 @@ def address_space(devices: Sequence[Device], processor: Processor) -> AddressSpa
         why = f"the BARs take {_gib(bars)}, which fits into the default of {_gib(DEFAULT_HOLE)}"
         return AddressSpace(0, wide=False, choices=(Choice("64-bit PCI hole", "the default", why),))
     bits = processor.address_bits
+    if bits is not None:
+        _refuse_too_far(memory, hole, bits)
     weaker = ""
     if bits is not None and (1 << bits) // _WINDOW < hole:
         weaker = f"older OVMF offers {_gib((1 << bits) // _WINDOW)} for BARs with {bits} address bits: use one of 2026"
@@ -53,6 +60,18 @@ def address_space(devices: Sequence[Device], processor: Processor) -> AddressSpa
             ),
         ),
     )
+
+
+def _refuse_too_far(memory: int, hole: int, bits: int) -> None:
+    if end_of_hole(memory, hole) > 1 << bits:
+        most = most_memory(hole, bits)
+        raise NoCapacity(
+            f"the BARs need a 64-bit PCI hole of {_gib(hole)}, which ends above what this CPU addresses"
+            f" ({bits} bits, {_gib(1 << bits)})",
+            hint=f"ask for at most {most // GIB}GiB with --memory, or for fewer devices"
+            if most
+            else "ask for fewer devices, or make their BARs smaller in the host's firmware setup (Resizable BAR)",
+        )
 
 
 def _gib(size: int) -> str:

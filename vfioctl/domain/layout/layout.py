@@ -48,7 +48,7 @@ def lay_out(
     cells = _cells(vcpus, division.by_node, devices, host)
     cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
     found = pci.expanders(devices, cell_of, there)
-    space = firmware.address_space(devices, host.processor)
+    space = firmware.address_space(devices, host.processor, spec.memory)
     emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
     return Layout(
         cells=cells,
