@@ -83,11 +83,11 @@ def iothreads(root: Element) -> Sequence[int]:
 
 
 def use_iothreads(root: Element) -> None:
-    """Give each virtio disk an I/O thread, if it has none."""
+    """Give each virtio disk an I/O thread, if it has none; libvirt takes none for vhost-user, another process's."""
     threads = iothreads(root)
     for disk in root.iterfind("devices/disk[@device='disk']"):
         target, driver = disk.find("target"), disk.find("driver")
-        is_virtio = target is not None and target.get("bus") == "virtio"
+        is_virtio = target is not None and target.get("bus") == "virtio" and disk.get("type") != "vhostuser"
         if is_virtio and driver is not None and "iothread" not in driver.attrib and driver.find("iothreads") is None:
             driver.set("iothread", str(threads[0]))
 

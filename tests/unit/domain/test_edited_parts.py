@@ -98,6 +98,12 @@ class TestCpus:
         assert [each["iothread"] for each in attributes(rich, "cputune/iothreadpin")] == ["4", "5", "6"]
         assert [each["iothread"] for each in attributes(rich, "devices/disk/driver")] == ["5", "4"]
 
+    def test_a_disk_of_another_process_gets_no_io_thread(self) -> None:
+        text = RICH.replace(
+            "<disk type='file' device='disk'><driver name='qemu'/>", "<disk type='vhostuser' device='disk'><driver/>"
+        )
+        assert attributes(edited(text), "devices/disk/driver")[1] == {}
+
     def test_every_vcpu_is_there_from_the_start(self, rich: Element) -> None:
         assert attributes(rich, "vcpu") == [{"placement": "static"}]
         assert rich.find("vcpus") is None
