@@ -137,9 +137,9 @@ class Building:
             capacity.inventory,
             capacity.parents,
             spec.nodes,
-            mdev_display=_shows_display(spec, template),
+            mdev_display=_shows_display(spec, template) and not _has_display(template),
         )
-        _refuse_no_display(spec, devices)
+        _refuse_no_display(spec, devices, template)
         if security is not None:
             refuse_several(devices)
         nodes = [node.id for node in capacity.inventory.numa_nodes]
@@ -221,8 +221,13 @@ def _shows_display(spec: DomainSpec, template: Document) -> bool:
     return has_graphics if spec.display is None else spec.display
 
 
-def _refuse_no_display(spec: DomainSpec, devices: Sequence[Device]) -> None:
-    if spec.display and not any(device.mdev_display for device in devices):
+def _has_display(template: Document) -> bool:
+    """Whether a device of it shows the display already: only one can."""
+    return template.root.find("devices/hostdev[@display='on']") is not None
+
+
+def _refuse_no_display(spec: DomainSpec, devices: Sequence[Device], template: Document) -> None:
+    if spec.display and not (_has_display(template) or any(device.mdev_display for device in devices)):
         hint = "name a mediated device with --device, or leave --display out"
         raise BadSpec("--display: the domain gets no mediated device, which alone can show a display", hint=hint)
 

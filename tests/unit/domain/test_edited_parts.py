@@ -52,6 +52,7 @@ RICH = """\
     </hostdev>
   </devices>
 </domain>"""
+VGPUS = ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "8d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d")
 
 
 def build(document: Document, host: str = "hgx8", **given: Any) -> Built:
@@ -184,6 +185,14 @@ class TestDevices:
         assert [each.tag for each in hostdev] == ["source", "boot", "alias", "rom", "teaming", "unknown", "address"]
         assert (hostdev.get("managed"), attributes(hostdev, "rom")) == ("yes", [{"bar": "on", "file": "/rom"}])
         assert attributes(hostdev, "alias") == [{"name": "ua-mygpu"}]
+
+    @pytest.mark.parametrize(("there", "further"), [VGPUS, VGPUS[::-1]])
+    def test_one_mediated_device_shows_the_display(self, there: str, further: str) -> None:
+        spec = DomainSpec(name="vg", devices=(there,), template="vgpu-desktop", cpus=4, memory=8 << 30)
+        root = edited(Host.simulated("a2").domain.build(spec).xml, "a2", devices=(further,))
+        assert {each["uuid"] for each in attributes(root, "devices/hostdev/source/address")} == set(VGPUS)
+        (shown,) = root.findall("devices/hostdev[@display='on']")
+        assert shown.find(f"source/address[@uuid='{there}']") is not None
 
     def test_one_that_moves_is_told(self) -> None:
         built = build(parse(RICH))
