@@ -9,12 +9,14 @@ import pytest
 
 from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
+from vfioctl.claims.model.capacity import Core, Topology
 from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
 from vfioctl.domain.building import Built
-from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.layout.cpus import pin
+from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.errors import HostError, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
@@ -125,3 +127,40 @@ class TestNodesThatNothingTells:
 def test_devices_far_from_all_cpus_are_told(host: Host) -> None:
     weaker = [(choice.what, choice.weaker) for choice in built(host, devices=[GPU0, GPU4], cpus=2).weaker]
     assert weaker == [("guest cell 1", "its devices are far from all CPUs and memory of the domain")]
+
+
+WIDE, NARROW = [(0, 1), (2, 3), (4, 5)], [(6,), (7,)]
+UNLIKE = "the guest takes threads of a core for cores: not all cores give it as many"
+
+
+class TestShape:
+    """`nodes`: the CPUs of the cores that are chosen, by node."""
+
+    @pytest.mark.parametrize(
+        ("nodes", "vcpus", "smt", "shape", "weaker", "why"),
+        [
+            ([WIDE], 6, "together", (1, 1, 3, 2), "", "whole cores of NUMA node 0 at 1 L3 cache, threads of a core"),
+            ([WIDE, [(10, 11)]], 8, "together", (1, 1, 4, 2), "the nodes give different numbers of cores", "whole"),
+            ([WIDE + NARROW], 8, "together", (1, 1, 8, 1), UNLIKE, "whole cores of NUMA node 0 at 1 L3 cache"),
+            ([WIDE + NARROW], 5, "together", (1, 1, 5, 1), UNLIKE, "cores, one of them in part, of NUMA node 0"),
+            ([WIDE + NARROW], 5, "isolate", (1, 1, 5, 1), "", "whole cores of NUMA node 0 at 1 L3 cache"),
+            ([[(0, 1)]], 1, "together", (1, 1, 1, 1), "", "cores, one of them in part, of NUMA node 0"),
+            ([[(0, 1), (2,)], [(4, 5), (6,)]], 6, "together", (2, 1, 3, 1), UNLIKE, "whole cores of NUMA node 0"),
+        ],
+    )
+    def test_reasons_are_true(
+        self,
+        nodes: list[list[tuple[int, ...]]],
+        vcpus: int,
+        smt: str,
+        shape: tuple[int, ...],
+        weaker: str,
+        why: str,
+    ) -> None:
+        cores = tuple(Core(cpus, node) for node, found in enumerate(nodes) for cpus in found)
+        topology = Topology((*cores, Core((98, 99), len(nodes))))
+        found = pin([cpu for core in cores for cpu in core.cpus], vcpus, Smt(smt), topology)
+        assert tuple(found.shape) == shape
+        assert found.choices[0].weaker[: len(weaker) or None] == weaker
+        assert found.choices[1].why.startswith(why)
+        assert ("side by side" in found.choices[1].why) == (found.shape.threads > 1)

@@ -55,22 +55,24 @@ def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
 def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology) -> Pinning:
     """Return which vCPU has which of these CPUs, which are at least as many as are needed."""
     cores = sorted({topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}, key=_order)
-    threads = _threads(cores, smt)
     by_node: dict[int, list[int]] = {}
     groups: dict[int, list[int]] = {}
-    left = vcpus
+    given: list[int] = []
+    in_part = set()
     for core in cores:
-        used = core.cpus[: min(threads if _is_even(cores) or smt is Smt.ISOLATE else len(core.cpus), left)]
+        used = core.cpus[: min(1 if smt is Smt.ISOLATE else len(core.cpus), vcpus - sum(given))]
         if used:
             by_node.setdefault(core.node, []).extend(used)
             groups.setdefault(core.node, []).append(_cache(core))
-        left -= len(used)
-    shape, why, weaker = _shape(groups, threads, vcpus)
+            given.append(len(used))
+        if used and smt is Smt.TOGETHER and len(used) < len(core.cpus):
+            in_part.add(core.node)
+    shape, why, weaker = _shape(by_node, groups, given)
     return Pinning(
         {node: tuple(found) for node, found in by_node.items()},
         shape,
         not weaker and shape.threads == widest_core(topology),
-        (_shape_choice(shape, why, weaker), *_pin_choices(by_node, groups, threads)),
+        (_shape_choice(shape, why, weaker), *_pin_choices(by_node, groups, shape.threads, in_part)),
     )
 
 
@@ -86,18 +88,25 @@ def _is_even(cores: Iterable[Core]) -> bool:
     return len({len(core.cpus) for core in cores}) <= 1
 
 
-def _threads(cores: Sequence[Core], smt: Smt) -> int:
-    """Return the threads of a guest's core: those of the host's, if all have the same number."""
-    return len(cores[0].cpus) if cores and smt is Smt.TOGETHER and _is_even(cores) else 1
+def _shape(
+    by_node: Mapping[int, Sequence[int]], groups: Mapping[int, Sequence[int]], given: Sequence[int]
+) -> tuple[Shape, str, str]:
+    """Return the guest's processor, why, and what is weaker.
 
-
-def _shape(groups: Mapping[int, Sequence[int]], threads: int, vcpus: int) -> tuple[Shape, str, str]:
-    """Return the guest's processor, why, and what is weaker. `groups`: the L3 cache of each core, by node."""
-    sizes = {len(cores) for cores in groups.values()}
-    if len(sizes) != 1 or sizes.pop() * len(groups) * threads != vcpus:
-        shape = Shape(1, 1, vcpus // threads, threads) if vcpus % threads == 0 else Shape(1, 1, vcpus, 1)
-        return shape, "one socket", "the nodes give different numbers of cores, which sockets cannot show"
-    number = len(next(iter(groups.values())))
+    `groups`: the L3 cache of each core, by node. `given`: how many threads each core gives; those of a guest's core are
+    these, if all give the same number.
+    """
+    threads = given[0] if len(set(given)) == 1 else 1
+    weaker = (
+        "" if len(set(given)) == 1 else "the guest takes threads of a core for cores: not all cores give it as many"
+    )
+    counts = {len(cpus) for cpus in by_node.values()}
+    if len(counts) != 1:
+        weaker = weaker or "the nodes give different numbers of cores, which sockets cannot show"
+        return Shape(1, 1, sum(given) // threads, threads), "one socket", weaker
+    number = counts.pop() // threads
+    if weaker:
+        return Shape(len(by_node), 1, number, threads), "a socket for each node", weaker
     caches = [[len(list(same)) for _, same in groupby(cores)] for cores in groups.values()]
     even = {size for node in caches for size in node}
     if len(even) == 1 and len({len(node) for node in caches}) == 1:
@@ -114,16 +123,17 @@ def _shape_choice(shape: Shape, why: str, weaker: str) -> Choice:
 
 
 def _pin_choices(
-    by_node: Mapping[int, Sequence[int]], groups: Mapping[int, Sequence[int]], threads: int
+    by_node: Mapping[int, Sequence[int]], groups: Mapping[int, Sequence[int]], threads: int, in_part: Collection[int]
 ) -> Iterable[Choice]:
     first = 0
     for cell, (node, cpus) in enumerate(by_node.items()):
         caches = len(set(groups[node]))
+        cores = "cores, one of them in part," if node in in_part else "whole cores"
         side = ", threads of a core side by side" if threads > 1 else ""
         yield Choice(
             f"vCPUs {format_cpu_list(range(first, first + len(cpus)))} of cell {cell}",
             f"CPUs {', '.join(map(str, cpus[:8]))}{f' and {len(cpus) - 8} more' if len(cpus) > 8 else ''}",
-            f"whole cores of NUMA node {node} at {caches} L3 cache{'s' if caches > 1 else ''}{side}",
+            f"{cores} of NUMA node {node} at {caches} L3 cache{'s' if caches > 1 else ''}{side}",
         )
         first += len(cpus)
 
