@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.machines import copy, machine, original
+from vfioctl.claims.model.capacity import HugepagePool
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
@@ -43,6 +45,31 @@ class TestEachNodeHasSome:
     def test_less_than_a_mebibyte_for_each_is_refused(self, policy: Policy) -> None:
         with pytest.raises(NoCapacity, match="1 MiB are needed, at least one on each of 2 nodes"):
             divide(MIB, {0: 4, 1: 4}, CAPACITY, FREE, pages=PageSize.NONE, policy=policy)
+
+
+class TestShares:
+    @pytest.mark.parametrize(
+        ("rooms", "weaker"),
+        [
+            ({0: 480, 1: 480}, ""),
+            ({0: 480, 1: 16}, ""),
+            (
+                {0: 480, 1: 15},
+                "15 GiB on node 1 for 8 of 16 vCPUs: they also use memory of other nodes, which is slower",
+            ),
+        ],
+    )
+    def test_less_than_half_of_a_share_is_told(self, rooms: dict[int, int], weaker: str) -> None:
+        pools = tuple(HugepagePool(node, GIB, pages, pages) for node, pages in rooms.items())
+        capacity = replace(CAPACITY, hugepages=pools)
+        found = divide(64 * GIB, {0: 8, 1: 8}, capacity, FREE, pages=PageSize.GIB, policy=Policy.STRICT)
+        assert found.by_node[1] == min(32, rooms[1]) * GIB
+        assert found.choices[0].weaker == weaker
+
+    def test_of_ordinary_memory_too(self) -> None:
+        free = {0: 800 * GIB, 1: GIB}
+        found = divide(64 * GIB, {0: 8, 1: 8}, CAPACITY, free, pages=PageSize.NONE, policy=Policy.STRICT)
+        assert found.choices[0].weaker.startswith("1 GiB on node 1 for 8 of 16 vCPUs")
 
 
 class TestWholePages:

@@ -55,7 +55,7 @@ def divide(
         rooms = {node: free_pages(capacity, node, size) for node in vcpus}
         given = _shares(units, vcpus, rooms)
         if given is not None:
-            return _found({node: number * size for node, number in given.items()}, size, tuple(refused), more)
+            return _found({node: number * size for node, number in given.items()}, vcpus, size, tuple(refused), more)
         each = ", at least one on each" if sum(rooms.values()) >= units else ""
         refused.append(f"{_NAMES[size]} pages: {_have(rooms, size)}, {units} are needed{each}")
     if asked and policy is Policy.STRICT:
@@ -123,7 +123,7 @@ def _ordinary(
         weaker = f"there is too little free memory now: {_have(rooms, ORDINARY)}"
     elif unknown := [node for node in vcpus if node not in free]:
         weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
-    return _found({node: number * ORDINARY for node, number in given.items()}, None, refused, weaker)
+    return _found({node: number * ORDINARY for node, number in given.items()}, vcpus, None, refused, weaker)
 
 
 def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) -> Mapping[int, int] | None:
@@ -142,11 +142,22 @@ def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) ->
     return {node: found[node] for node in weights}
 
 
-def _found(by_node: Mapping[int, int], size: int | None, refused: tuple[str, ...], weaker: str) -> Division:
+def _found(
+    by_node: Mapping[int, int], vcpus: Mapping[int, int], size: int | None, refused: tuple[str, ...], weaker: str
+) -> Division:
     chosen = ", ".join(f"{_amount(number)} of node {node}" for node, number in by_node.items())
     what = f"{_NAMES[size]} hugepages" if size else "ordinary pages"
     why = "the largest that are free in sufficient number" if size else "without hugepages"
-    return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, weaker),))
+    told = "; ".join(filter(None, (weaker, _far(by_node, vcpus))))
+    return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, told),))
+
+
+def _far(by_node: Mapping[int, int], vcpus: Mapping[int, int]) -> str:
+    """Return which vCPUs have most of their memory on other nodes: theirs has less than half of their share."""
+    total, number = sum(by_node.values()), sum(vcpus.values())
+    few = [node for node, size in by_node.items() if 2 * size * number < total * vcpus[node]]
+    parts = (f"{_amount(by_node[node])} on node {node} for {vcpus[node]} of {number} vCPUs" for node in few)
+    return f"{', '.join(parts)}: they also use memory of other nodes, which is slower" if few else ""
 
 
 def _amount(size: int) -> str:
