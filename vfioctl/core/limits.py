@@ -85,9 +85,19 @@ class Text:
         schema = core_schema.str_schema(pattern=form, min_length=self._least or None, max_length=self._most)
         if not self._rule:
             return schema
-        return core_schema.custom_error_schema(
+        ruled = core_schema.custom_error_schema(
             schema, custom_error_type="form", custom_error_message="{rule}", custom_error_context={"rule": self._rule}
         )
+        return core_schema.no_info_before_validator_function(_only_text, ruled)
+
+
+def _only_text(value: object) -> object:
+    """Refuse what is no text, which has no form either."""
+    if isinstance(value, str):
+        return value
+    from pydantic_core import PydanticKnownError
+
+    raise PydanticKnownError("string_type")
 
 
 class Several:

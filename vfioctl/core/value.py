@@ -55,7 +55,7 @@ _PROBLEMS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "greater_than_equal": lambda place, context: f"{place} must be at least {context['ge']}",
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), lambda place, _: f"{place} must be a whole number"),
     "form": lambda place, context: f"{place} must {context['rule']}",
-    "string_type": lambda place, _: f"{place} must be a text",
+    "string_type": lambda place, _: f"{place} must be a text, in quotes",
     "string_pattern_mismatch": lambda place, context: f"{place} must match {context['pattern']}",
     "string_too_short": lambda place, context: f"{place} must have at least {context['min_length']} characters",
     "string_too_long": lambda place, context: f"{place} must have at most {context['max_length']} characters",

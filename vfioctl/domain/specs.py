@@ -111,7 +111,18 @@ def _yaml(text: str) -> Any:
         _refuse_twice(node)
         return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(_problem(error, text)) from None
+
+
+def _problem(error: Any, text: str) -> str:
+    """Return what is wrong with YAML in one line: PyYAML has it in several, with a part of the text."""
+    mark, place = getattr(error, "problem_mark", None), getattr(error, "position", None)
+    if mark is None and isinstance(place, int):  # of a character that YAML does not have
+        line, column = text.count("\n", 0, place), place - text.rfind("\n", 0, place) - 1
+    else:
+        line, column = (mark.line, mark.column) if mark else (0, 0)
+    what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return f"line {line + 1}, column {column + 1}: {what}"
 
 
 def _refuse_twice(node: Any) -> None:
