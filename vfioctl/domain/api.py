@@ -61,11 +61,11 @@ class DomainApi:
         from vfioctl.claims.api import ClaimsApi
         from vfioctl.domain.building import Building
         from vfioctl.domain.checking import refuse_new_errors
+        from vfioctl.domain.comparing import wished_now
         from vfioctl.domain.definition import read_definition
         from vfioctl.domain.itself import beside
-        from vfioctl.domain.layout.cpus import even_width
         from vfioctl.domain.specs import content_of
-        from vfioctl.domain.wishes import wished, with_wishes
+        from vfioctl.domain.wishes import with_wishes
         from vfioctl.domain.xml import parse
 
         provisioning = self.provisioning
@@ -79,8 +79,7 @@ class DomainApi:
         if asked.claim and claims.claim(asked.claim).hugepages:
             named.add("hugepages")
         has = replace(says, vcpus=asked.cpus or says.vcpus)
-        had = wished(has, before.root, lambda: even_width(claims.capacity().topology))
-        asked = with_wishes(asked, named, had)
+        asked = with_wishes(asked, named, wished_now(claims, has, before))
         built = Building(self._session).build(asked, others, before)
         refuse_new_errors(before, built.document)
         return built

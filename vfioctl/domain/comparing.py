@@ -12,16 +12,21 @@ from vfioctl.domain.differences import Difference, differences
 from vfioctl.domain.itself import beside
 from vfioctl.domain.layout.cpus import even_width
 from vfioctl.domain.model.comparison import ComparedValue, Comparison
+from vfioctl.domain.placing import telling
 from vfioctl.domain.wishes import wished
 from vfioctl.domain.xml import METADATA, parse
 from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
+from vfioctl.inventory.model.values import PciAddress, Uuid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.domain.definition import Definition
     from vfioctl.domain.model.libvirt import DomainXml
     from vfioctl.domain.model.others import Others
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.domain.xml import Document
     from vfioctl.session import Session
 
 _WHOLE = (
@@ -41,7 +46,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     if not says.devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
     claims = ClaimsApi(session)
-    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology))
+    spec = wished_now(claims, says, document)
     if says.claim in others.own and _has(claims.claim(says.claim), says.devices):
         spec = replace(spec, claim=says.claim, devices=())
     try:
@@ -58,6 +63,13 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
         running=bool(domain.live),
         differences=tuple(ComparedValue(path=each.path, found=each.before, built=each.after) for each in found),
     )
+
+
+def wished_now(claims: ClaimsApi, says: Definition, document: Document) -> DomainSpec:
+    """Return what was asked for when a domain was built, as far as it concerns devices that it still has."""
+    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology))
+    devices = [PciAddress(name) if ":" in name else Uuid(name) for name in says.devices]
+    return replace(spec, nodes=telling(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
 
 
 def _has(claim: Claim, devices: Sequence[str]) -> bool:

@@ -160,13 +160,21 @@ class Placing:
 
 def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity) -> None:
     """Raise BadSpec for a node of a function that tells nothing of these devices."""
-    telling = {slot for device in devices for slot in _telling(device, capacity)}
+    of_these = telling(nodes, devices, capacity)
     for address, node in nodes.items():
-        if address.slot not in telling:
+        if address not in of_these:
             raise BadSpec(
                 f"--node {address}={node}: the domain does not get this device",
                 hint=f"it gets {some_of(devices)}",
             )
+
+
+def telling(
+    nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity
+) -> Mapping[PciAddress, int]:
+    """Return the nodes of functions that tell something of these devices."""
+    slots = {slot for device in devices for slot in _telling(device, capacity)}
+    return {address: node for address, node in nodes.items() if address.slot in slots}
 
 
 def _telling(device: Subject, capacity: Capacity) -> Iterator[str]:

@@ -203,6 +203,16 @@ class TestEdit:
         assert mark is not None
         assert mark.get("nodes") == "0000:1b:00.0=0,0000:9d:00.0=1"
 
+    def test_a_node_of_a_device_that_it_has_lost_counts_no_more(self, run: Run, tmp_path: Path) -> None:
+        text = run("domain build ml1 --device gpu0 --cpus 4 --memory 8GiB --node 1b:00.0=0").out
+        define(run, tmp_path, text.replace("bus='0x1b'", "bus='0x43'"))
+        assert run("domain diff ml1").code == 0
+        done = run("domain edit ml1 --yes")
+        assert done.code == 0, done.err
+        mark = shown(run, "ml1").find("metadata/{urn:vfioctl:1}allocation")
+        assert mark is not None
+        assert mark.get("nodes") is None
+
     def test_a_domain_of_somebody_else_gets_no_hugepages_that_it_has_not(self, run: Run, tmp_path: Path) -> None:
         text = run("domain build ml1 --gpus 1 --cpus 3 --memory 8GiB --smt isolate --hugepages none").out
         define(run, tmp_path, re.sub(r"<vfioctl:allocation .*/>", "", text))
