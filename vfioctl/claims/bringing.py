@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.claims.model.claim import Claim, Undo
-from vfioctl.errors import ClaimConflict
+from vfioctl.errors import ClaimConflict, HostError
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
@@ -23,12 +23,23 @@ if TYPE_CHECKING:
 
 
 def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | None:
-    """Return the plan that binds the claim's functions; None if they are bound, and free. Raises DeviceInUse."""
+    """Return the plan that binds the claim's functions; None if they are ready, and free.
+
+    Raises DeviceInUse, and HostError for a VF of NVIDIA's driver that is no vGPU.
+    """
     inventory = choosing.inventory
     refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
-    if choosing.binds and not all(inventory.is_ready(inventory.by_address[each]) for each in claim.functions):
-        return _binding(session).plan_bind(claim.functions)
-    return None
+    functions = [inventory.by_address[each] for each in claim.functions]
+    if not choosing.binds or all(map(inventory.is_ready, functions)):
+        return None
+    for each in functions:
+        if each.lacks_vgpu:
+            raise HostError(
+                f"{each.address} is no vGPU: NVIDIA's driver has it, without a type",
+                hint="a guest could not use it: on VFIO, a VF of NVIDIA's is no GPU",
+                next_command=f"vfioctl vgpu create TYPE --parent {each.address}",
+            )
+    return _binding(session).plan_bind(claim.functions)
 
 
 def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
@@ -118,7 +129,7 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
 
     devices = InventoryApi(session)
     functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
-    functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.on_vfio else drivers)]
+    functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.serves_guests else drivers)]
     mdevs = devices.perhaps_open(claim.mdevs) if claim.mdevs else ()
     if not (functions or mdevs):
         return

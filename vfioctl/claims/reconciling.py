@@ -166,7 +166,7 @@ class _Look:
     def _nodes(self) -> dict[str, frozenset[str]]:
         found: dict[str, frozenset[str]] = {}
         for function in self._inventory.functions:
-            nodes = (function.vfio_group, function.vfio_cdev) if function.on_vfio else ()
+            nodes = (function.vfio_group, function.vfio_cdev) if function.serves_guests else ()
             found[function.address] = frozenset(node for node in nodes if node)
         for vgpu in self._mdevs:
             found[vgpu.id] = frozenset(node for node in (vgpu.vfio_group, vgpu.vfio_cdev) if node)
@@ -177,7 +177,7 @@ class _Look:
     def _uses(self) -> Iterator[Use]:
         """Yield who has a GPU or vGPU on VFIO, or a claimed device."""
         claimed = {each.subject for claim in self._claims for each in claim.devices}
-        on_vfio = [f for f in self._inventory.functions if f.on_vfio and (f.is_gpu or f.address in claimed)]
+        on_vfio = [f for f in self._inventory.functions if f.serves_guests and (f.is_gpu or f.address in claimed)]
         watched = {f.address for f in on_vfio} | {vgpu.id for vgpu in self._mdevs}
         yield from self._open(on_vfio)
         for domain in self._domains.running:

@@ -104,6 +104,7 @@ class _Look:
     def _holders(self, capacity: Capacity) -> list[Holder]:
         """Who has the domain's devices open: all processes are looked at, but only if the host has a device."""
         from vfioctl.inventory.api import InventoryApi
+        from vfioctl.inventory.model.holders import HolderKind
         from vfioctl.inventory.model.values import Uuid
 
         inventory = capacity.inventory
@@ -127,7 +128,8 @@ class _Look:
         for look in looks:
             if why := look.unknown or look.hidden:
                 self._unknown.append(f"who uses the devices: {why}")
-        return [holder for look in looks for holder in look.refusing]
+        # a vGPU on a VF is what the domain is to have
+        return [holder for look in looks for holder in look.refusing if holder.kind is not HolderKind.VGPU]
 
 
 def _default_page(kernel: FileReader) -> int | None:

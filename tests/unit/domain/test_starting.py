@@ -53,14 +53,10 @@ def xml(name: str = "web1", *, managed: str = "no", mark: str = MARK) -> str:
 class Machine:
     """A simulated host in a file, with libvirt's test driver."""
 
-    def __init__(self, run: Run, folder: Path, host: str = "hgx8") -> None:
-        self.run, self.host, self.ledger, self.file = (
-            run,
-            folder / f"{host}.host",
-            folder / "ledger.db",
-            folder / "a.xml",
-        )
-        self.host.write_text(form(copy(original(host))))
+    def __init__(self, run: Run, folder: Path, name: str = "hgx8") -> None:
+        self.run, self.host = run, folder / f"{name}.host"
+        self.ledger, self.file = folder / "ledger.db", folder / "a.xml"
+        self.host.write_text(form(copy(original(name))))
 
     def __call__(self, *words: str, as_json: bool = True, connect: bool = True) -> Answer:
         more = ["--simulate", str(self.host), "--ledger", str(self.ledger), *(["--json"] * as_json)]
@@ -225,6 +221,64 @@ class TestStart:
         with pytest.raises(DeviceInUse, match=r"web1 still runs, 0\.1 s after"):
             DomainApi(session).starting.stop("web1", connect=URI, timeout=0.1)
         assert (len(machine.claims()), machine.driver()) == (1, "vfio-pci")
+
+
+class TestVendorVgpu:
+    """A VF of NVIDIA's driver that has a vGPU type is what a guest gets, and stays as it is."""
+
+    VF, OF_GPU = "0000:41:00.4", "bus='0x1b' slot='0' function='0'"
+    FOREIGN, EMPTY = "bus='0x41' slot='0' function='4'", "bus='0x41' slot='0' function='6'"
+
+    @pytest.fixture
+    def machine(self, run: Run, tmp_path: Path) -> Machine:
+        return Machine(run, tmp_path, "l40s")
+
+    def xml(self, vf: str) -> str:
+        hugepages = "<memoryBacking><hugepages><page size='1' unit='GiB'/></hugepages></memoryBacking>"
+        return xml().replace(hugepages, "").replace(self.OF_GPU, vf)
+
+    def vgpus(self, machine: Machine) -> list[str]:
+        return [each["id"] for each in machine("vgpu", "list", connect=False).document["instances"]]
+
+    def test_start_claims_it_as_it_is(self, machine: Machine) -> None:
+        machine.define(self.xml(self.FOREIGN))
+        assert machine("domain", "check", "web1").code == 0
+        before = self.vgpus(machine)
+        foreseen = machine("domain", "start", "web1", "--dry-run").document
+        assert (foreseen["placement"]["devices"], foreseen["plan"]) == ([self.VF], None)
+        started = machine("domain", "start", "web1", "--yes")
+        assert started.code == 0, started.err
+        assert ([each["address"] for each in machine.claims()[0]["devices"]], machine.state()) == ([self.VF], "running")
+        assert machine("reconcile", connect=False).code == 0
+        assert machine("domain", "stop", "web1", "--yes").code == 0
+        assert (machine.claims(), machine.driver(self.VF), self.vgpus(machine)) == ([], "nvidia", before)
+
+    def test_of_a_claim_that_created_it_serves_the_domain_and_stays(self, machine: Machine) -> None:
+        made = machine("claim", "create", "--owner", "vm/web1", "--vgpu", "L40S-12Q", "--yes", connect=False).document
+        machine.define(self.xml(self.EMPTY))
+        assert machine("domain", "start", "web1", "--yes").document["kept"] == [made["id"]]
+        machine("domain", "stop", "web1", "--yes")
+        assert [each["id"] for each in machine.claims()] == [made["id"]]
+        assert "0000:41:00.6" in self.vgpus(machine)
+
+    def test_the_hook_does_the_same(self, machine: Machine) -> None:
+        hook, text, before = DomainApi(machine.session()).hook, self.xml(self.FOREIGN).encode(), self.vgpus(machine)
+        hook.answer("web1", ("prepare", "begin"), text)
+        assert (len(machine.claims()), machine.driver(self.VF)) == (1, "nvidia")
+        hook.answer("web1", ("release", "end"), text)
+        assert (machine.claims(), self.vgpus(machine)) == ([], before)
+
+    def test_a_vf_without_a_type_is_refused(self, machine: Machine) -> None:
+        machine.define(self.xml(self.EMPTY))
+        checked = machine("domain", "check", "web1")
+        assert "0000:41:00.6 is no vGPU" in checked.out
+        for words in (("--dry-run",), ("--yes",)):
+            refused = machine("domain", "start", "web1", *words)
+            assert refused.code == 3
+            assert refused.document["error"]["next_command"].startswith(
+                "vfioctl vgpu create TYPE --parent 0000:41:00.6"
+            )
+        assert (machine.claims(), machine.driver("0000:41:00.6")) == ([], "nvidia")
 
 
 class TestFailures:

@@ -11,7 +11,7 @@ from vfioctl.domain.check.fault import Fault, warning
 from vfioctl.domain.check.host import HostFacts, is_ours, is_own
 from vfioctl.domain.check.values import address_of, cpuset, number, scaled, shown, size_in_words, text_in
 from vfioctl.errors import BadAddress, some_of
-from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, is_vfio_driver
+from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
 from vfioctl.inventory.model.values import PciAddress
 
 _LEVELS = 16
@@ -57,9 +57,13 @@ def translated(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 
 def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
-    """With managed='no' the device is on VFIO before the domain starts."""
+    """With managed='no' the device is on VFIO, or is a vGPU, before the domain starts."""
     for element, function in _there(domain, host):
-        if element.get("managed") == "yes" or function.on_vfio or function.is_bridge:
+        if element.get("managed") == "yes" or function.serves_guests or function.is_bridge:
+            continue
+        if function.lacks_vgpu:
+            reason = f"{function.address} is no vGPU: NVIDIA's driver has it, without a type"
+            yield Fault(element, reason, f"vfioctl vgpu create TYPE --parent {function.address}")
             continue
         found = f"driver {function.driver}" if function.driver else "no driver"
         reason = f"{function.address} has {found}, and managed='no' means that it is on VFIO already"
@@ -97,7 +101,7 @@ def _unbound(domain: Domain, element: Element, reason: str, remedy: str) -> Faul
 
 def _harmless(function: Function) -> bool:
     name = function.driver
-    return function.is_bridge or name is None or name in MANAGED_DMA_DRIVERS or is_vfio_driver(name)
+    return function.is_bridge or name is None or name in MANAGED_DMA_DRIVERS or function.serves_guests
 
 
 def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:

@@ -136,6 +136,17 @@ class Function:
         return self.driver is not None and is_vfio_driver(self.driver)
 
     @property
+    def serves_guests(self) -> bool:
+        """Whether its driver gives it to guests: a VFIO driver does, and NVIDIA's does with a VF that is a vGPU."""
+        return self.on_vfio or self.vgpu_type is not None
+
+    @property
+    def lacks_vgpu(self) -> bool:
+        """Whether it is a VF of NVIDIA's driver that is no vGPU: of no use to a guest, neither here nor on VFIO."""
+        known = "current_vgpu_type" not in self.unknown
+        return self.is_vf and self.driver == "nvidia" and self.vgpu_type is None and known
+
+    @property
     def identity(self) -> str:
         """The device's ids and class, which do not depend on its slot."""
         subsystem = f"{self.subsystem_vendor_id}:{self.subsystem_device_id}"
@@ -242,7 +253,7 @@ class Inventory:
     def is_ready(self, function: Function) -> bool:
         """Return whether a guest can have the function now."""
         group = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-        return function.on_vfio and function.mark is None and group is not None and group.viable is True
+        return function.serves_guests and function.mark is None and group is not None and group.viable is True
 
     def document(self, *, everything: bool, shown: Sequence[Function] | None = None) -> InventoryDocument:
         """Return the document that `vfioctl inventory --json` prints. `shown`: only these functions."""

@@ -39,7 +39,7 @@ def read_holders(
     running = processes.results()
     found += _processes(kernel, _DeviceIndex.to_functions(kernel, looked_at), running.processes)
     taken = {holder.address for holder in found if holder.pid is not None}
-    free = [f for f, _ in looked_at if f.on_vfio and f.address not in taken and f.iommu_group is not None]
+    free = [f for f, _ in looked_at if f.serves_guests and f.address not in taken and f.iommu_group is not None]
     found += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
     found += _vfs(functions, inventory, found)
     found += _suspected(kernel, [function.address for function, _ in looked_at], found, running.suspects)

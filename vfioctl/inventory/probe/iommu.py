@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, is_vfio_driver
+from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
 from vfioctl.inventory.model.groups import Blocker, Group, Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import link_name, names_in, text_of
@@ -96,7 +96,7 @@ def _group(
         [  # lists: a host has thousands of groups, and a generator takes longer
             Blocker(address=member.address, driver=member.driver)
             for member in members
-            if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not is_vfio_driver(member.driver)
+            if member.driver and member.driver not in MANAGED_DMA_DRIVERS and not member.serves_guests
         ]
     )
     return Group(

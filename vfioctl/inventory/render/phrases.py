@@ -57,13 +57,13 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
 
 
 def guest_state(function: Function, group: Group | None) -> Text:
-    """Return `ready` if a guest can have it now, `blocked` if it is on VFIO but its group is not viable (or `unknown`).
+    """Return `ready` if a guest can have it now, `blocked` if its group is not viable (or `unknown`), else `no`.
 
     Marked devices are `wedged` or `dead`.
     """
     if function.mark:
         return Text(function.mark.kind, style="bold red")
-    if not function.on_vfio or group is None:
+    if not function.serves_guests or group is None:
         return Text("no")
     if group.viable is None:
         return Text("unknown", style="yellow")

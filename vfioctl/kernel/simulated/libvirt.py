@@ -3,7 +3,8 @@
 The test driver is libvirt itself, with its schema and its parser: what it refuses here it refuses on a machine. But it
 forgets with each connection. So definitions are kept where libvirtd keeps them, in /etc/libvirt/qemu/NAME.xml, over
 those that the test driver's own file has; an empty text stands for one of these that was removed. A domain that runs
-has its document in /run/libvirt/qemu, also as with libvirtd. As QEMU does, one that runs needs its functions on VFIO.
+has its document in /run/libvirt/qemu, also as with libvirtd. As QEMU does, one that runs needs its functions on VFIO,
+or vGPUs of NVIDIA's vendor-specific VFIO.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vfioctl.kernel.libvirt import asked_here, doing
 from vfioctl.kernel.libvirt_answers import value_of
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import storage
+from vfioctl.kernel.simulated import room, storage
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
 DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"
@@ -87,9 +88,14 @@ def _start(tree: Tree, name: str, known: Mapping[str, tuple[Any, ...]], refused:
         if device in others:
             text = f"PCI device {device} is in use by driver QEMU, domain {others[device]}"
             refused(_INVALID_NOW, f"Requested operation is not valid: {text}")
-        if not is_vfio(driver_of(tree, tree.resolve(f"{PCI_DEVICES}/{device}")) or ""):
+        if not _can_be_opened(tree, tree.resolve(f"{PCI_DEVICES}/{device}")):
             refused(_INTERNAL, f"internal error: qemu unexpectedly closed the monitor: vfio {device}: no such device")
     _keep(tree, RUNNING, name, xml)
+
+
+def _can_be_opened(tree: Tree, device: str) -> bool:
+    vgpu = tree.files.get(f"{device}/{room.VENDOR}/current_vgpu_type", room.NO_TYPE)
+    return is_vfio(driver_of(tree, device) or "") or vgpu != room.NO_TYPE
 
 
 def _functions(xml: str) -> list[str]:
