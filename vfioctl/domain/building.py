@@ -23,6 +23,7 @@ from vfioctl.domain.model.spec import Policy, Smt
 from vfioctl.domain.placing import Placing
 from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
 from vfioctl.domain.seats import read_there
+from vfioctl.domain.serving import refuse_others
 from vfioctl.domain.templates import read_template
 from vfioctl.domain.xml import MARK, text_of
 from vfioctl.errors import BadSpec, NoCapacity
@@ -119,8 +120,8 @@ class Building:
             spec = replace(spec, claim=_claim_named(template, others))
         _refuse_unclear(spec, has_own=edits and bool(own))
         claim = self._claims.claim(spec.claim) if spec.claim else None
-        if claim and not claim.is_live:
-            raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
+        if claim:
+            refuse_others(claim, spec.name)
         if claim and claim.cpus and not spec.cpus:
             spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
         spec = _without_plugged(_filled_in(spec, template, claim), template)

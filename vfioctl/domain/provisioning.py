@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from vfioctl.domain.notes import is_ours, notes_of_define
-from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, Foreign, UnknownDomain
+from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign, UnknownDomain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -216,17 +216,12 @@ class Provisioning:
     def _claim(self, intent: DefineIntent) -> str:
         """Return the id of the claim that was given. Raises UnknownDevice, BadSpec, ClaimConflict."""
         from vfioctl.claims.api import ClaimsApi
+        from vfioctl.domain.serving import refuse_others
 
         if not intent.claim:
             return ""
         claim = ClaimsApi(self._session).claim(intent.claim)
-        if not claim.is_live:
-            raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
-        if claim.owner != f"vm/{intent.name}":
-            raise ClaimConflict(
-                f"claim {claim.id} is of {claim.owner}, and not of vm/{intent.name}",
-                hint="claim devices for this domain: vfioctl claim create --owner vm/NAME",
-            )
+        refuse_others(claim, intent.name)
         return claim.id
 
     def _refuse_invalid(self, uri: str, text: str) -> None:

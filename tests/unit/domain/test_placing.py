@@ -17,7 +17,7 @@ from vfioctl.core.limits import read_document
 from vfioctl.domain.building import Built
 from vfioctl.domain.layout.cpus import pin
 from vfioctl.domain.model.spec import DomainSpec, Smt
-from vfioctl.errors import HostError, NoCapacity
+from vfioctl.errors import ClaimConflict, HostError, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.tree import Tree
@@ -64,6 +64,14 @@ class TestClaims:
 
     def test_a_claim_without_cpus(self, host: Host) -> None:
         assert built(host, claim=claimed(host, GPU4).id, cpus=4).layout.cells[0].node == 1
+
+    @pytest.mark.parametrize("owner", ["vm/web", "user/alice"])
+    def test_of_another_owner_is_refused(self, host: Host, owner: str) -> None:
+        claim = host.claims.create(ClaimRequest(owner=Owner(owner), devices=(GPU4,), bind=False)).claim
+        with pytest.raises(ClaimConflict, match=f"claim {claim.id} is of {owner}, and not of vm/db") as refused:
+            built(host, claim=claim.id, cpus=4)
+        assert refused.value.next_command == f"vfioctl claim transfer {claim.id} --to vm/db"
+        assert ("call the domain web" in refused.value.hint) == owner.startswith("vm/")
 
 
 class TestNodesThatAreNamed:

@@ -58,8 +58,7 @@ def is_ours(domain: Domain) -> bool:
     return domain.one(f"metadata/{MARK}") is not None
 
 
-def is_own(domain: Domain, claim: str, owner: Owner) -> bool:
-    """Return whether a claim is that of the domain: named in its metadata, or owned by a VM with its name."""
+def is_own(domain: Domain, owner: Owner) -> bool:
+    """Return whether a claim is that of the domain: its owner says so. A clone's metadata name its original's claim."""
     name = (domain.root.findtext("name") or "").strip()
-    named = {each.get("id") for each in domain.all(f"metadata/{MARK}")}
-    return claim in named or owner == f"vm/{name}"
+    return owner == f"vm/{name}"

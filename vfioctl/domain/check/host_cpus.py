@@ -34,7 +34,7 @@ def online(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     taken = host.capacity.taken.cpus
     for element, cpus in _pinned(domain):
-        others = {cpu: taken[cpu] for cpu in sorted(cpus & taken.keys()) if not is_own(domain, *taken[cpu])}
+        others = {cpu: taken[cpu] for cpu in sorted(cpus & taken.keys()) if not is_own(domain, taken[cpu][1])}
         if others:
             claim, owner = next(iter(others.values()))
             reason = f"CPU {shown(set(others))} belongs to claim {claim} of {owner}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
+from vfioctl.claims.model.owner import Owner
 from vfioctl.domain.check.controllers import EXPANDERS
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.fault import Fault, warning
@@ -120,9 +121,16 @@ def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     taken = host.capacity.taken.whole
     found = [(element, str(address)) for element, address in named_functions(domain)]
     for element, subject in (*found, *named_mdevs(domain)):
-        if subject in taken and not is_own(domain, *taken[subject]):
+        if subject in taken and not is_own(domain, taken[subject][1]):
             claim, owner = taken[subject]
-            yield Fault(element, f"{subject} belongs to claim {claim} of {owner}", f"vfioctl claim release {claim}")
+            yield _of_another(domain, element, f"{subject} belongs to claim {claim} of {owner}", claim, owner)
+
+
+def _of_another(domain: Domain, element: Element, reason: str, claim: str, owner: Owner) -> Fault:
+    """An error; a warning for a person's claim and a domain of others, whose start the hook does not refuse then."""
+    remedy = f"vfioctl claim transfer {claim} --to vm/NAME gives it to the domain"
+    is_error = owner.kind != "user" or is_ours(domain)
+    return Fault(element, reason, f"{remedy}, if {owner} agrees") if is_error else warning(element, reason, remedy)
 
 
 def busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:

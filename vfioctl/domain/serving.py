@@ -1,0 +1,25 @@
+"""Says which claims serve a domain: live ones of `vm/NAME`. Pure."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from vfioctl.errors import BadSpec, ClaimConflict
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
+
+
+def refuse_others(claim: Claim, name: str) -> None:
+    """Raise BadSpec for a claim that has ended, ClaimConflict for one of another owner: the domain could not start."""
+    if not claim.is_live:
+        raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
+    if claim.owner != f"vm/{name}":
+        owner = f"call the domain {claim.owner.name}, or " if claim.owner.kind == "vm" else ""
+        raise ClaimConflict(
+            f"claim {claim.id} is of {claim.owner}, and not of vm/{name}",
+            hint=f"{owner}give it the claim; vfioctl claim create --owner vm/NAME makes a new one",
+            next_command=f"vfioctl claim transfer {claim.id} --to {quote(f'vm/{name}')}",
+            facts={"claim": claim.id, "owner": str(claim.owner)},
+        )
