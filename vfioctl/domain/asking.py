@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.model.finding import Finding, Severity
+from vfioctl.domain.model.libvirt import is_elsewhere
 from vfioctl.domain.probe.libvirt import read_libvirt, to_native, validate
 from vfioctl.domain.xml import parse, text_of
 from vfioctl.errors import BadDocument, HostError, RequestError, UnknownDomain
 
 if TYPE_CHECKING:
+    from vfioctl.domain.model.libvirt import Libvirt
     from vfioctl.kernel.protocol import Reader
 
 _NO_VFIO = "passthrough type 'default'"
@@ -23,6 +25,8 @@ class Asked(NamedTuple):
     """None if it cannot be asked."""
     findings: tuple[Finding, ...] = ()
     unknown: tuple[str, ...] = ()
+    libvirt: Libvirt | None = None
+    """It and its domains; None if it cannot be asked, or is on another machine."""
 
 
 NOT_ASKED = Asked()
@@ -50,7 +54,8 @@ def ask(kernel: Reader, uri: str, given: str | bytes) -> Asked:
             break  # what does not pass the one is not worth the other
         except (HostError, RequestError) as error:
             unknown.append(f"{error.message}: {error.kernel_said or error.hint}".rstrip(": "))
-    return Asked(_version(libvirt.version), tuple(findings), tuple(unknown))
+    here = None if is_elsewhere(uri) else libvirt
+    return Asked(_version(libvirt.version), tuple(findings), tuple(unknown), here)
 
 
 def defined(kernel: Reader, uri: str, name: str) -> str:

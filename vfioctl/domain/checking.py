@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.asking import NOT_ASKED, Asked
@@ -19,6 +20,7 @@ from vfioctl.kernel.lenient import names_in, number_in, text_of
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.capacity import Capacity
+    from vfioctl.domain.model.libvirt import Libvirt
     from vfioctl.domain.xml import Document
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.kernel.protocol import FileReader
@@ -36,7 +38,7 @@ def judged(
     """
     document = parse(text)
     name = (document.root.findtext("name") or "").strip()
-    host = _Look(session, Domain(document), name).facts() if session else None
+    host = _Look(session, Domain(document), name).facts(asked.libvirt) if session else None
     found = check(document, version=version or asked.version, host=host.facts if host else None)
     findings = (*found, *asked.findings)
     return CheckDocument(
@@ -71,7 +73,8 @@ class _Look:
         self._session, self._domain, self._name = session, domain, name
         self._unknown: list[str] = []
 
-    def facts(self) -> _Seen:
+    def facts(self, libvirt: Libvirt | None) -> _Seen:
+        from vfioctl.domain.others import others_in
         from vfioctl.inventory.api import InventoryApi
 
         capacity = self._capacity()
@@ -85,6 +88,8 @@ class _Look:
             default_page=_default_page(self._session.kernel),
             runs=bool(own),
         )
+        if libvirt:
+            facts = replace(facts, pinned=others_in(libvirt, facts.cpus, but=(self._name,)).cpus)
         unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
         self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
         if needs_default_page(self._domain) and facts.huge_page is None:

@@ -14,12 +14,13 @@ from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.owner import Owner
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
-from vfioctl.domain.building import Built
+from vfioctl.domain.building import Building, Built
 from vfioctl.domain.layout.cpus import pin
+from vfioctl.domain.model.others import Others
 from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.errors import ClaimConflict, HostError, NoCapacity
 from vfioctl.host import Host
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, format_cpu_list
 from vfioctl.kernel.recorded.tree import Tree
 
 GIB = 1 << 30
@@ -64,6 +65,17 @@ class TestClaims:
 
     def test_a_claim_without_cpus(self, host: Host) -> None:
         assert built(host, claim=claimed(host, GPU4).id, cpus=4).layout.cells[0].node == 1
+
+    def test_cpus_that_another_domain_pins_are_weaker_and_not_excluded(self, host: Host) -> None:
+        claim = claimed(host, GPU0, cpus=4)
+        others = Others(dict.fromkeys((*claim.cpus, 20), "domain web"), {})
+        spec = read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, "claim": claim.id})
+        found = Building(host.session).build(spec, others)
+        assert set(found.layout.pins.values()) == set(claim.cpus)
+        assert "CPUs 20: pinned by domain web" in {line for each in found.layout.choices for line in each.excluded}
+        ((what, weaker),) = [(each.what, each.weaker) for each in found.weaker if "other owners" in each.what]
+        assert what == f"other owners of CPUs {format_cpu_list(claim.cpus)}"
+        assert "also pinned by domain web" in weaker
 
     @pytest.mark.parametrize("owner", ["vm/web", "user/alice"])
     def test_of_another_owner_is_refused(self, host: Host, owner: str) -> None:

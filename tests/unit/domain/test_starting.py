@@ -139,6 +139,12 @@ class TestStart:
         assert machine("domain", "start", "web1", "--dry-run").code == 4
         assert ([claim["owner"] for claim in machine.claims()], machine.state()) == (["vm/db"], "defined")
 
+    def test_check_tells_of_cpus_that_another_domain_pins(self, machine: Machine) -> None:
+        machine.define(xml("web2"))
+        found = machine("domain", "check", "web2").document["findings"]
+        reasons = [each["reason"] for each in found if each["rule"] == "host-cpu-shared"]
+        assert reasons == ["CPU 2-3 is pinned by domain web1 too"]
+
     def test_cpus_and_hugepages_of_somebody_else_are_refused(self, machine: Machine) -> None:
         host = Host(machine.session())
         cpu = ClaimRequest(owner="vm/db", exact_cpus=(3,))

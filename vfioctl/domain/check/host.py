@@ -26,6 +26,8 @@ class HostFacts:
     """The UUIDs of its mediated devices."""
     holders: Mapping[str, str] = field(default_factory=dict)
     """Devices that somebody has open, other than this domain: each with who, in words."""
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    """CPUs to which other domains of libvirt are pinned, each with the domain; empty if libvirt was not asked."""
     default_page: int | None = None
     """Bytes of a hugepage where no size is named; None if the host does not tell."""
     runs: bool = False

@@ -12,6 +12,7 @@ HOST_RULES: Mapping[str, HostRule] = {
     "host-address-bits": host_cpus.address_bits,
     "host-cpu": host_cpus.online,
     "host-cpu-claimed": host_cpus.claimed,
+    "host-cpu-shared": host_cpus.shared,
     "host-cpu-count": host_cpus.enough,
     "host-cpu-node": host_cpus.near_memory,
     "host-cpu-threads": host_cpus.threads,

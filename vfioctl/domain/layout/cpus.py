@@ -5,7 +5,7 @@ QEMU numbers threads first, then cores, dies and sockets, so vCPUs are pinned in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -145,14 +145,25 @@ def housekeeping(capacity: Capacity, nodes: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(cpus.intersection(own))) or tuple(sorted(own))
 
 
-def excluded(capacity: Capacity) -> tuple[str, ...]:
+def shared(capacity: Capacity, chosen: Collection[int]) -> Iterator[Choice]:
+    """Yield which of the chosen CPUs others have too, as those of a claim may be, by who has them."""
+    by_owner: dict[str, list[int]] = {}
+    for cpu in sorted(capacity.pinned.keys() & set(chosen)):
+        by_owner.setdefault(capacity.pinned[cpu], []).append(cpu)
+    for who, cpus in by_owner.items():
+        why = "it is pinned there, and they were chosen all the same: the claim has them"
+        weaker = f"also pinned by {who}, so that one waits for the other"
+        yield Choice(f"other owners of CPUs {format_cpu_list(cpus)}", who, why, weaker=weaker)
+
+
+def excluded(capacity: Capacity, chosen: Collection[int]) -> tuple[str, ...]:
     """Return which CPUs could not be chosen, each with the reason."""
     by_reason: dict[str, list[int]] = {}
     for cpu, (claim, owner) in capacity.taken.cpus.items():
         by_reason.setdefault(f"held by {owner} (claim {claim})", []).append(cpu)
     staying = capacity.housekeeping
     for cpu, who in capacity.pinned.items():
-        if cpu not in staying:
+        if cpu not in staying and cpu not in chosen:
             by_reason.setdefault(f"pinned by {who}", []).append(cpu)
     by_reason.setdefault("stay with the host", []).extend(staying)
     by_reason.setdefault("reserved by the configuration", []).extend(capacity.settings.reserved_cpus)

@@ -67,7 +67,7 @@ def lay_out(
             *_device_choices(devices, why),
             *on_nodes,
             *_room_choices(devices, vcpus, spec, host),
-            *(_pinned(pinning.choices, cpus.excluded(capacity)) if pinning else (_NOT_PINNED,)),
+            *(_pinned(pinning.choices, cpus.excluded(capacity, chosen)) if pinning else (_NOT_PINNED,)),
             *([_emulator(emulator)] if pinning else ()),
             *division.choices,
             *_cell_choices(cells, host.capacity),
@@ -75,6 +75,7 @@ def lay_out(
             *space.choices,
             *_rom_choices(devices),
             *_vendor_choices(devices),
+            *cpus.shared(capacity, chosen),
             *_shared_choices(devices, host.others),
         ),
     )
