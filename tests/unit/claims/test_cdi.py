@@ -224,6 +224,10 @@ class TestNodes:
         assert choose.claimed(claim, Node.GROUP) == (gpu,)
         assert set(choose.claimed(claim, Node.CDEV)) == card
 
+    def test_of_the_vfs_of_nvidia_those_with_a_type_have_names(self) -> None:
+        found = choose.passthrough(Host.simulated("l40s").inventory(), (), Node.CDEV)
+        assert list(found.nodes) == ["0000:41:00.4", "0000:41:00.5"]
+
     def test_names_that_share_a_node_are_noted(self) -> None:
         both = [CdiDevice(GPU, "/dev/vfio/1"), CdiDevice(OTHER, "/dev/vfio/1")]
         (note,) = choose.notes(both)

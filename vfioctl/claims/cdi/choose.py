@@ -32,7 +32,7 @@ def passthrough(inventory: Inventory, mdevs: Iterable[Vgpu], node: Node) -> Pass
     """Return the functions and mediated devices that have this kind of node."""
     nodes: dict[Subject, str] = {}
     for function in inventory.functions:
-        if function.on_vfio and (path := _OF[node](function)):
+        if function.serves_guests and (path := _OF[node](function)):
             nodes[function.address] = path
     for mdev in mdevs:
         if path := _OF[node](mdev):
