@@ -72,18 +72,18 @@ class Holding:
     def over(self, needs: Needs) -> tuple[Claim, ...]:
         """Return the claims that were made for a run, and are over when the domain starts.
 
-        Those of another boot are, but for its own: if vfioctl defined it, they can bring back what they had. Those of
-        what the domain has no more are.
+        Its own are, if it has no more what they have. Those of another boot are, if they have what it needs: but its
+        own bring back what they had, if vfioctl defined it.
         """
-        boot_id = self._claims.boot_id
-        own = self.made_for(needs)
-        ours = own if needs.ours else ()
-        return tuple(
+        own, boot_id = self.made_for(needs), self._claims.boot_id
+        kept = own if needs.ours else ()
+        left = tuple(each for each in own if not _is_needed(each, needs))
+        of_another_boot = (
             each
             for each in self._claims.claims()
-            if LABEL in each.labels
-            and ((each in own and not _is_needed(each, needs)) or (each not in ours and each.boot_id != boot_id))
+            if LABEL in each.labels and each.boot_id != boot_id and each not in (*kept, *left) and _meets(each, needs)
         )
+        return (*left, *of_another_boot)
 
     def end_over(self, needs: Needs) -> None:
         """Release them, but for those of which somebody has a device all the same."""
@@ -203,6 +203,11 @@ def _is_needed(claim: Claim, needs: Needs) -> bool:
     return (
         asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus} and not _without(claim.hugepages, needs.hugepages)
     )
+
+
+def _meets(claim: Claim, needs: Needs) -> bool:
+    """Return whether a claim has a device or a CPU that a domain needs."""
+    return any(each.subject in needs.devices for each in claim.devices) or not {*claim.cpus}.isdisjoint(needs.cpus)
 
 
 def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hugepages, ...]:

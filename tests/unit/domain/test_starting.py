@@ -396,6 +396,16 @@ class TestHook:
         DomainApi(machine.session()).hook.answer("web2", ("prepare", "begin"), xml("web2", mark=mark).encode())
         assert [each["owner"] for each in machine.claims()] == ["vm/web2"]
 
+    def test_what_it_does_not_need_stays_another_s(self, machine: Machine, hook: Any) -> None:
+        """Which brings back what that one had, its vGPUs too, when it starts."""
+        hook.answer("web1", ("prepare", "begin"), xml().encode())
+        assert machine.run("hosts", "reboot", str(machine.host)).code == 0
+        apart = (
+            xml("web2").replace("0x1b", "0x43").replace("cpuset='2'", "cpuset='6'").replace("cpuset='3'", "cpuset='7'")
+        )
+        DomainApi(machine.session()).hook.answer("web2", ("prepare", "begin"), apart.encode())
+        assert sorted(each["owner"] for each in machine.claims()) == ["vm/web1", "vm/web2"]
+
     def test_what_a_guest_has_from_another_boot_is_not(self, machine: Machine, hook: Any) -> None:
         hook.answer("web1", ("prepare", "begin"), xml(mark="").encode())
         (before,) = machine.claims()
