@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.handed import devices_of as devices_named
+from vfioctl.claims.model.handed import subject_of
 from vfioctl.domain.check.values import plugged
 from vfioctl.domain.compose import composed
 from vfioctl.domain.confidential import refuse_elsewhere, refuse_several, without_hugepages
@@ -115,7 +116,7 @@ class Building:
         """
         edits = template is not None
         template = template or read_template(spec.template)
-        own = [PciAddress(name) if ":" in name else Uuid(name) for name in devices_named(template.root)]
+        own = [subject_of(name) for name in devices_named(template.root)]
         if edits and not (spec.claim or spec.gpus or spec.devices):
             spec = replace(spec, claim=_claim_named(template, others))
         _refuse_unclear(spec, has_own=edits and bool(own))

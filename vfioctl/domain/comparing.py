@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.handed import subject_of
 from vfioctl.domain.building import Building
 from vfioctl.domain.definition import read_definition
 from vfioctl.domain.differences import Difference, differences
@@ -16,7 +17,6 @@ from vfioctl.domain.placing import telling
 from vfioctl.domain.wishes import wished
 from vfioctl.domain.xml import METADATA, parse
 from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
-from vfioctl.inventory.model.values import PciAddress, Uuid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
 def wished_now(claims: ClaimsApi, says: Definition, document: Document) -> DomainSpec:
     """Return what was asked for when a domain was built, as far as it concerns devices that it still has."""
     spec = wished(says, document.root, lambda: even_width(claims.capacity().topology))
-    devices = [PciAddress(name) if ":" in name else Uuid(name) for name in says.devices]
+    devices = [subject_of(name) for name in says.devices]
     return replace(spec, nodes=telling(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import Hugepages
-from vfioctl.claims.model.handed import devices_of, managed_devices_of
+from vfioctl.claims.model.handed import devices_of, managed_devices_of, subject_of
 from vfioctl.claims.model.owner import Owner
 from vfioctl.domain.check.domain import Domain
 from vfioctl.domain.check.host_memory import backed
 from vfioctl.domain.definition import read_definition
 from vfioctl.domain.xml import parse
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, parse_cpu_list
+from vfioctl.inventory.model.values import Subject, parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,15 +76,11 @@ def needs_of(xml: str | bytes) -> Needs:
     return Needs(
         name=definition.name,
         ours=definition.is_marked,
-        bound=tuple(_subject(each) for each in named if each not in managed),
-        managed=tuple(_subject(each) for each in named if each in managed),
+        bound=tuple(subject_of(each) for each in named if each not in managed),
+        managed=tuple(subject_of(each) for each in named if each in managed),
         cpus=tuple(sorted(_own(definition.pins))),
         hugepages=tuple(_hugepages(Domain(document))),
     )
-
-
-def _subject(text: str) -> Subject:
-    return PciAddress(text) if ":" in text else Uuid(text)
 
 
 def _own(pins: Sequence[tuple[int, str]]) -> Iterator[int]:

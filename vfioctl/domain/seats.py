@@ -21,14 +21,10 @@ _LEVELS = 32
 
 def host_devices(devices: Element) -> Iterator[tuple[str, Element]]:
     """Yield the elements that give the guest a function or a mediated device of the host, each with its name."""
-    from vfioctl.claims.model.handed import devices_of
+    from vfioctl.claims.model.handed import devices_of_one
 
-    for element in (*devices.iterfind("hostdev"), *devices.iterfind("interface[@type='hostdev']")):
-        alone = devices.makeelement("domain", {})
-        around = devices.makeelement("devices", {})
-        around.append(element)
-        alone.append(around)
-        yield from ((name, element) for name in devices_of(alone))
+    for element in (*devices.iterfind("hostdev"), *devices.iterfind("interface")):
+        yield from ((name, element) for name in devices_of_one(element))
 
 
 def read_there(document: Document) -> There:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vfioctl.inventory.model.values import any_number
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, any_number
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -35,6 +35,11 @@ def devices_of(root: Element) -> list[str]:
 def managed_devices_of(root: Element) -> list[str]:
     """Return the PCI addresses that libvirt binds to VFIO itself, and gives back: managed='yes'."""
     return [name for each in root.iterfind("./devices/*[@managed='yes']") for name in devices_of_one(each)]
+
+
+def subject_of(name: str) -> Subject:
+    """Return the device that such a name means. Raises BadSpec for what is neither."""
+    return PciAddress(name) if ":" in name else Uuid(name)
 
 
 def devices_of_one(device: Element) -> Iterator[str]:
