@@ -64,7 +64,7 @@ class DomainApi:
         from vfioctl.domain.comparing import wished_now
         from vfioctl.domain.definition import read_definition
         from vfioctl.domain.itself import beside
-        from vfioctl.domain.specs import content_of
+        from vfioctl.domain.specs import content_of, spec_of
         from vfioctl.domain.wishes import with_wishes
         from vfioctl.domain.xml import parse
 
@@ -72,10 +72,11 @@ class DomainApi:
         found = provisioning.find(name, connect).domain
         # with its passwords, which a listing does not have
         text = self._session.kernel.ask_libvirt(provisioning.uri(connect), "definition", found.name) or found.live
-        asked = self.spec({**spec, "name": found.name}, file)
+        content = content_of(file) if file else {}
+        asked = spec_of({**spec, "name": found.name}, content, file)
         others = beside(found, self.others(found.name, connect=connect))
         before, says, claims = parse(text), read_definition(text), ClaimsApi(self._session)
-        named = {*spec, *(content_of(file) if file else ())}
+        named = {*spec, *content}
         if asked.claim and claims.claim(asked.claim).hugepages:
             named.add("hugepages")
         has = replace(says, vcpus=asked.cpus or says.vcpus)

@@ -25,7 +25,11 @@ _HINT = "docs/reference/fleet.schema.json says what each setting may be, docs/ho
 
 def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
     """Return the spec. Raises BadSpec for what is wrong in it, HostError for YAML without PyYAML."""
-    said = dict(content_of(file)) if file else {}
+    return spec_of(given, content_of(file) if file else {}, file)
+
+
+def spec_of(given: Mapping[str, Any], said: Mapping[str, Any], file: Path | None) -> DomainSpec:
+    """Return the spec of a file that was read, if there is one; `said`: its content."""
     if any(name in given for name in _SUBJECTS):
         said = {name: value for name, value in said.items() if name not in _SUBJECTS}
     if file is None and (plain := read_words(DomainSpec, given)):
