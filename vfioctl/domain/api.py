@@ -112,7 +112,6 @@ class DomainApi:
         if uri == URI and not connect and not any(map(self._session.kernel.has, SOCKETS)):
             return NOBODY
         from vfioctl.claims.api import ClaimsApi
-        from vfioctl.claims.model.claim import LABEL
         from vfioctl.domain.model.libvirt import known_as
         from vfioctl.domain.others import others_in
         from vfioctl.domain.probe.libvirt import read_libvirt
@@ -121,7 +120,7 @@ class DomainApi:
         claims, owners, here = ClaimsApi(self._session), {f"vm/{name}" for name in but}, known_as(uri)
         online = InventoryApi(self._session).online_cpus()
         found = others_in(read_libvirt(self._session.kernel, uri), online, but=but)
-        own = (each.id for each in claims.claims() if each.owner in owners and each.labels.get(LABEL, here) == here)
+        own = (each.id for each in claims.claims() if each.owner in owners and each.is_of(each.owner, here))
         return found._replace(own=tuple(own))
 
     # -- fleets --------------------------------------------------------------------------------------

@@ -54,10 +54,8 @@ class Holding:
         """Return the live claims of a domain, but not those of a domain of its name at another libvirt."""
         if not is_owner(needs.name):
             return ()
-        owner, here = needs.owner, self._uri
-        return tuple(
-            each for each in self._claims.claims() if each.owner == owner and each.labels.get(LABEL, here) == here
-        )
+        owner = needs.owner
+        return tuple(each for each in self._claims.claims() if each.is_of(owner, self._uri))
 
     def made_for(self, needs: Needs) -> tuple[Claim, ...]:
         """Return those of them that were made for the time that the domain runs."""
@@ -75,15 +73,16 @@ class Holding:
         Its own are, if it has no more what they have. Those of another boot are, if they have what it needs: but its
         own bring back what they had, if vfioctl defined it.
         """
-        own, boot_id = self.made_for(needs), self._claims.boot_id
-        kept = own if needs.ours else ()
-        left = tuple(each for each in own if not _is_needed(each, needs))
-        of_another_boot = (
-            each
-            for each in self._claims.claims()
-            if LABEL in each.labels and each.boot_id != boot_id and each not in (*kept, *left) and _meets(each, needs)
+        boot_id = self._claims.boot_id
+        return tuple(
+            each for each in self._claims.claims() if LABEL in each.labels and self._is_over(each, needs, boot_id)
         )
-        return (*left, *of_another_boot)
+
+    def _is_over(self, claim: Claim, needs: Needs, boot_id: str) -> bool:
+        is_own = claim.is_of(f"vm/{needs.name}", self._uri)
+        if is_own and not _is_needed(claim, needs):
+            return True
+        return not (is_own and needs.ours) and claim.boot_id != boot_id and _meets(claim, needs)
 
     def end_over(self, needs: Needs) -> None:
         """Release them, but for those of which somebody has a device all the same."""

@@ -104,6 +104,10 @@ class Claim(NamedTuple):
         """Whether its devices are still its own."""
         return self.state in LIVE
 
+    def is_of(self, owner: str, libvirt: str) -> bool:
+        """Whether it is a claim of a domain: its owner's, and not made for one of its name at another libvirt."""
+        return self.owner == owner and self.labels.get(LABEL, libvirt) == libvirt
+
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """The functions that were asked for."""
