@@ -41,6 +41,13 @@ def shown(run: Run, name: str) -> ET.Element:
     return ET.fromstring(run(f"domain show {name} --json").document["defined"])  # noqa: S314 - libvirt's
 
 
+def mark_of(root: ET.Element) -> ET.Element:
+    """What its metadata say of a domain."""
+    mark = root.find("metadata/{urn:vfioctl:1}allocation")
+    assert mark is not None
+    return mark
+
+
 class TestDiff:
     def test_what_was_built_does_not_differ(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
@@ -177,9 +184,8 @@ class TestEdit:
         claim = run("claim create --owner vm/ml1 --device gpu5 --yes --json").document["id"]
         assert run(f"domain edit ml1 {options.format(claim)} --yes").code == 0
         root = shown(run, "ml1")
-        topology, mark = root.find("cpu/topology"), root.find("metadata/{urn:vfioctl:1}allocation")
+        topology, mark = root.find("cpu/topology"), mark_of(root)
         assert topology is not None
-        assert mark is not None
         assert topology.get("threads") == "1"
         assert root.find("memoryBacking/hugepages") is None
         assert [mark.get(name) for name in ("smt", "hugepages", "policy")] == ["isolate", "none", "preferred"]
@@ -190,18 +196,14 @@ class TestEdit:
         define(run, tmp_path, run(f"domain build ml1 {wish}").out)
         assert run("domain edit ml1 --cpus 4 --smt together --hugepages auto --yes").code == 0
         root = shown(run, "ml1")
-        mark = root.find("metadata/{urn:vfioctl:1}allocation")
-        assert mark is not None
-        assert {"smt", "hugepages"}.isdisjoint(mark.keys())
+        assert {"smt", "hugepages"}.isdisjoint(mark_of(root).keys())
         assert root.find("memoryBacking/hugepages") is not None
         assert run("domain diff ml1").code == 0
 
     def test_a_node_that_it_was_built_with_stays_beside_another(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run("domain build ml1 --device gpu0 --cpus 4 --memory 8GiB --node 1b:00.0=0").out)
         assert run("domain edit ml1 --device gpu4 --node 9d:00.0=1 --yes").code == 0
-        mark = shown(run, "ml1").find("metadata/{urn:vfioctl:1}allocation")
-        assert mark is not None
-        assert mark.get("nodes") == "0000:1b:00.0=0,0000:9d:00.0=1"
+        assert mark_of(shown(run, "ml1")).get("nodes") == "0000:1b:00.0=0,0000:9d:00.0=1"
 
     def test_a_node_of_a_device_that_it_has_lost_counts_no_more(self, run: Run, tmp_path: Path) -> None:
         text = run("domain build ml1 --device gpu0 --cpus 4 --memory 8GiB --node 1b:00.0=0").out
@@ -209,9 +211,7 @@ class TestEdit:
         assert run("domain diff ml1").code == 0
         done = run("domain edit ml1 --yes")
         assert done.code == 0, done.err
-        mark = shown(run, "ml1").find("metadata/{urn:vfioctl:1}allocation")
-        assert mark is not None
-        assert mark.get("nodes") is None
+        assert mark_of(shown(run, "ml1")).get("nodes") is None
 
     def test_a_domain_of_somebody_else_gets_no_hugepages_that_it_has_not(self, run: Run, tmp_path: Path) -> None:
         text = run("domain build ml1 --gpus 1 --cpus 3 --memory 8GiB --smt isolate --hugepages none").out
