@@ -22,7 +22,7 @@ from vfioctl.errors import StoreDamaged
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVICES = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x41, 0x49))
-PROCESSES, ROUNDS = 32, 10_000
+PROCESSES, ROUNDS, KILLS = 32, 10_000, 50
 WORKER = """
 import os, random, sys
 from pathlib import Path
@@ -64,7 +64,7 @@ def consistent(file: Path) -> None:
 
 @pytest.mark.alone
 def test_no_device_is_ever_in_two_claims_and_no_claim_is_lost(fast_folder: Path) -> None:
-    """32 processes make 10,000 rounds; each is killed at a random moment and replaced."""
+    """32 processes make at least 10,000 rounds; at least 50 are killed at random moments and replaced."""
     file = fast_folder / "ledger.db"
     take(ledger_at(file), "0000:01:00.0")  # the schema is there
     ours, theirs = os.pipe()
@@ -78,9 +78,9 @@ def test_no_device_is_ever_in_two_claims_and_no_claim_is_lost(fast_folder: Path)
     done = killed = 0
     until = time.monotonic() + 240
     try:
-        while done < ROUNDS and time.monotonic() < until:
+        while (done < ROUNDS or killed < KILLS) and time.monotonic() < until:
             done += os.read(ours, 4096).count(b"d")
-            if done > killed * 200:
+            if done > killed * (ROUNDS // KILLS):
                 at = chosen.randrange(PROCESSES)
                 workers[at].kill()
                 assert workers[at].wait() == -signal.SIGKILL
@@ -96,7 +96,7 @@ def test_no_device_is_ever_in_two_claims_and_no_claim_is_lost(fast_folder: Path)
         os.close(ours)
         os.close(theirs)
     assert done >= ROUNDS
-    assert killed > 40
+    assert killed >= KILLS
     _end_claims_of_the_dead(file, set())
     consistent(file)
     ledger = ledger_at(file)
