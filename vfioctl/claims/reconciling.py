@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.probe.container_states import Containers
     from vfioctl.claims.probe.domains import Domains
     from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.session import Session
@@ -80,16 +81,23 @@ class Reconciling:
         Its devices, and the parents of its vGPUs, must be the same. Raises ClaimConflict, and what
         `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is told again then.
         """
-        from vfioctl.claims.bringing import plans_again
-
         claim = self._claims.claim(name)
-        session = self._session.acting_for(f"{CLAIM}{claim.id}")
-        plans = [plan for plan in plans_again(session, claim) if not plan.nothing_to_do]
+        session = self._acting_for(claim)
+        plans = self.plans(claim)
         for plan in plans:
             session.apply(plan, progress=progress)
         if not plans and claim.boot_id != session.boot_id:
             return self._claims.ledger.restored(claim.id, moment_of(session))
         return self._claims.claim(claim.id)
+
+    def plans(self, claim: Claim) -> tuple[Plan, ...]:
+        """Return what `restore` would change. Raises what it raises before it changes anything."""
+        from vfioctl.claims.bringing import plans_again
+
+        return tuple(plan for plan in plans_again(self._acting_for(claim), claim) if not plan.nothing_to_do)
+
+    def _acting_for(self, claim: Claim) -> Session:
+        return self._session.acting_for(f"{CLAIM}{claim.id}")
 
     def _error_of(self, difference: Difference, progress: Progress | None) -> VfioctlError | None:
         """Fix a difference; return why it could not be."""

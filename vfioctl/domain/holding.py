@@ -18,11 +18,12 @@ from vfioctl.errors import ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from vfioctl.claims.api import ClaimsApi, Confirm
+    from vfioctl.claims.api import ClaimsApi
     from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
     from vfioctl.domain.needs import Needs
     from vfioctl.session import Session
 
@@ -84,6 +85,12 @@ class Holding:
             return True
         return not (is_own and needs.ours) and claim.boot_id != boot_id and _meets(claim, needs)
 
+    def foresee_end(self, needs: Needs) -> Iterator[tuple[Claim, Plan | None]]:
+        """Yield what `end_over` would release, each with the plan that puts its devices back, if one has to be."""
+        for claim in self.over(needs):
+            with suppress(VfioctlError):
+                yield claim, self._claims.previewing.release(claim)
+
     def end_over(self, needs: Needs) -> None:
         """Release them, but for those of which somebody has a device all the same."""
         for claim in self.over(needs):
@@ -111,26 +118,31 @@ class Holding:
         )
         return request if request.devices or request.exact_cpus or request.exact_hugepages else None
 
-    def take(self, needs: Needs, *, progress: Progress | None = None, confirm: Confirm | None = None) -> Held:
+    def foresee_restored(self, needs: Needs) -> Iterator[Plan]:
+        """Yield the plans that bind again what claims of the owner had bound. Raises ClaimConflict, DeviceInUse."""
+        for claim in self._to_restore(needs):
+            yield from self._claims.reconciling.plans(claim)
+
+    def take(self, needs: Needs, *, progress: Progress | None = None) -> Held:
         """Claim what a domain needs, bind it, and verify that; or take nothing.
 
         Raises ClaimConflict with the owner, DeviceInUse with the holders, NoCapacity, VerifyError, and what
         `ClaimsApi.create` raises.
         """
         self.end_over(needs)
-        serving = self.serving(needs)
-        self._prepare(serving, needs, progress)
-        kept = tuple(each for each in serving if LABEL not in each.labels)
-        made = [each for each in serving if LABEL in each.labels]
+        for claim in self._to_restore(needs):
+            self._claims.reconciling.restore(claim.id, progress=progress)
+        serving, made = self.serving(needs), list[Claim]()
         try:
             if request := self.missing(needs):
-                made.append(self._claims.create(request, progress=progress, confirm=confirm).claim)
+                made.append(self._claims.create(request, progress=progress).claim)
             made += self.adopt(needs, needs.managed)
             self._verify(needs)
         except (VfioctlError, KeyboardInterrupt):
-            self._give_back(made)
+            self._give_back(made)  # what served it before may be another process's, which starts it too
             raise
-        return Held(kept, tuple(made))
+        kept = tuple(each for each in serving if LABEL not in each.labels)
+        return Held(kept, (*(each for each in serving if LABEL in each.labels), *made))
 
     def adopt(self, needs: Needs, devices: Sequence[str]) -> list[Claim]:
         """Claim devices as they are, which the domain has or libvirt binds; not those that its owner has already."""
@@ -138,9 +150,9 @@ class Holding:
         wanted = [each for each in needs.devices if each in devices and each not in known]
         return [self._claims.adopt(needs.owner, wanted, {LABEL: self._uri}).claim] if wanted else []
 
-    def _prepare(self, kept: Sequence[Claim], needs: Needs, progress: Progress | None) -> None:
-        """Bind again what claims of the owner had bound, as after a reboot. Raises ClaimConflict."""
-        for claim in kept:
+    def _to_restore(self, needs: Needs) -> Iterator[Claim]:
+        """Yield the claims of the owner whose devices have to be bound, also after a reboot. Raises ClaimConflict."""
+        for claim in self.serving(needs):
             if claim.state is not ClaimState.HELD:
                 raise ClaimConflict(
                     f"claim {claim.id} of {claim.owner} is {claim.state}",
@@ -148,7 +160,7 @@ class Holding:
                     next_command="vfioctl reconcile",
                 )
             if any(each.subject in needs.devices for each in claim.devices):
-                self._claims.reconciling.restore(claim.id, progress=progress)
+                yield claim
 
     def _verify(self, needs: Needs) -> None:
         from vfioctl.inventory.api import InventoryApi

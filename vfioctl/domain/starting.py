@@ -10,11 +10,10 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.provisioning import Provisioning, stop_command
-from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, UnknownDomain, VerifyError, VfioctlError
+from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, StalePlan, UnknownDomain, VerifyError, VfioctlError
 from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
-    from vfioctl.claims.api import Confirm
     from vfioctl.claims.model.claim import Claim
     from vfioctl.claims.model.placement import Placement
     from vfioctl.core.action import Progress
@@ -50,7 +49,16 @@ class Foreseen(NamedTuple):
     placement: Placement | None = None
     plan: Plan | None = None
     """What would be changed for the claim; None if nothing has to be."""
+    over: tuple[Claim, ...] = ()
+    """Claims that were made for a run which is over: they would be released first."""
+    before: tuple[Plan, ...] = ()
+    """What would be changed for those, and for what claims of its owner had bound before a reboot."""
     runs_already: bool = False
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All that would be changed, in order."""
+        return (*self.before, *([self.plan] if self.plan else ()))
 
 
 class Stopped(NamedTuple):
@@ -79,18 +87,17 @@ class Starting:
         needs, holding = self._needs(known), self._holding(uri)
         if known.domain.is_active:
             return Foreseen(needs.name, uri, needs, runs_already=True)
-        request, serving = holding.missing(needs), holding.serving(needs)
-        if request is None:
-            return Foreseen(needs.name, uri, needs, serving)
-        preview = ClaimsApi(self._session).previewing.create(request, over=holding.over(needs))
-        return Foreseen(needs.name, uri, needs, serving, preview.placement, preview.plan)
+        ending = tuple(holding.foresee_end(needs))
+        over = tuple(claim for claim, _ in ending)
+        before = (*(plan for _, plan in ending if plan), *holding.foresee_restored(needs))
+        found = Foreseen(needs.name, uri, needs, holding.serving(needs), over=over, before=before)
+        if (request := holding.missing(needs)) is None:
+            return found
+        preview = ClaimsApi(self._session).previewing.create(request, over=over)
+        return found._replace(placement=preview.placement, plan=preview.plan)
 
-    def start(
-        self, name: str, *, connect: str = "", progress: Progress | None = None, confirm: Confirm | None = None
-    ) -> Started:
+    def start(self, name: str, *, connect: str = "", progress: Progress | None = None) -> Started:
         """Claim, bind and verify what a domain needs, and start it. One that runs is left alone.
-
-        `confirm` is called with the plan that binds its devices, if there is one; it may raise to cancel.
 
         Raises UnknownDomain; what `Holding.take` raises; and libvirt's errors, after which the claims are given back.
         """
@@ -100,8 +107,10 @@ class Starting:
             made = holding.made_for(needs)
             kept = tuple(each for each in holding.of(needs) if each not in made)
             return Started(needs.name, uri, kept, made, ran_already=True)
-        held = holding.take(needs, progress=progress, confirm=confirm)
+        held = holding.take(needs, progress=progress)
         try:
+            if self._needs(self._find(name, connect)[1]) != needs:
+                raise StalePlan(f"domain {needs.name} was changed while its devices were bound", hint="start it again")
             with deferred():  # an interrupt comes when libvirt has answered, so that what it has done is known
                 self._kernel.tell_libvirt(uri, "start", needs.name)
             if not self._runs(uri, needs.name):
@@ -166,7 +175,7 @@ class Starting:
         for _ in range(_ATTEMPTS):  # another process may start it meanwhile
             holding.wait_until_made(needs)
             if runs := self._runs(uri, needs.name):
-                self._kernel.tell_libvirt(uri, "destroy" if force else "shutdown", needs.name)
+                self._tell_end(uri, needs.name, "destroy" if force else "shutdown")
                 self._wait(uri, needs.name, timeout)
             claims, ran = (*claims, *holding.give_back(needs, progress=progress)), ran or runs
             if not self._runs(uri, needs.name):
@@ -185,6 +194,14 @@ class Starting:
                 raise
             return uri, gone, False
         return uri, self._needs(known), known.domain.is_active
+
+    def _tell_end(self, uri: str, name: str, order: str) -> None:
+        """Tell libvirt to end a domain, which may have ended by itself meanwhile. Raises libvirt's errors."""
+        try:
+            self._kernel.tell_libvirt(uri, order, name)
+        except VfioctlError:
+            if self._runs(uri, name):
+                raise
 
     def _wait(self, uri: str, name: str, seconds: float) -> None:
         until = time.monotonic() + seconds

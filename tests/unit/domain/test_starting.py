@@ -6,6 +6,7 @@ import io
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
-from tests.unit.conftest import Answer, Golden, Run, timeless
+from tests.unit.conftest import Answer, Golden, Run, answered, timeless
 from vfioctl.claims.model.claim import LABEL, Hugepages
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.domain.api import DomainApi
@@ -22,7 +23,17 @@ from vfioctl.domain.hooking import Hook
 from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
 from vfioctl.domain.model.libvirt import is_elsewhere, known_as
 from vfioctl.domain.needs import needs_of
-from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, DeviceInUse, NoCapacity, VfioctlError
+from vfioctl.domain.starting import Starting
+from vfioctl.errors import (
+    BadDocument,
+    BadSpec,
+    ClaimConflict,
+    DeviceInUse,
+    NoCapacity,
+    StalePlan,
+    VerifyError,
+    VfioctlError,
+)
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.host import read_tree
@@ -32,6 +43,7 @@ from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 
 pytest.importorskip("libvirt")
+PROGRAM = [sys.executable, "-c", "from vfioctl.app import console; console()"]
 URI, SYSTEM = "test:///default", "qemu:///system"
 GPU = "0000:1b:00.0"
 XML = """<domain type='kvm'><name>web1</name>
@@ -227,6 +239,84 @@ class TestStart:
         with pytest.raises(DeviceInUse, match=r"web1 still runs, 0\.1 s after"):
             DomainApi(session).starting.stop("web1", connect=URI, timeout=0.1)
         assert (len(machine.claims()), machine.driver()) == (1, "vfio-pci")
+
+
+class TestMeanwhile:
+    """What other processes, and the guest, do between two steps of one command."""
+
+    def test_another_process_that_starts_it_too_keeps_its_claim(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert machine("bind", GPU, "--yes", connect=False).code == 0, "so that releasing its claim changes no device"
+        other, find, verify = DomainApi(machine.session()).starting, Starting._find, Holding._verify
+
+        def faster(starting: Starting, name: str, connect: str) -> object:
+            found = find(starting, name, connect)
+            monkeypatch.setattr(Starting, "_find", find)
+            assert len(other.start(name, connect=connect).made) == 1
+            monkeypatch.setattr(Holding, "_verify", fails)
+            return found
+
+        def fails(*_: object) -> None:
+            monkeypatch.setattr(Holding, "_verify", verify)
+            raise VerifyError("it is not ready")
+
+        monkeypatch.setattr(Starting, "_find", faster)
+        with pytest.raises(VerifyError):
+            DomainApi(machine.session()).starting.start("web1", connect=URI)
+        assert (len(machine.claims()), machine.state()) == (1, "running")
+
+    def test_a_domain_that_was_changed_does_not_start(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        take = Holding.take
+
+        def changed(*words: Any, **more: Any) -> object:
+            held = take(*words, **more)
+            machine.define(xml().replace("0x1b", "0x43"))
+            return held
+
+        monkeypatch.setattr(Holding, "take", changed)
+        with pytest.raises(StalePlan, match="web1 was changed while its devices were bound"):
+            DomainApi(machine.session()).starting.start("web1", connect=URI)
+        assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
+
+    @pytest.mark.parametrize("force", [True, False])
+    def test_a_guest_that_ends_by_itself_is_stopped(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, force: bool
+    ) -> None:
+        assert machine("domain", "start", "web1", "--yes").code == 0
+        session = machine.session()
+        tell = session.kernel.tell_libvirt
+
+        def ended(uri: str, order: str, name: str) -> object:
+            tell(uri, "destroy", name)
+            return tell(uri, order, name)
+
+        monkeypatch.setattr(session.kernel, "tell_libvirt", ended)
+        assert len(DomainApi(session).starting.stop("web1", connect=URI, force=force).claims) == 1
+        assert (machine.claims(), machine.driver()) == ([], "nvidia")
+
+
+class TestOver:
+    """Claims that were made for a run, after it has ended and nobody told."""
+
+    def test_is_foreseen_and_asked_before_anything_is_changed(self, machine: Machine) -> None:
+        assert machine("domain", "start", "web1", "--yes").code == 0
+        (before,) = machine.claims()
+        assert machine.run("hosts", "reboot", str(machine.host)).code == 0
+        own = machine("domain", "start", "web1", "--dry-run").document
+        assert schema_problems(own, "domain-start-preview") == []
+        assert (own["kept"], own["over"], own["plan"]) == ([before["id"]], [], None)
+        assert [plan["intent"]["verb"] for plan in own["before"]] == ["bind"]
+        machine.define(xml("web2"))
+        foreseen = machine("domain", "start", "web2", "--dry-run").document
+        assert (foreseen["over"], foreseen["before"]) == ([before["id"]], [])
+        assert foreseen["plan"]["intent"]["verb"] == "bind"
+        options = ["--simulate", str(machine.host), "--ledger", str(machine.ledger), "--connect", URI]
+        for name in ("web1", "web2"):
+            program = [*PROGRAM, "domain", "start", name, *options]
+            code, _, shown = answered(program, "n\n")
+            assert (code, "not confirmed: nothing was changed" in shown) == (1, True), shown
+        assert (machine.claims(), machine.driver()) == ([before], "nvidia")
 
 
 class TestVendorVgpu:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.console.changes import agree_on_terminal, confirm, progress_lines, reporting
+from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
@@ -14,6 +14,8 @@ from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import Connect, DryRun, Name
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from vfioctl.domain.starting import Foreseen
     from vfioctl.session import Session
 
@@ -53,13 +55,10 @@ def start(
     if dry_run:
         _foretell(session, starting.foresee(name, connect=connect), as_json=as_json)
         return
+    if not yes:
+        agree_on_terminal(lambda: _pages(session, starting.foresee(name, connect=connect)))
     with reporting():
-        done = starting.start(
-            name,
-            connect=connect,
-            progress=progress_lines(session),
-            confirm=None if yes else lambda plan: confirm(session, plan),
-        )
+        done = starting.start(name, connect=connect, progress=progress_lines(session))
     if as_json:
         from vfioctl.domain.render.running import start_document
 
@@ -70,6 +69,13 @@ def start(
         emit(f"Claim {claim.id} was made for it, and ends with it.")
     for claim in done.kept:
         emit(f"Claim {claim.id} of {claim.owner} serves it, and stays.")
+
+
+def _pages(session: "Session", foreseen: "Foreseen") -> "list[RenderableType]":
+    """Return what to agree on: nothing if no device is changed and no claim released."""
+    from vfioctl.domain.render.running import start_page
+
+    return [start_page(foreseen, session.registry)] if foreseen.plans or foreseen.over else []
 
 
 def _foretell(session: "Session", foreseen: "Foreseen", *, as_json: bool) -> None:

@@ -29,7 +29,11 @@ class StartPreview(Value):
     result: Literal["would start", "runs already"]
     kept: tuple[str, ...] = Field(description="the ids of the claims of its owner, which serve it")
     placement: PlacementDocument | None = Field(description="what would be claimed; null if its owner has it all")
-    plan: Plan | None = Field(description="the plan that would be applied first; null if nothing has to be changed")
+    plan: Plan | None = Field(description="the plan that would be applied for it; null if nothing has to be changed")
+    over: tuple[str, ...] = Field(description="the ids of claims made for a run that is over: they would be released")
+    before: tuple[Plan, ...] = Field(
+        description="the plans that would be applied first: for those, and for what was bound before a reboot"
+    )
     managed: tuple[str, ...] = Field(description="functions that would be claimed, and that libvirt itself binds")
 
 

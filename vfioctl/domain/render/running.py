@@ -41,6 +41,8 @@ def start_preview(foreseen: Foreseen) -> StartPreview:
         kept=tuple(claim.id for claim in foreseen.kept),
         placement=foreseen.placement.document() if foreseen.placement else None,
         plan=foreseen.plan,
+        over=tuple(claim.id for claim in foreseen.over),
+        before=foreseen.before,
         managed=() if foreseen.runs_already else foreseen.needs.managed,
     )
 
@@ -51,15 +53,17 @@ def start_page(foreseen: Foreseen, registry: Registry) -> RenderableType:
         return Text(f"Domain {plain(foreseen.name)} runs already.")
     title = Text(f"Start domain {plain(foreseen.name)} at {plain(foreseen.uri)}", style="bold")
     parts: list[RenderableType] = [title, fact_grid(_facts(foreseen), style="bold")]
-    if foreseen.plan:
+    for plan in foreseen.plans:
         from vfioctl.console.plan_page import planned_page
 
-        parts += [Text(""), planned_page(foreseen.plan, registry)]
+        parts += [Text(""), planned_page(plan, registry)]
     return Stack(*parts)
 
 
 def _facts(foreseen: Foreseen) -> Iterator[tuple[str, str]]:
     placement = foreseen.placement
+    for number, claim in enumerate(foreseen.over):
+        yield "" if number else "would release", f"{claim.id} of {plain(claim.owner)}, whose run is over"
     for number, claim in enumerate(foreseen.kept):
         ends = "ends with it" if LABEL in claim.labels else "stays"
         yield "" if number else "claims of its own", f"{claim.id}, which {ends}"
