@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.model.claim import Claim
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.claims.model.difference import (
     Difference,
     DifferenceKind,
@@ -133,6 +133,8 @@ class _Look:
         self._lost = LostVgpus(vgpus, self._inventory, claims, found)
         self._domains: Domains = read_domains(self._kernel)
         self._containers: Containers = read_containers(self._kernel)
+        self._silent: set[str] = set()
+        """The libvirts that did not answer."""
         self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
 
     def seen(self) -> Seen:
@@ -238,7 +240,23 @@ class _Look:
                     del found[claim.id]
             elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
                 found.setdefault(claim.id, (DifferenceKind.OWNER_GONE, f"no container {name} exists"))
+        for claim in self._claims:
+            if claim.id not in found and is_settled(claim, now) and self._has_ended(claim):
+                words = f"it was made for a run of {claim.owner.name}, which is over"
+                found[claim.id] = DifferenceKind.OWNER_GONE, words
         return found
+
+    def _has_ended(self, claim: Claim) -> bool:
+        """Return whether a claim was made for a run of a domain, and its libvirt says that the domain does not run."""
+        uri = claim.labels.get(LABEL)
+        if claim.state is not ClaimState.HELD or claim.owner.kind != "vm" or not uri or uri in self._silent:
+            return False
+        try:
+            return not self._kernel.ask_libvirt(uri, "is_running", claim.owner.name)
+        except VfioctlError as error:
+            self._silent.add(uri)
+            self._unknown.append(f"whether domains of {uri} run is not known: {error.message}")
+            return False
 
 
 def _has_open(holder: Holder) -> bool:

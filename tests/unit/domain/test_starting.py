@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -317,6 +319,29 @@ class TestOver:
             code, _, shown = answered(program, "n\n")
             assert (code, "not confirmed: nothing was changed" in shown) == (1, True), shown
         assert (machine.claims(), machine.driver()) == ([before], "nvidia")
+
+    def test_of_a_domain_that_has_ended_is_released_by_reconcile(self, machine: Machine) -> None:
+        assert machine("domain", "start", "web1", "--yes").code == 0
+        assert machine("reconcile", connect=False).document["differences"] == []
+        machine.session().kernel.tell_libvirt(URI, "destroy", "web1")
+        assert machine("reconcile", connect=False).document["differences"] == [], "it may be about to start"
+        with sqlite3.connect(machine.ledger) as ledger:
+            ledger.execute("UPDATE claim SET since = '2026-01-01T00:00:00.000+00:00'")
+        (found,) = machine("reconcile", connect=False).document["differences"]
+        assert (found["kind"], found["fix"]) == ("owner gone", "release")
+        assert found["words"] == "it was made for a run of web1, which is over"
+        assert machine("reconcile", "--fix", "--yes", connect=False).code == 0
+        assert (machine.claims(), machine.driver()) == ([], "nvidia")
+
+    def test_is_not_known_if_its_libvirt_does_not_answer(self, machine: Machine) -> None:
+        assert machine("domain", "start", "web1", "--yes").code == 0
+        with sqlite3.connect(machine.ledger) as ledger:
+            ledger.execute("UPDATE claim SET since = '2026-01-01T00:00:00.000+00:00'")
+            ledger.execute("UPDATE claim SET labels = ?", (json.dumps({LABEL: "test:////nowhere.xml"}),))
+        compared = machine("reconcile", connect=False).document
+        assert compared["differences"] == []
+        assert any("test:////nowhere.xml" in each for each in compared["unknown"]), compared
+        assert len(machine.claims()) == 1
 
 
 class TestVendorVgpu:
