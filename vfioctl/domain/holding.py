@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState, Hugepages
 from vfioctl.domain.model.libvirt import known_as
 from vfioctl.domain.needs import is_owner
-from vfioctl.errors import ClaimConflict, VerifyError, VfioctlError
+from vfioctl.errors import Busy, ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Holding:
         serving, made = self.serving(needs), list[Claim]()
         try:
             if request := self.missing(needs):
-                made.append(self._claims.create(request, progress=progress).claim)
+                made.append(self._create(request, needs, progress))
             made += self.adopt(needs, needs.managed)
             self._verify(needs)
         except (VfioctlError, KeyboardInterrupt):
@@ -143,6 +143,14 @@ class Holding:
             raise
         kept = tuple(each for each in serving if LABEL not in each.labels)
         return Held(kept, (*(each for each in serving if LABEL in each.labels), *made))
+
+    def _create(self, request: ClaimRequest, needs: Needs, progress: Progress | None) -> Claim:
+        try:
+            return self._claims.create(request, progress=progress).claim
+        except ClaimConflict as error:
+            if error.facts.get("claim") not in {each.id for each in self.of(needs)}:
+                raise
+            raise Busy(f"another vfioctl is starting domain {needs.name}", hint="wait for it") from None
 
     def adopt(self, needs: Needs, devices: Sequence[str]) -> list[Claim]:
         """Claim devices as they are, which the domain has or libvirt binds; not those that its owner has already."""

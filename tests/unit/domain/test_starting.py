@@ -17,6 +17,7 @@ import pytest
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, answered, timeless
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL, Hugepages
 from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.domain.api import DomainApi
@@ -29,6 +30,7 @@ from vfioctl.domain.starting import Starting
 from vfioctl.errors import (
     BadDocument,
     BadSpec,
+    Busy,
     ClaimConflict,
     DeviceInUse,
     NoCapacity,
@@ -265,6 +267,19 @@ class TestMeanwhile:
 
         monkeypatch.setattr(Starting, "_find", faster)
         with pytest.raises(VerifyError):
+            DomainApi(machine.session()).starting.start("web1", connect=URI)
+        assert (len(machine.claims()), machine.state()) == (1, "running")
+
+    def test_of_two_starts_one_is_told_of_the_other(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        create, other = ClaimsApi.create, DomainApi(machine.session()).starting
+
+        def slower(*words: Any, **more: Any) -> object:
+            monkeypatch.setattr(ClaimsApi, "create", create)
+            other.start("web1", connect=URI)
+            return create(*words, **more)
+
+        monkeypatch.setattr(ClaimsApi, "create", slower)
+        with pytest.raises(Busy, match="another vfioctl is starting domain web1"):
             DomainApi(machine.session()).starting.start("web1", connect=URI)
         assert (len(machine.claims()), machine.state()) == (1, "running")
 
