@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vfioctl.claims.model.claim import LABEL
 from vfioctl.domain.holding import Holding
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.needs import Needs, is_owner, needs_of
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict
 
 if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
@@ -76,24 +78,25 @@ class Hook:
                 return
 
     def _refuse_claimed(self, needs: Needs) -> None:
-        """Raise ClaimConflict if a VM or a container has a device of the domain.
+        """Raise ClaimConflict if another VM, one of its name at another libvirt too, or a container has a device of it.
 
         What a person has claimed may be for this domain: nothing says whose domain it is.
         """
-        for device, (claim, owner) in self._claimed(needs).items():
-            if owner != f"vm/{needs.name}" and not owner.startswith("user/"):
+        for device, claim in self._claimed(needs).items():
+            if not claim.is_of(f"vm/{needs.name}", URI) and not claim.owner.startswith("user/"):
+                where = claim.labels.get(LABEL, URI)
                 raise ClaimConflict(
-                    f"{device} belongs to claim {claim} of {owner}",
+                    f"{device} belongs to claim {claim.id} of {claim.owner}{'' if where == URI else f' at {where}'}",
                     hint="stop its owner first, or give the domain another device",
-                    next_command=f"vfioctl claim show {claim}",
-                    facts={"claim": claim, "owner": owner},
+                    next_command=f"vfioctl claim show {claim.id}",
+                    facts={"claim": claim.id, "owner": str(claim.owner)},
                 )
 
-    def _claimed(self, needs: Needs) -> dict[Subject, tuple[str, str]]:
+    def _claimed(self, needs: Needs) -> dict[Subject, Claim]:
         from vfioctl.claims.api import ClaimsApi
 
         claims = ClaimsApi(self._session).claims()
-        whole = {each.subject: (claim.id, str(claim.owner)) for claim in claims for each in claim.devices}
+        whole = {each.subject: claim for claim in claims for each in claim.devices}
         return {device: whole[device] for device in needs.devices if device in whole}
 
     # -- installing ----------------------------------------------------------------------------------

@@ -504,6 +504,15 @@ class TestHook:
                 hook.answer("web1", ("prepare", "begin"), text)
         assert [claim["owner"] for claim in machine.claims()] == [owner]
 
+    def test_refuses_domains_of_others_what_a_namesake_at_another_libvirt_has(
+        self, machine: Machine, hook: Any
+    ) -> None:
+        machine("domain", "start", "web1", "--yes")
+        before = machine.claims()
+        with pytest.raises(ClaimConflict, match=f"{GPU} belongs to claim .* of vm/web1 at {URI}"):
+            hook.answer("web1", ("prepare", "begin"), xml(managed="yes", mark="").encode())
+        assert machine.claims() == before
+
     def test_after_a_power_cut_the_claim_of_the_last_boot_serves_again(self, machine: Machine, hook: Any) -> None:
         hook.answer("web1", ("prepare", "begin"), xml().encode())
         (before,) = machine.claims()
