@@ -36,28 +36,31 @@ class Hook:
         self._session = session
         self._holding = Holding(session, URI)
 
-    def answer(self, name: str, operation: tuple[str, str], xml: bytes, progress: Progress | None = None) -> None:
+    def answer(self, name: str, operation: tuple[str, str], xml: bytes, progress: Progress | None = None) -> str:
         """Do what an operation on a domain needs; nothing for those that do not concern vfioctl.
 
-        Before a start, any error refuses it: what `Holding.take` raises for a domain that vfioctl defined, and
-        ClaimConflict for any other one.
+        Return what the system's log should say of it; empty for nothing. Before a start, any error refuses it: what
+        `Holding.take` raises for a domain that vfioctl defined, and ClaimConflict for any other one. For a domain that
+        runs, ClaimConflict tells that another guest has claimed what it has; all else is claimed for it.
         """
         if operation not in (PREPARE, RELEASE, RECONNECT):
-            return
+            return ""
         needs = needs_of(xml)
         if needs.name != name:
             if not needs.ours:
-                return
+                return ""
             raise BadDocument(f"libvirt told of domain {name!r}, and gave the document of {needs.name!r}")
         if operation == RELEASE:
             self._holding.give_back(needs, progress=progress)
         elif operation == RECONNECT:
             self._reflect(needs, refuse=False)
+            self._refuse_claimed(needs)
         elif needs.ours:
             self._holding.take(needs, progress=progress)
         else:
             self._holding.end_over(needs)
             self._reflect(needs, refuse=True)
+        return _unclaimed(needs) if operation != RELEASE else ""
 
     def _reflect(self, needs: Needs, *, refuse: bool) -> None:
         """Claim for a domain of others what it has, so that nobody else gets it. What is claimed already stays so.
@@ -144,6 +147,16 @@ class Hook:
         before = kernel.read(SCRIPT) if kernel.has(SCRIPT) else ""
         changes = (Change(kind=HOOK, name=SCRIPT, subject=HOOK, before=before, after=text),) if before != text else ()
         return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
+
+
+def _unclaimed(needs: Needs) -> str:
+    """Return what to say of a domain whose devices cannot be claimed for it; empty if they can."""
+    if not needs.devices or is_owner(needs.name):
+        return ""
+    return (
+        f"{', '.join(needs.devices)} cannot be claimed for domain {needs.name[:60]!r}: no owner of a claim can have "
+        "its name; give it one of letters, digits and . _ -"
+    )
 
 
 def _refuse_untrusted(command: str) -> None:

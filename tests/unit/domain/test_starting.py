@@ -587,11 +587,30 @@ class TestHook:
         assert [each["owner"] for each in machine.claims()] == ["user/a"]
 
     @pytest.mark.parametrize("name", ["Windows 10", "win11 ", "a/b"])
-    def test_names_that_own_nothing_cost_nothing(self, machine: Machine, hook: Any, name: str) -> None:
-        for operation in (("prepare", "begin"), ("reconnect", "begin"), ("release", "end")):
-            hook.answer(name, operation, xml(name, mark="").encode())
-        hook.answer("another", ("prepare", "begin"), xml(name, mark="").encode())
+    def test_names_that_own_nothing_cost_a_word(self, machine: Machine, hook: Any, name: str) -> None:
+        text = xml(name, mark="").encode()
+        for operation in (("prepare", "begin"), ("reconnect", "begin")):
+            assert f"{GPU} cannot be claimed for domain {name!r}" in hook.answer(name, operation, text)
+        assert hook.answer(name, ("release", "end"), text) == ""
+        assert hook.answer("another", ("prepare", "begin"), text) == ""
         assert machine.claims() == []
+
+    @pytest.mark.parametrize("mark", [MARK, ""])
+    @pytest.mark.parametrize(("owner", "is_told"), [("vm/db", True), ("pod/a/b/c", True), ("user/alice", False)])
+    def test_tells_that_another_guest_has_claimed_what_a_running_domain_has(
+        self, machine: Machine, hook: Any, owner: str, is_told: bool, mark: str
+    ) -> None:
+        words = ("claim", "create", "--owner", owner, "--device", GPU, "--no-bind", "--yes")
+        assert machine(*words, connect=False).code == 0
+        device = xml(mark=mark)[xml(mark=mark).index("<hostdev") :].removesuffix("</devices></domain>")
+        text = xml(mark=mark).replace(device, device + device.replace("0x1b", "0x43")).encode()
+        if is_told:
+            with pytest.raises(ClaimConflict, match=f"{GPU} belongs to claim .* of {owner}"):
+                hook.answer("web1", ("reconnect", "begin"), text)
+        else:
+            assert hook.answer("web1", ("reconnect", "begin"), text) == ""
+        devices = {each["owner"]: [device["address"] for device in each["devices"]] for each in machine.claims()}
+        assert devices == {owner: [GPU], "vm/web1": ["0000:43:00.0"]}, "what is nobody's is claimed all the same"
 
     @pytest.mark.parametrize("uri", ["qemu+unix:///system", "qemu:///system?socket=/run/libvirt/virtqemud-sock"])
     def test_knows_the_claims_of_its_libvirt_by_any_uri(self, machine: Machine, hook: Any, uri: str) -> None:
@@ -619,10 +638,14 @@ class TestHook:
             monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
             return machine.run(*before, name, "prepare", "begin", "-")
 
-        assert called(xml().encode()).code == 0
+        first = called(xml().encode())
+        assert (first.code, first.out, first.err) == (0, "", "")
         assert len(machine.claims()) == 1
         assert called(xml("db").encode()).code == 2
         assert "can hold no claim" in called(xml("--help").encode(), "--help").err
+        unclaimed = called(xml("my vm", mark="").replace("0x1b", "0x43").encode(), "my vm")
+        assert (unclaimed.code, unclaimed.out) == (0, "")
+        assert unclaimed.err.startswith("vfioctl: 0000:43:00.0 cannot be claimed for domain 'my vm'")
         assert called(b"x" * (5 << 20)).code == 2
 
     def test_is_installed_and_removed(self, machine: Machine) -> None:
@@ -680,8 +703,12 @@ class TestHook:
 
 class TestScript:
     @pytest.fixture
-    def call(self, tmp_path: Path) -> Any:
+    def call(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         told, file = tmp_path / "told", tmp_path / "vfioctl"
+        logger, log = tmp_path / "logger", tmp_path / "log"
+        logger.write_text(f'#!/bin/sh\necho "$@" >> {log}; cat >> {log}\n')
+        logger.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
         file.write_text(f'#!/bin/sh\necho "$@" > {told}; cat >> {told}; echo refused >&2; exit 4\n')
         file.chmod(0o755)
         hook = tmp_path / "hook"
@@ -692,19 +719,32 @@ class TestScript:
             return done.returncode, done.stderr, told.read_text() if told.exists() else ""
 
         call.file = file  # type: ignore[attr-defined]
+        call.log = lambda: log.read_text().splitlines() if log.exists() else []  # type: ignore[attr-defined]
         return call
 
     def test_hands_over_what_concerns_vfioctl(self, call: Any) -> None:
         code, said, told = call("web1", "prepare", "begin", "-")
         assert (code, said) == (4, "refused\n")
         assert told == f"--ledger /x/ledger.db hook qemu -- web1 prepare begin -\n{xml()}\n"
+        assert call.log() == [], "libvirt shows it"
 
     def test_never_fails_for_a_domain_that_runs(self, call: Any) -> None:
         """libvirtd would end it."""
         assert call("web1", "reconnect", "begin", "-")[0] == 0
+        options, what, why = call.log()
+        assert options == "-p daemon.warning -t vfioctl"
+        assert what.startswith("domain web1 goes on, but some of what it has may be unclaimed")
+        assert why == "refused"
         call.file.write_text("#!/no/interpreter\n")
         assert call("web1", "reconnect", "begin", "-")[0] == 0
         assert call("web1", "prepare", "begin", "-")[0] != 0
+
+    @pytest.mark.parametrize("operation", [("prepare", "begin"), ("reconnect", "begin"), ("release", "end")])
+    @pytest.mark.parametrize("said", ["", "a word"])
+    def test_logs_what_is_said_without_a_failure(self, call: Any, operation: tuple[str, str], said: str) -> None:
+        call.file.write_text(f"#!/bin/sh\ncat > /dev/null; printf '{said}' >&2; echo result\n")
+        assert call("web1", *operation, "-")[:2] == (0, "")
+        assert call.log() == (["-p daemon.warning -t vfioctl", said] if said else [])
 
     @pytest.mark.parametrize("words", [("started", "begin"), ("migrate", "begin"), ("prepare", "end"), ("", "")])
     def test_leaves_other_operations_alone(self, call: Any, words: tuple[str, ...]) -> None:

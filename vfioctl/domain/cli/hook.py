@@ -15,6 +15,7 @@ from vfioctl.console.changes import carry_out, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, DryRun, Yes
+from vfioctl.console.output import say
 from vfioctl.domain.api import DomainApi
 from vfioctl.errors import BadDocument, BadSpec
 
@@ -89,7 +90,8 @@ def qemu(
     """Answer libvirt, which calls this with the domain's XML on standard input.
 
     prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows why.
-    release end: give it back. reconnect begin: claim what a domain that runs already has. All else does nothing.
+    release end: give it back. reconnect begin: claim what a domain that runs already has, and fail if another guest has
+    claimed some of it, so that the script tells the system's log. All else does nothing.
     """
     del extra
     xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)
@@ -98,7 +100,8 @@ def qemu(
     with _end_in_time(), reporting():
         session = opened(ctx)
         session.lock_wait = _LOCK_SECONDS
-        DomainApi(session).hook.answer(name, (operation, step), xml)
+        if told := DomainApi(session).hook.answer(name, (operation, step), xml):
+            say(f"vfioctl: {told}")
 
 
 @contextmanager

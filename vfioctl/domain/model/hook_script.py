@@ -14,6 +14,7 @@ _TEXT = """#!/bin/sh
 # libvirt gives NAME OPERATION STEP EXTRA and the domain's XML, and refuses to start a domain if this fails.
 # Domains without devices of the host never reach vfioctl, and all start if it is not there.
 # libvirtd would end a running domain if this failed for `reconnect`, so that never fails.
+# libvirt shows what a script says only if it fails; the system's log gets all else.
 case "$2 $3" in
 "prepare begin" | "release end" | "reconnect begin") ;;
 *) exit 0 ;;
@@ -24,10 +25,15 @@ case $xml in
 *) exit 0 ;;
 esac
 test -x {command} || exit 0
-printf '%s\\n' "$xml" | {command}{ledger} hook qemu -- "$@" && exit 0
+said=$(printf '%s\\n' "$xml" | {command}{ledger} hook qemu -- "$@" 2>&1 >/dev/null)
 status=$?
-test "$2" = reconnect || exit $status
-logger -p daemon.warning -t vfioctl -- "domain $1 goes on, but what it has may be unclaimed: see vfioctl reconcile"
+if test $status -ne 0 && test "$2" != reconnect; then
+    printf '%s\\n' "$said" >&2
+    exit $status
+fi
+test $status -eq 0 || said="domain $1 goes on, but some of what it has may be unclaimed: see vfioctl reconcile
+$said"
+test -z "$said" || printf '%s\\n' "$said" | logger -p daemon.warning -t vfioctl
 exit 0"""
 
 
