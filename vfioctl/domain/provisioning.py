@@ -137,9 +137,10 @@ class Provisioning:
         wanted = read_definition(intent.document)
         _refuse_clash(libvirt, intent.name, wanted)
         before = self._defined(intent.uri, intent.name)
-        if before and not is_ours(before) and not intent.replace:
+        known = before or (there.live if there else "")
+        if known and not is_ours(known) and not intent.replace:
             raise Foreign(
-                f"domain {intent.name} is defined already, and not by vfioctl",
+                f"vfioctl did not define domain {intent.name}",
                 hint="--replace changes it all the same; or give the document another <name> and <uuid>",
             )
         claim = self._claim(intent)

@@ -178,6 +178,27 @@ class TestDefine:
         domain = machine.domains()["db"]
         assert (domain["ours"], domain["uuid"], domain["memory_bytes"]) == (True, OTHER, 2048 << 10)
 
+    def test_a_transient_domain_of_somebody_else(self, machine: Machine) -> None:
+        machine.session().kernel.tell_libvirt(URI, "undefine", "test")
+        assert machine.domains()["test"]["state"] == "transient"
+        own = XML.replace("web1", "test")
+        refused = machine.define(own)
+        assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
+        assert refused.document["error"]["message"] == "vfioctl did not define domain test"
+        assert machine.domains()["test"]["state"] == "transient"
+        assert machine.define(own, "--replace").code == 0
+        assert machine.domains()["test"]["state"] == "running"
+
+    def test_a_transient_domain_of_ours(self, machine: Machine) -> None:
+        own = FOREIGN.replace(f"<uuid>{OTHER}</uuid>", "")
+        machine.define(own)
+        kernel = machine.session().kernel
+        kernel.tell_libvirt(URI, "start", "db")
+        kernel.tell_libvirt(URI, "undefine", "db")
+        assert machine.domains()["db"]["state"] == "transient"
+        assert machine.define(own).code == 0
+        assert machine.domains()["db"]["state"] == "running"
+
     @pytest.mark.parametrize(
         ("name", "uuid", "says"),
         [("db", UUID, "and the document another one"), ("web9", OTHER, "domain db has the UUID")],
