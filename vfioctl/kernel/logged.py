@@ -1,6 +1,6 @@
 """A wrapper that logs the calls to a kernel: writes and other effects at INFO, reads and surveys at DEBUG.
 
-Used only when a log is wanted. Changes no result.
+Used only when a log is wanted. Changes no result. Of a document it logs the length: there may be passwords in it.
 """
 
 from __future__ import annotations
@@ -94,8 +94,16 @@ def _words(arguments: tuple[Any, ...], options: dict[str, Any], *, values: bool)
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = repr(_without_documents(value))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _without_documents(value: Any) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(map(_without_documents, value))
+    if isinstance(value, str) and value.lstrip().startswith("<"):
+        return f"a document of {len(value)} characters"
+    return value
 
 
 def _since(begun: float) -> str:

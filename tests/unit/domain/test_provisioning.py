@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -177,6 +178,16 @@ class TestDefine:
         assert machine.define(own, "--replace").code == 0
         domain = machine.domains()["db"]
         assert (domain["ours"], domain["uuid"], domain["memory_bytes"]) == (True, OTHER, 2048 << 10)
+
+    @pytest.mark.parametrize("level", ["info", "debug"])
+    def test_no_log_has_a_password(self, machine: Machine, level: str) -> None:
+        secret, begin = "S3cretPw", "<domain type='kvm'>"
+        graphics = f"{begin}<devices><graphics type='vnc' passwd='{secret}'/></devices>"
+        done = machine.define(FOREIGN.replace(begin, graphics), "--log-level", level)
+        shown = machine(f"show db --log-level {level}")
+        assert secret in machine.session().kernel.ask_libvirt(URI, "definition", "db")
+        assert re.search(r"tell_libvirt .* <- 'define', 'a document of \d+ characters': done", done.err)
+        assert secret not in done.err + shown.err
 
     def test_a_transient_domain_of_somebody_else(self, machine: Machine) -> None:
         machine.session().kernel.tell_libvirt(URI, "undefine", "test")

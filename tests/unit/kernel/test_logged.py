@@ -74,6 +74,11 @@ class TestKernel:
         assert len(message) < 300
         assert "\x1b" not in message
 
+    def test_of_a_document_only_its_length_is_told(self, kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+        with pytest.raises(KernelRefused):
+            kernel.write("/sys/nothing", "\n<graphics passwd='x'/>")
+        assert told(caplog) == [("INFO", "write /sys/nothing <- 'a document of 23 characters': ENOENT")]
+
     def test_at_info_reads_cost_nothing(self, kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "vfioctl.kernel")
         assert kernel.read(f"{GPU}/vendor") == "0x10de"
