@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ _LONGEST = 1 << 20
 _SUBJECTS = ("claim", "gpus", "devices")
 """What a spec names one of: an option replaces what the file names."""
 
-
+_QUOTED = re.compile(r" '[!\w-]{2,}'", re.ASCII)
+"""A word of the text in an error of PyYAML: the name of an alias, an anchor or a tag. Tokens are `<...>`."""
 _FILES = ("user_data", "network_config")
 _HINT = "docs/reference/fleet.schema.json says what each setting may be, docs/how-to/apply-a-fleet.md has examples"
 
@@ -149,7 +151,7 @@ def _refuse_twice(node: Any) -> None:
 def kind_of_yaml(text: str) -> str | None:
     """Return what a text in YAML is: `mapping`, `sequence`, `scalar`, or nothing; None if that is not known here.
 
-    Aliases are allowed: the text is not made into values. Raises ValueError, which quotes nothing of the text.
+    Aliases are allowed: the text is not made into values. Raises ValueError, which quotes no word of the text.
     """
     try:
         import yaml
@@ -159,7 +161,7 @@ def kind_of_yaml(text: str) -> str | None:
         node = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ValueError(f"{line}{error.problem}") from None
+        raise ValueError(f"{line}{_QUOTED.sub('', str(error.problem))}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     return "" if node is None else str(node.id)

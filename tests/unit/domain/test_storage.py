@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import random
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any, ClassVar
@@ -360,6 +361,30 @@ def test_user_data_that_cloud_init_ignores_is_refused(machine: Machine, text: st
     assert said in refused.document["error"]["message"]
     assert SECRET not in refused.out
     assert (machine.volumes(), machine.domains()) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("*Tr0ub4dor", "found undefined alias"),
+        ("!Tr0ub4dor!x y", "found undefined tag handle"),
+        ("&Tr0ub4dor x\nb: &Tr0ub4dor y", "second occurrence"),
+        ("&Tr0ub4dor{", "expected alphabetic or numeric character, but found '{'"),
+        ("!Tr0ub4dor{", "expected ' ', but found '{'"),
+        ("!<Tr0ub4dor", "expected '>'"),
+        ('"Tr0ub4dor', "found unexpected end of stream"),
+        ('"\\Tr0ub4dor"', "found unknown escape character 'T'"),
+        ("[Tr0ub4dor", "expected ',' or ']', but got '<stream end>'"),
+        ("b: Tr0ub4dor", "mapping values are not allowed here"),
+        ("b\n--- Tr0ub4dor", "but found another document"),
+        ("b\n...\n%Tr0ub4dor", "expected '<document start>', but found '<stream end>'"),
+    ],
+)
+def test_what_is_wrong_with_user_data_is_said_without_its_words(value: str, said: str) -> None:
+    with pytest.raises(BadSpec) as refused:
+        refuse_user_data("user-data", f"#cloud-config\na: {value}\n".encode())
+    assert re.fullmatch(rf"user-data is not understood: line [0-9]: {re.escape(said)}.*", refused.value.message)
+    assert "Tr0ub4dor" not in refused.value.message
 
 
 @pytest.mark.parametrize(
