@@ -12,7 +12,7 @@ from vfioctl.claims.model.claim import LABEL
 from vfioctl.domain.holding import Holding
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.needs import Needs, is_owner, needs_of
-from vfioctl.errors import BadDocument, BadSpec, ClaimConflict
+from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
@@ -107,7 +107,8 @@ class Hook:
     def plan_install(self, command: str) -> Plan:
         """Plan to let libvirt call vfioctl. `command`: its path.
 
-        Raises BadSpec for a path that a shell could take for something else, or that another user can change.
+        Raises BadSpec for a path that a shell could take for something else, or that another user can change; Foreign
+        if there is a script of somebody else.
         """
         from vfioctl.domain.model.hook import InstallHookIntent
         from vfioctl.session import LEDGER
@@ -117,7 +118,10 @@ class Hook:
         return self._install(InstallHookIntent(command=command, ledger="" if ledger == LEDGER else str(ledger)))
 
     def plan_remove(self) -> Plan:
-        """Plan to let libvirt call vfioctl no more. Domains that run keep their claims until they are stopped."""
+        """Plan to let libvirt call vfioctl no more. Domains that run keep their claims until they are stopped.
+
+        Raises Foreign for a script of somebody else.
+        """
         from vfioctl.domain.model.hook import RemoveHookIntent
 
         return self._planned(RemoveHookIntent(), "", ())
@@ -141,10 +145,15 @@ class Hook:
 
     def _planned(self, intent: InstallHookIntent | RemoveHookIntent, text: str, notes: tuple[str, ...]) -> Plan:
         from vfioctl.core.change import Change, Draft
-        from vfioctl.domain.model.hook_script import HOOK, SCRIPT
+        from vfioctl.domain.model.hook_script import HOOK, SCRIPT, is_ours
 
         kernel = self._session.kernel
         before = kernel.read(SCRIPT) if kernel.has(SCRIPT) else ""
+        if before and not is_ours(before):
+            raise Foreign(
+                f"vfioctl did not write {SCRIPT}",
+                hint="rename it first, if it is needed: libvirt runs every script there; else delete it",
+            )
         changes = (Change(kind=HOOK, name=SCRIPT, subject=HOOK, before=before, after=text),) if before != text else ()
         return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
 

@@ -659,6 +659,23 @@ class TestHook:
         assert machine("hook", "remove", "--yes", connect=False).document["result"] == "done"
         assert not machine.session().kernel.has(SCRIPT)
 
+    @pytest.mark.parametrize("text", ["#!/bin/sh\n# site-gpu-policy", "no script", "\x7fELF"])
+    @pytest.mark.parametrize("words", ["install --command /usr/bin/vfioctl", "remove"])
+    @pytest.mark.parametrize("how", ["--yes", "--dry-run"])
+    def test_leaves_a_script_of_somebody_else(self, machine: Machine, text: str, words: str, how: str) -> None:
+        machine.session().kernel.replace_file(SCRIPT, text)
+        refused = machine("hook", *words.split(), how, connect=False)
+        assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
+        assert refused.document["error"]["message"] == f"vfioctl did not write {SCRIPT}"
+        assert machine.session().kernel.read(SCRIPT) == text
+
+    @pytest.mark.parametrize("words", ["install --command /usr/bin/vfioctl", "remove"])
+    def test_replaces_a_script_of_another_release(self, machine: Machine, words: str) -> None:
+        before = script("/usr/bin/vfioctl").replace("# libvirt gives", "# it gives")
+        machine.session().kernel.replace_file(SCRIPT, before)
+        done = machine("hook", *words.split(), "--yes", connect=False)
+        assert (done.code, done.document["result"]) == (0, "done"), done.err
+
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root's hook matters")
     def test_is_not_what_another_user_can_change(self, machine: Machine, hook: Any, tmp_path: Path) -> None:
         file = tmp_path / "vfioctl"

@@ -48,6 +48,11 @@ def script(command: str, ledger: str = "") -> str:
     return _TEXT.format(command=command, ledger=f" --ledger {ledger}" if ledger else "")
 
 
+def is_ours(text: str) -> bool:
+    """Return whether vfioctl wrote a script: this release, or another one."""
+    return text.startswith(_TEXT[: _TEXT.index(";")])
+
+
 def is_script(text: str) -> bool:
     """Return whether a text is such a script, with any paths."""
     found = re.search(rf"^test -x ({_WORD.pattern}) ", text, re.ASCII | re.MULTILINE)

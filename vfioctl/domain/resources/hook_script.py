@@ -7,7 +7,7 @@ from typing import ClassVar
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Description
 from vfioctl.core.whole_file import WholeFile
-from vfioctl.domain.model.hook_script import HOOK, SCRIPT, is_script
+from vfioctl.domain.model.hook_script import HOOK, SCRIPT, is_ours, is_script
 
 
 class HookScript(WholeFile):
@@ -20,17 +20,17 @@ class HookScript(WholeFile):
     why_removed: ClassVar[str] = "as asked for"
 
     def validate(self, change: Change) -> None:
-        """A plan file can name no other file, and write no other script. What was there before may be anything."""
+        """A plan file can name no other file, and write or replace no script of anybody else's."""
         if change.name != SCRIPT or change.subject != HOOK:
             raise ValueError(f"not the hook script: {change.name[:80]!r}")
         if change.during is not None or (change.after and not is_script(change.after)):
             raise ValueError("not the value of a hook: it is no script of vfioctl")
-        if change.before and not change.before.startswith("#!"):
-            raise ValueError("not the value of a hook: what was there before is no script")
+        if change.before and not is_ours(change.before):
+            raise ValueError("not the value of a hook: what was there before is no script of vfioctl")
 
     def describe(self, change: Change) -> Description:
         return Description("libvirt's hook", _words(change.before), _words(change.after))
 
 
 def _words(text: str) -> str:
-    return "none" if not text else "vfioctl's" if is_script(text) else "another script"
+    return "none" if not text else "vfioctl's" if is_script(text) else "vfioctl's, of another release"
