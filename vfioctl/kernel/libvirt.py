@@ -8,11 +8,11 @@ What libvirt says, and every name and document, may come from anybody: texts are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt_answers import NO_DOMAIN, UNSUPPORTED, Answer, value_of
+from vfioctl.kernel.libvirt_answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
 from vfioctl.kernel.libvirt_connection import answered, code_of, connected
 
 T = TypeVar("T")
@@ -28,28 +28,6 @@ START_SECONDS = 900.0
 """Timeout for the start of a domain: QEMU may first take, and clear, a terabyte of memory."""
 TEST = "test:"
 """How the URIs of libvirt's test driver begin."""
-_DOING = {
-    "facts": "asking for the domains",
-    "definition": "reading the definition of",
-    "is_running": "asking for the state of",
-    "capabilities": "asking for the capabilities of the host",
-    "native": "translating the document",
-    "validated": "checking the document",
-    "guest_files": "asking the guest agent of",
-    "define": "defining the domain",
-    "undefine": "removing the definition of",
-    "start": "starting",
-    "shutdown": "asking to shut down",
-    "destroy": "ending",
-    "pool": "asking for the storage pool",
-    "volume": "asking for the volume",
-    "seed": "reading the cloud-init seed",
-    "create_image": "creating the disk image",
-    "write_seed": "writing the cloud-init seed",
-    "delete_volume": "deleting the volume",
-}
-_OF_STORAGE = ("pool", "volume", "seed", "create_image", "write_seed", "delete_volume")
-_OF_A_DOMAIN = ("definition", "is_running", "guest_files", "undefine", "start", "shutdown", "destroy")
 _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 
 
@@ -58,17 +36,11 @@ _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 
 def named(what: str) -> Callable[..., Answer]:
     """The question or order of this name."""
-    if what in _OF_STORAGE:
+    if what in OF_STORAGE:
         from vfioctl.kernel import libvirt_storage
 
         return libvirt_storage.NAMED[what]
     return {**QUESTIONS, **ORDERS}[what]
-
-
-def doing(what: str, words: Sequence[str]) -> str:
-    """What is asked or told, for messages."""
-    named = words[:1] if what in (*_OF_A_DOMAIN, "pool") else words[:2] if what in _OF_STORAGE else ()
-    return " ".join(filter(None, (_DOING[what], "/".join(named))))
 
 
 def asked_here(uri: str, question: str, *words: str) -> Any:
@@ -78,7 +50,7 @@ def asked_here(uri: str, question: str, *words: str) -> Any:
             f"there is no libvirt at {uri} on this host: it is not this machine",
             hint="--connect test:///default asks libvirt's test driver",
         )
-    return value_of(named(question)(uri, *words), uri, doing(question, words))
+    return value_of(named(question)(uri, *words), uri, question, words)
 
 
 # -- questions ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import Any
 
@@ -27,24 +28,54 @@ INVALID_BY_SCHEMA = 92
 UNSUPPORTED, _OPERATION_FAILED, NO_DOMAIN, _NO_POOL, NO_VOLUME, _HOOK_FAILED = 3, 9, 42, 49, 50, 71
 _OF_DOCUMENT = {8, 16, 21, 27, 35, 67, 91, INVALID_BY_SCHEMA}
 """INVALID_ARG, OS_TYPE, NO_NAME, XML_ERROR, XML_DETAIL, CONFIG_UNSUPPORTED, CPU_INCOMPATIBLE, XML_INVALID_SCHEMA."""
+_BRINGS_DOCUMENT = ("define", "validated", "native", "start")
+"""The questions and orders that give libvirt a document; a start gives it the one that defines the domain."""
 _DENIED = {29, 45, 79, 88, 94}
 """OPERATION_DENIED, AUTH_FAILED, AUTH_CANCELLED, ACCESS_DENIED, AUTH_UNAVAILABLE."""
+_DOING = {
+    "facts": "asking for the domains",
+    "definition": "reading the definition of",
+    "is_running": "asking for the state of",
+    "capabilities": "asking for the capabilities of the host",
+    "native": "translating the document",
+    "validated": "checking the document",
+    "guest_files": "asking the guest agent of",
+    "define": "defining the domain",
+    "undefine": "removing the definition of",
+    "start": "starting",
+    "shutdown": "asking to shut down",
+    "destroy": "ending",
+    "pool": "asking for the storage pool",
+    "volume": "asking for the volume",
+    "seed": "reading the cloud-init seed",
+    "create_image": "creating the disk image",
+    "write_seed": "writing the cloud-init seed",
+    "delete_volume": "deleting the volume",
+}
+OF_STORAGE = ("pool", "volume", "seed", "create_image", "write_seed", "delete_volume")
+_OF_A_DOMAIN = ("definition", "is_running", "guest_files", "undefine", "start", "shutdown", "destroy")
 
 
-def value_of(answer: Answer, uri: str, doing: str) -> Any:
-    """The value of an answer. `doing`: for the message, as in `defining web1`.
+def doing(what: str, words: Sequence[str]) -> str:
+    """What is asked or told, for messages."""
+    named = words[:1] if what in (*_OF_A_DOMAIN, "pool") else words[:2] if what in OF_STORAGE else ()
+    return " ".join(filter(None, (_DOING[what], "/".join(named))))
+
+
+def value_of(answer: Answer, uri: str, what: str, words: Sequence[str]) -> Any:
+    """The value of an answer to a question or an order, `what`, with its words.
 
     Raises MissingLibrary, NotPermitted, UnknownDomain, BadDocument, Foreign, HostError, with libvirt's text.
     """
     value, code, text = answer
     if not code:
         return value
-    error = _error(code, text, uri, doing)
+    error = _error(code, text, uri, what, doing(what, words))
     error.facts |= {"uri": uri, "libvirt": code, "text": text}
     raise error
 
 
-def _error(code: int, text: str, uri: str, doing: str) -> VfioctlError:
+def _error(code: int, text: str, uri: str, what: str, doing: str) -> VfioctlError:
     if code == MISSING:
         return MissingLibrary(f"{doing} needs libvirt-python, which is not installed", hint=text.partition(": ")[2])
     if code == CHANGED:
@@ -57,7 +88,7 @@ def _error(code: int, text: str, uri: str, doing: str) -> VfioctlError:
         error = BadSpec(f"{doing}: libvirt at {uri} has no such storage pool", hint="virsh pool-list --all")
     elif code in _DENIED or "Permission denied" in text:
         error = NotPermitted(f"{doing}: libvirt at {uri} does not permit it", hint="run it as root")
-    elif code in _OF_DOCUMENT:
+    elif code in _OF_DOCUMENT and what in _BRINGS_DOCUMENT:
         error = BadDocument(f"{doing}: libvirt refuses the document", hint="the document must change")
     elif code == _OPERATION_FAILED and "already" in text:
         error = Foreign(f"{doing}: another domain has its name or its UUID", hint="change <name> and <uuid>")

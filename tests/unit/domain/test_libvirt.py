@@ -116,10 +116,29 @@ class TestAsked:
 )
 def test_each_error_says_who_must_act(code: int, text: str, kind: type[VfioctlError]) -> None:
     with pytest.raises(VfioctlError) as error:
-        value_of((None, code, text), SYSTEM, "defining the domain")
+        value_of((None, code, text), SYSTEM, "define", [XML])
     assert type(error.value) is kind
     assert error.value.kernel_said == text
     assert error.value.facts == {"uri": SYSTEM, "libvirt": code, "text": text}
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "kind"),
+    [
+        ("define", [XML], BadDocument),
+        ("validated", [XML], BadDocument),
+        ("native", [XML], BadDocument),
+        ("start", ["web1"], BadDocument),
+        ("facts", [], HostError),
+        ("definition", ["web1"], HostError),
+        ("undefine", ["web1"], HostError),
+        ("create_image", ["default", "web1.qcow2", "0"], HostError),
+    ],
+)
+def test_a_document_is_blamed_only_where_there_is_one(what: str, words: list[str], kind: type[VfioctlError]) -> None:
+    with pytest.raises(VfioctlError) as error:
+        value_of((None, 8, "invalid argument: An event loop implementation must be registered"), SYSTEM, what, words)
+    assert type(error.value) is kind
 
 
 class TestTold:

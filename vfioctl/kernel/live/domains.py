@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt import ORDER_SECONDS, QUESTION_SECONDS, START_SECONDS, TEST, asked_here, doing, named
-from vfioctl.kernel.libvirt_answers import value_of
+from vfioctl.kernel.libvirt import ORDER_SECONDS, QUESTION_SECONDS, START_SECONDS, TEST, asked_here, named
+from vfioctl.kernel.libvirt_answers import doing, value_of
 from vfioctl.kernel.live.stuck import call_never_returned
 from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers
@@ -26,7 +26,7 @@ def ask(workers: Workers, uri: str, question: str, words: Sequence[str], *, is_t
         raise HostError(f"{what}: libvirt at {uri} did not answer within {late.seconds:g} s", hint=_HINT) from None
     except ChildProcessError:
         raise HostError(f"{what}: the process that asked libvirt was killed") from None
-    return value_of(answer, uri, what)
+    return value_of(answer, uri, question, words)
 
 
 def tell(
@@ -46,4 +46,4 @@ def tell(
         raise call_never_returned(what, _HINT, late) from None
     except ChildProcessError:
         raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None
-    value_of(answer, uri, what)
+    value_of(answer, uri, order, words)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from vfioctl.kernel.libvirt import asked_here, doing
+from vfioctl.kernel.libvirt import asked_here
 from vfioctl.kernel.libvirt_answers import value_of
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
@@ -78,7 +78,7 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
 
 
 def _refused(uri: str, order: str, words: tuple[str, ...], code: int, text: str) -> None:
-    value_of((None, code, text), uri, doing(order, words))
+    value_of((None, code, text), uri, order, words)
 
 
 def _start(tree: Tree, name: str, known: Mapping[str, tuple[Any, ...]], refused: Callable[[int, str], None]) -> None:

@@ -7,7 +7,7 @@ The pools are the test driver's, and it reads the document of each volume. An im
 from __future__ import annotations
 
 from vfioctl.errors import VfioctlError
-from vfioctl.kernel.libvirt import asked_here, doing
+from vfioctl.kernel.libvirt import asked_here
 from vfioctl.kernel.libvirt_answers import CHANGED, NO_VOLUME, value_of
 from vfioctl.kernel.libvirt_storage import seed_content
 from vfioctl.kernel.recorded.tree import Tree
@@ -57,4 +57,4 @@ _EXISTS = 90
 
 
 def _refuse(uri: str, order: str, pool: str, name: str, code: int, text: str) -> None:
-    value_of((None, code, text), uri, doing(order, (pool, name)))
+    value_of((None, code, text), uri, order, (pool, name))
