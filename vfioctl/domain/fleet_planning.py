@@ -1,0 +1,180 @@
+"""Plans what is done to each domain of a fleet. Reads the host, the ledger and libvirt, and may not write to any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.domain.belonging import leaving_from, says_of
+from vfioctl.domain.definition import in_fleet, read_definition
+from vfioctl.domain.disks import refuse_shared, written_by
+from vfioctl.domain.itself import beside
+from vfioctl.domain.model.definition import DEFINITION
+from vfioctl.domain.model.fleet import FleetItem
+from vfioctl.domain.model.storage import IMAGE, SEED
+from vfioctl.domain.provisioning import stop_command
+from vfioctl.domain.storage import Provided, provided
+from vfioctl.domain.templates import read_template
+from vfioctl.domain.xml import text_of
+from vfioctl.errors import DeviceInUse, VfioctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from vfioctl.core.change import Plan
+    from vfioctl.domain.api import DomainApi
+    from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
+    from vfioctl.domain.model.others import Others
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.domain.model.storage import Storage
+    from vfioctl.domain.provisioning import Known
+    from vfioctl.session import Session
+
+
+class _Wanted(NamedTuple):
+    """A domain of the file. `digest`: of what it is made from, in short: its spec, and its template."""
+
+    provided: Provided
+    digest: str
+    running: bool | None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def spec(self) -> DomainSpec:
+        return self.provided.spec
+
+    @property
+    def storage(self) -> Storage | None:
+        return self.provided.storage
+
+
+class FleetPlanning:
+    """One fleet at one libvirt."""
+
+    def __init__(self, session: Session, api: DomainApi, fleet: FleetSpec, connect: str) -> None:
+        self._session, self._api, self._fleet, self._connect = session, api, fleet, connect
+        provisioning = api.provisioning
+        self._uri = provisioning.uri(connect)
+        known = provisioning.known_as_defined(provisioning.libvirt(connect))
+        self._known = {each.domain.name: each for each in known}
+        self._devices: dict[str, str] = {}  # of the domains before, which are not defined yet
+        self._pinned: dict[int, str] = {}
+
+    def items(self, *, prune: bool) -> tuple[FleetItem, ...]:
+        """Return what is done to each domain: to those that go, and then to those of the file, in its order.
+
+        See `Fleets.plan` for the errors.
+        """
+        leaving = leaving_from(self._fleet, self._known) if prune else []
+        pruned = [self._pruned(each) for each in leaving]
+        wanted = [self._wanted(each) for each in self._fleet.domains]
+        gone = {each.domain.name for each in leaving} | {each.name for each in wanted if self._is_rebuilt(each)}
+        stay = (each.domain for name, each in self._known.items() if name not in gone)
+        writers = {each.name: written_by((each.live, each.defined)) for each in stay}
+        refuse_shared({each.name: each.provided for each in wanted}, writers)
+        return (*pruned, *(self._item(each, gone) for each in wanted))
+
+    def _pruned(self, known: Known) -> FleetItem:
+        name, provisioning = known.domain.name, self._api.provisioning
+        if known.domain.is_active:
+            raise DeviceInUse(
+                f"{name}: it is not in the fleet any more, and runs",
+                next_command=stop_command(name, self._uri),
+            )
+        plan = provisioning.plan_undefine(name, connect=self._connect)
+        return FleetItem(domain=name, change="undefine", power="none", plan=plan)
+
+    def _wanted(self, domain: FleetDomain) -> _Wanted:
+        with _about(domain.name):
+            found = provided(self._session.kernel, self._uri, domain)
+            template = text_of(read_template(found.spec.template))
+        digest = sha256(f"{json.dumps(asdict(found.spec), sort_keys=True)}{template}".encode()).hexdigest()[:12]
+        return _Wanted(found, digest, domain.running)
+
+    def _is_rebuilt(self, wanted: _Wanted) -> bool:
+        """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
+        there = self._known.get(wanted.name)
+        if there is None or there.domain.is_active or there.says is None:
+            return False
+        return (there.says.fleet, there.says.spec) != (self._fleet.fleet, wanted.digest)
+
+    def _item(self, wanted: _Wanted, gone: Collection[str]) -> FleetItem:
+        known = self._known.get(wanted.name)
+        power = _power(wanted, is_active=bool(known and known.domain.is_active))
+        with _about(wanted.name):
+            says = says_of(self._fleet.fleet, known, self._uri) if known else None
+            if known and known.domain.is_defined and says and says.spec == wanted.digest:
+                return self._kept(wanted, power, says.devices)
+            return self._built(wanted, power, known, gone)
+
+    def _kept(self, wanted: _Wanted, power: Power, devices: Sequence[str]) -> FleetItem:
+        """Return what is done to a domain whose definition stays."""
+        if power == "start":
+            self._api.starting.foresee(wanted.name, connect=self._connect)
+        plan = None
+        if wanted.storage:
+            plan = self._api.provisioning.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
+        return _item(wanted, "none", power, devices, plan)
+
+    def _built(self, wanted: _Wanted, power: Power, known: Known | None, gone: Collection[str]) -> FleetItem:
+        """Return what is done to a domain that is new, or whose part of the file has changed."""
+        others = self._api.others(wanted.name, *gone, connect=self._connect)
+        if known:
+            others = beside(known.domain, others)
+        built = self._api.build_beside(wanted.spec, _and(others, self._pinned, self._devices))
+        definition = read_definition(built.xml)
+        self._devices.update(dict.fromkeys(definition.devices, f"domain {wanted.name} of this fleet"))
+        self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
+        plan = self._api.provisioning.plan_define(
+            in_fleet(built.xml, self._fleet.fleet, wanted.digest),
+            connect=self._connect,
+            claim=built.spec.claim,
+            storage=wanted.storage,
+            notes=tuple(f"{wanted.name}: {each.what}: {each.weaker}" for each in built.weaker),
+        )
+        is_changed = any(each.kind == DEFINITION for each in plan.changes)
+        is_defined = bool(known and known.domain.is_defined)
+        change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
+        return _item(wanted, change, power, definition.devices, plan)
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Begin the message of an error with the domain's name."""
+    try:
+        yield
+    except VfioctlError as error:
+        error.message = f"{name}: {error.message}"
+        raise
+
+
+def _item(
+    wanted: _Wanted, change: DefinitionChange, power: Power, devices: Sequence[str], plan: Plan | None
+) -> FleetItem:
+    changes = plan.changes if plan else ()
+    volumes = tuple(each.name.rpartition(" ")[2] for each in changes if each.kind in (IMAGE, SEED))
+    return FleetItem(
+        domain=wanted.name,
+        change=change,
+        power=power,
+        devices=tuple(devices),
+        volumes=volumes,
+        plan=plan if changes else None,
+    )
+
+
+def _power(wanted: _Wanted, *, is_active: bool) -> Power:
+    if wanted.running in (None, is_active):
+        return "none"
+    return "start" if wanted.running else "stop"
+
+
+def _and(others: Others, pinned: Mapping[int, str], devices: Mapping[str, str]) -> Others:
+    return others._replace(cpus={**others.cpus, **pinned}, devices={**others.devices, **devices})
