@@ -20,7 +20,7 @@ from vfioctl.domain.provisioning import stop_command
 from vfioctl.domain.storage import Provided, provided
 from vfioctl.domain.templates import read_template
 from vfioctl.domain.xml import text_of
-from vfioctl.errors import DeviceInUse, VfioctlError
+from vfioctl.errors import ClaimConflict, DeviceInUse, VfioctlError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -64,7 +64,7 @@ class FleetPlanning:
         self._uri = provisioning.uri(connect)
         known = provisioning.known_as_defined(provisioning.libvirt(connect))
         self._known = {each.domain.name: each for each in known}
-        self._devices: dict[str, str] = {}  # of the domains before, which are not defined yet
+        self._devices: dict[str, str] = {}  # of the domains that are planned already
         self._pinned: dict[int, str] = {}
 
     def items(self, *, prune: bool) -> tuple[FleetItem, ...]:
@@ -79,7 +79,12 @@ class FleetPlanning:
         stay = (each.domain for name, each in self._known.items() if name not in gone)
         writers = {each.name: written_by((each.live, each.defined)) for each in stay}
         refuse_shared({each.name: each.provided for each in wanted}, writers)
-        return (*pruned, *(self._item(each, gone) for each in wanted))
+        items = {each.name: self._item(each, gone) for each in sorted(wanted, key=self._turn)}
+        return (*pruned, *(items[each.name] for each in wanted))
+
+    def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
+        """Return when a domain is planned: those that take any GPUs choose among what the others leave."""
+        return not self._stays(wanted), bool(wanted.spec.gpus)
 
     def _pruned(self, known: Known) -> FleetItem:
         name, provisioning = known.domain.name, self._api.provisioning
@@ -101,18 +106,26 @@ class FleetPlanning:
     def _is_rebuilt(self, wanted: _Wanted) -> bool:
         """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
         there = self._known.get(wanted.name)
-        if there is None or there.domain.is_active or there.says is None:
+        return bool(there and there.says and not there.domain.is_active) and not self._stays(wanted)
+
+    def _stays(self, wanted: _Wanted) -> bool:
+        """Return whether the domain is defined, and its part of the file has not changed."""
+        there = self._known.get(wanted.name)
+        if there is None or there.says is None or not there.domain.is_defined:
             return False
-        return (there.says.fleet, there.says.spec) != (self._fleet.fleet, wanted.digest)
+        return (there.says.fleet, there.says.spec) == (self._fleet.fleet, wanted.digest)
 
     def _item(self, wanted: _Wanted, gone: Collection[str]) -> FleetItem:
         known = self._known.get(wanted.name)
         power = _power(wanted, is_active=bool(known and known.domain.is_active))
         with _about(wanted.name):
             says = says_of(self._fleet.fleet, known, self._uri) if known else None
-            if known and known.domain.is_defined and says and says.spec == wanted.digest:
-                return self._kept(wanted, power, says.devices)
-            return self._built(wanted, power, known, gone)
+            if says and self._stays(wanted):
+                item = self._kept(wanted, power, says.devices)
+            else:
+                item = self._built(wanted, power, known, gone)
+        self._devices.update(dict.fromkeys(item.devices, wanted.name))
+        return item
 
     def _kept(self, wanted: _Wanted, power: Power, devices: Sequence[str]) -> FleetItem:
         """Return what is done to a domain whose definition stays."""
@@ -128,9 +141,9 @@ class FleetPlanning:
         others = self._api.others(wanted.name, *gone, connect=self._connect)
         if known:
             others = beside(known.domain, others)
-        built = self._api.build_beside(wanted.spec, _and(others, self._pinned, self._devices))
+        built = self._api.build_beside(wanted.spec, self._and_planned(others))
         definition = read_definition(built.xml)
-        self._devices.update(dict.fromkeys(definition.devices, f"domain {wanted.name} of this fleet"))
+        _refuse_shared_devices(definition.devices, self._devices)
         self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
         plan = self._api.provisioning.plan_define(
             in_fleet(built.xml, self._fleet.fleet, wanted.digest),
@@ -143,6 +156,11 @@ class FleetPlanning:
         is_defined = bool(known and known.domain.is_defined)
         change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
         return _item(wanted, change, power, definition.devices, plan)
+
+    def _and_planned(self, others: Others) -> Others:
+        """Return what others have, with what the domains of the fleet have that are planned already."""
+        devices = {device: f"domain {name} of this fleet" for device, name in self._devices.items()}
+        return others._replace(cpus={**others.cpus, **self._pinned}, devices={**others.devices, **devices})
 
 
 @contextmanager
@@ -176,5 +194,10 @@ def _power(wanted: _Wanted, *, is_active: bool) -> Power:
     return "start" if wanted.running else "stop"
 
 
-def _and(others: Others, pinned: Mapping[int, str], devices: Mapping[str, str]) -> Others:
-    return others._replace(cpus={**others.cpus, **pinned}, devices={**others.devices, **devices})
+def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -> None:
+    """Raise ClaimConflict if a domain that is planned already has one of them."""
+    if shared := next((each for each in devices if each in planned), ""):
+        raise ClaimConflict(
+            f"{shared} is a device of domain {planned[shared]} of this fleet",
+            hint="no two domains of a fleet have one device: give one of them another",
+        )

@@ -297,6 +297,31 @@ def test_the_first_failure_ends_it_and_says_what_was_done(machine: Machine) -> N
     assert machine.domains()["a"]["state"] == "running"
 
 
+def test_domains_that_name_their_devices_are_served_first(machine: Machine) -> None:
+    done = machine.apply({"name": "b", "running": True}, {"name": "a", "devices": ["gpu0"], "running": True})
+    assert done.code == 0, done.err
+    assert [each["domain"] for each in done.document["domains"]] == ["b", "a"], "the order of the file"
+    devices = {name: each["devices"] for name, each in machine.domains().items()}
+    assert (devices["a"], devices["b"]) == (["0000:1b:00.0"], ["0000:43:00.0"])
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_two_domains_that_name_one_device_are_refused(machine: Machine, running: bool) -> None:
+    same = {"devices": ["gpu0"], "running": running}
+    refused = machine.apply({"name": "a", **same}, {"name": "b", **same})
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "ClaimConflict")
+    assert refused.document["error"]["message"] == "b: 0000:1b:00.0 is a device of domain a of this fleet"
+    assert machine.domains() == {}
+
+
+def test_a_new_domain_gets_no_device_of_one_that_stays(machine: Machine) -> None:
+    machine.apply(TWO)
+    refused = machine.apply({"name": "a", "devices": ["gpu0"]}, TWO)
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "ClaimConflict")
+    assert refused.document["error"]["message"] == "a: 0000:1b:00.0 is a device of domain b of this fleet"
+    assert list(machine.domains()) == ["b"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
