@@ -16,6 +16,7 @@ from vfioctl.domain.itself import beside
 from vfioctl.domain.model.definition import DEFINITION
 from vfioctl.domain.model.fleet import FleetItem
 from vfioctl.domain.model.storage import IMAGE, SEED
+from vfioctl.domain.needs import needs_of
 from vfioctl.domain.provisioning import stop_command
 from vfioctl.domain.storage import Provided, provided
 from vfioctl.domain.templates import read_template
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.others import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.storage import Storage
+    from vfioctl.domain.needs import Needs
     from vfioctl.domain.provisioning import Known
+    from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
 
@@ -80,7 +83,9 @@ class FleetPlanning:
         writers = {each.name: written_by((each.live, each.defined)) for each in stay}
         refuse_shared({each.name: each.provided for each in wanted}, writers)
         items = {each.name: self._item(each, gone) for each in sorted(wanted, key=self._turn)}
-        return (*pruned, *(items[each.name] for each in wanted))
+        in_order = tuple(items[each.name] for each in wanted)
+        self._foresee(in_order)
+        return (*pruned, *in_order)
 
     def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
         """Return when a domain is planned: those that take any GPUs choose among what the others leave."""
@@ -129,8 +134,6 @@ class FleetPlanning:
 
     def _kept(self, wanted: _Wanted, power: Power, devices: Sequence[str]) -> FleetItem:
         """Return what is done to a domain whose definition stays."""
-        if power == "start":
-            self._api.starting.foresee(wanted.name, connect=self._connect)
         plan = None
         if wanted.storage:
             plan = self._api.provisioning.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
@@ -156,6 +159,34 @@ class FleetPlanning:
         is_defined = bool(known and known.domain.is_defined)
         change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
         return _item(wanted, change, power, definition.devices, plan)
+
+    def _foresee(self, items: Sequence[FleetItem]) -> None:
+        """Raise what the domains that are to start would be refused for, in the order in which they do.
+
+        One that needs what a domain before it gives back is left out: who has that now is not who has it then.
+        """
+        given_back: set[Subject | int] = set()
+        for item in items:
+            has, needs = self._has(item.domain), needs_of(self._document(item))
+            if item.power == "start":
+                wanted = _resources(needs)
+                has -= wanted
+                if wanted.isdisjoint(given_back):
+                    with _about(item.domain):
+                        self._api.starting.foresee_needs(needs, connect=self._connect)
+            if item.power != "none":
+                given_back |= has
+
+    def _has(self, name: str) -> set[Subject | int]:
+        """Return what a domain may have now: claims that were made for it may be left also when it has ended."""
+        there = self._known.get(name)
+        texts = (there.domain.live, there.domain.defined) if there else ()
+        return {each for text in texts if text for each in _resources(needs_of(text))}
+
+    def _document(self, item: FleetItem) -> str:
+        """Return the document of a domain when its plan was applied."""
+        planned = [each.after for each in item.plan.changes if each.kind == DEFINITION] if item.plan else []
+        return planned[0] if planned else self._known[item.domain].domain.defined
 
     def _and_planned(self, others: Others) -> Others:
         """Return what others have, with what the domains of the fleet have that are planned already."""
@@ -192,6 +223,11 @@ def _power(wanted: _Wanted, *, is_active: bool) -> Power:
     if wanted.running in (None, is_active):
         return "none"
     return "start" if wanted.running else "stop"
+
+
+def _resources(needs: Needs) -> set[Subject | int]:
+    """Return the devices and CPUs of a domain."""
+    return {*needs.devices, *needs.cpus}
 
 
 def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -> None:

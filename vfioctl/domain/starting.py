@@ -81,12 +81,18 @@ class Starting:
 
     def foresee(self, name: str, *, connect: str = "") -> Foreseen:
         """Return what `start` would do. Raises what that raises before it changes anything."""
-        from vfioctl.claims.api import ClaimsApi
-
         uri, known = self._find(name, connect)
-        needs, holding = self._needs(known), self._holding(uri)
+        needs = self._needs(known)
         if known.domain.is_active:
             return Foreseen(needs.name, uri, needs, runs_already=True)
+        return self.foresee_needs(needs, connect=connect)
+
+    def foresee_needs(self, needs: Needs, *, connect: str = "") -> Foreseen:
+        """Return what `start` would do for a domain that does not run, and may not be defined yet."""
+        from vfioctl.claims.api import ClaimsApi
+
+        uri = self._uri(connect)
+        holding = self._holding(uri)
         ending = tuple(holding.foresee_end(needs))
         over = tuple(claim for claim, _ in ending)
         before = (*(plan for _, plan in ending if plan), *holding.foresee_restored(needs))

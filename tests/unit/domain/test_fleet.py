@@ -193,6 +193,34 @@ def test_a_start_that_would_be_refused_is_refused_before_anything_is_changed(mac
     assert list(machine.domains()) == ["b"]
 
 
+@pytest.mark.parametrize("words", ["--yes", "--dry-run"])
+def test_a_gpu_that_a_process_holds_is_refused_before_anything_is_changed(machine: Machine, words: str) -> None:
+    machine.host.write_text(form(copy(original("busy"))))
+    free, held = ({"name": name, "devices": [gpu], "running": True} for name, gpu in (("a", "gpu3"), ("b", "gpu0")))
+    refused = machine.apply(free, held, words=(words,))
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "DeviceInUse")
+    assert refused.document["error"]["message"].startswith("b: ")
+    assert machine.domains() == {}
+
+
+def test_what_a_domain_gives_back_when_it_starts_is_free_for_those_after_it(machine: Machine) -> None:
+    first, second = {"name": "a", "running": True}, {"name": "b", "running": True}
+    assert machine.apply({**first, "devices": ["gpu0"]}).code == 0
+    machine.session().kernel.tell_libvirt(URI, "destroy", "a")  # its claim stays: no hook tells that it has ended
+    swapped = machine.apply({**first, "devices": ["gpu1"]}, {**second, "devices": ["gpu0"]})
+    assert swapped.code == 0, swapped.err
+    assert [each["state"] for each in machine.domains().values()] == ["running", "running"]
+
+
+def test_what_a_domain_gives_back_later_is_not_free(machine: Machine) -> None:
+    first, second = {"name": "a", "running": True}, {"name": "b", "running": True}
+    assert machine.apply({**first, "devices": ["gpu0"]}).code == 0
+    machine.session().kernel.tell_libvirt(URI, "destroy", "a")
+    refused = machine.apply({**second, "devices": ["gpu0"]}, {**first, "devices": ["gpu1"]})
+    assert (refused.code, refused.document["error"]["kind"]) == (4, "ClaimConflict")
+    assert list(machine.domains()) == ["a"]
+
+
 def test_a_domain_of_somebody_else_is_refused_and_nothing_is_changed(machine: Machine) -> None:
     machine.session().kernel.tell_libvirt(URI, "define", FOREIGN)
     refused = machine.apply(TWO, {"name": "db"})
