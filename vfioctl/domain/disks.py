@@ -1,9 +1,9 @@
-"""Refuses one disk image for two domains, and a base image that a domain writes to. May not do input or output."""
+"""Refuses one disk image for two disks, and a base image that a domain writes to. May not do input or output."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os.path import basename, dirname, normpath
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ def _places(text: str) -> Iterator[str]:
 def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
     """Raise BadSpec if an image of a fleet's domain is a disk of another one; Foreign for a domain of `others`.
 
-    Its base may be a disk of no domain at all.
+    Its base may be a disk of no domain at all, and no domain may have one disk twice.
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
@@ -53,6 +53,7 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
         for place in places:
             writers[place].add(name)
     for name, (spec, storage) in fleet.items():
+        _refuse_twice(name, spec.disks)
         for image, path in zip(storage.images if storage else (), map(normpath, spec.disks), strict=False):
             pool, base = storage.pool if storage else "", normpath(image.base) if image.base else ""
             if also := sorted((writers[path] | writers[f"{pool} {image.name}"]) - {name}):
@@ -66,3 +67,10 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
                     f"{name}: base image {image.base} is a disk of domain {writing[0]}",
                     hint="what that domain writes would destroy the images with this base: use a copy of it",
                 )
+
+
+def _refuse_twice(name: str, disks: Sequence[str]) -> None:
+    """Raise BadSpec for a domain that has one disk twice; its images are among its disks."""
+    paths = [*map(normpath, disks)]
+    if twice := next((path for path in paths if paths.count(path) > 1), ""):
+        raise BadSpec(f"{name}: disk {twice} is there twice", hint="name it once, or give an image another name")

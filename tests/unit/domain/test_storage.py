@@ -203,6 +203,22 @@ def test_one_image_for_two_domains_of_the_fleet_is_refused(machine: Machine, oth
 
 
 @pytest.mark.parametrize(
+    "twice",
+    [
+        {"images": [*SHARED["images"], *SHARED["images"]]},
+        {"images": [{"size": "1GiB"}, {"name": "b.qcow2", "size": "1GiB"}]},
+        {**SHARED, "disks": [f"/{POOL}/../{POOL}/x.qcow2"]},
+        {"disks": ["/dev/sda", "/dev/sda"]},
+    ],
+)
+def test_one_image_for_two_disks_of_a_domain_is_refused(machine: Machine, twice: dict[str, Any]) -> None:
+    refused = machine.apply(ONE, {"name": "b", **twice})
+    assert (refused.code, refused.document["error"]["kind"]) == (2, "BadSpec")
+    assert re.search(r"b: disk \S+ is there twice", refused.document["error"]["message"])
+    assert (machine.volumes(), machine.domains()) == ({}, {})
+
+
+@pytest.mark.parametrize(
     ("disk", "code"),
     [
         (DISK.format("file", "", f"file='/{POOL}/../{POOL}/x.qcow2'"), 4),
