@@ -1,4 +1,4 @@
-"""Refuses one disk image for two disks, and a base image that a domain writes to. May not do input or output."""
+"""Refuses one disk for two domains of a fleet, and a base image that a domain writes to. May not do input or output."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ def _places(text: str) -> Iterator[str]:
         if source is None or is_shared:
             continue
         if path := source.get("file") or source.get("dev"):
-            yield normpath(path)
+            yield _path(path)
         elif volume := source.get("volume"):
             yield f"{source.get('pool')} {volume}"
 
 
 def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
-    """Raise BadSpec if an image of a fleet's domain is a disk of another one; Foreign for a domain of `others`.
+    """Raise BadSpec for a disk of two domains of a fleet; Foreign if an image of one is a disk of another domain.
 
-    Its base may be a disk of no domain at all, and no domain may have one disk twice.
+    The base of an image may be a disk of no domain at all, and no domain may have one disk twice.
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
     writers: dict[str, set[str]] = defaultdict(set)
-    for name, places in (*others.items(), *((name, map(normpath, each.spec.disks)) for name, each in fleet.items())):
+    for name, places in (*others.items(), *((name, map(_path, each.spec.disks)) for name, each in fleet.items())):
         for place in places:
             writers[place].add(name)
     for name, (spec, storage) in fleet.items():
         _refuse_twice(name, spec.disks)
-        for image, path in zip(storage.images if storage else (), map(normpath, spec.disks), strict=False):
-            pool, base = storage.pool if storage else "", normpath(image.base) if image.base else ""
+        images = storage.images if storage else ()
+        for image, path in zip(images, map(_path, spec.disks), strict=False):
+            pool, base = storage.pool if storage else "", _path(image.base) if image.base else ""
             if also := sorted((writers[path] | writers[f"{pool} {image.name}"]) - {name}):
                 raise (BadSpec if also[0] in fleet else Foreign)(
                     f"{name}: disk image {pool}/{image.name} is also a disk of domain {also[0]}",
@@ -67,10 +68,22 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
                     f"{name}: base image {image.base} is a disk of domain {writing[0]}",
                     hint="what that domain writes would destroy the images with this base: use a copy of it",
                 )
+        for path in spec.disks[len(images) :]:
+            if of_fleet := sorted(writers[_path(path)].intersection(fleet) - {name}):
+                raise BadSpec(
+                    f"{name}: disk {path} is also a disk of domain {of_fleet[0]}",
+                    hint="two domains would destroy what they write there: give one of them another disk",
+                )
+
+
+def _path(text: str) -> str:
+    """Return a path in one form. POSIX lets two slashes at the beginning mean something else; Linux does not."""
+    path = normpath(text)
+    return path[1:] if path.startswith("//") else path
 
 
 def _refuse_twice(name: str, disks: Sequence[str]) -> None:
     """Raise BadSpec for a domain that has one disk twice; its images are among its disks."""
-    paths = [*map(normpath, disks)]
+    paths = [*map(_path, disks)]
     if twice := next((path for path in paths if paths.count(path) > 1), ""):
         raise BadSpec(f"{name}: disk {twice} is there twice", hint="name it once, or give an image another name")

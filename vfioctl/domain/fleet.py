@@ -62,7 +62,7 @@ class Fleets:
 
         Raises what `Building.build` and `Provisioning.plan_define` raise, with the domain's name; Foreign for a domain
         that this fleet has not defined, DeviceInUse for one that is to go, and runs; ClaimConflict for a device of two
-        domains; BadSpec and Foreign for a disk image of two; and what `Starting.foresee` raises.
+        domains; BadSpec and Foreign for a disk of two; and what `Starting.foresee` raises.
         """
         items = FleetPlanning(self._session, self._api, spec, connect).items(prune=prune)
         running = tuple(each.name for each in spec.domains if each.running)

@@ -218,6 +218,23 @@ def test_one_image_for_two_disks_of_a_domain_is_refused(machine: Machine, twice:
     assert (machine.volumes(), machine.domains()) == ({}, {})
 
 
+@pytest.mark.parametrize("path", ["/dev/sda", "//dev/../dev/sda"])
+def test_one_disk_for_two_domains_of_the_fleet_is_refused(machine: Machine, path: str) -> None:
+    refused = machine.apply({"name": "a", "disks": ["/dev/sda"]}, {"name": "b", "disks": ["/b.raw", path]})
+    assert (refused.code, refused.document["error"]["kind"]) == (2, "BadSpec")
+    assert "a: disk /dev/sda is also a disk of domain b" in refused.document["error"]["message"]
+    assert machine.domains() == {}
+
+
+def test_a_disk_that_a_domain_of_the_fleet_runs_with_is_refused_for_another(machine: Machine) -> None:
+    a = {"name": "a", "disks": ["/dev/sda"], "running": True}
+    assert machine.apply(a).code == 0
+    moved = ({**a, "disks": ["/dev/sdb"]}, {"name": "b", "disks": ["/dev/sda"]})
+    assert "b: disk /dev/sda is also a disk of domain a" in machine.apply(*moved).document["error"]["message"]
+    assert machine.apply({**a, "running": False}).code == 0
+    assert machine.apply(*moved).code == 0
+
+
 @pytest.mark.parametrize(
     ("disk", "code"),
     [
@@ -242,6 +259,7 @@ def test_the_image_of_a_domain_of_somebody_else_is_refused(machine: Machine, dis
     ("disk", "base", "code"),
     [
         (DISK.format("file", "", "file='/images/../images/debian.qcow2'"), BASE, 4),
+        (DISK.format("file", "", f"file='{BASE}'"), f"/{BASE}", 4),
         (DISK.format("volume", "", f"pool='{POOL}' volume='db.qcow2'"), f"/{POOL}/db.qcow2", 4),
         (DISK.format("file", "<readonly/>", f"file='{BASE}'"), BASE, 0),
         (DISK.format("volume", "", "pool='other' volume='debian.qcow2'"), BASE, 0),
