@@ -12,7 +12,7 @@ from itertools import count
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.values import plugged, size_of
-from vfioctl.domain.guest_cpus import is_host_cpu, use_iothreads, write_vcpus
+from vfioctl.domain.guest_cpus import is_host_x86, use_iothreads, write_vcpus
 from vfioctl.domain.guest_pci import add_pci
 from vfioctl.domain.model.layout import Layout
 from vfioctl.domain.model.spec import WISHES, DomainSpec, wishes_of
@@ -24,8 +24,9 @@ from vfioctl.inventory.model.values import CpuSet, format_cpu_list
 _PREALLOCATORS = 8
 """The most threads that fill hugepages."""
 _ONLY_X86 = (
-    *("features/apic", "features/smm", "features/hyperv", "features/pmu", "features/ioapic"),
-    *("cpu/maxphysaddr", "cpu/feature", "clock/timer", "pm", "launchSecurity"),
+    *("features/apic", "features/smm", "features/hyperv", "features/kvm", "features/pmu", "features/ioapic"),
+    *("features/pvspinlock", "features/vmport", "features/ps2"),
+    *("cpu/cache", "cpu/maxphysaddr", "cpu/feature", "clock/timer", "pm", "launchSecurity"),
     *("devices/tpm", "devices/serial", "devices/console"),
 )
 """What a template has for x86_64, and QEMU's `virt` machine has not."""
@@ -48,7 +49,7 @@ def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: boo
     root = document.root
     if not edits:
         remove(root, "uuid")  # each domain has its own
-        _for_arch(root, layout.arch)
+        _for_arch(root, layout)
     _refuse_machine(root)
     child(root, "name", text=spec.name)
     _metadata(root, spec, edits=edits)
@@ -62,7 +63,7 @@ def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: boo
     if layout.pins:
         use_iothreads(root)
     if spec.seed:
-        _seed(devices, spec.seed, is_arm=layout.arch != "x86_64")
+        _seed(devices, spec.seed, is_arm=not layout.is_x86)
     _networks(devices, spec.networks, is_confidential=is_confidential)
     add_pci(devices, layout)
     return document
@@ -82,11 +83,11 @@ def _refuse_machine(root: Element) -> None:
         )
 
 
-def _for_arch(root: Element, arch: str) -> None:
+def _for_arch(root: Element, layout: Layout) -> None:
     """Make a template one for this machine. One whose machine is `virt` is for Arm already."""
     kind = root.find("os/type")
-    if arch != "x86_64" and not _machine(root).startswith(_ARM):
-        _for_arm(root, arch)
+    if not layout.is_x86 and not _machine(root).startswith(_ARM):
+        _for_arm(root, layout.arch)
     elif kind is not None and "machine" not in kind.attrib:
         kind.set("machine", "q35")  # libvirt would take one without PCI Express
 
@@ -165,7 +166,7 @@ def _processor(root: Element, layout: Layout) -> None:
         {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads},
     )
     remove(cpu, "cache")
-    if layout.shares_cache and is_host_cpu(root):
+    if layout.shares_cache and is_host_x86(root, layout):
         child(cpu, "cache", {"mode": "passthrough"})
     if layout.wide_addresses and cpu.find("maxphysaddr") is None:
         child(cpu, "maxphysaddr", {"mode": "passthrough"})

@@ -48,7 +48,7 @@ def _pin(root: Element, layout: Layout, schedulers: Sequence[Element]) -> None:
             _add(tune, "iothreadpin", {"iothread": each, "cpuset": layout.emulator})
     for scheduler in schedulers:
         insert(tune, scheduler)
-    if is_host_cpu(root):  # libvirt takes the hint for no other
+    if is_host_x86(root, layout):  # libvirt takes the hint for no other model, QEMU for no other architecture
         hints = child(child(root, "features"), "kvm")
         child(hints, "hint-dedicated", {"state": "on"})
 
@@ -92,6 +92,6 @@ def use_iothreads(root: Element) -> None:
             driver.set("iothread", str(threads[0]))
 
 
-def is_host_cpu(root: Element) -> bool:
-    """Return whether the guest has the host's CPU model."""
-    return root.find("cpu[@mode='host-passthrough']") is not None
+def is_host_x86(root: Element, layout: Layout) -> bool:
+    """Return whether the guest has the host's CPU model, on x86: only that can show caches and give KVM's hints."""
+    return layout.is_x86 and root.find("cpu[@mode='host-passthrough']") is not None

@@ -14,15 +14,18 @@ from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
 from vfioctl.domain import nccl
 from vfioctl.domain.building import Building
+from vfioctl.domain.check.check import check
 from vfioctl.domain.confidential import refuse_elsewhere
 from vfioctl.domain.layout.firmware import address_space
 from vfioctl.domain.layout.memory import divide
 from vfioctl.domain.layout.pci import MOST_PORTS, expanders
+from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Device
 from vfioctl.domain.model.others import Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.domain.templates import read_template, templates
 from vfioctl.domain.tree import remove
+from vfioctl.domain.xml import parse
 from vfioctl.errors import BadDocument, BadSpec, HostError, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.home import above
@@ -171,6 +174,16 @@ class TestTemplates:
         assert (done.code, "the template compute-linux has no graphics" in done.err) == (2, True)
         done = run("domain build a --device gpu1 --cpus 4 --template vgpu-desktop --display --host workstation")
         assert (done.code, "gets no mediated device" in done.err) == (2, True)
+
+    @pytest.mark.parametrize("template", ["compute-linux", "realtime", "windows-desktop"])
+    def test_a_pinned_guest_for_arm_has_nothing_that_only_x86_has(self, run: Run, template: str) -> None:
+        built = run(f"domain build vm1 --gpus 1 --cpus 4 --memory 4GiB --template {template} --host gh200").out
+        assert "<vcpupin" in built
+        found = check(parse(built))
+        assert [each.reason for each in found if each.severity is Severity.ERROR] == []
+        root = parse(built).root
+        for path in ("cpu/cache", "cpu/maxphysaddr", "features/kvm", "features/hyperv", "features/smm"):
+            assert root.find(path) is None, path
 
     @pytest.mark.parametrize(("host", "why"), [("hgx8", "this host's is GenuineIntel"), ("gh200", "aarch64")])
     def test_a_confidential_guest_needs_its_processor(self, run: Run, host: str, why: str) -> None:

@@ -33,7 +33,9 @@ S390_DISK = "<disk><address type='pci' bus='0x00' slot='0x01' function='0x1'><zp
 NO_PC = (
     (GOOD[GOOD.index("    <hyperv") : GOOD.index("  </features>")], ""),
     ("<maxphysaddr mode='passthrough' limit='46'/>", ""),
+    ("<cache mode='passthrough'/>", ""),
 )
+ARM = (("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"), ("<pcihole64 unit='GiB'>512</pcihole64>", ""))
 DIMM = (
     "<memory model='dimm'><target><size unit='GiB'>1</size><node>{}</node></target><address type='dimm' base='{}'/>"
     "</memory></devices>"
@@ -215,6 +217,19 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         ERROR,
         "migratable= with",
         (("<cpu mode='host-passthrough'", "<cpu mode='host-model' migratable='off'"),),
+    ),
+    ("cpu-architecture", ERROR, "aarch64 has no <cache>", ARM),
+    ("cpu-architecture", ERROR, "aarch64 has no <vendor_id>", ARM),
+    *(
+        ("cpu-architecture", ERROR, f"no <{name}>", (*ARM, *NO_PC, ("<acpi/>", f"<acpi/>{given}")))
+        for name, given in (
+            ("hint-dedicated", "<kvm><hint-dedicated state='on'/></kvm>"),
+            ("pv-ipi", "<kvm><pv-ipi state='off'/></kvm>"),
+            ("hyperv", "<hyperv mode='passthrough'/>"),
+            ("smm", "<smm state='off'/>"),
+            ("apic", "<apic eoi='on'/>"),
+            ("ioapic", "<ioapic driver='kvm'/>"),
+        )
     ),
     ("feature-state", ERROR, "state='yes'", (("<acpi/>", "<acpi/><kvm><hidden state='yes'/></kvm>"),)),
     ("feature-state", ERROR, "state='yes'", (("<vendor_id state='on'", "<vendor_id state='yes'"),)),
@@ -672,6 +687,7 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("a memory device", ((VCPU, MAXIMUM.format(" slots='4'", 16)), (DEVICES_END, DIMM.format(0, "0x100000000")))),
     ("two ports with one number", (("port='1'", "port='0'"),)),
     ("two PCI roots of POWER", (("arch='x86_64' machine='q35'", "arch='ppc64' machine='pseries'"), *NO_PC, (PCI, PCI_ROOTS))),
+    ("a guest for Arm, with what all have", (*ARM, *NO_PC, ("<acpi/>", "<acpi/><apic/><gic version='3'/><pmu state='off'/><kvm><hint-dedicated state='off'/><dirty-ring state='on' size='4096'/></kvm>"))),
     ("addresses of s390, where functions have no slots", (("arch='x86_64' machine='q35'", "arch='s390x' machine='s390-ccw-virtio'"), *NO_PC, (PCI, S390_DISK))),
     ("a device behind a VMD controller", ((AUDIO, AUDIO.replace("'0x0000'", "'0x10000'")),)),
     ("a switch", ((DEVICES_END, SWITCH + "<controller type='pci' index='5' model='pcie-switch-downstream-port'/></devices>"),)),

@@ -17,6 +17,15 @@ _WORDS = (
     ("cpu", "migratable", ("on", "off")),
     ("cpu/feature", "policy", ("force", "require", "optional", "disable", "forbid")),
 )
+_ONLY_X86 = (
+    *("features/ioapic", "features/pvspinlock", "features/vmport", "features/ps2", "features/smm"),
+    *("features/apic[@eoi]", "features/hyperv[@mode='passthrough']", "features/hyperv/*[@state='on']"),
+    *("features/kvm/hidden[@state='on']", "features/kvm/hint-dedicated[@state='on']"),
+    *("features/kvm/poll-control[@state='on']", "features/kvm/pv-ipi[@state='off']"),
+    "cpu/cache",
+)
+"""What other architectures have not. Sources: libvirt's qemu_validate.c; for <smm>, <hyperv> and <kvm>, which libvirt
+defines, the properties in QEMU's hw/i386 and target/i386."""
 _LEAST_BITS, _MOST_BITS = 32, 52
 _WITHOUT_BITS = (9, 2)
 
@@ -161,6 +170,14 @@ def feature_states(domain: Domain) -> Iterator[Fault]:
             for element in parent:
                 if element.get("state") not in (None, "on", "off"):
                     yield Fault(element, f"state='{element.get('state', '')[:40]}' is unknown", "on or off")
+
+
+def other_architectures(domain: Domain) -> Iterator[Fault]:
+    if not domain.arch or domain.is_x86:
+        return
+    for path in _ONLY_X86:
+        for element in domain.all(path):
+            yield Fault(element, f"{domain.arch[:40]} has no <{element.tag}>", "remove it: only x86 has it")
 
 
 def vendor_id(domain: Domain) -> Iterator[Fault]:

@@ -58,6 +58,7 @@ RULES: Mapping[str, Rule] = {
     "cpu-cache": cpus.cache,
     "cpu-address-bits": cpus.address_bits,
     "cpu-emulated": cpus.emulated_passthrough,
+    "cpu-architecture": cpus.other_architectures,
     "feature-state": cpus.feature_states,
     "hyperv-vendor-id": cpus.vendor_id,
     "pin-cpuset": pinning.cpusets,

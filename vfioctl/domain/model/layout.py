@@ -168,6 +168,10 @@ class Layout(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
     @property
+    def is_x86(self) -> bool:
+        return self.arch == "x86_64"
+
+    @property
     def vcpus(self) -> int:
         return sum(len(cell.vcpus) for cell in self.cells)
 
