@@ -241,6 +241,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("cpu-topology", ERROR, "has 8 CPUs", (("cores='1'", "cores='2'"),)),
     ("cpu-topology", ERROR, "no threads=", ((" threads='2'", ""),)),
     ("cpu-topology", ERROR, "above 0", (("cores='1'", "cores='0'"),)),
+    ("cpu-topology", ERROR, "dies='2', and QEMU has", (*ARM, *NO_PC, ("dies='1' cores='1'", "dies='2' cores='1'"))),
     ("cpu-cache", ERROR, "takes no level", (("<cache mode", "<cache level='3' mode"),)),
     ("cpu-cache", ERROR, "needs level", (("<cache mode='passthrough'", "<cache mode='emulate'"),)),
     ("cpu-cache", ERROR, "unknown", (("<cache mode='passthrough'", "<cache mode='some'"),)),

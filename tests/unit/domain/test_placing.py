@@ -184,3 +184,28 @@ class TestShape:
         assert found.choices[0].weaker[: len(weaker) or None] == weaker
         assert found.choices[1].why.startswith(why)
         assert ("side by side" in found.choices[1].why) == (found.shape.threads > 1)
+
+    @pytest.mark.parametrize(
+        ("has_dies", "caches", "dies", "why", "weaker"),
+        [
+            (True, 2, 2, "a socket for each node, a die for each L3 cache", ""),
+            (True, 1, 1, "a socket for each node, a die for each L3 cache", ""),
+            (
+                False,
+                2,
+                1,
+                "a socket for each node",
+                "an L3 cache: QEMU's machines for Arm have no dies",
+            ),
+            (False, 1, 1, "a socket for each node", ""),
+        ],
+    )
+    def test_an_l3_cache_is_a_die_where_there_are_dies(
+        self, *, has_dies: bool, caches: int, dies: int, why: str, weaker: str
+    ) -> None:
+        topology = Topology(tuple(Core((cpu,), 0, cpu * caches // 4) for cpu in range(4)))
+        found = pin(range(4), 4, Smt.TOGETHER, topology, has_dies=has_dies)
+        assert found.shape == (1, dies, 4 // dies, 1)
+        assert found.choices[0].why == why
+        assert found.choices[0].weaker.endswith(weaker)
+        assert bool(found.choices[0].weaker) == bool(weaker)

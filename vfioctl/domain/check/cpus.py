@@ -116,6 +116,8 @@ def topology(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"{name}='{text[:40]}' is no number above 0", "a whole number")
             return
         product *= value or 1
+        if name == "dies" and value and value > 1 and domain.arch and not domain.is_x86:
+            yield Fault(element, f"dies='{value}', and QEMU has dies for x86 only", "dies='1', and more cores")
     if domain.vcpus is not None and product != domain.vcpus:
         reason = f"the topology has {product} CPUs, and <vcpu> says {domain.vcpus}"
         yield Fault(element, reason, "make sockets x dies x clusters x cores x threads equal to <vcpu>")

@@ -15,6 +15,8 @@ from vfioctl.domain.model.spec import Smt
 from vfioctl.errors import BadSpec, some_of
 from vfioctl.inventory.model.values import format_cpu_list
 
+_UNSEEN = "the guest does not see which cores share an L3 cache"
+
 
 class Pinning(NamedTuple):
     """The host's CPUs of the vCPUs, in the order of the vCPUs, and by NUMA node."""
@@ -52,8 +54,11 @@ def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
     return vcpus
 
 
-def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology) -> Pinning:
-    """Return which vCPU has which of these CPUs, which are at least as many as are needed."""
+def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_dies: bool = True) -> Pinning:
+    """Return which vCPU has which of these CPUs, which are at least as many as are needed.
+
+    `has_dies`: whether the guest's sockets can have several dies.
+    """
     cores = sorted({topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}, key=_order)
     by_node: dict[int, list[int]] = {}
     groups: dict[int, list[int]] = {}
@@ -67,7 +72,7 @@ def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology) -> Pinn
             given.append(len(used))
         if used and smt is Smt.TOGETHER and len(used) < len(core.cpus):
             in_part.add(core.node)
-    shape, why, weaker = _shape(by_node, groups, given)
+    shape, why, weaker = _shape(by_node, groups, given, has_dies=has_dies)
     return Pinning(
         {node: tuple(found) for node, found in by_node.items()},
         shape,
@@ -89,7 +94,7 @@ def _is_even(cores: Iterable[Core]) -> bool:
 
 
 def _shape(
-    by_node: Mapping[int, Sequence[int]], groups: Mapping[int, Sequence[int]], given: Sequence[int]
+    by_node: Mapping[int, Sequence[int]], groups: Mapping[int, Sequence[int]], given: Sequence[int], *, has_dies: bool
 ) -> tuple[Shape, str, str]:
     """Return the guest's processor, why, and what is weaker.
 
@@ -109,10 +114,14 @@ def _shape(
         return Shape(len(by_node), 1, number, threads), "a socket for each node", weaker
     caches = [[len(list(same)) for _, same in groupby(cores)] for cores in groups.values()]
     even = {size for node in caches for size in node}
+    if not has_dies:
+        several = any(len(node) > 1 for node in caches)
+        weaker = f"{_UNSEEN}: QEMU's machines for Arm have no dies" if several else ""
+        return Shape(len(groups), 1, number, threads), "a socket for each node", weaker
     if len(even) == 1 and len({len(node) for node in caches}) == 1:
         dies = len(caches[0])
         return Shape(len(groups), dies, number // dies, threads), "a socket for each node, a die for each L3 cache", ""
-    weaker = "the guest does not see which cores share an L3 cache: the caches give different numbers of cores"
+    weaker = f"{_UNSEEN}: the caches give different numbers of cores"
     return Shape(len(groups), 1, number, threads), "a socket for each node", weaker
 
 

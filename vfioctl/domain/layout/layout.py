@@ -42,7 +42,8 @@ def lay_out(
     """
     capacity = host.capacity
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
-    pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology) if chosen else None
+    has_dies = host.processor.arch == "x86_64"
+    pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=has_dies) if chosen else None
     vcpus = {node: len(found) for node, found in pinning.by_node.items()} if pinning else _floating(devices, spec, host)
     division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)
     cells = _cells(vcpus, division.by_node, devices, host)
