@@ -149,6 +149,29 @@ def test_devices_far_from_all_cpus_are_told(host: Host) -> None:
     assert weaker == [("guest cell 1", "its devices are far from all CPUs and memory of the domain")]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "distances", "why"),
+    [
+        ("10 21", "21 10", [(10, 21), (21, 10)], ""),
+        ("10 255", "11 10", [(10, 255), (11, 10)], ""),
+        ("10 10", "10 10", [(), ()], "10 from node 0 to node 1, 10 from node 1 to node 0"),
+        ("10 256", "21 10", [(), ()], "256 from node 0 to node 1"),
+        ("10 21", "21 20", [(), ()], "20 from node 1 to node 1"),
+        ("10 0", "21 10", [(), ()], "0 from node 0 to node 1"),
+    ],
+)
+def test_distances_that_libvirt_refuses_are_left_out(
+    tmp_path: Path, first: str, second: str, distances: list[tuple[int, ...]], why: str
+) -> None:
+    tree = copy(original("hgx8"))
+    for node, row in enumerate((first, second)):
+        tree.put(f"/sys/devices/system/node/node{node}/distance", row)
+    found = built(machine(tree, tmp_path / "ledger.db"), devices=[GPU0, GPU4], cpus=4)
+    assert [cell.distances for cell in found.layout.cells] == distances
+    told = [choice.why for choice in found.weaker if choice.what == "distances of the guest's cells"]
+    assert (len(told), why in "".join(told)) == (bool(why), True)
+
+
 WIDE, NARROW = [(0, 1), (2, 3), (4, 5)], [(6,), (7,)]
 UNLIKE = "the guest takes threads of a core for cores: not all cores give it as many"
 

@@ -9,8 +9,8 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.check.domain import Cell, Domain
 from vfioctl.domain.check.fault import Fault, warning
 from vfioctl.domain.check.values import cpuset, number, shown
+from vfioctl.domain.model.layout import is_distance
 
-_LOCAL, _UNREACHABLE = 10, 255
 _MODES = ("strict", "preferred", "interleave", "restrictive")
 _MOST_CELLS = 256
 
@@ -58,7 +58,7 @@ def distances(domain: Domain) -> Iterator[Fault]:
             other, value = number(sibling.get("id")), number(sibling.get("value"))
             if other is None or other >= len(domain.cells):
                 yield Fault(sibling, f"there is no cell {(sibling.get('id') or '')[:40]}", "name a cell of the guest")
-            elif value is None or not _LOCAL <= value <= _UNREACHABLE or (other == cell.id) != (value == _LOCAL):
+            elif value is None or not is_distance(value, to_itself=other == cell.id):
                 told = (sibling.get("value") or "")[:40]
                 remedy = "10 for the cell itself, 11 to 254 for another, 255 if it cannot be reached"
                 yield Fault(sibling, f"'{told}' is no distance from cell {cell.id} to cell {other}", remedy)

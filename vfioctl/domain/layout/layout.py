@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vfioctl.claims.model.capacity import Capacity
 from vfioctl.domain.layout import cpus, firmware, memory, pci
 from vfioctl.domain.layout.devices import node_choices
-from vfioctl.domain.model.layout import NOTHING_THERE, Cell, Choice, Device, Layout, Shape, There
+from vfioctl.domain.model.layout import NOTHING_THERE, Cell, Choice, Device, Layout, Shape, There, is_distance
 from vfioctl.domain.model.others import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import some_of
@@ -72,6 +72,7 @@ def lay_out(
             *([_emulator(emulator)] if pinning else ()),
             *division.choices,
             *_cell_choices(cells, host.capacity),
+            *_distance_choices(cells, host.capacity),
             *pci.choices(found),
             *space.choices,
             *_rom_choices(devices),
@@ -117,22 +118,48 @@ def _cells(
     has_nodes = bool(host.capacity.inventory.numa_nodes)
     others = sorted({device.node for device in devices if device.node is not None}.difference(vcpus))
     nodes = [*vcpus, *(others if has_nodes else ())]
-    known = {node.id: node.distances for node in host.capacity.inventory.numa_nodes}
+    known = _distances(nodes, host.capacity)
+    is_known = len(nodes) > 1 and len(known) == len(nodes) ** 2 and not _refused(known)
     found = []
     first = 0
     for node in nodes:
         number = vcpus.get(node, 0)
-        distances = tuple(known.get(node, {}).get(other, 0) for other in nodes)
         found.append(
             Cell(
                 node=node if has_nodes else None,
                 vcpus=CpuSet(range(first, first + number)),
                 memory=by_node.get(node, 0),
-                distances=distances if all(distances) and len(nodes) > 1 else (),
+                distances=tuple(known[node, other] for other in nodes) if is_known else (),
             )
         )
         first += number
     return tuple(found)
+
+
+def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, int], int]:
+    """Return how far each node is from each, as far as the firmware tells."""
+    told = {node.id: node.distances for node in capacity.inventory.numa_nodes}
+    pairs = ((node, other) for node in nodes for other in nodes)
+    return {(a, b): told[a][b] for a, b in pairs if a in told and b in told[a]}
+
+
+def _refused(known: Mapping[tuple[int, int], int]) -> Sequence[str]:
+    """Return the distances that libvirt does not take: some firmware, and nodes that the kernel fakes, have such."""
+    return [
+        f"{value} from node {a} to node {b}"
+        for (a, b), value in known.items()
+        if not is_distance(value, to_itself=a == b)
+    ]
+
+
+def _distance_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
+    nodes = [cell.node for cell in cells if cell.node is not None]
+    refused = _refused(_distances(nodes, capacity))
+    if len(nodes) < 2 or not refused:
+        return []
+    why = f"the host has {some_of(refused, 2)}; libvirt takes 10 for a node itself, 11 to 255 for another"
+    weaker = "the guest does not see how far its nodes are from each other: libvirt does not take the host's distances"
+    return [Choice("distances of the guest's cells", "left out", why, weaker=weaker)]
 
 
 def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[Choice]:

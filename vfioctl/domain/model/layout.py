@@ -11,6 +11,7 @@ from typing import NamedTuple
 from vfioctl.inventory.model.values import CpuSet, Subject
 
 NO_CPUS = CpuSet()
+_LOCAL, _UNREACHABLE = 10, 255
 
 
 class Choice(NamedTuple):
@@ -58,6 +59,11 @@ class Cell(NamedTuple):
     """bytes"""
     distances: tuple[int, ...] = ()
     """To each cell, in their order; empty if the firmware tells none."""
+
+
+def is_distance(value: int, *, to_itself: bool) -> bool:
+    """Return whether libvirt takes a distance, from a NUMA cell to itself or to another. Source: numa_conf.c."""
+    return value == _LOCAL if to_itself else _LOCAL < value <= _UNREACHABLE
 
 
 class Shape(NamedTuple):
