@@ -160,11 +160,10 @@ def _nodes(root: Element, layout: Layout) -> None:
 def _processor(root: Element, layout: Layout) -> None:
     cpu = child(root, "cpu")
     shape = layout.shape
-    child(
-        cpu,
-        "topology",
-        {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads},
-    )
+    levels = {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads}
+    topology = child(cpu, "topology", levels)
+    if "clusters" in topology.attrib:
+        topology.set("clusters", "1")
     remove(cpu, "cache")
     if layout.shares_cache and is_host_x86(root, layout):
         child(cpu, "cache", {"mode": "passthrough"})

@@ -105,6 +105,14 @@ class TestCpus:
         )
         assert attributes(edited(text), "devices/disk/driver")[1] == {}
 
+    @pytest.mark.parametrize("clusters", ["1", "2"])
+    def test_the_shape_has_no_clusters(self, clusters: str) -> None:
+        numa = "<cpu mode='host-passthrough'>"
+        text = RICH.replace(numa, f"{numa}<topology sockets='1' dies='1' clusters='{clusters}' cores='2' threads='1'/>")
+        expected = [{"sockets": "1", "dies": "1", "clusters": "1", "cores": "2", "threads": "2"}]
+        assert attributes(edited(text), "cpu/topology") == expected
+        assert "clusters" not in attributes(edited(RICH), "cpu/topology")[0]
+
     def test_every_vcpu_is_there_from_the_start(self, rich: Element) -> None:
         assert attributes(rich, "vcpu") == [{"placement": "static"}]
         assert rich.find("vcpus") is None
