@@ -201,6 +201,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("hugepage-backing", ERROR, "on demand", (("mode='immediate'", "mode='ondemand'"),)),
     ("hugepage-backing", ERROR, "anonymous", (("<nosharepages/>", "<source type='anonymous'/>"),)),
     ("vcpu-count", ERROR, "'four'", ((">4</vcpu>", ">four</vcpu>"),)),
+    ("vcpu-count", ERROR, "'4 ' is no number", ((">4</vcpu>", ">4 </vcpu>"),)),
     ("vcpu-count", ERROR, "no vCPU", ((">4</vcpu>", ">0</vcpu>"),)),
     ("vcpu-count", ERROR, "5 of 4", (("'static'>4", "'static' current='5'>4"),)),
     ("vcpu-count", ERROR, "at the start", (("'static'>4", "'static' current='0'>4"),)),
@@ -659,6 +660,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
 
 RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("memory in bytes, and a comment", ((">8</memory>", "><!-- all --> 8</memory>"),)),
+    ("white space before numbers, and in sets", ((">4</vcpu>", "> 4</vcpu>"), ("busNr='250'", "busNr=' 250'"), ("cpuset='0-1'", "cpuset=' 0 - 1 '"))),
     ("a set with an exclusion", (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-2,^2'"),)),
     ("emulated bits", (("<maxphysaddr mode='passthrough' limit='46'", "<maxphysaddr mode='emulate' bits='46'"),)),
     ("real time", (("</cputune>", "<vcpusched vcpus='0-3' scheduler='fifo' priority='1'/></cputune>"),)),

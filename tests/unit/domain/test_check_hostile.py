@@ -162,6 +162,7 @@ def test_values_are_total(text: str, unit: str) -> None:
         ("0-3,^2,8", {0, 1, 3, 8}),
         ("^2,0-3", {0, 1, 2, 3}),
         (" 1 , 2", {1, 2}),
+        (" 0 - 2 , ^ 1 , 4 ", {0, 2, 4}),
         ("3-1", None),
         ("^1-2", None),
         ("16384", None),
@@ -190,6 +191,10 @@ def test_a_set_is_read_as_libvirt_does(text: str, value: set[int] | None) -> Non
         ("-4", "GiB", None),
         ("4.5", "GiB", None),
         ("4", "i", None),
+        (" 4", "KiB", 4096),
+        ("4 ", "KiB", None),
+        ("4", " KiB", None),
+        ("4", "KiB ", None),
     ],
 )
 def test_a_size_is_read_as_libvirt_does(text: str, unit: str | None, value: int | None) -> None:
@@ -197,7 +202,8 @@ def test_a_size_is_read_as_libvirt_does(text: str, unit: str | None, value: int 
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("0x1f", 31), ("31", 31), ("017", 15), ("08", None), ("0x", None), ("", None)]
+    ("text", "value"),
+    [("0x1f", 31), ("31", 31), ("017", 15), ("08", None), ("0x", None), ("", None), (" 31", 31), ("31 ", None)],
 )
 def test_an_address_is_read_as_libvirt_does(text: str, value: int | None) -> None:
     assert any_number(text) == value

@@ -1,4 +1,8 @@
-"""Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses. Total: bad text is None."""
+"""Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses. Total: bad text is None.
+
+White space is allowed where libvirt allows it: before a number, not behind it or about a unit (virStrToLong_ui), and on
+both sides of the numbers of a set (virBitmapParse).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class GuestAddress(NamedTuple):
 
 def number(text: str | None) -> int | None:
     """Return a decimal number that is not negative."""
-    digits = (text or "").strip()
+    digits = (text or "").lstrip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else None
 
 
@@ -51,7 +55,7 @@ def cpuset(text: str | None) -> frozenset[int] | None:
     for part in text.split(","):
         word = part.strip()
         first, dash, last = word.removeprefix("^").partition("-")
-        start, end = number(first), number(last) if dash else number(first)
+        start, end = number(first.rstrip()), number(last if dash else first.rstrip())
         if start is None or end is None or not start <= end < MOST_CPUS or (dash and word.startswith("^")):
             return None
         named += end + 1 - start
@@ -69,7 +73,7 @@ def count_of(text: str | None) -> int:
     found = 0
     for part in text.split(",") if text else ():
         first, dash, last = part.partition("-")
-        start, end = number(first), number(last) if dash else None
+        start, end = number(first.rstrip()), number(last.rstrip()) if dash else None
         found += end + 1 - start if start is not None and end is not None and start <= end < MOST_CPUS else 1
     return found
 
@@ -88,7 +92,7 @@ def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:
 
 def scaled(text: str | None, unit: str | None, default: str = "KiB") -> int | None:
     """Return a size in bytes. `unit`: such as KiB (1024), KB (1000) or k (1024), in any case."""
-    value, letters = number(text), (unit or default).strip().lower()
+    value, letters = number(text), (unit or default).lower()
     if value is None:
         return None
     if letters in _BYTES:
@@ -107,10 +111,10 @@ def size_in_words(size: int) -> str:
 
 
 def text_in(element: Element | None) -> str:
-    """Return the text of an element, without the comments inside."""
+    """Return the text of an element, without the comments inside and the white space before it."""
     if element is None:
         return ""
-    return "".join([element.text or "", *(each.tail or "" for each in element if not is_element(each))]).strip()
+    return "".join([element.text or "", *(each.tail or "" for each in element if not is_element(each))]).lstrip()
 
 
 def size_of(element: Element | None) -> int | None:

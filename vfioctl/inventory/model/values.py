@@ -129,9 +129,9 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
 def any_number(text: str | None) -> int | None:
     """Return a number as C writes it: decimal, 0x hexadecimal, or octal with a leading 0. None for other text.
 
-    libvirt reads the parts of a PCI address so: bus='67' is 0x43.
+    libvirt reads the parts of a PCI address so: bus='67' is 0x43. White space may be before it, as for strtoul(3).
     """
-    digits = (text or "").strip().lower()
+    digits = (text or "").lstrip().lower()
     if len(digits) > _DIGITS or not digits.isascii() or not digits.isalnum():
         return None
     base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
