@@ -11,7 +11,7 @@ from copy import deepcopy
 from itertools import count
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.values import plugged, size_of
+from vfioctl.domain.check.values import is_element, plugged, size_of
 from vfioctl.domain.guest_cpus import is_host_x86, use_iothreads, write_vcpus
 from vfioctl.domain.guest_pci import add_pci
 from vfioctl.domain.model.layout import Layout
@@ -177,6 +177,7 @@ def _processor(root: Element, layout: Layout) -> None:
 def _cells(numa: Element, layout: Layout) -> None:
     """Write the cells. One that is there keeps its other settings; a further one has the attributes of the last."""
     there = {each.get("id", str(number)): each for number, each in enumerate(numa.findall("cell"))}
+    _interconnects(numa, layout)
     last = next((dict(each.items()) for each in reversed(there.values())), {})
     remove(numa, "cell")
     for number, cell in enumerate(layout.cells):
@@ -194,6 +195,18 @@ def _cells(numa: Element, layout: Layout) -> None:
             made.insert(0, distances)
             for other, value in enumerate(cell.distances):
                 add(distances, "sibling", {"id": other, "value": value})
+
+
+def _interconnects(numa: Element, layout: Layout) -> None:
+    """Remove those of cells that are no longer there, or no longer have vCPUs, which an initiator needs."""
+    cells = {str(number): cell for number, cell in enumerate(layout.cells)}
+    for parent in numa.findall("interconnects"):
+        for each in [each for each in parent if is_element(each)]:
+            initiator = cells.get((each.get("initiator") or "").lstrip())
+            if not (initiator and initiator.vcpus and (each.get("target") or "").lstrip() in cells):
+                parent.remove(each)
+        if not len(parent):
+            numa.remove(parent)
 
 
 # -- devices ---------------------------------------------------------------------------------------------

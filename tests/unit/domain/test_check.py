@@ -47,6 +47,11 @@ DISK = ("<memballoon", f"<disk type='file'>{NATIVE}</disk><disk type='file'>{PLA
 CACHE = "<cachetune vcpus='{}'><cache id='0' level='3' type='both' size='3' unit='MiB'/></cachetune>"
 BANDWIDTH = "<memorytune vcpus='{}'><node id='0' bandwidth='60'/></memorytune>"
 VMX = "<feature policy='require' name='vmx'/>"
+HOSTDEV_NIC = "<interface type='hostdev'><source><address type='pci' bus='0x18'/></source></interface>"
+LINKS = (
+    "<interconnects><latency initiator='0' target='1' type='access' value='5'/>"
+    "<bandwidth initiator='1' target='1' type='access' value='204800' unit='KiB'/></interconnects>"
+)
 SHARED = ("<nosharepages/>", "<access mode='shared'/>")
 
 
@@ -319,6 +324,20 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
         "'10' is no distance",
         (("<sibling id='1' value='21'/>", "<sibling id='1' value='10'/>"),),
     ),
+    *(
+        ("cell-interconnect", ERROR, reason, (("</numa>", f"<interconnects>{given}</interconnects></numa>"),))
+        for reason, given in (
+            ("target= names no cell: '2'", "<latency initiator='0' target='2' type='access' value='5'/>"),
+            ("initiator= names no cell: '2'", "<bandwidth initiator='2' target='1' type='access' value='5'/>"),
+            ("initiator= names no cell: ''", "<latency target='1' type='access' value='5'/>"),
+        )
+    ),
+    (
+        "cell-interconnect",
+        ERROR,
+        "without vCPUs",
+        (("cpus='2-3' ", ""), ("</numa>", LINKS + "</numa>")),
+    ),
     ("cell-distance", ERROR, "without a <sibling>", (("<distances>", "<distances/><distances>"),)),
     ("cell-distance", WARNING, "differs", (("<sibling id='1' value='21'/>", "<sibling id='1' value='31'/>"),)),
     ("cell-memory", WARNING, "no memory", (("memory='4'", "memory='0'"),)),
@@ -506,6 +525,9 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("hostdev-type", ERROR, "no <source>", ((f"<source>{AUDIO}</source>", ""),)),
     ("hostdev-type", ERROR, "LXC", (("mode='subsystem'", "mode='capabilities'"),)),
     ("hostdev-source", ERROR, "no <address>", ((AUDIO, ""),)),
+    ("hostdev-source", ERROR, "no type of address", (device(HOSTDEV_NIC.replace("type='pci' ", "")),)),
+    ("hostdev-source", ERROR, "no type of address", (device("<interface type='hostdev'><source/></interface>"),)),
+    ("hostdev-source", ERROR, "no bus", (device(HOSTDEV_NIC.replace("bus='0x18'", "slot='0x18'")),)),
     ("hostdev-source", ERROR, "two addresses", ((AUDIO, AUDIO + AUDIO),)),
     ("hostdev-source", ERROR, "no bus", ((AUDIO, "<address slot='0x01'/>"),)),
     (
@@ -661,6 +683,9 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
 RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("memory in bytes, and a comment", ((">8</memory>", "><!-- all --> 8</memory>"),)),
     ("white space before numbers, and in sets", ((">4</vcpu>", "> 4</vcpu>"), ("busNr='250'", "busNr=' 250'"), ("cpuset='0-1'", "cpuset=' 0 - 1 '"))),
+    ("what cells take to reach each other", (("</numa>", LINKS + "</numa>"),)),
+    ("an interface of a device of the host", (device(HOSTDEV_NIC),)),
+    ("an interface of a USB device", (device("<interface type='hostdev'><source><vendor id='1'/></source></interface>"),)),
     ("a set with an exclusion", (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-2,^2'"),)),
     ("emulated bits", (("<maxphysaddr mode='passthrough' limit='46'", "<maxphysaddr mode='emulate' bits='46'"),)),
     ("real time", (("</cputune>", "<vcpusched vcpus='0-3' scheduler='fifo' priority='1'/></cputune>"),)),

@@ -125,6 +125,16 @@ class TestMemory:
         both = edited(RICH, devices=("gpu5",))
         assert [each.get("memAccess") for each in attributes(both, "cpu/numa/cell")] == ["shared", "shared"]
 
+    def test_what_cells_take_to_reach_those_that_are_gone(self) -> None:
+        links = "".join(
+            f"<latency initiator='{a}' target='{b}' type='access' value='5'/>" for a, b in ((0, 0), (0, 1), (1, 0))
+        )
+        text = RICH.replace("</numa>", f"<interconnects>{links}</interconnects></numa>")
+        kept = attributes(edited(text), "cpu/numa/interconnects/latency")
+        assert [(each["initiator"], each["target"]) for each in kept] == [("0", "0")]
+        only_gone = text.replace("target='0'", "target='1'")
+        assert edited(only_gone).find("cpu/numa/interconnects") is None
+
     def test_the_most_memory_is_raised(self, rich: Element) -> None:
         assert (rich.findtext("maxMemory"), attributes(rich, "maxMemory")) == (
             str(8 << 20),

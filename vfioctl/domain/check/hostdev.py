@@ -36,11 +36,14 @@ def kinds(domain: Domain) -> Iterator[Fault]:
 
 
 def sources(domain: Domain) -> Iterator[Fault]:
-    """A PCI device has a readable address of the host."""
+    """A PCI device has a readable address of the host; that of an interface says what it is."""
     for each in domain.passed_through:
-        if each.tag == "interface" and each.find("source/address") is None:
-            continue
         where = each.find("source/address")
+        if each.tag == "interface" and (where is None or where.get("type") not in _KINDS):
+            if where is not None or each.find("source/vendor") is None:  # which a USB device may have instead
+                remedy = "<address type='pci' domain='0x0000' bus='0x41' slot='0x00' .../>"
+                yield Fault(each if where is None else where, "the interface's device has no type of address", remedy)
+            continue
         for extra in each.findall("source/address")[1:]:
             yield Fault(extra, "the source has two addresses, and libvirt reads one", "a hostdev for each device")
         if where is None and each.find("source") is not None:

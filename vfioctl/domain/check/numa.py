@@ -70,6 +70,20 @@ def distances(domain: Domain) -> Iterator[Fault]:
             yield warning(domain.at("cpu/numa"), reason, "make them equal, as the hosts' firmware does")
 
 
+def interconnects(domain: Domain) -> Iterator[Fault]:
+    """How fast cells reach each other's memory. Source: virDomainNumaDefValidate."""
+    by_id = {cell.id: cell for cell in domain.cells}
+    for path in ("latency", "bandwidth"):
+        for element in domain.all(f"cpu/numa/interconnects/{path}"):
+            gone = [name for name in ("initiator", "target") if number(element.get(name)) not in by_id]
+            for name in gone:
+                told = (element.get(name) or "")[:40]
+                yield Fault(element, f"{name}= names no cell: '{told}'", "name a cell of the guest")
+            initiator = number(element.get("initiator"))
+            if not gone and initiator and not by_id[initiator].cpus:  # those in no cell, libvirt puts into cell 0
+                yield Fault(element, "initiator= is a cell without vCPUs", "name one with vCPUs")
+
+
 def without_memory(domain: Domain) -> Iterator[Fault]:
     """A cell with CPUs and no memory works, but all its accesses are remote."""
     if sum(1 for cell in domain.cells if cell.memory) == 0:

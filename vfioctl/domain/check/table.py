@@ -75,6 +75,7 @@ RULES: Mapping[str, Rule] = {
     "cell-id": numa.ids,
     "cell-cpus": numa.cpus,
     "cell-distance": numa.distances,
+    "cell-interconnect": numa.interconnects,
     "cell-memory": numa.without_memory,
     "numa-nodeset": numa.nodesets,
     "numa-placement": numa.placement,
