@@ -110,6 +110,18 @@ class TestWithLibvirt:
         answer = run(f"domain check test {self.ARGUMENTS} --json")
         assert (answer.code, answer.document["domain"]) == (0, "test")
 
+    def test_the_variable_says_where_a_domain_is_and_a_file_needs_no_libvirt(
+        self, run: Run, xml: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VFIOCTL_CONNECT", "test:///default")
+        answer = run("domain check test --no-host --simulate laptop --json")
+        assert (answer.code, answer.document["domain"]) == (0, "test")
+        assert run("domain check test --no-host --simulate laptop --connect qemu:///system").code == 3
+        xml.write_text(GOOD)
+        monkeypatch.setenv("VFIOCTL_CONNECT", "qemu:///system")
+        answer = run(f"domain check {xml} --no-host --simulate laptop --json")
+        assert (answer.code, answer.document["unknown"]) == (0, [])
+
     def test_a_domain_that_it_does_not_have(self, run: Run) -> None:
         answer = run(f"domain check nope {self.ARGUMENTS}")
         assert answer.code == 2

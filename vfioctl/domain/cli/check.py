@@ -1,5 +1,6 @@
 """`vfioctl domain check`. May not add behaviour to the api."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.cli.options import CONNECT_VARIABLE
 from vfioctl.domain.xml import LONGEST
 from vfioctl.errors import BadDocument, BadSpec
 
@@ -37,7 +39,12 @@ def check(
     ] = False,
     connect: Annotated[
         str | None,
-        typer.Option(metavar="URI", help="Also ask this libvirt: its schema, its parser, and QEMU's command line."),
+        typer.Option(
+            "--connect",
+            "-c",
+            metavar="URI",
+            help="Also ask this libvirt: its schema, its parser, and QEMU's command line. It has the domain NAME.",
+        ),
     ] = None,
     libvirt: Annotated[
         str | None,
@@ -50,12 +57,15 @@ def check(
     Finds what libvirt refuses when the domain is defined or started, and what it accepts although it does not mean what
     it says. An error means that the document must change; a warning, that it works, but slower or not everywhere. Reads
     the host's CPUs, memory, devices and claims, and asks libvirt only with --connect, or for a NAME: without --connect,
-    that is a domain of qemu:///system or what config.toml says. Exits with 2 if there is an error.
+    that is a domain of VFIOCTL_CONNECT, else of what config.toml says, else of qemu:///system. Exits with 2 if there is
+    an error.
     """
     api, version = DomainApi(opened(ctx)), _version(libvirt)
     text = _read(file)
-    if connect is not None or text is None:
-        connect = api.provisioning.uri(connect or "")
+    if text is None and connect is None:  # for a file, the variable does not mean that libvirt is to be asked
+        connect = os.environ.get(CONNECT_VARIABLE, "")
+    if connect is not None:
+        connect = api.provisioning.uri(connect)
     text = api.xml_of(file, connect=connect or "") if text is None else text
     found = api.check(text, host=not no_host, version=version, connect=connect or "")
     if as_json:

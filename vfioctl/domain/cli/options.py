@@ -8,13 +8,15 @@ from vfioctl.console.choice import opened
 from vfioctl.domain.api import DomainApi
 from vfioctl.errors import VfioctlError
 
+CONNECT_VARIABLE = "VFIOCTL_CONNECT"
+
 Connect = Annotated[
     str,
     typer.Option(
         "--connect",
         "-c",
         metavar="URI",
-        envvar="VFIOCTL_CONNECT",
+        envvar=CONNECT_VARIABLE,
         show_envvar=False,
         show_default=False,
         help="The libvirt that has the domains, instead of qemu:///system or the one of config.toml.",
