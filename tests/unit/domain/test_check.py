@@ -29,7 +29,10 @@ THREAD = "<iothread id='1' threads_pool_min='4'/>"
 BOOT = ("<rom bar='off'/>", "<boot order='1'/>")
 PCI = GOOD[GOOD.index("    <controller type='pci' index='0'") : GOOD.index("    <memballoon")]
 PCI_ROOTS = "<controller type='pci' index='0' model='pci-root'/><controller type='pci' index='1' model='pci-root'/>"
-S390_DISK = "<disk><address type='pci' bus='0x00' slot='0x01' function='0x1'><zpci uid='0x1'/></address></disk>"
+S390_DISK = (
+    "<disk><target dev='vda'/>"
+    "<address type='pci' bus='0x00' slot='0x01' function='0x1'><zpci uid='0x1'/></address></disk>"
+)
 NO_PC = (
     (GOOD[GOOD.index("    <hyperv") : GOOD.index("  </features>")], ""),
     ("<maxphysaddr mode='passthrough' limit='46'/>", ""),
@@ -47,6 +50,20 @@ DISK = ("<memballoon", f"<disk type='file'>{NATIVE}</disk><disk type='file'>{PLA
 CACHE = "<cachetune vcpus='{}'><cache id='0' level='3' type='both' size='3' unit='MiB'/></cachetune>"
 BANDWIDTH = "<memorytune vcpus='{}'><node id='0' bandwidth='60'/></memorytune>"
 VMX = "<feature policy='require' name='vmx'/>"
+RNG = "<rng model='virtio'><backend model='builtin'/></rng>"
+MAC = "<interface><mac address='{}'/></interface>"
+INTERFACES = (
+    "<interface/>",
+    "<interface type='user'/>",
+    "<interface type='ethernet'/>",
+    "<interface type='network'><source network='default'/></interface>",
+    "<interface type='bridge'><source bridge='br0'/></interface>",
+    "<interface type='direct'><source dev='eth0'/></interface>",
+    "<interface type='vhostuser'><source type='unix' path='/a' mode='client'/><model type='virtio'/></interface>",
+    "<interface type='server'><source port='1'/></interface>",
+    "<interface><mac/></interface>",
+    *(MAC.format(each) for each in ("52:54:00:0:0:1", "52:54:00:AB:cd:ef ")),
+)
 HOSTDEV_NIC = "<interface type='hostdev'><source><address type='pci' bus='0x18'/></source></interface>"
 LINKS = (
     "<interconnects><latency initiator='0' target='1' type='access' value='5'/>"
@@ -236,6 +253,40 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
             ("apic", "<apic eoi='on'/>"),
             ("ioapic", "<ioapic driver='kvm'/>"),
         )
+    ),
+    *(
+        ("word-unknown", ERROR, reason, replaced)
+        for reason, replaced in (
+            ("firmware='uefi'", (("<os>", "<os firmware='uefi'>"),)),
+            ("firmware='none'", (("<os>", "<os firmware='none'>"),)),
+            ("dev='disk'", (("<os>", "<os><boot dev='disk'/>"),)),
+            ("<boot> has no dev=", (("<os>", "<os><boot/>"),)),
+            ("'foo'", ((END, "<on_crash>foo</on_crash></domain>"),)),
+            ("'pause'", ((END, "<on_reboot>pause</on_reboot></domain>"),)),
+            ("offset='foo'", ((END, "<clock offset='foo'/></domain>"),)),
+            ("name='foo'", ((END, "<clock><timer name='foo'/></clock></domain>"),)),
+            ("<timer> has no name=", ((END, "<clock><timer/></clock></domain>"),)),
+            ("model='foo'", (("<memballoon model='none'/>", "<memballoon model='foo'/>"),)),
+            ("<memballoon> has no model=", (("<memballoon model='none'/>", "<memballoon/>"),)),
+            ("device='foo'", (device("<disk device='foo'><target dev='vda'/></disk>"),)),
+            ("bus='foo'", (device("<disk><target dev='vda' bus='foo'/></disk>"),)),
+            ("model='foo'", (device(RNG.replace("builtin", "foo")),)),
+        )
+    ),
+    *(
+        ("part-missing", ERROR, reason, (device(given),))
+        for reason, given in (
+            ("no <target>", "<disk device='disk'><source file='/a'/></disk>"),
+            ("no <target>", "<disk device='disk'><target bus='virtio'/></disk>"),
+            ("needs one <backend>", "<rng model='virtio'/>"),
+            ("needs one <backend>", RNG.replace("<backend model='builtin'/>", "<backend model='builtin'/>" * 2)),
+            ("<source> with network=", "<interface type='network'/>"),
+            ("<source> with bridge=", "<interface type='bridge'><source network='a'/></interface>"),
+        )
+    ),
+    *(
+        ("mac-address", ERROR, "is no MAC address", (device(MAC.format(each)),))
+        for each in ("52:54:00:00:00:zz", "52:54:00:00:01", "53:54:00:00:00:01", " 52:54:00:00:00:01", "")
     ),
     ("feature-state", ERROR, "state='yes'", (("<acpi/>", "<acpi/><kvm><hidden state='yes'/></kvm>"),)),
     ("feature-state", ERROR, "state='yes'", (("<vendor_id state='on'", "<vendor_id state='yes'"),)),
@@ -685,7 +736,7 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("white space before numbers, and in sets", ((">4</vcpu>", "> 4</vcpu>"), ("busNr='250'", "busNr=' 250'"), ("cpuset='0-1'", "cpuset=' 0 - 1 '"))),
     ("what cells take to reach each other", (("</numa>", LINKS + "</numa>"),)),
     ("an interface of a device of the host", (device(HOSTDEV_NIC),)),
-    ("an interface of a USB device", (device("<interface type='hostdev'><source><vendor id='1'/></source></interface>"),)),
+    ("an interface of a USB device", (device("<interface type='hostdev'><source><vendor id='1'/><product id='2'/></source></interface>"),)),
     ("a set with an exclusion", (("<emulatorpin cpuset='0-1'", "<emulatorpin cpuset='0-2,^2'"),)),
     ("emulated bits", (("<maxphysaddr mode='passthrough' limit='46'", "<maxphysaddr mode='emulate' bits='46'"),)),
     ("real time", (("</cputune>", "<vcpusched vcpus='0-3' scheduler='fifo' priority='1'/></cputune>"),)),
@@ -693,8 +744,12 @@ RIGHT: tuple[tuple[str, Replaced], ...] = (
     ("a cell without CPUs and memory", (("<distances>", "<distances>"),)),
     ("the last bus number that fits", (("busNr='250'", "busNr='253'"),)),
     ("an address that libvirt chooses", (("<address type='pci' domain='0x0000' bus='0x03' slot='0x00' function='0x0'/>", "<address type='pci'/>"),)),
-    ("a boot order", (BOOT, ("<graphics", "<disk><boot order='2'/></disk><graphics"))),
+    ("a boot order", (BOOT, ("<graphics", "<disk><target dev='vda'/><boot order='2'/></disk><graphics"))),
     ("two disks", (DISK,)),
+    *((f"an interface: {each}", (device(each),)) for each in INTERFACES),
+    *((f"a word: {each}", ((END, each + END),)) for each in ("<clock offset='timezone' timezone='UTC'><timer name='armvtimer'/></clock>", "<on_crash>coredump-restart</on_crash>", "<on_lockfailure>ignore</on_lockfailure>", "<clock offset=''/>")),
+    ("firmware", (("<os>", "<os firmware='bios'><boot dev='network'/>"),)),
+    ("a random number generator", (device(RNG, RNG.replace("'builtin'", "'random'").replace("'virtio'", "'virtio-transitional'")),)),
     ("a disk without a cache, whose writes are synchronous", (DISK, ("cache='none'", "cache='directsync'"))),
     ("one image, which both disks share", (DISK, ("/b.img'/>", "/a.img'/><shareable/>"), ("/a.img'/>", "/a.img'/><shareable/>"))),
     ("one image of two CD drives", (DISK, ("/b.img", "/a.img"), *[("<disk type", "<disk device='cdrom' type")] * 2)),

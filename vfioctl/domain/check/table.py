@@ -20,6 +20,7 @@ from vfioctl.domain.check import (
     numa,
     pinning,
     security,
+    words,
 )
 from vfioctl.domain.check.fault import Rule
 
@@ -31,6 +32,9 @@ RULES: Mapping[str, Rule] = {
     "domain-part-twice": document.once,
     "name-unknown": names.unknown,
     "name-too-new": names.too_new,
+    "word-unknown": words.words,
+    "part-missing": words.parts,
+    "mac-address": words.mac_addresses,
     "memory-missing": memory.missing,
     "memory-size": memory.unreadable,
     "memory-zero": memory.zero,
