@@ -5,13 +5,13 @@ Reads the host, the ledger and libvirt, and may not write to any of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.handed import devices_of as devices_named
-from vfioctl.claims.model.handed import subject_of
+from vfioctl.claims.model.handed import subject_of, withheld_in
 from vfioctl.domain.check.values import plugged
 from vfioctl.domain.compose import composed
 from vfioctl.domain.confidential import refuse_elsewhere, refuse_several, without_hugepages
@@ -19,6 +19,7 @@ from vfioctl.domain.itself import free_without_itself, without_itself
 from vfioctl.domain.layout.cpus import widest_core
 from vfioctl.domain.layout.devices import devices_of
 from vfioctl.domain.layout.layout import Host, lay_out
+from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.others import NOBODY, Others
 from vfioctl.domain.model.spec import Policy, Smt
 from vfioctl.domain.placing import Placing
@@ -27,7 +28,7 @@ from vfioctl.domain.seats import read_there
 from vfioctl.domain.serving import refuse_others
 from vfioctl.domain.templates import read_template
 from vfioctl.domain.xml import MARK, text_of
-from vfioctl.errors import BadSpec, NoCapacity
+from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Uuid, parse_size
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.capacity import Capacity
     from vfioctl.claims.model.claim import Claim
     from vfioctl.domain.model.build import BuildDocument
-    from vfioctl.domain.model.layout import Choice, Device, Layout
+    from vfioctl.domain.model.layout import Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.xml import Document
     from vfioctl.inventory.model.functions import Inventory
@@ -134,8 +135,9 @@ class Building:
             spec, weaker = without_hugepages(spec)
         placement, found = Placing(self._session, spec, claim, others, own).placed()
         capacity = without_itself(found, others)
+        withheld = withheld_in(template.root)
         devices = devices_of(
-            self._with_companions(placement.devices, capacity),
+            [each for each in self._with_companions(placement.devices, capacity) if each not in withheld],
             capacity.inventory,
             capacity.parents,
             spec.nodes,
@@ -153,7 +155,7 @@ class Building:
             others,
         )
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_there(template))
-        layout = layout._replace(choices=(*layout.choices, *weaker))
+        layout = layout._replace(choices=(*layout.choices, *weaker, *_withheld(withheld)))
         return Built(spec, layout, composed(template, spec, layout, edits=edits), capacity.inventory, processor)
 
     def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
@@ -176,6 +178,13 @@ class Building:
         functions = [each for each in subjects if isinstance(each, PciAddress)]
         scope = scope_of(capacity.inventory, functions)
         return [*scope.asked, *scope.own, *scope.foreign, *(each for each in subjects if isinstance(each, Uuid))]
+
+
+def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
+    """Yield that devices stay without a place in the guest, which somebody has asked for in the XML."""
+    if devices:
+        told = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
+        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=told)
 
 
 def _claim_named(template: Document, others: Others) -> str:

@@ -204,6 +204,17 @@ class TestDevices:
         assert (hostdev.get("managed"), attributes(hostdev, "rom")) == ("yes", [{"bar": "on", "file": "/rom"}])
         assert attributes(hostdev, "alias") == [{"name": "ua-mygpu"}]
 
+    def test_one_that_is_withheld_from_the_guest_stays_so(self) -> None:
+        address = "<address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>"
+        assert address in RICH
+        built = build(parse(RICH.replace(address, "<address type='unassigned'/>")), devices=("gpu0",))
+        root = built.document.root
+        assert attributes(root, "devices/hostdev/address[@type='unassigned']") == [{"type": "unassigned"}]
+        assert len(attributes(root, "devices/hostdev/address[@type='pci']")) == 1
+        assert [(each.chosen, each.weaker[:27]) for each in built.weaker if "withheld" in each.what] == [
+            ("0000:43:00.0", "the guest does not see them")
+        ]
+
     @pytest.mark.parametrize(("there", "further"), [VGPUS, VGPUS[::-1]])
     def test_one_mediated_device_shows_the_display(self, there: str, further: str) -> None:
         spec = DomainSpec(name="vg", devices=(there,), template="vgpu-desktop", cpus=4, memory=8 << 30)

@@ -295,6 +295,18 @@ class TestAttached:
         assert self.seen(tmp_path) == ("not there", State.DIFFERS)
 
 
+class TestWithheld:
+    """A device that libvirt takes from the host and does not give to QEMU."""
+
+    def test_it_is_not_missed(self) -> None:
+        text = (
+            "<domain><devices><hostdev type='pci'><source><address bus='0x1b'/></source>"
+            "<address type='unassigned'/></hostdev></devices></domain>"
+        )
+        subject = Subject(parse(text).root, "ml1", "virsh")
+        assert not list(device_facts(subject, [], {}, lambda: None))
+
+
 class TestOthers:
     """A device on QEMU's command line that the document does not name."""
 

@@ -37,6 +37,15 @@ def managed_devices_of(root: Element) -> list[str]:
     return [name for each in root.iterfind("./devices/*[@managed='yes']") for name in devices_of_one(each)]
 
 
+def withheld_in(root: Element) -> list[str]:
+    """Return the devices that libvirt takes from the host, and does not show to the guest.
+
+    Their `<address>` is of the type `unassigned` (libvirt's formatdomain, Device Addresses).
+    """
+    kept = (each for each in root.iterfind("./devices/*") if each.find("./address[@type='unassigned']") is not None)
+    return [name for each in kept for name in devices_of_one(each)]
+
+
 def subject_of(name: str) -> Subject:
     """Return the device that such a name means. Raises BadSpec for what is neither."""
     return PciAddress(name) if ":" in name else Uuid(name)

@@ -103,7 +103,7 @@ def _room_choices(
 ) -> Sequence[Choice]:
     """Return why these nodes, if no device tells its own."""
     nodes = memory.by_room(spec, host.capacity, host.free_memory)
-    if len(nodes) < 2 or any(device.node is not None for device in devices):
+    if len(nodes) < 2 or not devices or any(device.node is not None for device in devices):
         return []
     taken = f"NUMA node{'s' * (len(vcpus) > 1)} {', '.join(map(str, vcpus))}"
     most = "it has the most free memory" if [*vcpus] == [nodes[0]] else "those with more free memory have too few CPUs"

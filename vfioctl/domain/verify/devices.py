@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.handed import devices_of
+from vfioctl.claims.model.handed import devices_of, withheld_in
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.verify.subject import Subject, listed, number, numbers
 from vfioctl.domain.verify.wiring import wiring_facts
@@ -38,7 +38,8 @@ def device_facts(
     wanted = devices_of(subject.root)
     known = {groups.get(device) for device in given}
     remedy = f"stop {subject.name} and start it again"
-    for device in wanted:
+    withheld = withheld_in(subject.root)
+    for device in [each for each in wanted if each not in withheld]:
         found = "there" if device in given else "not there"
         if device not in given and groups.get(device, "") not in {"", *known} and groups[device] in (opened() or ()):
             found = f"attached while it runs: group {groups[device]} is open"
