@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.handed import devices_of as devices_named
 from vfioctl.claims.model.handed import subject_of, withheld_in
-from vfioctl.domain.check.values import plugged
+from vfioctl.domain.check.values import ballooned, plugged, size_in_words
 from vfioctl.domain.compose import composed
 from vfioctl.domain.confidential import refuse_elsewhere, refuse_several, without_hugepages
 from vfioctl.domain.itself import free_without_itself, without_itself
@@ -155,8 +155,10 @@ class Building:
             others,
         )
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_there(template))
-        layout = layout._replace(choices=(*layout.choices, *weaker, *_withheld(withheld)))
-        return Built(spec, layout, composed(template, spec, layout, edits=edits), capacity.inventory, processor)
+        document = composed(template, spec, layout, edits=edits)
+        stays = (*_withheld(withheld), *_ballooned(document))
+        layout = layout._replace(choices=(*layout.choices, *weaker, *stays))
+        return Built(spec, layout, document, capacity.inventory, processor)
 
     def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
         """A policy that prefers takes memory that others have now, and none that there is not."""
@@ -185,6 +187,12 @@ def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
     if devices:
         told = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
         yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=told)
+
+
+def _ballooned(document: Document) -> Iterator[Choice]:
+    if size := ballooned(document.root):
+        weaker = f"{size_in_words(size)}; the host cannot use the rest, because VFIO pins it all"
+        yield Choice("memory that the guest starts with", size_in_words(size), "<currentMemory> stays", weaker=weaker)
 
 
 def _claim_named(template: Document, others: Others) -> str:

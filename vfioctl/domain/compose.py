@@ -11,7 +11,7 @@ from copy import deepcopy
 from itertools import count
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.values import is_element, plugged, size_of
+from vfioctl.domain.check.values import ballooned, is_element, plugged, size_of
 from vfioctl.domain.guest_cpus import is_host_x86, use_iothreads, write_vcpus
 from vfioctl.domain.guest_pci import add_pci
 from vfioctl.domain.model.layout import Layout
@@ -56,7 +56,7 @@ def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: boo
     _memory(root, layout, edits=edits)
     write_vcpus(root, layout)
     _nodes(root, layout)
-    _processor(root, layout)
+    _processor(root, layout, edits=edits)
     devices = child(root, "devices")
     is_confidential = root.find("launchSecurity") is not None
     _disks(devices, spec.disks, is_confidential=is_confidential)
@@ -123,8 +123,9 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
 
 def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
     total = layout.memory + plugged(root)
+    if not (edits and 0 < ballooned(root) < total):
+        remove(root, "currentMemory")
     child(root, "memory", {"unit": "KiB"}, str(total >> 10))
-    remove(root, "currentMemory")
     most = root.find("maxMemory")
     if most is not None and (size_of(most) or 0) < total:
         child(root, "maxMemory", {"unit": "KiB"}, str(total >> 10))
@@ -157,15 +158,17 @@ def _nodes(root: Element, layout: Layout) -> None:
         add(tune, "memnode", {"cellid": number, "mode": mode, "nodeset": node})
 
 
-def _processor(root: Element, layout: Layout) -> None:
+def _processor(root: Element, layout: Layout, *, edits: bool) -> None:
     cpu = child(root, "cpu")
     shape = layout.shape
     levels = {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads}
     topology = child(cpu, "topology", levels)
     if "clusters" in topology.attrib:
         topology.set("clusters", "1")
-    remove(cpu, "cache")
-    if layout.shares_cache and is_host_x86(root, layout):
+    if not edits:
+        remove(cpu, "cache")
+    remove(cpu, "cache[@mode='passthrough']")  # it tells of the CPUs that the guest has had
+    if layout.shares_cache and is_host_x86(root, layout) and cpu.find("cache") is None:
         child(cpu, "cache", {"mode": "passthrough"})
     if layout.wide_addresses and cpu.find("maxphysaddr") is None:
         child(cpu, "maxphysaddr", {"mode": "passthrough"})

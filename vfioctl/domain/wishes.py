@@ -11,6 +11,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
+from vfioctl.domain.check.values import scaled
+from vfioctl.domain.layout.memory import SIZES
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy, Smt
 from vfioctl.errors import BadAddress
 from vfioctl.inventory.model.values import PciAddress
@@ -62,7 +64,11 @@ def _nodes(text: str) -> Iterator[tuple[PciAddress, int]]:
 
 
 def _pages(root: Element) -> PageSize:
-    return PageSize.NONE if root.find("memoryBacking/hugepages") is None else PageSize.AUTO
+    """Return the size that all pages have; AUTO if they have several, or one that no option names."""
+    if root.find("memoryBacking/hugepages") is None:
+        return PageSize.NONE
+    pages = {scaled(each.get("size"), each.get("unit")) for each in root.iterfind("memoryBacking/hugepages/page")}
+    return next((name for name, size in SIZES.items() if pages == {size}), PageSize.AUTO)
 
 
 def _policy(root: Element) -> Policy:

@@ -307,6 +307,10 @@ class TestMeaning:
         )
 
 
+def _pages(*pages: str) -> str:
+    return f"<memoryBacking><hugepages>{''.join(f'<page {each}/>' for each in pages)}</hugepages></memoryBacking>"
+
+
 class TestWishes:
     """Of a domain that somebody else has made."""
 
@@ -315,6 +319,10 @@ class TestWishes:
         [
             ("<vcpu>4</vcpu>", (PageSize.NONE, Policy.STRICT, Smt.TOGETHER)),
             ("<memoryBacking><hugepages/></memoryBacking>", (PageSize.AUTO, Policy.STRICT, Smt.TOGETHER)),
+            (_pages("size='2' unit='MiB'"), (PageSize.MIB, Policy.STRICT, Smt.TOGETHER)),
+            (_pages("size='1048576' nodeset='0'"), (PageSize.GIB, Policy.STRICT, Smt.TOGETHER)),
+            (_pages("size='2048'", "size='1' unit='G'"), (PageSize.AUTO, Policy.STRICT, Smt.TOGETHER)),
+            (_pages("size='16' unit='GiB'"), (PageSize.AUTO, Policy.STRICT, Smt.TOGETHER)),
             ("<numatune><memnode mode='preferred'/></numatune>", (PageSize.NONE, Policy.PREFERRED, Smt.TOGETHER)),
             ("<cpu><topology threads='1'/></cpu>", (PageSize.NONE, Policy.STRICT, Smt.ISOLATE)),
             ("<cpu><topology threads='2'/></cpu>", (PageSize.NONE, Policy.STRICT, Smt.TOGETHER)),

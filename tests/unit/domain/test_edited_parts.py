@@ -12,7 +12,7 @@ from vfioctl.domain.compose import composed
 from vfioctl.domain.layout.pci import expanders
 from vfioctl.domain.model.layout import Device, Layout, Seat, Shape, There, ThereExpander, TherePort
 from vfioctl.domain.model.others import NOBODY
-from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.domain.xml import Document, parse, text_of
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
@@ -117,6 +117,15 @@ class TestCpus:
         assert attributes(rich, "vcpu") == [{"placement": "static"}]
         assert rich.find("vcpus") is None
 
+    @pytest.mark.parametrize("cache", [{"level": "3", "mode": "emulate"}, {"mode": "disable"}, {"mode": "passthrough"}])
+    def test_a_cache_that_somebody_has_chosen_stays(self, rich: Element, cache: dict[str, str]) -> None:
+        assert attributes(rich, "cpu/cache") == [{"mode": "passthrough"}]
+        written = "".join(f" {key}='{value}'" for key, value in cache.items())
+        text = RICH.replace("<cpu mode='host-passthrough'>", f"<cpu mode='host-passthrough'><cache{written}/>")
+        assert attributes(edited(text), "cpu/cache") == [cache]
+        apart = attributes(edited(text, cpus=2, smt=Smt.ISOLATE), "cpu/cache")
+        assert apart == ([] if cache == {"mode": "passthrough"} else [cache])
+
 
 class TestMemory:
     def test_what_a_cell_has_besides(self, rich: Element) -> None:
@@ -160,6 +169,18 @@ class TestMemory:
             document = build(document).document
         with pytest.raises(BadSpec, match="16384 MiB of memory leave none for its NUMA nodes"):
             build(document, memory=16 << 30)
+
+    @pytest.mark.parametrize(("memory", "kept"), [(8, True), (16, True), (4, False)])
+    def test_less_memory_than_it_may_have_at_the_start(self, memory: int, *, kept: bool) -> None:
+        text = RICH.replace("</memory>", "</memory><currentMemory unit='GiB'>4</currentMemory>", 1)
+        built = build(parse(text), memory=memory << 30)
+        assert built.document.root.findtext("currentMemory") == ("4" if kept else None)
+        told = [each.weaker for each in built.weaker if each.what == "memory that the guest starts with"]
+        assert told == (["4 GiB; the host cannot use the rest, because VFIO pins it all"] if kept else [])
+
+    def test_all_memory_at_the_start(self) -> None:
+        text = RICH.replace("</memory>", "</memory><currentMemory unit='GiB'>8</currentMemory>", 1)
+        assert edited(text, memory=16 << 30).find("currentMemory") is None
 
     def test_allocation_and_a_larger_hole_stay(self, rich: Element) -> None:
         assert attributes(rich, "memoryBacking/allocation") == [{"mode": "ondemand"}]

@@ -127,6 +127,12 @@ def plugged(root: Element) -> int:
     return sum(size_of(each) or 0 for each in root.iterfind("devices/memory/target/size"))
 
 
+def ballooned(root: Element) -> int:
+    """Return the bytes that a guest starts with, if they are less than its memory; 0 if it starts with all."""
+    current, most = size_of(root.find("currentMemory")) or 0, size_of(root.find("memory")) or 0
+    return current if current < most else 0
+
+
 def address_of(element: Element | None) -> GuestAddress | None:
     """Return the address in the attributes of `<address>`; None if one is no number."""
     if element is None:

@@ -15,7 +15,10 @@ ORDINARY = 1 << 20
 SIZES = {PageSize.GIB: 1 << 30, PageSize.MIB: 2 << 20}
 _NAMES = {size: str(name) for name, size in SIZES.items()}
 
-_MORE_PAGES = "reserve more (vm.nr_hugepages, or default_hugepagesz=1G hugepages=N at boot), or ask for less memory"
+_MORE_PAGES = (
+    "reserve more (vm.nr_hugepages, or default_hugepagesz=1G hugepages=N at boot), ask for less memory, "
+    "or say another size of --hugepages"
+)
 _MORE_MEMORY = "say a larger --memory, or a smaller size of --hugepages: each node with vCPUs needs a page"
 
 
