@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +78,7 @@ class DomainApi:
         named = {*spec, *content}
         if asked.claim and claims.claim(asked.claim).hugepages:
             named.add("hugepages")
-        has = replace(says, vcpus=asked.cpus or says.vcpus)
-        asked = with_wishes(asked, named, wished_now(claims, has, before))
+        asked = with_wishes(asked, named, wished_now(claims, says, before, asked.cpus))
         built = Building(self._session).build(asked, others, before)
         refuse_new_errors(before, built.document)
         return built

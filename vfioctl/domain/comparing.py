@@ -65,9 +65,12 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     )
 
 
-def wished_now(claims: ClaimsApi, says: Definition, document: Document) -> DomainSpec:
-    """Return what was asked for when a domain was built, as far as it concerns devices that it still has."""
-    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology))
+def wished_now(claims: ClaimsApi, says: Definition, document: Document, cpus: int = 0) -> DomainSpec:
+    """Return what was asked for when a domain was built, as far as it concerns devices that it still has.
+
+    `cpus`: the vCPUs that it is to have; 0 for those that it has.
+    """
+    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology), cpus)
     devices = [subject_of(name) for name in says.devices]
     return replace(spec, nodes=telling(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
 

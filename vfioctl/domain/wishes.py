@@ -6,7 +6,7 @@ what its document looks like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
-def wished(says: Definition, root: Element, width: Callable[[], int]) -> DomainSpec:
-    """Return the spec of a domain, for the devices that it has. `width`: the threads of a core of the host."""
+def wished(says: Definition, root: Element, width: Callable[[], int], cpus: int = 0) -> DomainSpec:
+    """Return the spec of a domain, for the devices that it has.
+
+    `width`: the threads of a core of the host. `cpus`: the vCPUs that it is to have; 0 for those that it has.
+    """
     wishes, is_built = dict(says.wishes), bool(says.template)
     return DomainSpec(
         name=says.name,
@@ -36,7 +39,7 @@ def wished(says: Definition, root: Element, width: Callable[[], int]) -> DomainS
         nodes=dict(_nodes(wishes.get("nodes", ""))),
         hugepages=_word(wishes.get("hugepages"), PageSize.AUTO if is_built else _pages(root)),
         policy=_word(wishes.get("policy"), Policy.STRICT if is_built else _policy(root)),
-        smt=_smt(says.vcpus, _word(wishes.get("smt"), Smt.TOGETHER), root, width, is_built=is_built),
+        smt=_word(wishes.get("smt"), Smt.TOGETHER if is_built else _smt((says.vcpus, cpus or says.vcpus), root, width)),
     )
 
 
@@ -76,11 +79,12 @@ def _policy(root: Element) -> Policy:
     return Policy.PREFERRED if preferred else Policy.STRICT
 
 
-def _smt(vcpus: int, asked: Smt, root: Element, width: Callable[[], int], *, is_built: bool) -> Smt:
-    """A guest without threads has cores of its own; so has one whose vCPUs fill no cores, which no other can be."""
+def _smt(vcpus: Sequence[int], root: Element, width: Callable[[], int]) -> Smt:
+    """A guest without threads has cores of its own; so has one whose vCPUs fill no cores, neither now nor then."""
     topology = root.find("cpu/topology")
-    without = not is_built and topology is not None and topology.get("threads", "1") == "1"
-    if asked is Smt.ISOLATE or not (without or vcpus % 2):
-        return asked
+    without = topology is not None and topology.get("threads", "1") == "1"
+    if not (without or all(number % 2 for number in vcpus)):
+        return Smt.TOGETHER
     threads = width()
-    return Smt.ISOLATE if threads > 1 and (without or vcpus % threads) else asked
+    isolates = threads > 1 and (without or all(number % threads for number in vcpus))
+    return Smt.ISOLATE if isolates else Smt.TOGETHER

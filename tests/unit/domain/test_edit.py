@@ -231,6 +231,17 @@ class TestEdit:
         assert after is not None
         assert after.get("threads") == "2"
 
+    @pytest.mark.parametrize("mark", [r"", r"<vfioctl:allocation .*/>"])
+    def test_vcpus_that_fill_no_cores_get_no_cores_of_their_own_unasked(
+        self, run: Run, tmp_path: Path, mark: str
+    ) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 4 --memory 8GiB").out
+        define(run, tmp_path, re.sub(mark, "", text) if mark else text)
+        done = run("domain edit ml1 --cpus 3 --replace --yes")
+        assert (done.code, "3 vCPUs do not fill cores of 2 threads" in done.err) == (2, True)
+        assert run("domain edit ml1 --cpus 3 --smt isolate --replace --yes").code == 0
+        assert mark_of(shown(run, "ml1")).get("smt") == "isolate"
+
     def test_its_own_claim_gives_it_no_more_than_it_has(self, run: Run, tmp_path: Path) -> None:
         words = "claim create --owner vm/ml1 --gpus 1 --cpus 16 --hugepages 8GiB --yes --json"
         claim = run(words).document["id"]
