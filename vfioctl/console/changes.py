@@ -44,16 +44,25 @@ class Declined(VfioctlError):
     """The user answered no."""
 
 
-def carry_out(session: Session, plan: Plan, *, dry_run: bool = False, yes: bool, as_json: bool) -> None:
+Pages = Callable[[], Sequence["RenderableType"]]
+
+
+def _no_pages() -> Sequence[RenderableType]:
+    return ()
+
+
+def carry_out(
+    session: Session, plan: Plan, *, dry_run: bool = False, yes: bool, as_json: bool, details: Pages = _no_pages
+) -> None:
     """Show the plan if it is a dry run; otherwise ask on a terminal, apply the plan and show the outcome.
 
-    Raises Declined, and what `Engine.apply` raises.
+    `details`: what is shown below the plan. Raises Declined, and what `Engine.apply` raises.
     """
     if dry_run:
-        preview(session, plan, as_json=as_json)
+        preview(session, plan, as_json=as_json, details=details)
         return
     if not yes:
-        confirm(session, plan)
+        confirm(session, plan, details)
     with reporting():
         outcome = session.apply(plan, progress=progress_lines(session))
     tell(session, outcome, as_json=as_json)
@@ -70,7 +79,7 @@ def reporting() -> Iterator[None]:
         raise
 
 
-def preview(session: Session, plan: Plan, *, as_json: bool) -> None:
+def preview(session: Session, plan: Plan, *, as_json: bool, details: Pages = _no_pages) -> None:
     """Show the plan of a dry run; as JSON in the form that `vfioctl apply` reads."""
     if as_json:
         emit_json_text(plan.model_dump_json(indent=2))
@@ -79,27 +88,29 @@ def preview(session: Session, plan: Plan, *, as_json: bool) -> None:
 
     draw(planned_page(plan, session.registry))
     if not plan.nothing_to_do:
+        for page in details():
+            draw(page)
         say("Nothing was changed: this is a dry run.")
 
 
-def confirm(session: Session, plan: Plan) -> None:
+def confirm(session: Session, plan: Plan, details: Pages = _no_pages) -> None:
     """Show the plan and ask for confirmation if stdin is a terminal. Raises Declined."""
-    confirm_all(session, lambda: [] if plan.nothing_to_do else [plan])
+    confirm_all(session, lambda: [] if plan.nothing_to_do else [plan], details)
 
 
-def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]]) -> None:
+def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]], details: Pages = _no_pages) -> None:
     """Show what is planned, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
 
     def pages() -> Sequence[RenderableType]:
         shown = planned()
         from vfioctl.console.plan_page import planned_page
 
-        return [planned_page(each, session.registry) for each in shown]
+        return [*(planned_page(each, session.registry) for each in shown), *(details() if shown else ())]
 
     agree_on_terminal(pages)
 
 
-def agree_on_terminal(pages: Callable[[], Sequence[RenderableType]]) -> None:
+def agree_on_terminal(pages: Pages) -> None:
     """Show what would be done, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
     shown = pages() if _is_terminal() else ()
     if not shown:

@@ -123,8 +123,10 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
 
 def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
     total = layout.memory + plugged(root)
-    if not (edits and 0 < ballooned(root) < total):
+    if not edits:
         remove(root, "currentMemory")
+    elif root.find("currentMemory") is not None and not 0 < ballooned(root) < total:
+        child(root, "currentMemory", {"unit": "KiB"}, str(total >> 10))
     child(root, "memory", {"unit": "KiB"}, str(total >> 10))
     most = root.find("maxMemory")
     if most is not None and (size_of(most) or 0) < total:

@@ -44,9 +44,14 @@ class Difference(NamedTuple):
 
 def differences(before: Document, after: Document) -> tuple[Difference, ...]:
     """Return what differs, by path, in the order of the documents. Comments and text of metadata do not count."""
-    one, other = dict(_flat(before.root, "")), dict(_flat(after.root, ""))
+    one, other = flat(before), flat(after)
     paths = dict.fromkeys((*one, *other))
     return tuple(Difference(path, one.get(path), other.get(path)) for path in paths if one.get(path) != other.get(path))
+
+
+def flat(document: Document) -> Mapping[str, str]:
+    """Return each attribute and text by its path."""
+    return dict(_flat(document.root, ""))
 
 
 def _flat(element: Element, above: str) -> Iterator[tuple[str, str]]:

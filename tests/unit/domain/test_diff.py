@@ -11,6 +11,7 @@ import pytest
 from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from tests.unit.domain.running import PID, UUID, Process
+from vfioctl.domain.changed import changed
 from vfioctl.domain.comparing import compared
 from vfioctl.domain.definition import read_definition
 from vfioctl.domain.differences import differences
@@ -305,6 +306,56 @@ class TestMeaning:
             ("/a/vcpusched[vcpus=0]/@priority", "1", "3"),
             ("/a/iothreadsched[iothreads=1]/@priority", "2", None),
         )
+
+
+class TestInAFewLines:
+    """What an edit shows: a line for each kind of element."""
+
+    BEFORE = """<domain><name>a</name><currentMemory unit='KiB'>4194304</currentMemory>
+      <metadata><x/></metadata><features><smm state='on'/></features>
+      <cputune><vcpupin vcpu='0' cpuset='1'/><vcpupin vcpu='1' cpuset='2'/></cputune>
+      <cpu mode='host-model'><cache mode='emulate' level='3'/></cpu>
+      <devices><hostdev type='pci'><source><address domain='0x0000' bus='0x1b' slot='0x00' function='0x0'/></source>
+      </hostdev></devices></domain>"""
+    AFTER = """<domain><name>a</name><currentMemory unit='GiB'>8</currentMemory><iothreads>1</iothreads>
+      <metadata><y/></metadata>
+      <cputune><vcpupin vcpu='0' cpuset='3'/><vcpupin vcpu='2' cpuset='4'/><vcpupin vcpu='3' cpuset='5'/></cputune>
+      <numatune><memory mode='strict' nodeset='0'/><memnode cellid='0' nodeset='0'/></numatune>
+      <cpu mode='host-model' check='none'/>
+      <devices><controller type='pci' index='1' model='pcie-root-port'><target chassis='1' port='2'/></controller>
+      <hostdev type='pci'><source><address domain='0x0000' bus='0x1b' slot='0x00' function='0x0'/></source>
+      <rom bar='off'/></hostdev></devices></domain>"""
+
+    def test_what_is_added_removed_and_changed(self) -> None:
+        assert changed(parse(self.BEFORE), parse(self.BEFORE)) == ()
+        assert dict(changed(parse(self.BEFORE), parse(self.AFTER))) == {
+            "currentMemory": "4 GiB -> 8 GiB",
+            "features": "removed: smm/state on",
+            "cputune/vcpupin": "vcpu=0 cpuset 1 -> 3; removed: vcpu=1 cpuset 2; "
+            "added: vcpu=2 cpuset 4, vcpu=3 cpuset 5",
+            "cpu/cache": "removed: mode emulate, level 3",
+            "iothreads": "added: 1",
+            "numatune": "added: memory/mode strict, memory/nodeset 0 and 1 more",
+            "cpu": "check not there -> none",
+            "devices/controller": "added: pcie-root-port index=1",
+            "devices/hostdev/rom": "added: 0000:1b:00.0 bar off",
+        }
+
+    @pytest.mark.parametrize(
+        ("one", "other", "expected"),
+        [
+            ("<a/>", "<a><b c='1'/></a>", {"a/b": "added: c 1"}),
+            ("<a><b/></a>", "<a>text<b/></a>", {"a": "not there -> text"}),
+            ("<a id='['><b/></a>", "<a id=']'><b/></a>", {"a": "id [ -> ]"}),
+            ("<cell id='[' a='1'/>", "<cell id='[]]/' a='1'/>", None),
+        ],
+    )
+    def test_odd_documents(self, one: str, other: str, expected: dict[str, str] | None) -> None:
+        documents = [parse(f"<domain>{each}</domain>") for each in (one, other)]
+        for found in (changed(*documents), changed(*documents[::-1])):
+            assert found
+        if expected is not None:
+            assert dict(changed(*documents)) == expected
 
 
 def _pages(*pages: str) -> str:

@@ -164,6 +164,14 @@ class TestEdit:
         assert hosts == {next(iter(before)): "0x02", "0x9d": "0x04"}
         assert run("domain diff ml1").code == 0
 
+    def test_the_plan_shows_what_becomes_of_the_definition(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
+        lines = [" ".join(line.split()) for line in run("domain edit ml1 --device gpu4 --dry-run").out.splitlines()]
+        shown = lines[lines.index("In the definition") :]
+        assert "devices/hostdev added: 0000:9d:00.0" in shown
+        assert "numatune/memory nodeset 0 -> 0-1" in shown
+        assert "In the definition" not in run("domain edit ml1 --dry-run").out
+
     def test_a_number_of_gpus_means_further_ones(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
         assert run("domain edit ml1 --gpus 2 --yes").code == 0

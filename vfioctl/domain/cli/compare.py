@@ -1,7 +1,8 @@
 """`vfioctl domain edit` and `vfioctl domain diff`. May not add behaviour to the api."""
 
+from functools import partial
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,13 @@ from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.build import Claim, Cpus, Devices, Gpus, Hugepages, Memory, Nodes, Policy, Threads, asked
 from vfioctl.domain.cli.options import Connect, Name
 from vfioctl.errors import Drift
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from vfioctl.core.change import Plan
 
 _EDIT = """[bold]Examples[/]
   vfioctl domain edit web1 --device gpu1 --dry-run
@@ -72,9 +80,22 @@ def edit(  # noqa: PLR0913 - one parameter for each option
     )
     built = api.edited(name, given, connect=connect)
     plan = api.provisioning.plan_define(built.xml, connect=connect, claim=built.spec.claim, replace=replace)
-    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json, details=partial(_changes, plan))
     for choice in built.weaker:
         say(f"{choice.what}: {choice.weaker}")
+
+
+def _changes(plan: "Plan") -> "Sequence[RenderableType]":
+    """What becomes of the definition: the plan itself has both documents whole."""
+    from vfioctl.domain.changed import changed
+    from vfioctl.domain.model.definition import DEFINITION
+    from vfioctl.domain.render.compare import changes_page
+    from vfioctl.domain.xml import parse
+
+    found = [
+        each for change in plan.changes_of(DEFINITION) for each in changed(*map(parse, (change.before, change.after)))
+    ]
+    return [changes_page(found)] if found else []
 
 
 def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJson = False) -> None:

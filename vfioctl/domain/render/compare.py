@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group as Stack
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.console.columns import fact_grid
+from vfioctl.domain.changed import Changed
 from vfioctl.domain.model.comparison import Comparison
 
 
@@ -20,6 +24,11 @@ def comparison_page(found: Comparison) -> RenderableType:
         lines.append(Text(each.path))
         lines.append(fact_grid([("  is", _told(each.found)), ("  would be", _told(each.built))]))
     return Stack(*lines)
+
+
+def changes_page(changes: Sequence[Changed]) -> RenderableType:
+    """Render what becomes of a definition."""
+    return Stack(Text(), Text("In the definition", style="bold"), Padding.indent(fact_grid(changes), 2))
 
 
 def _told(value: str | None) -> str:
