@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.claims.model.claim import Claim, Undo
-from vfioctl.errors import ClaimConflict, HostError
+from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.untyped import refuse_untyped
 from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
@@ -32,13 +33,7 @@ def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | No
     functions = [inventory.by_address[each] for each in claim.functions]
     if not choosing.binds or all(map(inventory.is_ready, functions)):
         return None
-    for each in functions:
-        if each.lacks_vgpu:
-            raise HostError(
-                f"{each.address} is no vGPU: NVIDIA's driver has it, without a type",
-                hint="a guest could not use it: on VFIO, a VF of NVIDIA's is no GPU",
-                next_command=f"vfioctl vgpu create TYPE --parent {each.address}",
-            )
+    refuse_untyped(functions)
     return _binding(session).plan_bind(claim.functions)
 
 

@@ -31,6 +31,7 @@ from vfioctl.domain.xml import MARK, text_of
 from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.untyped import refuse_untyped
 from vfioctl.inventory.model.values import PciAddress, Uuid, parse_size
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Building:
             spec.nodes,
             mdev_display=_shows_display(spec, template) and not _has_display(template),
         )
+        refuse_untyped(capacity.inventory.by_address[each] for each in placement.functions)
         _refuse_no_display(spec, devices, template)
         if security is not None:
             refuse_several(devices)

@@ -251,6 +251,15 @@ class TestPlacement:
         assert [device.cell for device in without.summary().devices] == [None, None]
         assert any("sees no node" in choice.weaker for choice in without.layout.choices)
 
+    def test_a_vf_that_is_no_vgpu(self, run: Run) -> None:
+        done = run("domain build vm1 --device 41:00.6 --cpus 4 --memory 8GiB --host l40s --json")
+        error = done.document["error"]
+        assert (done.code, error["message"]) == (
+            3,
+            "0000:41:00.6 is no vGPU: NVIDIA's driver has it, without a type",
+        )
+        assert error["next_command"].startswith("vfioctl vgpu create TYPE --parent 0000:41:00.6")
+
     def test_too_few_cpus(self) -> None:
         host, wish = Host.recorded("laptop"), {"name": "a", "gpus": 1, "cpus": 64, "memory": GIB}
         with pytest.raises(NoCapacity):

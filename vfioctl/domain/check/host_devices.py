@@ -13,6 +13,7 @@ from vfioctl.domain.check.host import HostFacts, is_ours, is_own
 from vfioctl.domain.check.values import address_of, cpuset, number, scaled, shown, size_in_words, text_in
 from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
+from vfioctl.inventory.model.untyped import command_for, why_no_vgpu
 from vfioctl.inventory.model.values import PciAddress
 
 _LEVELS = 16
@@ -62,9 +63,8 @@ def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     for element, function in _there(domain, host):
         if element.get("managed") == "yes" or function.serves_guests or function.is_bridge:
             continue
-        if function.lacks_vgpu:
-            reason = f"{function.address} is no vGPU: NVIDIA's driver has it, without a type"
-            yield Fault(element, reason, f"vfioctl vgpu create TYPE --parent {function.address}")
+        if why := why_no_vgpu(function):
+            yield Fault(element, why, command_for(function))
             continue
         found = f"driver {function.driver}" if function.driver else "no driver"
         reason = f"{function.address} has {found}, and managed='no' means that it is on VFIO already"
