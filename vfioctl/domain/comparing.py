@@ -52,9 +52,11 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     try:
         built = Building(session).build(spec, beside(domain, others), document).document
     except (ClaimConflict, NoCapacity) as error:
+        is_room = isinstance(error, NoCapacity)
         raise type(error)(
             f"domain {domain.name} cannot be compared, because it would not be built now: {error.message}",
-            hint=error.hint if isinstance(error, NoCapacity) else "vfioctl claim list shows who holds what",
+            hint=error.hint if is_room else "vfioctl claim list shows who holds what",
+            next_command=error.next_command if is_room else "",
             facts=error.facts,
         ) from None
     found = [each for each in differences(document, built) if _counts(each)]

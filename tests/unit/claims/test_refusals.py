@@ -57,6 +57,15 @@ REASONS: Mapping[str, tuple[Capacity, str]] = {
 }
 
 
+def test_a_boot_display_that_is_on_vfio_is_given_to_who_names_it() -> None:
+    with pytest.raises(NoCapacity, match="cannot be claimed: it is the boot display") as caught:
+        place(asking(devices=(FIRST,)), with_first(boot_vga=True))
+    assert caught.value.next_command == f"vfioctl bind {FIRST} --allow-boot-vga"
+    bound = with_first(boot_vga=True, driver="vfio-pci")
+    assert place(asking(devices=(FIRST,)), bound).devices == (FIRST,)
+    assert FIRST not in place(asking(gpus=1), bound).devices
+
+
 @pytest.mark.parametrize("capacity", [each for each, _ in REASONS.values()], ids=list(REASONS))
 def test_a_gpu_is_not_chosen_and_the_reason_is_told(capacity: Capacity, request: pytest.FixtureRequest) -> None:
     reason = REASONS[request.node.callspec.id][1]

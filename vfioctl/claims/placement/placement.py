@@ -13,7 +13,7 @@ from vfioctl.claims.placement.failures import no_capacity, too_few
 from vfioctl.claims.placement.homes import UNKNOWN_NODE, node_of
 from vfioctl.claims.placement.quotas import over_quota
 from vfioctl.claims.placement.reasons import rejections, why_beside, why_these
-from vfioctl.claims.placement.refusals import refusal, refusal_of_mdev, refusals
+from vfioctl.claims.placement.refusals import BOOT_DISPLAY, refusal, refusal_of_mdev, refusals
 from vfioctl.claims.placement.rooms import Rooms
 from vfioctl.errors import BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Function
@@ -94,7 +94,11 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
             bad.append(Rejection(device, titles[device], reason))
     if bad:
         more = f", nor {len(bad) - 1} more" if bad[1:] else ""
-        raise no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
+        error = no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
+        display = next((each.device for each in bad if each.reason == BOOT_DISPLAY), "")
+        if display and request.bind:
+            error.next_command = f"vfioctl bind {display} --allow-boot-vga"
+        raise error
     gpus = sum(bool(function and function.is_gpu) for function in map(functions.get, asked))
     if over := over_quota(request, capacity, gpus):
         raise no_capacity(over, (), {}, [Rejection(device, title, over) for device, title in titles.items()])

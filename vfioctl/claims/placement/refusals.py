@@ -15,6 +15,7 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.scope import Scope, scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 
+BOOT_DISPLAY = "it is the boot display"
 _SLACK = 512 << 20
 _IN_NAME = re.compile(r"(?<![0-9])([0-9]{1,4}) ?GB\b", re.ASCII | re.IGNORECASE)
 _ON_WHOLE_GPUS = {True: (Mode.PASSTHROUGH,), False: (Mode.PASSTHROUGH, Mode.HOST)}
@@ -34,10 +35,11 @@ def refusals(request: ClaimRequest, capacity: Capacity, functions: Sequence[Func
 def refusal(function: Function, request: ClaimRequest, capacity: Capacity, asked: Sequence[PciAddress] = ()) -> str:
     """Return why a function cannot be given as a whole; empty if it can be.
 
-    `asked`: all functions of the request, which may be in one group. For vGPUs: why none may be created on it.
+    `asked`: all functions that the request names, which may be in one group; none if they are to be chosen. For vGPUs:
+    why none may be created on it.
     """
     scope = scope_of(capacity.inventory, asked or (function.address,))
-    return next(filter(None, _reasons(function, request, capacity, scope)), "")
+    return next(filter(None, _reasons(function, request, capacity, scope, named=bool(asked))), "")
 
 
 def refusal_of_mdev(mdev: Subject, parent: Function | str, capacity: Capacity) -> str:
@@ -52,14 +54,16 @@ def refusal_of_mdev(mdev: Subject, parent: Function | str, capacity: Capacity) -
     return _marked(parent) or _reserved(parent, capacity) or _of_mode(parent, capacity, (Mode.VGPU,))
 
 
-def _reasons(function: Function, request: ClaimRequest, capacity: Capacity, scope: Scope) -> Iterator[str]:
+def _reasons(
+    function: Function, request: ClaimRequest, capacity: Capacity, scope: Scope, *, named: bool
+) -> Iterator[str]:
     inventory = capacity.inventory
     pf = inventory.by_address.get(function.physfn) if function.physfn else None
     yield _marked(function)
     yield _taken(function, capacity, scope, shared=bool(request.vgpu))
     yield _reserved(function, capacity) or (_reserved(pf, capacity) if pf else "")
-    if function.boot_vga:
-        yield "it is the boot display"
+    if function.boot_vga and not (named and function.on_vfio):
+        yield BOOT_DISPLAY
     modes = (Mode.VGPU,) if request.vgpu else _ON_WHOLE_GPUS[request.bind]
     yield _of_mode(pf or function, capacity, (Mode.VGPU,) if pf else modes)
     if not request.vgpu:
