@@ -18,6 +18,7 @@ from vfioctl.claims.placement.placement import place, place_beside, refused
 from vfioctl.core.limits import read_document
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
+from vfioctl.inventory.model.groups import Iommu
 from vfioctl.inventory.model.values import PciAddress, Uuid
 
 NODES = (Node(((0, 0),)), Node(((0,),)))
@@ -55,6 +56,33 @@ REASONS: Mapping[str, tuple[Capacity, str]] = {
         f"its IOMMU group also has {SECOND} (GH100 [H100 SXM5 80GB])",
     ),
 }
+
+
+def test_an_iommu_that_is_off_is_told_before_all_else() -> None:
+    found = with_first(boot_vga=True, iommu_group=None)
+    off = Iommu(translating=False, reason="intel_iommu=off")
+    without = replace(found, inventory=replace(found.inventory, iommu=off))
+    for wish in ({"devices": (FIRST,)}, {"gpus": 3}):
+        with pytest.raises(NoCapacity) as caught:
+            place(asking(**wish), without)
+        assert "the IOMMU is off: intel_iommu=off" in f"{caught.value.message} {caught.value.hint}"
+    assert place(asking(devices=(SECOND,), bind=False), without).devices == (SECOND,)
+
+
+def test_a_host_without_gpus_is_told() -> None:
+    found = server(NODES)
+    others = tuple(each for each in found.inventory.functions if not each.is_gpu)
+    with pytest.raises(NoCapacity, match="1 GPU cannot be chosen: the host has no GPU") as caught:
+        place(asking(gpus=1), replace(found, inventory=replace(found.inventory, functions=others)))
+    assert caught.value.hint
+
+
+def test_what_is_needed_is_told_with_what_is_free() -> None:
+    with pytest.raises(NoCapacity, match=r"have [0-9]+ free CPUs, and 500 are needed") as caught:
+        place(asking(devices=(FIRST,), cpus=500), server(NODES))
+    assert caught.value.hint
+    with pytest.raises(NoCapacity, match=r"in free hugepages, and 1 TiB are needed"):
+        place(asking(devices=(FIRST,), hugepages=1 << 40), server(NODES))
 
 
 def test_a_boot_display_that_is_on_vfio_is_given_to_who_names_it() -> None:

@@ -19,8 +19,14 @@ _MOST_REASONS = 6
 
 def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, str]) -> NoCapacity:
     """Return the failure of choosing a number of GPUs. `reasons`: why some of the GPUs cannot be chosen."""
-    request, free = pool.request, [gpu for gpu in pool.gpus if gpu not in pool.fabric]
+    request, free, gpus = pool.request, [gpu for gpu in pool.gpus if gpu not in pool.fabric], [*gpus]
     many = counted(request.gpus, "GPU")
+    if not gpus:
+        return NoCapacity(
+            f"{many} cannot be chosen: the host has no GPU",
+            hint="name other devices, such as network cards, with --device",
+            facts={"devices": []},
+        )
     if len(pool.gpus) < request.gpus:
         left = f"only {len(pool.gpus)}" if pool.gpus else "none"
         return no_capacity(

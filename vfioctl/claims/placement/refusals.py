@@ -59,6 +59,8 @@ def _reasons(
 ) -> Iterator[str]:
     inventory = capacity.inventory
     pf = inventory.by_address.get(function.physfn) if function.physfn else None
+    if request.bind and not request.vgpu and not inventory.iommu.translating:
+        yield f"the IOMMU is off: {inventory.iommu.reason or 'VFIO needs it'}"
     yield _marked(function)
     yield _taken(function, capacity, scope, shared=bool(request.vgpu))
     yield _reserved(function, capacity) or (_reserved(pf, capacity) if pf else "")

@@ -47,14 +47,21 @@ class Rooms:
 
     def missing(self, nodes: Mapping[int, int]) -> str:
         """Return what the nodes of devices do not have: `6 free CPUs`; empty if they have all."""
+        return self._short(nodes)[0]
+
+    def missing_and_needed(self, nodes: Mapping[int, int]) -> str:
+        """Return the same with what is asked for: `6 free CPUs, and 8 are needed`."""
+        return ", and ".join(filter(None, self._short(nodes)))
+
+    def _short(self, nodes: Mapping[int, int]) -> tuple[str, str]:
         homes = list(by_home(nodes, self._distances))
         cpus = sum(self._cpus.get(home, 0) for home in homes)
         if cpus < self._request.cpus:
-            return counted(cpus, "free CPU")
+            return counted(cpus, "free CPU"), f"{self._request.cpus} are needed"
         if self._request.hugepages and self._size(homes) is None:
             most = max((size * sum(self._of(homes, size)) for size in self._pages), default=0)
-            return f"{binary_size(most)} in free hugepages"
-        return ""
+            return f"{binary_size(most)} in free hugepages", f"{binary_size(self._request.hugepages)} are needed"
+        return "", ""
 
     def missing_exactly(self) -> str:
         """Return which of the exact hugepages that are asked for are not free; empty if all are."""
