@@ -22,7 +22,7 @@ from vfioctl.domain.layout.layout import Host, lay_out
 from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.others import NOBODY, Others
 from vfioctl.domain.model.spec import Policy, Smt
-from vfioctl.domain.placing import Placing
+from vfioctl.domain.placing import Placing, telling
 from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
 from vfioctl.domain.seats import read_there
 from vfioctl.domain.serving import refuse_others
@@ -73,6 +73,13 @@ class Built(NamedTuple):
         from vfioctl.domain.nccl import nccl_topology
 
         return nccl_topology(self.layout, self.inventory, self.processor)
+
+    @property
+    def not_in_nccl_topology(self) -> Sequence[PciAddress]:
+        """The functions of the domain that NCCL uses, and that the topology does not have."""
+        from vfioctl.domain.nccl import left_out
+
+        return left_out(self.layout, self.inventory)
 
     def summary(self) -> BuildDocument:
         """Return the document of `vfioctl domain build --json`."""
@@ -136,6 +143,9 @@ class Building:
             spec, weaker = without_hugepages(spec)
         placement, found = Placing(self._session, spec, claim, others, own).placed()
         capacity = without_itself(found, others)
+        used = telling(spec.nodes, placement.devices, capacity) if spec.nodes else {}
+        unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
+        spec = replace(spec, nodes=used)
         withheld = withheld_in(template.root)
         devices = devices_of(
             [each for each in self._with_companions(placement.devices, capacity) if each not in withheld],
@@ -158,8 +168,8 @@ class Building:
         )
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_there(template))
         document = composed(template, spec, layout, edits=edits)
-        stays = (*_withheld(withheld), *_ballooned(document))
-        layout = layout._replace(choices=(*layout.choices, *weaker, *stays))
+        told = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
+        layout = layout._replace(choices=(*layout.choices, *weaker, *told))
         return Built(spec, layout, document, capacity.inventory, processor)
 
     def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
@@ -195,6 +205,12 @@ def _ballooned(document: Document) -> Iterator[Choice]:
     if size := ballooned(document.root):
         weaker = f"{size_in_words(size)}; the host cannot use the rest, because VFIO pins it all"
         yield Choice("memory that the guest starts with", size_in_words(size), "<currentMemory> stays", weaker=weaker)
+
+
+def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:
+    """Yield the nodes of devices that were not chosen."""
+    weaker = "the domain does not get this device"
+    yield from (Choice(f"--node {each}", "not used", "other devices were chosen", weaker=weaker) for each in nodes)
 
 
 def _claim_named(template: Document, others: Others) -> str:

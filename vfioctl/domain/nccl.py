@@ -54,6 +54,18 @@ def nccl_topology(layout: Layout, inventory: Inventory, processor: Processor) ->
     return text_of(Document(root))
 
 
+def left_out(layout: Layout, inventory: Inventory) -> list[PciAddress]:
+    """Return the functions that NCCL uses, and that the topology has not, because their node is not known."""
+    return [
+        subject
+        for expander in layout.expanders
+        for port in expander.ports
+        for placed in port.devices
+        if expander.bus_number is None and isinstance(subject := placed.device.subject, PciAddress)
+        if inventory.by_address[subject].class_code.startswith(_WANTED)
+    ]
+
+
 def _seen(layout: Layout, inventory: Inventory) -> Iterator[_Seen]:
     """Yield the functions. Below an expander bus, firmware numbers the buses of root ports in the order of slots."""
     for expander in layout.expanders:

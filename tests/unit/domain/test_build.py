@@ -260,6 +260,11 @@ class TestPlacement:
         )
         assert error["next_command"].startswith("vfioctl vgpu create TYPE --parent 0000:41:00.6")
 
+    def test_a_node_of_a_gpu_that_is_not_chosen_is_told(self, run: Run) -> None:
+        done = run(f"{BUILD} --gpus 4 --numa 0 --node df:00.0=1 --node 1b:00.0=0")
+        assert (done.code, done.err) == (0, "--node 0000:df:00.0=1: the domain does not get this device\n")
+        assert "nodes='0000:1b:00.0=0'" in done.out
+
     def test_too_few_cpus(self) -> None:
         host, wish = Host.recorded("laptop"), {"name": "a", "gpus": 1, "cpus": 64, "memory": GIB}
         with pytest.raises(NoCapacity):
@@ -283,6 +288,18 @@ class TestPlacement:
 
 class TestMemory:
     capacity = Building(Host.recorded("hgx8").session)._claims.capacity()
+
+    @pytest.mark.parametrize(
+        ("pages", "why"),
+        [
+            (PageSize.AUTO, "the largest that are free in sufficient number"),
+            (PageSize.GIB, "as asked for"),
+            (PageSize.NONE, "without hugepages"),
+        ],
+    )
+    def test_why_these_pages(self, pages: PageSize, why: str) -> None:
+        built = Host.recorded("hgx8").domain.build(DomainSpec(name="a", gpus=1, memory=GIB, hugepages=pages))
+        assert [each.why for each in built.layout.choices if each.what == "memory"] == [why]
 
     def test_is_where_the_pages_are(self) -> None:
         found = divide(900 * GIB, {0: 8, 1: 24}, self.capacity, {}, pages=PageSize.GIB, policy=Policy.STRICT)
@@ -385,6 +402,14 @@ class TestNcclTopology:
         assert {each.get("busid") for each in switch} == expected
         again = run(f"domain build a {words} --cpus 8 --memory 8GiB --nccl-topo {file} --host hgx8")
         assert (again.code, "already exists" in again.err) == (2, True)
+
+    def test_devices_that_it_has_not_are_told(self, run: Run, tmp_path: Path) -> None:
+        words = f"--device 01:00.0 --cpus 1 --memory 256MiB --policy preferred --nccl-topo {tmp_path / 'a'} --host lab"
+        done = run(f"domain build a {words}")
+        assert done.code == 0
+        assert "--nccl-topo: 0000:01:00.0: not in the file" in done.err
+        named = run(f"domain build a {words} --node 01:00.0=1 --force")
+        assert (named.code, "--nccl-topo" in named.err) == (0, False)
 
     def test_is_not_written_to_stdout(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

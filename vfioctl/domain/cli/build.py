@@ -11,7 +11,7 @@ from vfioctl.console.options import AsJson, completion
 from vfioctl.console.output import draw, emit_document, emit_file, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import Connect
-from vfioctl.errors import BadSpec
+from vfioctl.errors import BadSpec, some_of
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
 from vfioctl.inventory.model.values import PciAddress
 
@@ -222,9 +222,15 @@ def build(  # noqa: PLR0913 - one parameter for each option
     api = DomainApi(opened(ctx))
     built = api.build(api.spec(given, spec), connect=connect)
     if nccl_topo:
-        refuse_to_replace(nccl_topo, force=force, otherwise="name a file")
-        write_whole(nccl_topo, built.nccl_topology.encode())
+        _write_topology(built, nccl_topo, force=force)
     _show(built, explain=explain, as_json=as_json)
+
+
+def _write_topology(built: "Built", file: Path, *, force: bool) -> None:
+    refuse_to_replace(file, force=force, otherwise="name a file")
+    write_whole(file, built.nccl_topology.encode())
+    if missing := built.not_in_nccl_topology:
+        say(f"--nccl-topo: {some_of(missing)}: not in the file, because the NUMA node is not known")
 
 
 def _show(built: "Built", *, explain: bool, as_json: bool) -> None:

@@ -58,7 +58,9 @@ def divide(
         rooms = {node: free_pages(capacity, node, size) for node in vcpus}
         given = _shares(units, vcpus, rooms)
         if given is not None:
-            return _found({node: number * size for node, number in given.items()}, vcpus, size, tuple(refused), more)
+            why = "as asked for" if asked else "the largest that are free in sufficient number"
+            by_node = {node: number * size for node, number in given.items()}
+            return _found(by_node, vcpus, size, why, tuple(refused), more)
         each = ", at least one on each" if sum(rooms.values()) >= units else ""
         refused.append(f"{_NAMES[size]} pages: {_have(rooms, size)}, {units} are needed{each}")
     if asked and policy is Policy.STRICT:
@@ -126,7 +128,8 @@ def _ordinary(
         weaker = f"there is too little free memory now: {_have(rooms, ORDINARY)}"
     elif unknown := [node for node in vcpus if node not in free]:
         weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
-    return _found({node: number * ORDINARY for node, number in given.items()}, vcpus, None, refused, weaker)
+    by_node = {node: number * ORDINARY for node, number in given.items()}
+    return _found(by_node, vcpus, None, "without hugepages", refused, weaker)
 
 
 def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) -> Mapping[int, int] | None:
@@ -146,11 +149,15 @@ def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) ->
 
 
 def _found(
-    by_node: Mapping[int, int], vcpus: Mapping[int, int], size: int | None, refused: tuple[str, ...], weaker: str
+    by_node: Mapping[int, int],
+    vcpus: Mapping[int, int],
+    size: int | None,
+    why: str,
+    refused: tuple[str, ...],
+    weaker: str,
 ) -> Division:
     chosen = ", ".join(f"{_amount(number)} of node {node}" for node, number in by_node.items())
     what = f"{_NAMES[size]} hugepages" if size else "ordinary pages"
-    why = "the largest that are free in sufficient number" if size else "without hugepages"
     told = "; ".join(filter(None, (weaker, _far(by_node, vcpus))))
     return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, told),))
 
