@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.hosts.servers import Node, asking, gpus_of, server
@@ -11,6 +13,7 @@ from vfioctl.claims.model.placement import Placement
 from vfioctl.claims.model.taken import Taken
 from vfioctl.claims.placement.placement import place
 from vfioctl.errors import NoCapacity
+from vfioctl.inventory.model.values import PciAddress
 
 CLAIM = ("c-12", Owner("vm/other"))
 MIB, GIB = 1 << 20, 1 << 30
@@ -132,3 +135,27 @@ def test_a_failure_says_what_is_missing_for_gpus_that_are_free() -> None:
     assert caught.value.message == "2 GPUs cannot be chosen: no NUMA node has 2 GPUs and 8 free CPUs"
     assert "NUMA node 0 has 4 free CPUs" in caught.value.hint
     assert "NUMA node 1 has 2 free CPUs" in caught.value.hint
+
+
+class TestSharesOfNodes:
+    """CPUs are divided by the cards on each node."""
+
+    def shares(self, *, gpu: dict[PciAddress, dict[str, Any]], devices: tuple[PciAddress, ...]) -> list[int]:
+        found = place(asking(devices=devices, cpus=8), server(self.NODES, gpu=gpu))
+        cores = server(self.NODES).topology.core_of
+        return [sum(cores[cpu].node == node for cpu in found.cpus) for node in (0, 1)]
+
+    NODES = (Node(((1,), (1,), (1,)), caches=(8,)), Node(((1,),), caches=(8,)))
+
+    def test_switches_of_a_fabric_do_not_count(self) -> None:
+        gpus = gpus_of(server(self.NODES))
+        switches = {each: {"class_code": "068000"} for each in gpus[1:3]}
+        assert self.shares(gpu={}, devices=gpus) == [6, 2]
+        assert self.shares(gpu=switches, devices=gpus) == [4, 4]
+        assert self.shares(gpu=switches, devices=gpus[1:3]) == [8, 0]
+
+    def test_functions_of_a_card_count_once(self) -> None:
+        first, *_, last = gpus_of(server(self.NODES))
+        audio = PciAddress(f"{first[:-1]}1")
+        moved = {gpus_of(server(self.NODES))[1]: {"address": audio, "class_code": "040300"}}
+        assert self.shares(gpu=moved, devices=(first, audio, last)) == [4, 4]

@@ -19,6 +19,9 @@ from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 
+_BRIDGES = "06"
+"""The class of bridges; NVSwitches have it too (0680)."""
+
 
 def place(request: ClaimRequest, capacity: Capacity) -> Placement:
     """Return what the claim gets: the devices that it names, or so many GPUs. For vGPUs, see `place_beside`.
@@ -126,10 +129,10 @@ def _beside(
     request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
 ) -> Placement:
     nodes: dict[int, int] = {}
-    for function in functions:
+    for function, weight in zip(functions, _weights(devices, functions), strict=True):
         node = node_of(function, capacity) if function else None
         number = UNKNOWN_NODE if node is None else node
-        nodes[number] = nodes.get(number, 0) + 1
+        nodes[number] = nodes.get(number, 0) + weight
     nodes, rooms = dict(sorted(nodes.items())), Rooms(request, capacity)
     if request.numa == "same" and len(nodes) > 1:
         raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
@@ -146,3 +149,17 @@ def _beside(
         nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
         why=why_beside(request, capacity, beside),
     )
+
+
+def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -> Sequence[int]:
+    """Return how much each counts for the shares of nodes: a card once, and bridges such as NVSwitches nothing.
+
+    If there is nothing else, each counts.
+    """
+    named, cards, found = {*devices}, set[str](), []
+    for each in functions:
+        is_part = each is not None and not each.is_vf and each.address in named and each.address.slot in cards
+        if each is not None:
+            cards.add(each.address.slot)
+        found.append(int(not (is_part or (each is not None and each.class_code.startswith(_BRIDGES)))))
+    return found if any(found) else [1] * len(found)
