@@ -225,7 +225,8 @@ class TestOfACommand:
         answer = run(f"bind gpu0 --wait 60s --yes --json --simulate {busy}")
         later.join()
         assert (answer.code, answer.document["result"]) == (0, "done")
-        assert "waiting for up to 60 s: 0000:01:00.0 is held by python3 (process 3107, grace, docker/" in answer.err
+        said = r"waiting for up to [56]\d s: 0000:01:00\.0 is held by python3 \(process 3107, grace, docker/"
+        assert re.search(said, answer.err)  # the first look takes time
         assert answer.err.count("held by tritonserver") == 1
 
     def test_unbind_goes_on_when_the_guest_has_ended(self, run: Run, busy: Path) -> None:
@@ -269,7 +270,7 @@ class TestOfACommand:
                 pass
             assert child.wait(20) == 130
         os.close(ours)
-        assert b"Waiting up to 60 s for them to release it" in shown
+        assert re.search(rb"Waiting up to [56]\d s for them to release it", shown)  # the first look takes time
         assert Host.simulated(str(busy)).history() == ()
 
 
