@@ -18,6 +18,8 @@ from vfioctl.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
+"""The command line as a process."""
 _EXIT_CODES = Path(__file__).resolve().parents[2] / "docs/reference/exit-codes.md"
 FAILURES = {int(code) for code in re.findall(r"^\| (\d+) \|", _EXIT_CODES.read_text(encoding="utf-8"), re.MULTILINE)}
 """The documented exit codes of failures."""

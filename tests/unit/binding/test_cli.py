@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import Answer, Run, answered
+from tests.unit.conftest import PROGRAM, Answer, Run, answered
 from vfioctl.commands.apply import LARGEST
 from vfioctl.host import Host
 from vfioctl.kernel.simulated.host import Simulated
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 BIND = ("bind", "gpu0", "--simulate", "laptop")
 COMPANION = "0000:0b:00.1"
 

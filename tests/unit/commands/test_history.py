@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from tests.hosts.machines import REGISTRY
-from tests.unit.conftest import Run
+from tests.unit.conftest import PROGRAM, Run
 from vfioctl.console.moments import moment
 from vfioctl.core.change import JournalEntry, JournalState
 from vfioctl.core.history import recorded_devices
@@ -22,7 +22,6 @@ from vfioctl.host import Host
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 GPU = "0000:01:00.0"
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 
 
 def numbers(run: Run, line: str) -> list[int]:

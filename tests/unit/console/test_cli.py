@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import copy, original
-from tests.unit.conftest import Run
+from tests.unit.conftest import PROGRAM, Run
 from vfioctl.app import main, places
 from vfioctl.console.lazy import LazyGroup, built
 from vfioctl.core.marks import Mark, MarkKind
@@ -26,7 +26,6 @@ from vfioctl.session import Session
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = places()
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 
 
 def group() -> LazyGroup:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import Run
+from tests.unit.conftest import PROGRAM, Run
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.core.change import Plan
 from vfioctl.errors import BadSpec, DeviceInUse
@@ -26,7 +26,6 @@ from vfioctl.inventory.api import until_released
 from vfioctl.kernel.simulated.host import replace
 
 ROOT = HOSTS.parents[1]
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 HOLDER: dict[str, object] = {
     "address": "0000:01:00.0",
     "kind": "process",

@@ -8,7 +8,6 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
-from tests.unit.conftest import Answer, Golden, Run, answered, timeless
+from tests.unit.conftest import PROGRAM, Answer, Golden, Run, answered, timeless
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL, Hugepages
 from vfioctl.claims.model.request import ClaimRequest
@@ -47,7 +46,6 @@ from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 
 pytest.importorskip("libvirt")
-PROGRAM = [sys.executable, "-c", "from vfioctl.app import console; console()"]
 URI, SYSTEM = "test:///default", "qemu:///system"
 GPU = "0000:1b:00.0"
 XML = """<domain type='kvm'><name>web1</name>

@@ -8,19 +8,17 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import Run
+from tests.unit.conftest import PROGRAM, Run
 from vfioctl.inventory.render.fields import FIELDS
 from vfioctl.kernel.simulated.host import replace
 
 ROOT = HOSTS.parents[1]
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 
 
 class TestFilters:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.conftest import Answer, Run
+from tests.unit.conftest import PROGRAM, Answer, Run
 from vfioctl.console.choice import Choice
 from vfioctl.errors import KernelRefused, NoCapacity, StalePlan
 from vfioctl.host import Host
@@ -24,7 +23,6 @@ ONE, TWO = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "5e8c5df7-c4fa-4719-904f-5579
 THERE = "6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d"
 """On a2; vfioctl did not create it."""
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
 
 
 def owners(run: Run, host: str) -> dict[str, str]:
