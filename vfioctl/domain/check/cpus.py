@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.fault import Fault, unknown, warning
 from vfioctl.domain.check.values import cpuset, is_on, number, text_in
 
 _WITHOUT_EIM = 255
@@ -68,7 +68,7 @@ def model(domain: Domain) -> Iterator[Fault]:
         for element in domain.all(path):
             given = element.get(name)
             if given is not None and given not in allowed:
-                yield Fault(element, f"{name}='{given[:40]}' is unknown", ", ".join(allowed))
+                yield unknown(element, name, allowed)
     seen: set[str | None] = set()
     for feature in domain.all("cpu/feature"):
         if feature.get("name") in seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.fault import Fault, unknown, warning
 from vfioctl.domain.check.values import is_on, number
 
 _MODELS = ("intel", "smmuv3", "virtio", "amd")
@@ -23,7 +23,7 @@ def models(domain: Domain) -> Iterator[Fault]:
     for element in found:
         model = element.get("model")
         if model not in _MODELS:
-            yield Fault(element, f"model='{(model or '')[:40]}' is unknown", ", ".join(_MODELS))
+            yield unknown(element, "model", _MODELS)
         elif model in ("intel", "amd") and domain.machine and not domain.is_q35:
             yield Fault(element, f"{domain.machine[:40]} has no {model} IOMMU", "the machine q35")
         elif model == "smmuv3" and domain.machine and not domain.is_arm_virt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.fault import Fault, unknown, warning
 from vfioctl.domain.check.values import is_uuid
 
 _MODELS = {"vfio-pci": ("pci",), "vfio-ccw": ("ccw",), "vfio-ap": ()}
@@ -18,7 +18,7 @@ def models(domain: Domain) -> Iterator[Fault]:
         if model is None:
             yield Fault(each, "a mediated device needs a model", "model='vfio-pci' for GPUs")
         elif model not in _MODELS:
-            yield Fault(each, f"model='{model[:40]}' is unknown", ", ".join(_MODELS))
+            yield unknown(each, "model", _MODELS)
         elif model == "vfio-pci" and each.find("boot") is not None:
             yield Fault(each, "QEMU cannot boot from a mediated device", "remove <boot>")
         elif model != "vfio-pci" and each.get("display") is not None:

@@ -7,7 +7,7 @@ from itertools import islice
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Cell, Domain
-from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.fault import Fault, unknown, warning
 from vfioctl.domain.check.values import cpuset, number, shown
 from vfioctl.domain.model.layout import is_distance
 
@@ -102,7 +102,7 @@ def nodesets(domain: Domain) -> Iterator[Fault]:
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
         text, mode = element.get("nodeset"), element.get("mode")
         if mode is not None and mode not in _MODES:
-            yield Fault(element, f"mode='{mode[:40]}' is unknown", ", ".join(_MODES))
+            yield unknown(element, "mode", _MODES)
         if text is not None and not cpuset(text) and not _ignores_nodeset(element):
             yield Fault(element, f"nodeset='{text[:40]}' names no node", "nodes of the host, such as 0-1")
         elif text is not None and not cpuset(text):

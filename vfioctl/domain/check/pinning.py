@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault, warning
+from vfioctl.domain.check.fault import Fault, unknown, warning
 from vfioctl.domain.check.values import cpuset, number, shown, text_in
 
 _REAL_TIME = ("fifo", "rr")
@@ -126,7 +126,7 @@ def _absent(domain: Domain, element: Element, name: str, mask: frozenset[int]) -
 def _priority(element: Element) -> Iterator[Fault]:
     scheduler, priority = element.get("scheduler", ""), number(element.get("priority"))
     if scheduler not in _SCHEDULERS:
-        yield Fault(element, f"scheduler='{scheduler[:40]}' is unknown", ", ".join(_SCHEDULERS))
+        yield unknown(element, "scheduler", _SCHEDULERS)
     elif scheduler in _REAL_TIME and not 1 <= (priority or 0) <= 99:
         yield Fault(element, f"scheduler='{scheduler}' needs a priority", "priority='1' to '99'")
 

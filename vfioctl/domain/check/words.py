@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.fault import Fault
+from vfioctl.domain.check.fault import Fault, unknown
 from vfioctl.domain.check.values import text_in
 
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
@@ -67,7 +67,7 @@ def words(domain: Domain) -> Iterator[Fault]:
             if given is None and is_needed:
                 yield Fault(element, f"<{element.tag}> has no {name}=", ", ".join(known.split()))
             elif given and given not in known.split():
-                yield Fault(element, f"{name}='{given[:40]}' is unknown", ", ".join(known.split()))
+                yield unknown(element, name, known.split())
     for path, known in _TEXTS.items():
         first = domain.one(path)
         text = text_in(first)
