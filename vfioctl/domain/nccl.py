@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
-from vfioctl.domain.model.layout import Layout
+from vfioctl.domain.model.layout import Expander, Layout
 from vfioctl.domain.xml import Document, text_of
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.home import above
@@ -56,28 +56,26 @@ def nccl_topology(layout: Layout, inventory: Inventory, processor: Processor) ->
 
 def left_out(layout: Layout, inventory: Inventory) -> list[PciAddress]:
     """Return the functions that NCCL uses, and that the topology has not, because their node is not known."""
-    return [
-        subject
-        for expander in layout.expanders
-        for port in expander.ports
-        for placed in port.devices
-        if expander.bus_number is None and isinstance(subject := placed.device.subject, PciAddress)
-        if inventory.by_address[subject].class_code.startswith(_WANTED)
-    ]
+    return [function.address for expander, _, _, function in _used(layout, inventory) if expander.bus_number is None]
 
 
 def _seen(layout: Layout, inventory: Inventory) -> Iterator[_Seen]:
     """Yield the functions. Below an expander bus, firmware numbers the buses of root ports in the order of slots."""
+    for expander, slot, place, function in _used(layout, inventory):
+        if expander.bus_number is not None:
+            bus = expander.bus_number + 1 + slot
+            yield _Seen(function, f"0000:{bus:02x}:00.{place}", expander.cell)
+
+
+def _used(layout: Layout, inventory: Inventory) -> Iterator[tuple[Expander, int, int, Function]]:
+    """Yield the functions that NCCL uses: the expander, the slot of the port, the function's number there, and it."""
     for expander in layout.expanders:
         for slot, port in enumerate(expander.ports):
             for placed in port.devices:
                 subject = placed.device.subject
-                if expander.bus_number is None or not isinstance(subject, PciAddress):
-                    continue
-                function = inventory.by_address[subject]
-                if function.class_code.startswith(_WANTED):
-                    bus = expander.bus_number + 1 + slot
-                    yield _Seen(function, f"0000:{bus:02x}:00.{placed.function}", expander.cell)
+                function = inventory.by_address[subject] if isinstance(subject, PciAddress) else None
+                if function and function.class_code.startswith(_WANTED):
+                    yield expander, slot, placed.function, function
 
 
 def _switch(function: Function, inventory: Inventory) -> str:
