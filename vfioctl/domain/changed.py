@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from vfioctl.domain.check.values import size_in_words
-from vfioctl.domain.differences import differences, flat
+from vfioctl.domain.differences import differing, flat
 from vfioctl.domain.xml import Document
 from vfioctl.errors import some_of
 
@@ -41,7 +41,7 @@ def changed(before: Document, after: Document) -> tuple[Changed, ...]:
     """
     was, will_be = _side(before), _side(after)
     found: dict[str, dict[str, dict[str, None]]] = {}
-    for path, value, new in differences(before, after):
+    for path, value, new in differing(was.values, will_be.values):
         if path.startswith(_METADATA):
             continue
         element, _, attribute = path.partition("/@")

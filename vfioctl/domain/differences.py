@@ -44,7 +44,11 @@ class Difference(NamedTuple):
 
 def differences(before: Document, after: Document) -> tuple[Difference, ...]:
     """Return what differs, by path, in the order of the documents. Comments and text of metadata do not count."""
-    one, other = flat(before), flat(after)
+    return differing(flat(before), flat(after))
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Return the same of two documents' values by path."""
     paths = dict.fromkeys((*one, *other))
     return tuple(Difference(path, one.get(path), other.get(path)) for path in paths if one.get(path) != other.get(path))
 
