@@ -48,14 +48,15 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
+    disks = {name: [*map(_path, each.spec.disks)] for name, each in fleet.items()}
     writers: dict[str, set[str]] = defaultdict(set)
-    for name, places in (*others.items(), *((name, map(_path, each.spec.disks)) for name, each in fleet.items())):
+    for name, places in (*others.items(), *disks.items()):
         for place in places:
             writers[place].add(name)
     for name, (spec, storage) in fleet.items():
-        _refuse_twice(name, spec.disks)
+        _refuse_twice(name, disks[name])
         images = storage.images if storage else ()
-        for image, path in zip(images, map(_path, spec.disks), strict=False):
+        for image, path in zip(images, disks[name], strict=False):
             pool, base = storage.pool if storage else "", _path(image.base) if image.base else ""
             if also := sorted((writers[path] | writers[f"{pool} {image.name}"]) - {name}):
                 raise (BadSpec if also[0] in fleet else Foreign)(
@@ -68,10 +69,10 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
                     f"{name}: base image {image.base} is a disk of domain {writing[0]}",
                     hint="what that domain writes would destroy the images with this base: use a copy of it",
                 )
-        for path in spec.disks[len(images) :]:
-            if of_fleet := sorted(writers[_path(path)].intersection(fleet) - {name}):
+        for disk, path in [*zip(spec.disks, disks[name], strict=True)][len(images) :]:
+            if of_fleet := sorted(writers[path].intersection(fleet) - {name}):
                 raise BadSpec(
-                    f"{name}: disk {path} is also a disk of domain {of_fleet[0]}",
+                    f"{name}: disk {disk} is also a disk of domain {of_fleet[0]}",
                     hint="two domains would destroy what they write there: give one of them another disk",
                 )
 
@@ -82,8 +83,7 @@ def _path(text: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
-def _refuse_twice(name: str, disks: Sequence[str]) -> None:
+def _refuse_twice(name: str, paths: Sequence[str]) -> None:
     """Raise BadSpec for a domain that has one disk twice; its images are among its disks."""
-    paths = [*map(_path, disks)]
     if twice := next((path for path in paths if paths.count(path) > 1), ""):
         raise BadSpec(f"{name}: disk {twice} is there twice", hint="name it once, or give an image another name")

@@ -155,7 +155,7 @@ class FleetPlanning:
             storage=wanted.storage,
             notes=tuple(f"{wanted.name}: {each.what}: {each.weaker}" for each in built.weaker),
         )
-        is_changed = any(each.kind == DEFINITION for each in plan.changes)
+        is_changed = bool(plan.changes_of(DEFINITION))
         is_defined = bool(known and known.domain.is_defined)
         change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
         return _item(wanted, change, power, definition.devices, plan)
@@ -167,15 +167,17 @@ class FleetPlanning:
         """
         given_back: set[Subject | int] = set()
         for item in items:
-            has, needs = self._has(item.domain), needs_of(self._document(item))
+            if item.power == "none":
+                continue
+            has = self._has(item.domain)
             if item.power == "start":
+                needs = needs_of(self._document(item))
                 wanted = _resources(needs)
                 has -= wanted
                 if wanted.isdisjoint(given_back):
                     with _about(item.domain):
                         self._api.starting.foresee_needs(needs, connect=self._connect)
-            if item.power != "none":
-                given_back |= has
+            given_back |= has
 
     def _has(self, name: str) -> set[Subject | int]:
         """Return what a domain may have now: claims that were made for it may be left also when it has ended."""
@@ -185,8 +187,8 @@ class FleetPlanning:
 
     def _document(self, item: FleetItem) -> str:
         """Return the document of a domain when its plan was applied."""
-        planned = [each.after for each in item.plan.changes if each.kind == DEFINITION] if item.plan else []
-        return planned[0] if planned else self._known[item.domain].domain.defined
+        planned = item.plan.changes_of(DEFINITION) if item.plan else ()
+        return planned[0].after if planned else self._known[item.domain].domain.defined
 
     def _and_planned(self, others: Others) -> Others:
         """Return what others have, with what the domains of the fleet have that are planned already."""
@@ -207,15 +209,14 @@ def _about(name: str) -> Iterator[None]:
 def _item(
     wanted: _Wanted, change: DefinitionChange, power: Power, devices: Sequence[str], plan: Plan | None
 ) -> FleetItem:
-    changes = plan.changes if plan else ()
-    volumes = tuple(each.name.rpartition(" ")[2] for each in changes if each.kind in (IMAGE, SEED))
+    volumes = plan.changes_of(IMAGE, SEED) if plan else ()
     return FleetItem(
         domain=wanted.name,
         change=change,
         power=power,
         devices=tuple(devices),
-        volumes=volumes,
-        plan=plan if changes else None,
+        volumes=tuple(each.name.rpartition(" ")[2] for each in volumes),
+        plan=plan if plan and plan.changes else None,
     )
 
 
