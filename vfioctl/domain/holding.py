@@ -118,9 +118,9 @@ class Holding:
         )
         return request if request.devices or request.exact_cpus or request.exact_hugepages else None
 
-    def foresee_restored(self, needs: Needs) -> Iterator[Plan]:
-        """Yield the plans that bind again what claims of the owner had bound. Raises ClaimConflict, DeviceInUse."""
-        for claim in self._to_restore(needs):
+    def foresee_restored(self, serving: Sequence[Claim], needs: Needs) -> Iterator[Plan]:
+        """Yield the plans that bind again what claims that serve had bound. Raises ClaimConflict, DeviceInUse."""
+        for claim in _to_restore(serving, needs):
             yield from self._claims.reconciling.plans(claim)
 
     def take(self, needs: Needs, *, progress: Progress | None = None) -> Held:
@@ -130,9 +130,9 @@ class Holding:
         `ClaimsApi.create` raises.
         """
         self.end_over(needs)
-        for claim in self._to_restore(needs):
-            self._claims.reconciling.restore(claim.id, progress=progress)
         serving, made = self.serving(needs), list[Claim]()
+        for claim in _to_restore(serving, needs):
+            self._claims.reconciling.restore(claim.id, progress=progress)
         try:
             if request := self.missing(needs):
                 made.append(self._create(request, needs, progress))
@@ -157,18 +157,6 @@ class Holding:
         known = {each.subject for claim in self.of(needs) for each in claim.devices}
         wanted = [each for each in needs.devices if each in devices and each not in known]
         return [self._claims.adopt(needs.owner, wanted, {LABEL: self._uri}).claim] if wanted else []
-
-    def _to_restore(self, needs: Needs) -> Iterator[Claim]:
-        """Yield the claims of the owner whose devices have to be bound, also after a reboot. Raises ClaimConflict."""
-        for claim in self.serving(needs):
-            if claim.state is not ClaimState.HELD:
-                raise ClaimConflict(
-                    f"claim {claim.id} of {claim.owner} is {claim.state}",
-                    hint="another vfioctl changes it, or was cut short",
-                    next_command="vfioctl reconcile",
-                )
-            if any(each.subject in needs.devices for each in claim.devices):
-                yield claim
 
     def _verify(self, needs: Needs) -> None:
         from vfioctl.inventory.api import InventoryApi
@@ -214,6 +202,19 @@ class Holding:
         if failed:
             raise failed
         return tuple(released)
+
+
+def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
+    """Yield the claims whose devices have to be bound, also after a reboot. Raises ClaimConflict."""
+    for claim in serving:
+        if claim.state is not ClaimState.HELD:
+            raise ClaimConflict(
+                f"claim {claim.id} of {claim.owner} is {claim.state}",
+                hint="another vfioctl changes it, or was cut short",
+                next_command="vfioctl reconcile",
+            )
+        if any(each.subject in needs.devices for each in claim.devices):
+            yield claim
 
 
 def _is_needed(claim: Claim, needs: Needs) -> bool:

@@ -93,10 +93,10 @@ class Starting:
 
         uri = self._uri(connect)
         holding = self._holding(uri)
-        ending = tuple(holding.foresee_end(needs))
+        ending, serving = tuple(holding.foresee_end(needs)), holding.serving(needs)
         over = tuple(claim for claim, _ in ending)
-        before = (*(plan for _, plan in ending if plan), *holding.foresee_restored(needs))
-        found = Foreseen(needs.name, uri, needs, holding.serving(needs), over=over, before=before)
+        before = (*(plan for _, plan in ending if plan), *holding.foresee_restored(serving, needs))
+        found = Foreseen(needs.name, uri, needs, serving, over=over, before=before)
         if (request := holding.missing(needs)) is None:
             return found
         preview = ClaimsApi(self._session).previewing.create(request, over=over)
