@@ -173,6 +173,10 @@ class _Look:
         return tuple(vgpu for vgpu in self._vgpus if vgpu.dialect == "mdev" and vgpu.state != "defined")
 
     @cached_property
+    def _running(self) -> frozenset[str]:
+        return frozenset(domain.name for domain in self._domains.running)
+
+    @cached_property
     def _nodes(self) -> dict[str, frozenset[str]]:
         found: dict[str, frozenset[str]] = {}
         for function in self._inventory.functions:
@@ -229,13 +233,12 @@ class _Look:
     def _stale(self, now: str, uses: Sequence[Use]) -> Stale:
         """Return the stale claims: libvirt and the container runtimes know more than a listing."""
         found = dict(self._api.stale(self._claims))
-        running = {domain.name for domain in self._domains.running}
         used = {use.guest for use in uses}
         pods = {container.pod for container in self._containers.found}
         is_known = bool(pods - {""}) and not self._containers.unknown  # else this may be no node of Kubernetes
         for claim in self._claims:
             kind, name = claim.owner.kind, claim.owner.name
-            if kind == "vm" and (name in running or name in used or self._domains.unknown):
+            if kind == "vm" and (name in self._running or name in used or self._domains.unknown):
                 if claim.id in found and found[claim.id][0] is DifferenceKind.OWNER_GONE:
                     del found[claim.id]
             elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
@@ -248,8 +251,12 @@ class _Look:
 
     def _has_ended(self, claim: Claim) -> bool:
         """Return whether a claim was made for a run of a domain, and its libvirt says that the domain does not run."""
+        from vfioctl.claims.probe.domains import URI
+
         uri = claim.labels.get(LABEL)
         if claim.state is not ClaimState.HELD or claim.owner.kind != "vm" or not uri or uri in self._silent:
+            return False
+        if uri == URI and claim.owner.name in self._running:
             return False
         try:
             return not self._kernel.ask_libvirt(uri, "is_running", claim.owner.name)
