@@ -22,11 +22,8 @@ def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, s
     request, free, gpus = pool.request, [gpu for gpu in pool.gpus if gpu not in pool.fabric], [*gpus]
     many = counted(request.gpus, "GPU")
     if not gpus:
-        return NoCapacity(
-            f"{many} cannot be chosen: the host has no GPU",
-            hint="name other devices, such as network cards, with --device",
-            facts={"devices": []},
-        )
+        hint = "name other devices, such as network cards, with --device"
+        return no_capacity(f"{many} cannot be chosen: the host has no GPU", (), {}, hint=hint)
     if len(pool.gpus) < request.gpus:
         left = f"only {len(pool.gpus)}" if pool.gpus else "none"
         return no_capacity(
@@ -68,8 +65,12 @@ def no_capacity(
     gpus: Iterable[Function],
     reasons: Mapping[PciAddress, str],
     rejections: Sequence[Rejection] = (),
+    hint: str = "",
 ) -> NoCapacity:
-    """Return the error, with the reason for each device as facts, and the most frequent ones in its hint."""
+    """Return the error, with the reason for each device as facts, and the most frequent ones in its hint.
+
+    `hint`: what to say instead.
+    """
     told = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
     grouped: dict[str, list[str]] = {}
     for each in told:
@@ -77,7 +78,7 @@ def no_capacity(
     lines = [f"{some_of(devices)}: {reason}" for reason, devices in grouped.items() if reason != _CAN]
     more = [f"and {len(lines) - _MOST_REASONS} more reasons, which --json has"] if lines[_MOST_REASONS:] else []
     is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
-    hint = "" if is_said else "\n".join([*lines[:_MOST_REASONS], *more])
+    hint = hint or ("" if is_said else "\n".join([*lines[:_MOST_REASONS], *more]))
     return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(each) for each in told]})
 
 

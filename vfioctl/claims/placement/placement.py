@@ -15,7 +15,7 @@ from vfioctl.claims.placement.quotas import over_quota
 from vfioctl.claims.placement.reasons import rejections, why_beside, why_these
 from vfioctl.claims.placement.refusals import BOOT_DISPLAY, refusal, refusal_of_mdev, refusals
 from vfioctl.claims.placement.rooms import Rooms
-from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
+from vfioctl.errors import BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 
@@ -138,7 +138,7 @@ def _beside(
         raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
     if missing := rooms.missing_and_needed(nodes):
         hint = "ask for less, or for devices of more NUMA nodes"
-        raise NoCapacity(f"the NUMA nodes of the devices have {missing}", hint=hint, facts={"devices": []})
+        raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {}, hint=hint)
     if missing := rooms.missing_exactly():
         raise no_capacity(missing, (), {})
     beside = rooms.beside(nodes)
