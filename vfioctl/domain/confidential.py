@@ -29,7 +29,7 @@ NO_HUGEPAGES = Choice(
 
 def refuse_elsewhere(kind: str, processor: Processor) -> None:
     """Raise BadSpec if a host's processor has no such encryption. `kind`: the type of libvirt's launchSecurity."""
-    if processor.arch != "x86_64":
+    if not processor.is_x86:
         raise BadSpec(f"the template wants {kind}, which {processor.arch} processors do not have", hint=_OTHER)
     made = f"this host's is {processor.vendor}" if processor.vendor else "who made this host's is not known"
     for kinds, vendor, is_theirs in (

@@ -46,7 +46,7 @@ class HostFacts:
     @cached_property
     def huge_page(self) -> int | None:
         """`default_page`; on x86, that of a kernel whose command line names none. None if it is not known."""
-        if self.default_page or self.processor.arch == "x86_64":
+        if self.default_page or self.processor.is_x86:
             return self.default_page or _X86_PAGE
         sizes = {pool.size for pool in self.capacity.hugepages}
         return sizes.pop() if len(sizes) == 1 else None

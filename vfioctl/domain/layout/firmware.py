@@ -35,7 +35,7 @@ def address_space(devices: Sequence[Device], processor: Processor, memory: int) 
     `memory`: the guest's, in bytes. Raises NoCapacity if the CPU cannot address both.
     """
     bars = sum(device.prefetchable for device in devices)
-    if processor.arch != "x86_64" or not bars:
+    if not processor.is_x86 or not bars:
         return AddressSpace(0, wide=False, choices=())
     hole = 1 << (bars + _MARGIN - 1).bit_length()
     if hole <= DEFAULT_HOLE:

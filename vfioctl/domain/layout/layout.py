@@ -42,7 +42,7 @@ def lay_out(
     """
     capacity = host.capacity
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
-    has_dies = host.processor.arch == "x86_64"
+    has_dies = host.processor.is_x86
     pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=has_dies) if chosen else None
     vcpus = {node: len(found) for node, found in pinning.by_node.items()} if pinning else _floating(devices, spec, host)
     division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)

@@ -18,3 +18,7 @@ class Processor:
     model: str = ""
     address_bits: int | None = None
     """The width of physical addresses; None if it is not known."""
+
+    @property
+    def is_x86(self) -> bool:
+        return self.arch == "x86_64"
