@@ -9,8 +9,10 @@ HOOK = "hook"
 SCRIPT = "/etc/libvirt/hooks/qemu.d/vfioctl"
 """Where libvirt looks for it, since 6.5.0. Other scripts there, and /etc/libvirt/hooks/qemu, run as well."""
 _WORD = re.compile(r"/[A-Za-z0-9._+/-]{1,200}", re.ASCII)
-_TEXT = """#!/bin/sh
-# Written by `vfioctl hook install`; `vfioctl hook remove` removes it.
+_HEAD = """#!/bin/sh
+# Written by `vfioctl hook install`"""
+"""How every script of vfioctl begins, of whatever release."""
+_REST = """; `vfioctl hook remove` removes it.
 # libvirt gives NAME OPERATION STEP EXTRA and the domain's XML, and refuses to start a domain if this fails.
 # Domains without devices of the host never reach vfioctl, and all start if it is not there.
 # libvirtd would end a running domain if this failed for `reconnect`, so that never fails.
@@ -45,12 +47,12 @@ def script(command: str, ledger: str = "") -> str:
     for word in filter(None, (command, ledger)):
         if not _WORD.fullmatch(word) or ".." in word.split("/"):
             raise ValueError(f"not a plain absolute path: {word[:80]!r}")
-    return _TEXT.format(command=command, ledger=f" --ledger {ledger}" if ledger else "")
+    return (_HEAD + _REST).format(command=command, ledger=f" --ledger {ledger}" if ledger else "")
 
 
 def is_ours(text: str) -> bool:
     """Return whether vfioctl wrote a script: this release, or another one."""
-    return text.startswith(_TEXT[: _TEXT.index(";")])
+    return text.startswith(_HEAD)
 
 
 def is_script(text: str) -> bool:
