@@ -23,15 +23,15 @@ from tempfile import TemporaryDirectory
 from bench.figures import Figure, keep, show, status
 from tests.conftest import memory
 from tests.hosts.machines import copy, machine, original
-from vfioctl.claims import rows
-from vfioctl.claims.ledger import ClaimLedger, Moment, Uses, note
-from vfioctl.claims.migrations import MIGRATIONS
+from vfioctl.claims.ledger import rows
+from vfioctl.claims.ledger.ledger import ClaimLedger, Moment, Uses, note
+from vfioctl.claims.ledger.migrations import MIGRATIONS
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.change import Caller
 from vfioctl.core.store import Store
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.request import ClaimRequest
 
 CREATE_MS, PAIRS, TO_SQLITE, LIST_SECONDS = 25.0, 500.0, 3.0, 0.3
 PROCESSES, HISTORY = 8, 10_000

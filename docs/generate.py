@@ -14,9 +14,7 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from vfioctl import errors
-from vfioctl.claims.model import placement
-from vfioctl.claims.model.placement import PlacementDocument
-from vfioctl.claims.model.preview import CreatePreview, ReleasePreview
+from vfioctl.claims.model.preview_documents import CreatePreview, ReleasePreview
 from vfioctl.core import marks, reservations
 from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.core.value import Value
@@ -33,6 +31,8 @@ from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import functions, groups, holders
 from vfioctl.inventory.model.functions import InventoryDocument
 from vfioctl.inventory.model.holders import Holders
+from vfioctl.placement.model import placement
+from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.vgpu.model import vgpu
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuListDocument, VgpuTypesDocument
 

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
-from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.subsystems import SUBSYSTEMS
 
 CONFIG = Path("/etc/vfioctl/config.toml")

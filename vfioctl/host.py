@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from vfioctl.binding.api import BindingApi
     from vfioctl.claims.api import ClaimsApi
+    from vfioctl.containers.api import ContainersApi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
     from vfioctl.domain.api import DomainApi
@@ -94,6 +95,13 @@ class Host:
         from vfioctl.claims.api import ClaimsApi
 
         return ClaimsApi(self.session)
+
+    @cached_property
+    def containers(self) -> ContainersApi:
+        """Give claimed devices to containers: CDI files, OCI bundles, Kata Containers."""
+        from vfioctl.containers.api import ContainersApi
+
+        return ContainersApi(self.session)
 
     @cached_property
     def domain(self) -> DomainApi:

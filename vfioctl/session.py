@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vfioctl.config import Config, read_config
-from vfioctl.core.placed import placed
+from vfioctl.core.locations import placed
 from vfioctl.errors import BadDocument, KernelRefused, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem

@@ -10,7 +10,7 @@ from typing import Any
 
 from vfioctl.config import Config, ConfigFile, named_config, read_config, read_file_of, subsystem_tables
 from vfioctl.core.limits import json_of, read_document
-from vfioctl.core.placed import placed
+from vfioctl.core.locations import placed
 from vfioctl.errors import BadSpec
 from vfioctl.subsystems import Subsystem
 

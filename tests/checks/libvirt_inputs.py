@@ -13,16 +13,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vfioctl.claims.model.capacity import Capacity
-from vfioctl.domain.check.check import check
-from vfioctl.domain.check.host import HostFacts
+from vfioctl.domain.check.rules.check import check
+from vfioctl.domain.check.rules.host import HostFacts
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Severity
-from vfioctl.domain.xml import parse
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.groups import Iommu, NumaNode
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import CpuSet
+from vfioctl.placement.model.capacity import Capacity
 
 NAMES = re.compile(
     r"hostdev|mdev|expander-bus|pcihole64|numatune|numad|cpu-numa|cputune|cpuset|hugepages|phys-bits|launch-security"

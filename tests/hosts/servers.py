@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vfioctl.claims.model.capacity import Capacity, Core, HugepagePool, Topology
-from vfioctl.claims.model.request import ClaimRequest
-from vfioctl.claims.model.settings import ClaimSettings
-from vfioctl.claims.model.taken import Taken
 from vfioctl.core.limits import read_document
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
+from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.placement.model.taken import Taken
 
 _BRIDGE, _GPU = "060400", "030200"
 

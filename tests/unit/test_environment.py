@@ -19,7 +19,7 @@ from vfioctl import environment
 from vfioctl.kernel import files
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.outside import read_file
+from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.kernel.worker.workers import Workers
 
 NOBODY = 65534

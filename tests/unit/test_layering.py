@@ -19,7 +19,7 @@ def _shared(name: str) -> tuple[str, ...]:
     return tuple(f"{other}.{part}" for other in before for part in SHARED)
 
 
-SUBSYSTEMS = ("inventory", "binding", "vgpu", "claims", "domain")
+SUBSYSTEMS = ("inventory", "binding", "vgpu", "placement", "claims", "containers", "domain")
 """In the order in which each may import those before it."""
 BELOW = ("errors", "signals", "kernel", "core", "session")
 WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")
@@ -34,13 +34,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "signals": (),
     "subsystems": (),
     "kernel": ("errors", "signals", "environment"),
-    "config": ("errors", "kernel.open_nodes", "kernel.outside", "kernel.timeouts", "subsystems"),
-    "settings": ("errors", "config", "core.limits", "core.placed", "subsystems"),
+    "config": ("errors", "kernel.open_nodes", "kernel.untrusted_files", "kernel.timeouts", "subsystems"),
+    "settings": ("errors", "config", "core.limits", "core.locations", "subsystems"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
     "session": ("errors", "config", "settings", "kernel", "core", "subsystems"),
     **{name: (*BELOW, "console", *_shared(name)) for name in SUBSYSTEMS},
+    "claims": (*BELOW, "console", *_shared("claims"), "placement", "containers"),
     "upgrade": ("errors", "core", "subsystems", "binding.model"),
     "host": ("errors", "kernel", "core", "session", *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED)),
     "commands": (*BELOW, "config", "settings", "console", "host", "inventory.api", "inventory.render"),
@@ -52,25 +53,26 @@ VALUES = (
     "errors",
     "core.change",
     "core.value",
-    "core.plain",
+    "core.frozen",
     "core.limits",
     "core.marks",
     "core.reservations",
-    "kernel.places",
+    "kernel.host_paths",
     "kernel.protocol",
 )
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "model": (("model",), VALUES),
+    "model": (("model", "ledger.rows"), VALUES),
     "placement": (("model", "placement", "capacity"), VALUES),
     "capacity": (("model",), VALUES),
-    "dialects": (("dialects", "probe.describe"), ("errors", "kernel.protocol", "kernel.lenient", "kernel.places")),
+    "dialects": (
+        ("dialects", "probe.describe"),
+        ("errors", "kernel.protocol", "kernel.lenient", "kernel.host_paths"),
+    ),
     "probe": (
         ("model", "probe", "dialects", "capacity", "resources", "placement"),
         (*VALUES, "core.reading", "kernel.lenient", "kernel.libvirt", "kernel.modalias", "kernel.open_nodes"),
     ),
-    "layout": (("model", "layout", "xml"), VALUES),
-    "check": (("model", "check", "xml"), VALUES),
-    "verify": (("model", "verify"), VALUES),
+    "document": (("model", "document", "check.rules"), (*VALUES, "kernel.untrusted_files")),
     "plan": (("model", "plan", "placement", "capacity", "resources", "checks", "intents"), VALUES),
 }
 

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from vfioctl.core.registry import Registry
 from vfioctl.kernel.protocol import PCI_ADDRESS
-from vfioctl.kernel.simulated import surroundings, vendor
+from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import vendor
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.resources import definition, parameter
 

@@ -12,7 +12,7 @@ from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
 if TYPE_CHECKING:
-    from vfioctl.binding.model.circumstances import Circumstances
+    from vfioctl.binding.model.conditions import Circumstances
     from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
     from vfioctl.binding.model.rom import Rom
     from vfioctl.core.action import Progress
@@ -151,7 +151,7 @@ class BindingApi:
 
     def _unbind(self, inventory: Inventory, intent: UnbindIntent, processes: Processes) -> Draft:
         from vfioctl.binding.model.binding import same_driver
-        from vfioctl.binding.model.circumstances import Circumstances
+        from vfioctl.binding.model.conditions import Circumstances
         from vfioctl.binding.plan.bind import plan_unbind
         from vfioctl.binding.records import recorded_bindings, recorded_settings
 
@@ -178,7 +178,7 @@ class BindingApi:
         return tuple(change for change in restored if change is not None)
 
     def _reset(self, inventory: Inventory, intent: ResetIntent, processes: Processes) -> Draft:
-        from vfioctl.binding.model.circumstances import Circumstances
+        from vfioctl.binding.model.conditions import Circumstances
         from vfioctl.binding.plan.reset import plan_reset, reset_with
         from vfioctl.inventory.model.preconditions import refuse_marked
 
@@ -201,7 +201,7 @@ class BindingApi:
         return self._devices.holders_of(functions, inventory, processes)
 
     def _circumstances(self, functions: Sequence[Function], holders: Holders, intent: BindIntent) -> Circumstances:
-        from vfioctl.binding.model.circumstances import Circumstances
+        from vfioctl.binding.model.conditions import Circumstances
         from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
         from vfioctl.inventory.model.values import PciAddress
 

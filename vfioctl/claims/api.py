@@ -11,28 +11,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.claimed import Claimed
-from vfioctl.claims.ledger import ClaimLedger
-from vfioctl.claims.makers import Makers
+from vfioctl.claims.ledger.ledger import ClaimLedger
+from vfioctl.claims.ledger.rows import CLAIM
+from vfioctl.claims.lifecycle.liveness import Makers
+from vfioctl.claims.lifecycle.outcome import Claimed
+from vfioctl.claims.lifecycle.timestamps import after, moment_of
 from vfioctl.claims.model.claim import Claim, ClaimState
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.moments import after, moment_of
-from vfioctl.claims.rows import CLAIM
 from vfioctl.errors import BadSpec, ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
+from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.choosing import Choosing
-    from vfioctl.claims.containers import Containers
-    from vfioctl.claims.documents import Nodes, Stale
-    from vfioctl.claims.model.capacity import Capacity
-    from vfioctl.claims.model.request import ClaimRequest
-    from vfioctl.claims.previewing import Previewing
-    from vfioctl.claims.reconciling import Reconciling
-    from vfioctl.claims.rows import Event
+    from vfioctl.claims.ledger.rows import Event
+    from vfioctl.claims.lifecycle.preview import Previewing
+    from vfioctl.claims.lifecycle.selection import Choosing
+    from vfioctl.claims.model.documents import Nodes, Stale
+    from vfioctl.claims.reconcile.reconcile import Reconciling
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import Intent, Plan
+    from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject
+    from vfioctl.placement.model.capacity import Capacity
+    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
 Confirm = Callable[["Plan"], None]
@@ -55,19 +54,6 @@ class ClaimsApi:
     @cached_property
     def _makers(self) -> Makers:
         return Makers(self._session, self.ledger)
-
-    @cached_property
-    def containers(self) -> Containers:
-        """CDI files, OCI bundles and Kata's settings for the devices of claims."""
-        from vfioctl.claims.containers import Containers
-
-        return Containers(self._session, self)
-
-    def replan(self, intent: Intent) -> Plan:
-        """Plan an intent of this subsystem on the host as it is now: that of a CDI file is the only one."""
-        from vfioctl.claims.model.cdi_intent import CdiIntent
-
-        return self.containers.cdi.plan(CdiIntent.model_validate(intent.model_dump()))
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -103,15 +89,15 @@ class ClaimsApi:
 
     def nodes(self, claim: Claim) -> Mapping[str, Nodes]:
         """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
-        from vfioctl.claims.nodes import nodes_of
+        from vfioctl.claims.lifecycle.device_nodes import nodes_of
 
         return nodes_of(self._session, claim)
 
     def capacity(self, *, cpus: bool = False, ledger: bool = True) -> Capacity:
         """Return the host's capacity. `ledger`: whether claims count."""
-        from vfioctl.claims.model.taken import Taken
-        from vfioctl.claims.probe.capacity import read_capacity
         from vfioctl.inventory.api import InventoryApi
+        from vfioctl.placement.model.taken import Taken
+        from vfioctl.placement.probe.capacity import read_capacity
 
         inventory = InventoryApi(self._session).inventory(nvml=False)
         taken, kernel = self.ledger.taken() if ledger else Taken(), self._session.kernel
@@ -119,7 +105,7 @@ class ClaimsApi:
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""
-        from vfioctl.claims.devices import subjects
+        from vfioctl.claims.lifecycle.devices import subjects
         from vfioctl.inventory.api import InventoryApi
 
         return subjects(InventoryApi(self._session).inventory(nvml=False), words)
@@ -129,7 +115,7 @@ class ClaimsApi:
     @property
     def previewing(self) -> Previewing:
         """Says what would be done."""
-        from vfioctl.claims.previewing import Previewing
+        from vfioctl.claims.lifecycle.preview import Previewing
 
         return Previewing(self._session, self.ledger, self._makers)
 
@@ -174,13 +160,13 @@ class ClaimsApi:
         raise AssertionError("the last attempt returns or raises")
 
     def _choosing(self, request: ClaimRequest, *, as_they_are: bool = False) -> Choosing:
-        from vfioctl.claims.choosing import Choosing
+        from vfioctl.claims.lifecycle.selection import Choosing
 
         return Choosing(self._session, request, self.ledger.taken(), as_they_are=as_they_are)
 
     def _bring(self, claim: Claim, choosing: Choosing, progress: Progress | None, confirm: Confirm | None) -> Claimed:
         """Bring a reserved claim's devices into the state that it needs."""
-        from vfioctl.claims.bringing import plan_needed
+        from vfioctl.claims.lifecycle.device_plans import plan_needed
 
         session = self._acting_for(claim)
         try:
@@ -198,7 +184,7 @@ class ClaimsApi:
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices as they are, in use or not, for an owner who has them already. Raises ClaimConflict."""
-        from vfioctl.claims.model.request import ClaimRequest
+        from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
         claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
@@ -225,7 +211,7 @@ class ClaimsApi:
         Raises Busy while another process makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim
         holds its devices then.
         """
-        from vfioctl.claims.bringing import plan_undo
+        from vfioctl.claims.lifecycle.device_plans import plan_undo
 
         claim = self.await_maker(name)
         if not claim.is_live:
@@ -269,14 +255,14 @@ class ClaimsApi:
 
     def stale(self, claims: Iterable[Claim]) -> Stale:
         """Return which of these claims are stale, and why, as far as a listing can tell."""
-        from vfioctl.claims.staleness import stale_claims
+        from vfioctl.claims.reconcile.staleness import stale_claims
 
         return stale_claims(self._session, tuple(claims), self.ledger)
 
     @property
     def reconciling(self) -> Reconciling:
         """Compares the ledger with the machine."""
-        from vfioctl.claims.reconciling import Reconciling
+        from vfioctl.claims.reconcile.reconcile import Reconciling
 
         return Reconciling(self._session, self)
 
@@ -284,7 +270,9 @@ class ClaimsApi:
         """Let the CDI files follow the claims, if the configuration says so. The claim is what it is if that fails."""
         try:
             if self._session.settings("claims").renew_cdi:
-                self.containers.cdi.renew(create=True)
+                from vfioctl.containers.api import ContainersApi
+
+                ContainersApi(self._session).cdi.renew(create=True)
         except VfioctlError as error:
             return made._replace(problem=f"the CDI files were not written again: {error.message}")
         return made
@@ -298,3 +286,8 @@ class ClaimsApi:
         """Set the state after a change, unless the change's own transaction has set it already."""
         now = self.claim(claim.id)
         return self.ledger.move(claim.id, state, moment_of(self._session), why=why) if now.state is during else now
+
+
+def suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:
+    """Return the live claims' ids, each with its owner."""
+    return [(claim.id, claim.owner) for claim in ClaimsApi(session).claims()]

@@ -15,7 +15,7 @@ from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import emit, emit_json
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
-from vfioctl.kernel.outside import read_file, read_stream
+from vfioctl.kernel.untrusted_files import read_file, read_stream
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan

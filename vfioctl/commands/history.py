@@ -8,9 +8,9 @@ import typer
 from vfioctl.console.changes import agree_on_terminal
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, Group
-from vfioctl.console.moments import moment
 from vfioctl.console.options import AsJson, Yes, completion
 from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
+from vfioctl.console.timestamps import moment
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host

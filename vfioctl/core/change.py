@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from vfioctl.core.plain import simple
+from vfioctl.core.frozen import simple
 from vfioctl.core.value import Value
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from vfioctl.core.plain import plain
+from vfioctl.core.frozen import plain
 
 if TYPE_CHECKING:  # listings without a ledger start faster without SQLite
     from vfioctl.core.published import MarkRow

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from vfioctl.core.plain import simple
+from vfioctl.core.frozen import simple
 from vfioctl.errors import ClaimConflict
 
 if TYPE_CHECKING:

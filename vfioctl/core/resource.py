@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from vfioctl.core.change import Change, Key, Phase, Step
-from vfioctl.core.plain import simple
+from vfioctl.core.frozen import simple
 from vfioctl.errors import KernelRefused
 
 if TYPE_CHECKING:

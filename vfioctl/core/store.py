@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from vfioctl.core.guarded import SECONDS, bounded, guarded, refuse_unexpected, tables_of
 from vfioctl.core.ledger_file import LedgerFile
+from vfioctl.core.locations import placed
 from vfioctl.core.migrations import MIGRATIONS, Migration
-from vfioctl.core.placed import placed
 from vfioctl.errors import Busy, StoreDamaged, StoreNewer
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 

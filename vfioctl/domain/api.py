@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vfioctl.core.change import Intent, Plan
-    from vfioctl.domain.building import Built
-    from vfioctl.domain.fleet import Fleets
-    from vfioctl.domain.hooking import Hook
+    from vfioctl.domain.build.build import Built
+    from vfioctl.domain.define.definitions import Provisioning
+    from vfioctl.domain.define.fleet import Fleets
     from vfioctl.domain.model.comparison import Comparison
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.fleet import FleetSpec
-    from vfioctl.domain.model.others import Others
+    from vfioctl.domain.model.other_domains import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.verification import Verification
-    from vfioctl.domain.provisioning import Provisioning
-    from vfioctl.domain.starting import Starting
+    from vfioctl.domain.run.hook import Hook
+    from vfioctl.domain.run.start import Starting
     from vfioctl.session import Session
 
 
@@ -34,7 +34,7 @@ class DomainApi:
 
     def spec(self, given: Mapping[str, Any], file: Path | None = None) -> DomainSpec:
         """Return a spec: the content of a TOML or YAML file, with what is given in its place. Raises BadSpec."""
-        from vfioctl.domain.specs import read_spec
+        from vfioctl.domain.build.specs import read_spec
 
         return read_spec(given, file)
 
@@ -47,7 +47,7 @@ class DomainApi:
 
     def build_beside(self, spec: DomainSpec, others: Others) -> Built:
         """The same for known other domains, which may not be defined yet."""
-        from vfioctl.domain.building import Building
+        from vfioctl.domain.build.build import Building
 
         return Building(self._session).build(spec, others)
 
@@ -58,14 +58,14 @@ class DomainApi:
         Raises UnknownDomain, BadDocument for what would not work, and what `Building.build` raises.
         """
         from vfioctl.claims.api import ClaimsApi
-        from vfioctl.domain.building import Building
-        from vfioctl.domain.checking import refuse_new_errors
-        from vfioctl.domain.comparing import wished_now
-        from vfioctl.domain.definition import read_definition
-        from vfioctl.domain.itself import beside
-        from vfioctl.domain.specs import content_of, spec_of
-        from vfioctl.domain.wishes import with_wishes
-        from vfioctl.domain.xml import parse
+        from vfioctl.domain.build.build import Building
+        from vfioctl.domain.build.build_options import with_wishes
+        from vfioctl.domain.build.compare import wished_now
+        from vfioctl.domain.build.own_usage import beside
+        from vfioctl.domain.build.specs import content_of, spec_of
+        from vfioctl.domain.check.checker import refuse_new_errors
+        from vfioctl.domain.document.definition import read_definition
+        from vfioctl.domain.document.xml import parse
 
         provisioning = self.provisioning
         found = provisioning.find(name, connect).domain
@@ -85,7 +85,7 @@ class DomainApi:
 
     def compared(self, name: str, *, connect: str = "") -> Comparison:
         """Compare a domain with what would be built for its devices. Raises UnknownDomain, BadSpec."""
-        from vfioctl.domain.comparing import compared
+        from vfioctl.domain.build.compare import compared
 
         found = self.provisioning.find(name, connect).domain
         return compared(self._session, found, self.others(found.name, connect=connect))
@@ -95,7 +95,7 @@ class DomainApi:
 
         Raises UnknownDomain; HostError for one that does not run.
         """
-        from vfioctl.domain.verifying import verified
+        from vfioctl.domain.run.verification import verified
 
         found = self.provisioning.find(name, connect).domain
         return verified(self._session.kernel, self.provisioning.uri(connect), found, guest=guest)
@@ -103,15 +103,15 @@ class DomainApi:
     def others(self, *but: str, connect: str = "") -> Others:
         """Return what the domains of libvirt have, without the named ones; nothing where no libvirt runs."""
         from vfioctl.domain.model.libvirt import URI
-        from vfioctl.domain.model.others import NOBODY
+        from vfioctl.domain.model.other_domains import NOBODY
         from vfioctl.kernel.libvirt import SOCKETS
 
         uri = self.provisioning.uri(connect)
         if uri == URI and not connect and not any(map(self._session.kernel.has, SOCKETS)):
             return NOBODY
         from vfioctl.claims.api import ClaimsApi
+        from vfioctl.domain.document.other_domains import others_in
         from vfioctl.domain.model.libvirt import known_as
-        from vfioctl.domain.others import others_in
         from vfioctl.domain.probe.libvirt import read_libvirt
         from vfioctl.inventory.api import InventoryApi
 
@@ -125,14 +125,14 @@ class DomainApi:
 
     def fleet(self, file: Path) -> FleetSpec:
         """Return the fleet that a TOML or YAML file describes. Raises BadSpec."""
-        from vfioctl.domain.specs import read_fleet
+        from vfioctl.domain.build.specs import read_fleet
 
         return read_fleet(file)
 
     @cached_property
     def fleets(self) -> Fleets:
         """Make several domains what one file says."""
-        from vfioctl.domain.fleet import Fleets
+        from vfioctl.domain.define.fleet import Fleets
 
         return Fleets(self._session, self)
 
@@ -152,15 +152,15 @@ class DomainApi:
         it; nothing is said of names that older ones do not know if it is not known. `connect`: the URI of a libvirt
         that is asked as well.
         """
-        from vfioctl.domain.asking import NOT_ASKED, ask
-        from vfioctl.domain.checking import judged
+        from vfioctl.domain.check.checker import judged
+        from vfioctl.domain.check.libvirt import NOT_ASKED, ask
 
         asked = ask(self._session.kernel, connect, text) if connect else NOT_ASKED
         return judged(self._session if host else None, text, version, asked)
 
     def xml_of(self, name: str, *, connect: str) -> str:
         """Return the XML of a domain that the libvirt with this URI has. Raises UnknownDomain, HostError."""
-        from vfioctl.domain.asking import defined
+        from vfioctl.domain.check.libvirt import defined
 
         return defined(self._session.kernel, connect, name)
 
@@ -169,21 +169,21 @@ class DomainApi:
     @cached_property
     def provisioning(self) -> Provisioning:
         """List, define and undefine libvirt's domains."""
-        from vfioctl.domain.provisioning import Provisioning
+        from vfioctl.domain.define.definitions import Provisioning
 
         return Provisioning(self._session)
 
     @cached_property
     def starting(self) -> Starting:
         """Start and stop domains, with claims for the time that they run."""
-        from vfioctl.domain.starting import Starting
+        from vfioctl.domain.run.start import Starting
 
         return Starting(self._session)
 
     @cached_property
     def hook(self) -> Hook:
         """Answer libvirt when it starts and ends a domain; and install that."""
-        from vfioctl.domain.hooking import Hook
+        from vfioctl.domain.run.hook import Hook
 
         return Hook(self._session)
 

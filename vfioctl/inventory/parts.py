@@ -2,6 +2,6 @@
 
 from vfioctl.core.registry import Parts
 from vfioctl.inventory.facts import FunctionFacts
-from vfioctl.inventory.unheld import Unheld, UnheldVfs, explain_stuck
+from vfioctl.inventory.no_holders import Unheld, UnheldVfs, explain_stuck
 
 PARTS = Parts(actions=(Unheld(), UnheldVfs()), facts=(FunctionFacts(),), explain_stuck=explain_stuck)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from io import BytesIO
 
 from vfioctl.errors import BadSpec, MissingLibrary
-from vfioctl.kernel.outside import read_file
+from vfioctl.kernel.untrusted_files import read_file
 
 META, USER, NETWORK = "meta-data", "user-data", "network-config"
 LABEL = "cidata"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfioctl.vgpu.model.intents import RemoveVgpuIntent
     from vfioctl.vgpu.model.vgpu import Created, Made, VgpuCard, Vgpus
     from vfioctl.vgpu.probe.persistent import Wanted
-    from vfioctl.vgpu.restoring import Restored
+    from vfioctl.vgpu.restore import Restored
 
 _MOST = 65_535
 
@@ -54,7 +54,7 @@ class VgpuApi:
 
     def made(self, names: Collection[str]) -> Mapping[str, Made]:
         """How vGPUs were created last, by id, also those that are gone; only those that the journal has."""
-        from vfioctl.vgpu.made import read_made
+        from vfioctl.vgpu.journaled import read_made
 
         return read_made(self._session, names)
 
@@ -73,7 +73,7 @@ class VgpuApi:
 
         A mediated device is given by its UUID, or a unique prefix of it. Raises what `find` raises, and BadSpec.
         """
-        from vfioctl.vgpu.holding import holders
+        from vfioctl.vgpu.holders import holders
 
         return holders(self._devices, self.vgpus, selectors, every=every)
 
@@ -150,7 +150,7 @@ class VgpuApi:
 
         Raises what `plan_create` and `Session.apply` raise.
         """
-        from vfioctl.vgpu.creating import create_somewhere
+        from vfioctl.vgpu.create_retry import create_somewhere
 
         given = tuple(parameters)
 
@@ -228,7 +228,7 @@ class VgpuApi:
             inventory = self._devices.inventory()
             (address,) = self._devices.chosen(inventory, [device])
             from vfioctl.vgpu.model.intents import SetVfsIntent, asked
-            from vfioctl.vgpu.probe.concerned import total_vfs
+            from vfioctl.vgpu.probe.plan_facts import total_vfs
 
             wanted = total_vfs(self._kernel, address) if count is None else count
             intent = asked(lambda: SetVfsIntent(devices=(address,), vfs=wanted, foreign=foreign, persistent=persistent))
@@ -271,7 +271,7 @@ class VgpuApi:
         A failure does not prevent the others from being created. `wait`: seconds to retry failures, because a driver
         may not be loaded yet at boot. A change that a reboot interrupted is recovered first.
         """
-        from vfioctl.vgpu.restoring import Restoring
+        from vfioctl.vgpu.restore import Restoring
 
         if dry_run:
             return Restoring(self.plan_persistent, None).run(self.persistent(), wait=wait)

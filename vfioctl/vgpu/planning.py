@@ -26,8 +26,8 @@ from vfioctl.vgpu.placement.reserved import Reserved, reserved_mdevs
 from vfioctl.vgpu.plan.create import choose, plan_create
 from vfioctl.vgpu.plan.remove import plan_remove
 from vfioctl.vgpu.plan.sriov import plan_profile, plan_vfs
-from vfioctl.vgpu.probe.concerned import cards_of, physical_function, read_concerned, texts_of
 from vfioctl.vgpu.probe.persistent import read_own_definitions
+from vfioctl.vgpu.probe.plan_facts import cards_of, physical_function, read_concerned, texts_of
 
 
 class Planning:

@@ -15,7 +15,7 @@ from tests.lab.inside.conftest import Load
 from tests.lab.inside.in_use import within_seconds
 from tests.lab.inside.libvirt_host import daemon, definition, running, virsh
 from tests.lab.inside.topology import Topology
-from vfioctl.domain.templates import OWN
+from vfioctl.domain.document.templates import OWN
 
 LISTED_SECONDS = 20.0
 AGENT_SECONDS = 60.0

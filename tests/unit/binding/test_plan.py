@@ -16,7 +16,7 @@ from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.claims.model.cdi import Node
-from vfioctl.claims.model.cdi_intent import CdiIntent
+from vfioctl.containers.cdi.intent import CdiIntent
 from vfioctl.core.change import (
     Change,
     CheckRequest,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hosts.machines import REGISTRY, copy, differing, function, inventory_of, machine, original, state
 from vfioctl.binding.model.binding import binding_in
-from vfioctl.binding.model.circumstances import Circumstances
+from vfioctl.binding.model.conditions import Circumstances
 from vfioctl.binding.model.intents import ResetIntent
 from vfioctl.binding.plan.reset import plan_reset, reset_with
 from vfioctl.core.change import Draft, JournalState, Plan, Result

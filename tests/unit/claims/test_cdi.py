@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Answer, Golden, Run, timeless
-from vfioctl.claims.cdi import choose
-from vfioctl.claims.cdi.api import CdiApi
-from vfioctl.claims.cdi.document import text_of
 from vfioctl.claims.model.cdi import CdiDevice, Node
-from vfioctl.claims.model.cdi_intent import CdiIntent
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
-from vfioctl.claims.model.owner import Owner
+from vfioctl.containers.cdi import choose
+from vfioctl.containers.cdi.api import CdiApi
+from vfioctl.containers.cdi.document import text_of
+from vfioctl.containers.cdi.intent import CdiIntent
 from vfioctl.core.change import Result
 from vfioctl.errors import BadDocument, BadSpec, ConflictError, Foreign, HostError, VerifyError, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.placement.model.owner import Owner
 
 FILE = "/var/run/cdi/vfioctl.json"
 GPU, OTHER = PciAddress("0000:1b:00.0"), PciAddress("0000:43:00.0")

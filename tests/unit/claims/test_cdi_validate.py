@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfioctl.claims.cdi.document import devices_in, text_of
-from vfioctl.claims.cdi.validate import MOST_BYTES, problems_of
-from vfioctl.claims.cdi.versions import VERSIONS, needed_version
 from vfioctl.claims.model.cdi import CdiDevice, checked_kind, device_name, file_name, subject_called
+from vfioctl.containers.cdi.document import devices_in, text_of
+from vfioctl.containers.cdi.validate import MOST_BYTES, problems_of
+from vfioctl.containers.cdi.versions import VERSIONS, needed_version
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress, Uuid
 

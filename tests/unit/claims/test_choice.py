@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.hosts.servers import Node, asking, gpus_of, server
-from vfioctl.claims.model.capacity import Capacity
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.placement import Placement
-from vfioctl.claims.model.taken import Taken
-from vfioctl.claims.placement.placement import place
 from vfioctl.errors import NoCapacity
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.choosing.placement import place
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.placement import Placement
+from vfioctl.placement.model.taken import Taken
 
 CLAIM = ("c-12", Owner("vm/other"))
 MIB, GIB = 1 << 20, 1 << 30

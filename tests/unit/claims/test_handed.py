@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vfioctl.claims.model.handed import devices_in, managed_devices_of
-from vfioctl.domain.xml import parse
+from vfioctl.claims.model.passthrough_devices import devices_in, managed_devices_of
+from vfioctl.domain.document.xml import parse
 
 UUID = "4E8C5DF7-c4fa-4719-904f-5579cd5ac35f"
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.unit.claims.test_cdi import GPU, OTHER, Ledger, a_claim, put
 from tests.unit.conftest import Golden, Run
-from vfioctl.claims.cdi.api import CdiApi
-from vfioctl.claims.kata.api import KataApi
-from vfioctl.claims.kata.check import Finding
-from vfioctl.claims.kata.needs import Needs, needs_of
-from vfioctl.claims.kata.settings import drop_in, merged, permits, size_in_words
 from vfioctl.claims.model.cdi import Node
-from vfioctl.claims.model.cdi_intent import CdiIntent
+from vfioctl.containers.cdi.api import CdiApi
+from vfioctl.containers.cdi.intent import CdiIntent
+from vfioctl.containers.kata.api import KataApi
+from vfioctl.containers.kata.check import Finding
+from vfioctl.containers.kata.needs import Needs, needs_of
+from vfioctl.containers.kata.settings import drop_in, merged, permits, size_in_words
 from vfioctl.errors import HostError
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import Uuid

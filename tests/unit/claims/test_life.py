@@ -10,11 +10,10 @@ import pytest
 
 from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.unit.conftest import Answer, Run
-from vfioctl.claims.claimed import Claimed
-from vfioctl.claims.ledger import Moment
-from vfioctl.claims.makers import Makers
+from vfioctl.claims.ledger.ledger import Moment
+from vfioctl.claims.lifecycle.liveness import Makers
+from vfioctl.claims.lifecycle.outcome import Claimed
 from vfioctl.claims.model.claim import Claim, ClaimState, Undo
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import Plan
 from vfioctl.core.limits import read_document
@@ -22,6 +21,7 @@ from vfioctl.errors import Busy, ClaimConflict, DeviceInUse, KernelRefused, Stuc
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.placement.model.request import ClaimRequest
 
 GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
 OWNER = "vm/web1"

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.unit.claims.test_cdi import GPU, NOBODY, OTHER, Ledger, a_claim, needs_root
 from tests.unit.conftest import Run
 from vfioctl.claims.model.claim import ClaimState
-from vfioctl.claims.oci.api import OciApi, bundle_in
-from vfioctl.claims.oci.bundle import opened_config, replace_config
-from vfioctl.claims.oci.document import DeviceNode, injected, read_config, written
+from vfioctl.containers.oci.api import OciApi, bundle_in
+from vfioctl.containers.oci.bundle import opened_config, replace_config
+from vfioctl.containers.oci.document import DeviceNode, injected, read_config, written
 from vfioctl.errors import BadDocument, BadSpec, Busy, ConflictError, HostError
 from vfioctl.host import Host
 

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from tests.hosts.servers import Node, asking, gpus_of, server
-from vfioctl.claims.model.capacity import Capacity, Core
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.placement import Placement
-from vfioctl.claims.model.request import ClaimRequest
-from vfioctl.claims.model.settings import ClaimSettings
-from vfioctl.claims.model.taken import Taken
-from vfioctl.claims.placement.choice import Pool
-from vfioctl.claims.placement.cpus import FreeCores, choose_cores, free_cores, shares
-from vfioctl.claims.placement.paths import path_of
-from vfioctl.claims.placement.placement import place, refused
 from vfioctl.errors import NoCapacity
 from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.placement.choosing.cpus import FreeCores, choose_cores, free_cores, shares
+from vfioctl.placement.choosing.gpus import Pool
+from vfioctl.placement.choosing.pcie_paths import path_of
+from vfioctl.placement.choosing.placement import place, refused
+from vfioctl.placement.model.capacity import Capacity, Core
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.placement import Placement
+from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.placement.model.taken import Taken
 
 MIB, GIB = 1 << 20, 1 << 30
 CLAIM = ("c1", Owner("vm/other"))
@@ -179,7 +179,7 @@ def test_the_same_question_has_the_same_answer(request: ClaimRequest, capacity: 
 def test_the_same_question_has_the_same_answer_in_another_process() -> None:
     """Whatever the order of sets is there."""
     program = (
-        "from tests.hosts.servers import *\nfrom vfioctl.claims.placement.placement import place\n"
+        "from tests.hosts.servers import *\nfrom vfioctl.placement.choosing.placement import place\n"
         "host = server([Node(((2, 0, 3), (4,)), (4, 4)), Node(((2, 2), (0,)), (4, 4))])\n"
         "peers = {gpu: frozenset(gpus_of(host)[:3]) - {gpu} for gpu in gpus_of(host)[:3]}\n"
         "host = server([Node(((2, 0, 3), (4,)), (4, 4)), Node(((2, 2), (0,)), (4, 4))], peers=peers)\n"

@@ -10,12 +10,12 @@ import pytest
 from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.schema import schema_problems
 from tests.unit.conftest import Run
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
 from vfioctl.errors import ClaimConflict, DeviceInUse, Unfinished, VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import DIE, Fault, SimulatedDeath
+from vfioctl.placement.model.request import ClaimRequest
 
 GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
 CREATE = "claim create --owner vm/a"

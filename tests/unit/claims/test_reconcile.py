@@ -16,9 +16,9 @@ import pytest
 from tests.hosts.machines import copy, original, put_process
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.claims.model.difference import Seen, SeenFunction, Use
-from vfioctl.claims.model.handed import devices_in
+from vfioctl.claims.model.passthrough_devices import devices_in
 from vfioctl.claims.probe.container_states import read_containers
-from vfioctl.claims.reconcile import compare
+from vfioctl.claims.reconcile.compare import compare
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts
 from vfioctl.kernel.recorded.bundled import beside
@@ -873,7 +873,7 @@ class TestCdiThatFollowsClaims:
 def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text and JSON, with a claim of each kind."""
     ids = iter(("aaaa0001", "aaaa0002", "aaaa0003"))
-    monkeypatch.setattr("vfioctl.claims.ledger._unused_id", lambda _: next(ids))
+    monkeypatch.setattr("vfioctl.claims.ledger.ledger._unused_id", lambda _: next(ids))
     monkeypatch.chdir(host.file.parent)
     host.options = ["--simulate", "./hgx8.host"]
     host.ledger = beside(host.file)

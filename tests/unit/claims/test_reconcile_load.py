@@ -15,12 +15,12 @@ import pytest
 
 from tests.hosts.machines import copy, original, put_process
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function
 from vfioctl.kernel.recorded import tree as tree_of_hosts
 from vfioctl.kernel.recorded.tree import form, parse
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
 CLAIMS, DOMAINS, CONTAINERS, CHANGES = 200, 30, 50, 2000

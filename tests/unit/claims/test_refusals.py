@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.hosts.servers import Node, asking, gpus_of, server
-from vfioctl.claims.model.capacity import Capacity
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.placement import NewVgpus
-from vfioctl.claims.model.settings import ClaimSettings
-from vfioctl.claims.model.taken import Taken
-from vfioctl.claims.placement.placement import place, place_beside, refused
 from vfioctl.core.limits import read_document
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.groups import Iommu
 from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.placement.choosing.placement import place, place_beside, refused
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.placement import NewVgpus
+from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.placement.model.taken import Taken
 
 NODES = (Node(((0, 0),)), Node(((0,),)))
 FIRST, SECOND, THIRD = gpus_of(server(NODES))

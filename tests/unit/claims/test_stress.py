@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.claims.test_ledger import MOMENT, drafted, ledger_at, take
-from vfioctl.claims import rows
-from vfioctl.claims.ledger import Uses
+from vfioctl.claims.ledger import rows
+from vfioctl.claims.ledger.ledger import Uses
 from vfioctl.claims.model.claim import ClaimState
 from vfioctl.errors import StoreDamaged
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.claims.test_stress import consistent
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.errors import VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.bundled import beside
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
 PROCESSES, ROUNDS, INTERRUPTED, SECONDS = 6, 8, 5, 120

@@ -14,13 +14,6 @@ import pytest
 from tests import captures
 from tests.hosts.machines import HOSTS, copy, original
 from tests.users import as_root
-from vfioctl.claims.model.capacity import Capacity, HugepagePool, Topology
-from vfioctl.claims.model.settings import ClaimSettings
-from vfioctl.claims.model.taken import Taken
-from vfioctl.claims.probe.capacity import read_capacity
-from vfioctl.claims.probe.hugepages import read_hugepages
-from vfioctl.claims.probe.pinned import read_pinned
-from vfioctl.claims.probe.topology import CPUS, read_topology
 from vfioctl.host import Host
 from vfioctl.inventory.model.groups import NumaNode
 from vfioctl.inventory.model.values import CpuSet
@@ -28,6 +21,13 @@ from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.placement.model.capacity import Capacity, HugepagePool, Topology
+from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.placement.model.taken import Taken
+from vfioctl.placement.probe.capacity import read_capacity
+from vfioctl.placement.probe.hugepages import read_hugepages
+from vfioctl.placement.probe.pinned import read_pinned
+from vfioctl.placement.probe.topology import CPUS, read_topology
 
 HOST_FILES = sorted(HOSTS.glob("**/*.host"))
 WITH_CPUS = [file for file in HOST_FILES if "thread_siblings_list" in file.read_text(encoding="utf-8")]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from tests.unit.conftest import ROOT, Run
-from vfioctl.claims.model.settings import ClaimSettings, Mode
 from vfioctl.config import line_of, read_file_of
 from vfioctl.errors import BadSpec
+from vfioctl.placement.model.settings import ClaimSettings, Mode
 from vfioctl.settings import problems, validated
 
-MODEL = "vfioctl.claims.model.settings:ClaimSettings"
+MODEL = "vfioctl.placement.model.settings:ClaimSettings"
 WHOLE = """\
 # how this host is shared
 [timeouts]

@@ -247,7 +247,7 @@ def test_changes_of_vgpus_in_json(run: Run, golden: Golden, host: str) -> None:
 def test_claims(run: Run, terminal: Run, golden: Golden, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     numbers = count(1)
-    monkeypatch.setattr("vfioctl.claims.ledger._unused_id", lambda _: f"1a2b3c{next(numbers):02x}")
+    monkeypatch.setattr("vfioctl.claims.ledger.ledger._unused_id", lambda _: f"1a2b3c{next(numbers):02x}")
     told, wide = "", 0
     for line in CLAIMS:
         answer = terminal(f"{line.format(claim='1a2b3c01')} --simulate hgx8")

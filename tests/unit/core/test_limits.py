@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.hosts.machines import unhurried
-from vfioctl.claims.model.request import ClaimRequest
-from vfioctl.claims.model.settings import ClaimSettings
 from vfioctl.core.limits import Checked, Several, Text, Whole, json_of, read_document, read_words
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.session import Session
 
 words = st.one_of(

@@ -22,10 +22,10 @@ from tests.hosts.machines import HOSTS, REGISTRY, copy, machine, original, state
 from vfioctl.core import store
 from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
+from vfioctl.core.locations import placed
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.migrations import MIGRATIONS as CORE_MIGRATIONS
 from vfioctl.core.migrations import Migration
-from vfioctl.core.placed import placed
 from vfioctl.core.store import Store, _log_ahead
 from vfioctl.errors import Busy, StoreDamaged
 from vfioctl.subsystems import SUBSYSTEMS
@@ -39,7 +39,7 @@ VERSION = 6
 PROGRAM = """
 import sys
 from pathlib import Path
-from vfioctl.core.placed import placed
+from vfioctl.core.locations import placed
 from vfioctl.core.store import Store, _log_ahead
 from vfioctl.subsystems import SUBSYSTEMS
 migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
@@ -407,7 +407,7 @@ class TestPlaces:
 AS_NOBODY = """
 import os, sqlite3, sys
 from pathlib import Path
-from vfioctl.core.placed import placed
+from vfioctl.core.locations import placed
 from vfioctl.core.store import Store, _log_ahead
 from vfioctl.errors import VfioctlError
 from vfioctl.subsystems import SUBSYSTEMS

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.hosts.machines import copy, original
-from vfioctl.domain.verify.devices import devices_given
+from vfioctl.domain.run.verify.devices import devices_given
 from vfioctl.kernel.recorded.tree import Node, Tree
 
 UUID, MDEV = "4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "7e8c5df7-c4fa-4719-904f-5579cd5ac35f"

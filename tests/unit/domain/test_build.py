@@ -9,28 +9,28 @@ import pytest
 
 from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
-from vfioctl.domain import nccl
-from vfioctl.domain.building import Building
-from vfioctl.domain.check.check import check
-from vfioctl.domain.confidential import refuse_elsewhere
-from vfioctl.domain.layout.firmware import address_space
-from vfioctl.domain.layout.memory import divide
-from vfioctl.domain.layout.pci import MOST_PORTS, expanders
+from vfioctl.domain.build import nccl
+from vfioctl.domain.build.build import Building
+from vfioctl.domain.build.confidential import refuse_elsewhere
+from vfioctl.domain.build.layout.firmware import address_space
+from vfioctl.domain.build.layout.memory import divide
+from vfioctl.domain.build.layout.pci import MOST_PORTS, expanders
+from vfioctl.domain.check.rules.check import check
+from vfioctl.domain.document.templates import read_template, templates
+from vfioctl.domain.document.tree import remove
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Device
-from vfioctl.domain.model.others import Others
+from vfioctl.domain.model.other_domains import Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
-from vfioctl.domain.templates import read_template, templates
-from vfioctl.domain.tree import remove
-from vfioctl.domain.xml import parse
 from vfioctl.errors import BadDocument, BadSpec, HostError, NoCapacity
 from vfioctl.host import Host
-from vfioctl.inventory.model.home import above
+from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.request import ClaimRequest
 
 GIB = 1 << 30
 BUILD = "domain build vm1 --host hgx8"

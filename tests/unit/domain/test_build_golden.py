@@ -11,7 +11,7 @@ import pytest
 
 from tests.libvirt_schema import validated
 from tests.unit.conftest import GOLDEN, Golden, Run
-from vfioctl.domain.templates import templates
+from vfioctl.domain.document.templates import templates
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.bundled import bundled_hosts
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.domain.documents import GOOD, WITH_IOMMU, changed
-from vfioctl.domain.check.check import MOST, check
-from vfioctl.domain.check.table import RULES
+from vfioctl.domain.check.rules.check import MOST, check
+from vfioctl.domain.check.rules.table import RULES
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Finding, Severity
-from vfioctl.domain.xml import parse
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 Replaced = tuple[tuple[str, str], ...]

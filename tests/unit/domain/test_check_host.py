@@ -11,19 +11,19 @@ import pytest
 
 from tests.unit.conftest import Run
 from tests.unit.domain.documents import GOOD, changed
-from vfioctl.claims.model.capacity import Capacity, Core, HugepagePool, Topology
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.taken import Taken
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.domain.check.check import check
-from vfioctl.domain.check.host import HostFacts
-from vfioctl.domain.check.host_table import HOST_RULES
+from vfioctl.domain.check.rules.check import check
+from vfioctl.domain.check.rules.host import HostFacts
+from vfioctl.domain.check.rules.host_table import HOST_RULES
+from vfioctl.domain.document.xml import METADATA, parse
 from vfioctl.domain.model.finding import Finding, Severity
-from vfioctl.domain.xml import METADATA, parse
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.taken import Taken
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 GIB = 1 << 30

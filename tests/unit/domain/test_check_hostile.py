@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.domain.documents import WITH_IOMMU, changed
-from vfioctl.domain.check.check import check
-from vfioctl.domain.check.domain import Domain
-from vfioctl.domain.check.host_memory import backed
-from vfioctl.domain.check.values import GuestAddress, cpuset, number, scaled, shown
-from vfioctl.domain.xml import parse, text_of
+from vfioctl.domain.check.rules.check import check
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.host_memory import backed
+from vfioctl.domain.document.values import GuestAddress, cpuset, number, scaled, shown
+from vfioctl.domain.document.xml import parse, text_of
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.values import any_number
 

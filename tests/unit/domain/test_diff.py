@@ -11,16 +11,16 @@ import pytest
 from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from tests.unit.domain.running import PID, UUID, Process
-from vfioctl.domain.changed import changed
-from vfioctl.domain.comparing import compared
-from vfioctl.domain.definition import read_definition
-from vfioctl.domain.differences import differences
+from vfioctl.domain.build.build_options import wished
+from vfioctl.domain.build.compare import compared
+from vfioctl.domain.document.definition import read_definition
+from vfioctl.domain.document.differences import differences
+from vfioctl.domain.document.summary import changed
+from vfioctl.domain.document.templates import templates
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import DomainXml
-from vfioctl.domain.model.others import NOBODY
+from vfioctl.domain.model.other_domains import NOBODY
 from vfioctl.domain.model.spec import PageSize, Policy, Smt
-from vfioctl.domain.templates import templates
-from vfioctl.domain.wishes import wished
-from vfioctl.domain.xml import parse
 from vfioctl.kernel.recorded.tree import Tree, form
 from vfioctl.session import Session
 

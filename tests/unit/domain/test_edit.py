@@ -10,11 +10,11 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import Run
-from vfioctl.domain.differences import differences
+from vfioctl.domain.document.differences import differences
+from vfioctl.domain.document.other_domains import others_in
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import DomainXml, Libvirt
-from vfioctl.domain.model.others import Others
-from vfioctl.domain.others import others_in
-from vfioctl.domain.xml import parse
+from vfioctl.domain.model.other_domains import Others
 
 pytest.importorskip("libvirt")
 WISH = "--gpus 2 --cpus 16 --memory 64GiB"

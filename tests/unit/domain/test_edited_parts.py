@@ -7,13 +7,13 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from vfioctl.domain.building import Building, Built
-from vfioctl.domain.compose import composed
-from vfioctl.domain.layout.pci import expanders
+from vfioctl.domain.build.build import Building, Built
+from vfioctl.domain.build.compose import composed
+from vfioctl.domain.build.layout.pci import expanders
+from vfioctl.domain.document.xml import Document, parse, text_of
 from vfioctl.domain.model.layout import Device, Layout, Seat, Shape, There, ThereExpander, TherePort
-from vfioctl.domain.model.others import NOBODY
+from vfioctl.domain.model.other_domains import NOBODY
 from vfioctl.domain.model.spec import DomainSpec, Smt
-from vfioctl.domain.xml import Document, parse, text_of
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress

@@ -13,9 +13,9 @@ from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.definition import marked, read_definition
-from vfioctl.domain.templates import read_template
-from vfioctl.domain.xml import text_of
+from vfioctl.domain.document.definition import marked, read_definition
+from vfioctl.domain.document.templates import read_template
+from vfioctl.domain.document.xml import text_of
 from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form

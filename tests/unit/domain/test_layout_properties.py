@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from tests.hosts.servers import Node, asking, gpus_of, server
-from vfioctl.claims.model.capacity import Capacity
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.settings import ClaimSettings
-from vfioctl.claims.model.taken import Taken
-from vfioctl.claims.placement.placement import place
 from vfioctl.core.limits import read_document
-from vfioctl.domain.checking import judged
-from vfioctl.domain.compose import composed
-from vfioctl.domain.layout.cpus import needed
-from vfioctl.domain.layout.devices import devices_of
-from vfioctl.domain.layout.layout import Host, lay_out
-from vfioctl.domain.layout.memory import free_pages
-from vfioctl.domain.layout.pci import BUSES
+from vfioctl.domain.build.compose import composed
+from vfioctl.domain.build.layout.cpus import needed
+from vfioctl.domain.build.layout.devices import devices_of
+from vfioctl.domain.build.layout.layout import Host, lay_out
+from vfioctl.domain.build.layout.memory import free_pages
+from vfioctl.domain.build.layout.pci import BUSES
+from vfioctl.domain.check.checker import judged
+from vfioctl.domain.document.templates import read_template, templates
+from vfioctl.domain.document.xml import Document, parse, text_of
 from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Layout
 from vfioctl.domain.model.spec import DomainSpec
-from vfioctl.domain.templates import read_template, templates
-from vfioctl.domain.xml import Document, parse, text_of
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import CpuSet, PciAddress, parse_cpu_list
+from vfioctl.placement.choosing.placement import place
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.placement.model.taken import Taken
 
 MIB, GIB = 1 << 20, 1 << 30
 CLAIM = ("c1", Owner("vm/other"))

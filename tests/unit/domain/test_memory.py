@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import copy, machine, original
-from vfioctl.claims.model.capacity import HugepagePool
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
-from vfioctl.domain.building import Building
-from vfioctl.domain.layout.memory import divide
-from vfioctl.domain.model.others import NOBODY, Others
+from vfioctl.domain.build.build import Building
+from vfioctl.domain.build.layout.memory import divide
+from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.capacity import HugepagePool
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.request import ClaimRequest
 
 MIB, GIB = 1 << 20, 1 << 30
 CAPACITY = Host.recorded("hgx8").claims.capacity()

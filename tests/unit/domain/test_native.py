@@ -13,14 +13,14 @@ import pytest
 from tests.unit.conftest import GOLDEN
 from tests.unit.domain.native import Argument, arguments, native, why_not
 from tests.unit.domain.test_build_golden import HOSTS, TEMPLATES, wish
-from vfioctl.claims.model.handed import devices_of
-from vfioctl.domain.building import Built
+from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.build.build import Built
 from vfioctl.domain.cli.build import asked
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.layout import Expander, Layout
 from vfioctl.domain.model.verification import State
-from vfioctl.domain.verify.devices import device_facts
-from vfioctl.domain.verify.subject import Subject
-from vfioctl.domain.xml import parse
+from vfioctl.domain.run.verify.devices import device_facts
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, parse_cpu_list
 

@@ -9,19 +9,19 @@ import pytest
 
 from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
-from vfioctl.claims.model.capacity import Core, Topology
 from vfioctl.claims.model.claim import Claim
-from vfioctl.claims.model.owner import Owner
-from vfioctl.claims.model.request import ClaimRequest
 from vfioctl.core.limits import read_document
-from vfioctl.domain.building import Building, Built
-from vfioctl.domain.layout.cpus import pin
-from vfioctl.domain.model.others import Others
+from vfioctl.domain.build.build import Building, Built
+from vfioctl.domain.build.layout.cpus import pin
+from vfioctl.domain.model.other_domains import Others
 from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.errors import ClaimConflict, HostError, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress, format_cpu_list
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.placement.model.capacity import Core, Topology
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.request import ClaimRequest
 
 GIB = 1 << 30
 GPU0, GPU4 = PciAddress("0000:1b:00.0"), PciAddress("0000:9d:00.0")

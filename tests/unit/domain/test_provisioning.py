@@ -21,9 +21,9 @@ from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.core.change import Change
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.domain import MODULES
-from vfioctl.domain.definition import is_definition_of, is_still, marked, read_definition
+from vfioctl.domain.document.definition import is_definition_of, is_still, marked, read_definition
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.resources.definition import DomainDefinition
-from vfioctl.domain.xml import parse
 from vfioctl.errors import BadDocument, HostError, KernelRefused, StalePlan, Stuck, VerifyError
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form

@@ -17,15 +17,14 @@ from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import PROGRAM, Answer, Golden, Run, answered, timeless
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.model.claim import LABEL, Hugepages
-from vfioctl.claims.model.request import ClaimRequest
+from vfioctl.claims.model.claim import LABEL
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.holding import Holding
-from vfioctl.domain.hooking import Hook
 from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
 from vfioctl.domain.model.libvirt import is_elsewhere, known_as
-from vfioctl.domain.needs import needs_of
-from vfioctl.domain.starting import Starting
+from vfioctl.domain.run.claims import Holding
+from vfioctl.domain.run.hook import Hook
+from vfioctl.domain.run.needs import needs_of
+from vfioctl.domain.run.start import Starting
 from vfioctl.errors import (
     BadDocument,
     BadSpec,
@@ -43,6 +42,8 @@ from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.kernel.simulated.faults import Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.taken import Hugepages
 from vfioctl.session import Session
 
 pytest.importorskip("libvirt")

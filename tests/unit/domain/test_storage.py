@@ -19,11 +19,11 @@ from tests.unit.conftest import Answer, Run
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Found
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cloud_init import refuse_user_data
-from vfioctl.domain.compose import composed
+from vfioctl.domain.build.compose import composed
+from vfioctl.domain.define.cloud_init import refuse_user_data
+from vfioctl.domain.document.xml import parse, text_of
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.storage import Image, volume_name
-from vfioctl.domain.xml import parse, text_of
 from vfioctl.errors import BadSpec, MissingLibrary, StalePlan, VfioctlError
 from vfioctl.kernel.libvirt import named
 from vfioctl.kernel.libvirt_storage import INCOMPLETE, WRITTEN

@@ -19,12 +19,12 @@ from tests.schema import schema_problems
 from tests.unit.conftest import Golden, Run
 from tests.unit.domain.running import DOMAIN, GIB, GPU, MDEV, PID, UUID, Process, host, libvirt
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.verification import State, Verification, VerifiedFact
 from vfioctl.domain.probe.process import NotFound, read_qemu, read_threads
-from vfioctl.domain.verify.devices import device_facts
-from vfioctl.domain.verify.guest import Wanted, guest_facts, why_no_agent
-from vfioctl.domain.verify.subject import Subject
-from vfioctl.domain.xml import parse
+from vfioctl.domain.run.verify.devices import device_facts
+from vfioctl.domain.run.verify.guest import Wanted, guest_facts, why_no_agent
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, UnknownDomain
 from vfioctl.kernel import libvirt as asked
 from vfioctl.kernel.live.host import Live

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
-from vfioctl.domain.templates import templates
-from vfioctl.domain.xml import DEEPEST, LONGEST, parse, text_of
+from vfioctl.domain.document.templates import templates
+from vfioctl.domain.document.xml import DEEPEST, LONGEST, parse, text_of
 from vfioctl.errors import BadDocument
 
 BOMB = "<!DOCTYPE d [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;&a;'>]><domain>&b;</domain>"

@@ -18,7 +18,7 @@ from vfioctl.inventory.probe import inventory, scan
 from vfioctl.inventory.probe.function import function_of
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.inventory.probe.pci import read_everything
-from vfioctl.kernel.places import DEFINITIONS
+from vfioctl.kernel.host_paths import DEFINITIONS
 from vfioctl.kernel.protocol import Reader
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vfioctl.host import Host
-from vfioctl.inventory.model.home import home_of
+from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.inventory.model.values import format_cpu_list
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import read_tree

@@ -19,7 +19,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.captured.host import Captured
-from vfioctl.kernel.places import UUID_FORM
+from vfioctl.kernel.host_paths import UUID_FORM
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     PCI_DEVICES,

@@ -16,7 +16,7 @@ from tests.conftest import memory, no_descriptor_left_open
 from vfioctl.console.documents import document_text
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.host import Host
-from vfioctl.kernel.captured import inside
+from vfioctl.kernel.captured import beneath as inside
 from vfioctl.kernel.captured.host import Captured, for_worker
 
 SECONDS = 1.5

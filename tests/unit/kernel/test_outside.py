@@ -17,8 +17,8 @@ from vfioctl.config import read_config
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.outside import read_file, read_start, read_stream
 from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.kernel.untrusted_files import read_file, read_start, read_stream
 
 MIB = 1 << 20
 ODD = {"fifo": "a FIFO", "socket": "a socket", "null": "a device", "zero": "a device", "folder": "directory"}

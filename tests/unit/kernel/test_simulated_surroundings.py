@@ -23,7 +23,7 @@ from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel.lenient import text
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Unanswered
 from vfioctl.kernel.recorded.tree import form, parse
-from vfioctl.kernel.simulated import surroundings
+from vfioctl.kernel.simulated import class_devices as surroundings
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.refusal import WouldBlock
 

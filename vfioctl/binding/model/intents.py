@@ -8,9 +8,9 @@ from pydantic import Field
 
 from vfioctl.binding.model.binding import Binding, binding_in, same_driver
 from vfioctl.core.change import Change, Intent, Plan
+from vfioctl.inventory.model.exclusive_intent import TakesDevices
 from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.scope import FUNCTION
-from vfioctl.inventory.model.taking import TakesDevices
 from vfioctl.inventory.model.values import PciAddress
 
 _SETTINGS = frozenset({"service", "persistence", "console", "framebuffer", "d3cold", "power", "lock"})

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from vfioctl.binding.checks import ANSWERS, VIABLE
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_of, same_driver
-from vfioctl.binding.model.circumstances import NOTHING_KNOWN, Circumstances
+from vfioctl.binding.model.conditions import NOTHING_KNOWN, Circumstances
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
-from vfioctl.binding.plan.asked_driver import Bindings, check_driver_name, refuse_unable
-from vfioctl.binding.plan.held import refuse_held
+from vfioctl.binding.plan.holders import refuse_held
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
+from vfioctl.binding.plan.requested_driver import Bindings, check_driver_name, refuse_unable
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.binding.resources.module import driver_to_load, module_change, modules_for
 from vfioctl.core.change import Change, CheckRequest, Draft, Intent

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from vfioctl.binding.model.circumstances import Circumstances
+from vfioctl.binding.model.conditions import Circumstances
 from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.binding.resources.d3cold import D3Cold
 from vfioctl.binding.resources.framebuffer import Framebuffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from vfioctl.binding.model.circumstances import Reading
+from vfioctl.binding.model.conditions import Reading
 from vfioctl.binding.probe.readers import readable, settings_of
 from vfioctl.binding.resources.framebuffer import PLATFORM_DRIVERS
 from vfioctl.binding.resources.service import activity

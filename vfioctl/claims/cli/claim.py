@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.cli import after
+from vfioctl.claims.cli import lifecycle as after
 from vfioctl.claims.cli.options import (
     Cpus,
     Devices,
@@ -23,7 +23,7 @@ from vfioctl.claims.cli.options import (
     Vgpu,
     Wish,
 )
-from vfioctl.claims.cli.telling import ClaimId, foretell, tell
+from vfioctl.claims.cli.output import ClaimId, foretell, tell
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
@@ -137,7 +137,7 @@ def list_claims(
     shown = tuple(each for each in found if owner in (None, each.owner))
     stale = api.stale(shown)
     if as_json:
-        from vfioctl.claims.documents import claims_text
+        from vfioctl.claims.model.documents import claims_text
 
         emit_long_json(claims_text(shown, stale))
     elif shown:
@@ -159,13 +159,13 @@ def list_claims(
 )
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     """Show one claim: its devices, the files that a guest opens, and what happened to it."""
-    from vfioctl.claims.documents import why_stale
+    from vfioctl.claims.model.documents import why_stale
 
     api = ClaimsApi(opened(ctx))
     found = api.claim(name)
     stale = why_stale(found, api.stale([found]))
     if as_json:
-        from vfioctl.claims.documents import claim_document, event_document
+        from vfioctl.claims.model.documents import claim_document, event_document
 
         document = claim_document(found, api.nodes(found), stale=stale)
         emit_json(document | {"events": [event_document(event) for event in api.events(found)]})
@@ -180,7 +180,7 @@ def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Print each change of a claim as it happens, one on a line, until interrupted."""
     for event in ClaimsApi(opened(ctx)).watch():
         if as_json:
-            from vfioctl.claims.documents import event_document
+            from vfioctl.claims.model.documents import event_document
 
             emit_json_text(json.dumps(event_document(event)))
         else:

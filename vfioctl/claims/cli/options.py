@@ -18,8 +18,8 @@ from vfioctl.inventory.model.values import parse_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi
-    from vfioctl.claims.model.request import ClaimRequest
     from vfioctl.inventory.model.values import Subject
+    from vfioctl.placement.model.request import ClaimRequest
 
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)]
@@ -100,8 +100,8 @@ class Wish(NamedTuple):
 
     def request(self, owner: str, devices: Sequence[Subject] = ()) -> ClaimRequest:
         """Return the request. `devices`: what the names in `self.devices` mean. Raises BadSpec."""
-        from vfioctl.claims.model.request import ClaimRequest
         from vfioctl.console.waiting import seconds_in
+        from vfioctl.placement.model.request import ClaimRequest
 
         self.refuse_unclear()
         kind, count = vgpu_in(self.vgpu)

@@ -79,6 +79,6 @@ def place(  # noqa: PLR0913 - one for each option
     if as_json:
         emit_document(placement.document(), indented=True)
         return
-    from vfioctl.claims.render.placement import placement_page
+    from vfioctl.placement.render import placement_page
 
     draw(placement_page(placement, capacity.inventory, width=width()))

@@ -16,7 +16,7 @@ from vfioctl.errors import Drift
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.difference import Difference, Reconciled
-    from vfioctl.claims.reconciling import Fixed
+    from vfioctl.claims.reconcile.reconcile import Fixed
 
 app = typer.Typer(add_completion=False)
 

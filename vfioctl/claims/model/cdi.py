@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
-from vfioctl.kernel.places import CDI_RUN, UUID
+from vfioctl.kernel.host_paths import CDI_RUN, UUID
 
 KIND = "vfioctl/vfio"
 """The kind of devices, unless another one is asked for."""

@@ -11,9 +11,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from vfioctl.claims.model.owner import Owner
-from vfioctl.core.plain import simple
+from vfioctl.core.frozen import simple
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.taken import Hugepages
 
 
 class ClaimState(StrEnum):
@@ -63,14 +64,6 @@ class ClaimedDevice:
     def subject(self) -> Subject:
         """What changes and holders name: the mediated device, or the function."""
         return self.mdev or PciAddress(self.address)
-
-
-class Hugepages(NamedTuple):
-    """Hugepages of one size (bytes) on one NUMA node."""
-
-    node: int
-    size: int
-    pages: int
 
 
 class Claim(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.model.handed import devices_in
+from vfioctl.claims.model.passthrough_devices import devices_in
 from vfioctl.kernel.libvirt import SECONDS, SOCKETS, running
 from vfioctl.kernel.protocol import Unanswered, per_subject
 

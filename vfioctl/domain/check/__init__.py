@@ -1,1 +1,1 @@
-"""What is wrong with a domain's XML: one small function for each rule. May not do input or output."""
+"""Checks the XML of a domain: by rules of its own, and by asking libvirt."""

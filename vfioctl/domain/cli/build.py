@@ -16,7 +16,7 @@ from vfioctl.inventory.api import suggest_devices, suggest_nodes
 from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
-    from vfioctl.domain.building import Built
+    from vfioctl.domain.build.build import Built
 
 _EXAMPLES = """[bold]Examples[/]
   vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _suggest_templates(_session: object, _begun: str) -> list[tuple[str, str]]:
-    from vfioctl.domain.templates import templates
+    from vfioctl.domain.document.templates import templates
 
     return [(name, "") for name in templates()]
 

@@ -12,7 +12,7 @@ from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import CONNECT_VARIABLE
-from vfioctl.domain.xml import LONGEST
+from vfioctl.domain.document.xml import LONGEST
 from vfioctl.errors import BadDocument, BadSpec
 
 _MOST_PARTS, _MOST_DIGITS = 3, 4

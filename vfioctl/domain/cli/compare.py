@@ -87,10 +87,10 @@ def edit(  # noqa: PLR0913 - one parameter for each option
 
 def _changes(plan: "Plan") -> "Sequence[RenderableType]":
     """What becomes of the definition: the plan itself has both documents whole."""
-    from vfioctl.domain.changed import changed
+    from vfioctl.domain.document.summary import changed
+    from vfioctl.domain.document.xml import parse
     from vfioctl.domain.model.definition import DEFINITION
     from vfioctl.domain.render.compare import changes_page
-    from vfioctl.domain.xml import parse
 
     found = [
         each for change in plan.changes_of(DEFINITION) for each in changed(*map(parse, (change.before, change.after)))

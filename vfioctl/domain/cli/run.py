@@ -16,7 +16,7 @@ from vfioctl.domain.cli.options import Connect, DryRun, Name
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vfioctl.domain.starting import Foreseen
+    from vfioctl.domain.run.start import Foreseen
     from vfioctl.session import Session
 
 _START = """[bold]Examples[/]

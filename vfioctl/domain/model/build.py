@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vfioctl.core.plain import plain
+from vfioctl.core.frozen import plain
 
 
 @plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from vfioctl.core.plain import plain
+from vfioctl.core.frozen import plain
 
 
 class Severity(StrEnum):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from vfioctl.core.change import Plan
+from vfioctl.core.frozen import plain
 from vfioctl.core.limits import Several
-from vfioctl.core.plain import plain
 from vfioctl.core.value import Value
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.storage import CloudInit, Image, PoolName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vfioctl.core.plain import plain
+from vfioctl.core.frozen import plain
 from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from vfioctl.claims.model.placement import PlacementDocument
 from vfioctl.core.change import Plan
 from vfioctl.core.value import Value
+from vfioctl.placement.model.placement import PlacementDocument
 
 
 class StartDocument(Value):

@@ -8,8 +8,8 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from vfioctl.core.frozen import plain
 from vfioctl.core.limits import FORBID, Several, Text, Whole
-from vfioctl.core.plain import plain
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress, parse_size
 

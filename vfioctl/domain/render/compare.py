@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.console.columns import fact_grid
-from vfioctl.domain.changed import Changed
+from vfioctl.domain.document.summary import Changed
 from vfioctl.domain.model.comparison import Comparison
 
 

@@ -14,8 +14,8 @@ from vfioctl.console.words import plain, size
 from vfioctl.domain.model.listing import DomainListDocument, DomainPin, DomainShowDocument, ListedDomain
 
 if TYPE_CHECKING:
+    from vfioctl.domain.define.definitions import Known
     from vfioctl.domain.model.libvirt import Libvirt
-    from vfioctl.domain.provisioning import Known
 
 _COLUMNS = (
     Column("NAME"),

@@ -18,7 +18,7 @@ from vfioctl.inventory.model.values import format_cpu_list
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.registry import Registry
-    from vfioctl.domain.starting import Foreseen, Started, Stopped
+    from vfioctl.domain.run.start import Foreseen, Started, Stopped
 
 
 def start_document(done: Started) -> StartDocument:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from vfioctl.console.words import counted, size
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.domain.definition import is_definition_of, read_definition
+from vfioctl.domain.document.definition import is_definition_of, read_definition
 from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_name, subject_of
 from vfioctl.domain.model.libvirt import checked_uri
 from vfioctl.errors import BadDocument, BadSpec

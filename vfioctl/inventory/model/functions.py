@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from vfioctl.core.frozen import plain
 from vfioctl.core.marks import Mark
-from vfioctl.core.plain import plain
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress, Uuid

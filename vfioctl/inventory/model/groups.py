@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from vfioctl.core.plain import plain
+from vfioctl.core.frozen import plain
 from vfioctl.inventory.model.values import CpuSet, PciAddress
 
 

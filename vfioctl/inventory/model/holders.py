@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from vfioctl.core.frozen import plain
 from vfioctl.core.marks import Mark
-from vfioctl.core.plain import plain
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.values import Subject
 

@@ -26,7 +26,7 @@ def holding(
     excused: Callable[[Holder], bool] = lambda _: False,
 ) -> tuple[Holder, ...]:
     """Return the holders that block the intent. `excused`: whether the change makes a holder release its device."""
-    from vfioctl.inventory.model.taking import TakesDevices
+    from vfioctl.inventory.model.exclusive_intent import TakesDevices
 
     wanted = set(subjects)
     forced = isinstance(intent, TakesDevices) and intent.force_holders
@@ -44,7 +44,7 @@ def holding(
 
 def ignored_by(intent: Intent) -> frozenset[HolderKind]:
     """Return the kinds of holders that do not block the intent, such as the vGPU that it removes."""
-    from vfioctl.inventory.model.taking import MeetsHolders, TakesDevices
+    from vfioctl.inventory.model.exclusive_intent import MeetsHolders, TakesDevices
 
     ignored = intent.ignores if isinstance(intent, MeetsHolders) else frozenset()
     # who cannot force it must not be stopped by a doubt

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from vfioctl.errors import BadAddress, BadSpec, RequestError
-from vfioctl.kernel.places import UUID
+from vfioctl.kernel.host_paths import UUID
 
 if TYPE_CHECKING:  # listings do without
     from pydantic_core import CoreSchema

@@ -16,8 +16,8 @@ from vfioctl.inventory.probe.guests import device_at
 from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
 from vfioctl.inventory.probe.processes import Process, Processes, Running, identities
 from vfioctl.inventory.probe.remedies import remedy
+from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
-from vfioctl.kernel.places import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files
 from vfioctl.kernel.captured import reading
-from vfioctl.kernel.captured.below import below_captured
-from vfioctl.kernel.captured.inside import open_inside, open_root
+from vfioctl.kernel.captured.beneath import open_inside, open_root
+from vfioctl.kernel.captured.descendants import below_captured
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.use import refused
 from vfioctl.kernel.protocol import (

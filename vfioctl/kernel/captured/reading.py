@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vfioctl.kernel import outside
+from vfioctl.kernel import untrusted_files as outside
 
 _LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _ATTRIBUTE = 4096

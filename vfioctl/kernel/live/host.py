@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TypeVar
 
-from vfioctl.kernel import files, outside
+from vfioctl.kernel import files
+from vfioctl.kernel import untrusted_files as outside
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS

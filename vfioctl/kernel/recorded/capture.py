@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.host_paths import SILENT, UUID_FORM, places
 from vfioctl.kernel.lenient import nvidia_gpus
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
-from vfioctl.kernel.places import SILENT, UUID_FORM, places
 from vfioctl.kernel.protocol import (
     ACPI_TABLES,
     FIRMWARE_FRAMEBUFFERS,

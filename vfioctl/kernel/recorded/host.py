@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.files import only
 from vfioctl.kernel.open_nodes import BELIEVED_USERS, Opened
-from vfioctl.kernel.outside import read_file
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NO_PROCESSES,
@@ -26,6 +25,7 @@ from vfioctl.kernel.protocol import (
 from vfioctl.kernel.recorded import processes
 from vfioctl.kernel.recorded.config_space import config_of, rom_of
 from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
+from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.kernel.worker.names import name_of
 
 T = TypeVar("T")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 from vfioctl.errors import KernelRefused, Stuck
-from vfioctl.kernel.places import UUID
+from vfioctl.kernel.host_paths import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import drivers, groups, mediated, rules, surroundings, virtual
+from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import drivers, groups, mediated, rules, virtual
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
 
 MANAGING = "sriov-manage:"

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from vfioctl.kernel.modalias import NATIVE, Aliases
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import groups, mediated, surroundings
+from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import groups, mediated
 from vfioctl.kernel.simulated import vendor as vgpu_request
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal

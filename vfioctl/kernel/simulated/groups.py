@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated import surroundings
+from vfioctl.kernel.simulated import class_devices as surroundings
 
 VFIO_MAJOR, VFIO_CDEV_MAJOR = 243, 511
 CONTAINER, CDEVS = "/dev/vfio/vfio", "/dev/vfio/devices"

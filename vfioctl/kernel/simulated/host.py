@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.files import write_into
+from vfioctl.kernel.host_paths import CDI_RUN
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.open_nodes import Opened
-from vfioctl.kernel.outside import read_file
-from vfioctl.kernel.places import CDI_RUN
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Descendant, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.bundled import boot_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
-from vfioctl.kernel.simulated import blocking, rules, surroundings
+from vfioctl.kernel.simulated import blocking, class_devices, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.reboot import BOOT_ID, KEPT_ROOTS, rebooted
 from vfioctl.kernel.simulated.refusal import WouldBlock
 from vfioctl.kernel.trusted import PRIVATE_DIRECTORY, PUBLIC_FILE, opened_directory
+from vfioctl.kernel.untrusted_files import read_file
 
 T = TypeVar("T")
 
@@ -157,13 +157,13 @@ class Simulated(Recorded):
             device = self.tree.resolve(f"{PCI_DEVICES}/{address}")
             if f"nvml:{address}" not in self.tree.properties or rules.driver_of(self.tree, device) != "nvidia":
                 raise HostError(f"the persistence mode of {address} cannot be set: NVML does not know the GPU")
-            surroundings.set_persistence(self.tree, address, on=on)
+            class_devices.set_persistence(self.tree, address, on=on)
 
     def set_unit(self, name: str, *, active: bool) -> None:
         with self._effect(f"unit:{name}", "active" if active else "inactive"):
             if f"unit:{name}" not in self.tree.properties:
                 raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: no such unit")
-            surroundings.set_unit(self.tree, name, active=active)
+            class_devices.set_unit(self.tree, name, active=active)
 
     def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):

@@ -18,7 +18,8 @@ from vfioctl.kernel.libvirt import asked_here
 from vfioctl.kernel.libvirt_answers import value_of
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import room, storage
+from vfioctl.kernel.simulated import storage
+from vfioctl.kernel.simulated import vgpu_capacity as room
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
 DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"

@@ -11,9 +11,10 @@ import posixpath
 import re
 from collections.abc import Callable
 
-from vfioctl.kernel.places import MDEV_PARENTS
+from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import groups, room
+from vfioctl.kernel.simulated import groups
+from vfioctl.kernel.simulated import vgpu_capacity as room
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 
 BUS = "/sys/bus/mdev"

@@ -15,7 +15,8 @@ from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated import drivers, groups, mediated, surroundings, virtual
+from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import drivers, groups, mediated, virtual
 from vfioctl.kernel.simulated import vendor as vgpu_request
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal

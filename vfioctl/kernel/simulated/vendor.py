@@ -12,9 +12,11 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 
-from vfioctl.kernel.places import MDEV_PARENTS
+from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import groups, room, surroundings
+from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import groups
+from vfioctl.kernel.simulated import vgpu_capacity as room
 from vfioctl.kernel.simulated.refusal import Refusal, kstrtoul
 
 PARAMS_MAX = 256

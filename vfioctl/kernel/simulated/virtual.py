@@ -14,7 +14,9 @@ from contextlib import suppress
 
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import drivers, groups, room, surroundings
+from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import drivers, groups
+from vfioctl.kernel.simulated import vgpu_capacity as room
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 
 NUMVFS = re.compile(r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/sriov_numvfs")

@@ -12,8 +12,8 @@ from vfioctl.binding.model.intents import begins_at_its_facts
 from vfioctl.core.change import Change, Intent, Plan
 from vfioctl.core.value import first_problem
 from vfioctl.errors import BadSpec
+from vfioctl.inventory.model.exclusive_intent import MeetsHolders, TakesDevices
 from vfioctl.inventory.model.holders import HolderKind
-from vfioctl.inventory.model.taking import MeetsHolders, TakesDevices
 from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
 from vfioctl.vgpu.model.kinds import (
     AUTOPROBE,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfioctl.kernel.places import MDEV_DEVICES, UUID
+from vfioctl.kernel.host_paths import MDEV_DEVICES, UUID
 from vfioctl.kernel.protocol import PCI_DEVICES
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vfioctl.errors import BadSpec, UnknownDevice, some_of
-from vfioctl.kernel.places import UUID
+from vfioctl.kernel.host_paths import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Sharing, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 

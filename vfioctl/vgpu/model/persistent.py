@@ -14,7 +14,7 @@ from pydantic import Field
 
 from vfioctl.core.value import Value
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.kernel.places import DEFINITIONS, OWN_DEFINITIONS
+from vfioctl.kernel.host_paths import DEFINITIONS, OWN_DEFINITIONS
 from vfioctl.vgpu.model.kinds import is_uuid
 from vfioctl.vgpu.model.vgpu import Definition, VgpuType
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 
-from vfioctl.core.plain import simple
+from vfioctl.core.frozen import simple
 from vfioctl.core.reservations import Reservation
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.host_paths import DEFINITIONS, UUID
 from vfioctl.kernel.lenient import failure_of, names_in
-from vfioctl.kernel.places import DEFINITIONS, UUID
 from vfioctl.kernel.protocol import FileReader
 
 _LONGEST = 65_536

@@ -8,7 +8,7 @@ from typing import ClassVar
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Description
 from vfioctl.core.whole_file import WholeFile
-from vfioctl.kernel.places import DEFINITIONS, OWN_DEFINITIONS
+from vfioctl.kernel.host_paths import DEFINITIONS, OWN_DEFINITIONS
 from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.vgpu.model.kinds import DEFINITION, is_uuid
 

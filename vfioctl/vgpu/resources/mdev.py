@@ -12,7 +12,7 @@ from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource
 from vfioctl.errors import KernelRefused, VfioctlError
-from vfioctl.kernel.places import MDEV_DEVICES, MDEV_PARENTS
+from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
 from vfioctl.kernel.protocol import Reader
 from vfioctl.vgpu.model.kinds import MDEV, ZOMBIE, creates, is_uuid, place_and_type, removes
 from vfioctl.vgpu.resources.refused import creation_refused

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.kernel.places import MDEV_DEVICES
+from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.vgpu.model.kinds import PARAMETER, is_uuid, own_folder, vgpu_key
 

@@ -1,0 +1,41 @@
+"""Planning inputs besides the inventory: holders of devices and settings around them. May not do input or output."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from vfioctl.core.change import Key
+from vfioctl.core.frozen import simple
+from vfioctl.inventory.model.holders import Holders
+from vfioctl.inventory.model.values import PciAddress
+
+
+@simple
+class Reading:
+    """The current value of a setting; `value` is None if it could not be read."""
+
+    kind: str
+    name: str
+    """The resource's name: a file, a PCI address, a platform device or a unit, depending on the kind."""
+    address: PciAddress
+    """The function that the setting concerns."""
+    value: str | None
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
+
+
+@simple
+class Circumstances:
+    """Holders and settings of the functions that a change may move."""
+
+    holders: Holders = field(default_factory=lambda: Holders(devices=()))
+    readings: tuple[Reading, ...] = ()
+    selective: bool = False
+    """Whether the driver asked for takes only devices that match its aliases in modules.alias."""
+    idle_devices_sleep: bool | None = None
+    """The inverse of vfio-pci's parameter disable_idle_d3."""
+
+
+NOTHING_KNOWN = Circumstances()

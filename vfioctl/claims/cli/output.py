@@ -1,0 +1,121 @@
+"""What the commands of `vfioctl claim` share: the argument that names a claim, and what they print."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vfioctl.claims.api import ClaimsApi, suggest_claims
+from vfioctl.claims.lifecycle.outcome import Claimed
+from vfioctl.console.options import completion
+from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
+from vfioctl.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfioctl.claims.lifecycle.preview import Preview
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.core.change import Plan
+
+_NONE = "No claims to release."
+_DRY = "Nothing was recorded or changed: this is a dry run."
+
+
+ClaimId = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLAIM",
+        help="The claim's id, or its beginning (4 characters or more).",
+        autocompletion=completion(suggest_claims),
+    ),
+]
+
+
+def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False) -> None:
+    """Write a claim and what a guest needs of it."""
+    tell_problem(made)
+    nodes = api.nodes(made.claim)
+    placed = made.choosing if explain else None
+    if as_json:
+        from vfioctl.claims.model.documents import claim_document
+
+        document = claim_document(made.claim, nodes)
+        emit_json(document | {"placement": asdict(placed.explained().document())} if placed else document)
+        return
+    from vfioctl.claims.render.claims import claim_page
+
+    draw(claim_page(made.claim, nodes))
+    if placed:
+        from vfioctl.placement.render import placement_page
+
+        emit("")
+        draw(placement_page(placed.explained(), placed.inventory, width=width()))
+
+
+def foretell(session: Session, preview: "Preview", *, as_json: bool) -> None:
+    """Write what creating a claim would do."""
+    if as_json:
+        from vfioctl.claims.model.preview_documents import CreatePreview
+
+        id_ = preview.claim.id if preview.claim else None
+        document = CreatePreview(placement=preview.placement.document(), plan=preview.plan, claim=id_)
+        emit_json_text(document.model_dump_json(indent=2))
+        return
+    from vfioctl.placement.render import placement_page
+
+    draw(placement_page(preview.placement, preview.inventory, width=width()))
+    emit("")
+    _draw_plan(session, preview.plan, "vfioctl claim release CLAIM")
+    say(_DRY)
+
+
+def foretell_releases(session: Session, releases: "Sequence[tuple[Claim, Plan | None]]", *, as_json: bool) -> None:
+    """Write what releasing claims would do."""
+    if as_json:
+        from vfioctl.claims.model.preview_documents import ClaimRelease, ReleasePreview
+
+        found = [ClaimRelease(id=each.id, owner=each.owner, state=each.state, plan=plan) for each, plan in releases]
+        emit_json_text(ReleasePreview(claims=tuple(found)).model_dump_json(indent=2))
+        return
+    if not releases:
+        emit(_NONE)
+        return
+    for number, (claim, plan) in enumerate(releases):
+        if number:
+            emit("")
+        if claim.is_live:
+            emit(f"Claim {claim.id} of {claim.owner} would be released.")
+            _draw_plan(session, plan)
+        else:
+            emit(f"Claim {claim.id} of {claim.owner} is {claim.state} already.")
+    say(_DRY)
+
+
+def _draw_plan(session: Session, plan: "Plan | None", *undone_by: str) -> None:
+    if plan is None:
+        emit("Nothing has to be changed on the host.")
+        return
+    from vfioctl.console.plan_page import plan_page
+
+    draw(plan_page(plan, session.registry, undone_by=undone_by))
+
+
+def tell_problem(made: Claimed) -> None:
+    """Write why the CDI files do not follow the claim, if they should and do not."""
+    if made.problem:
+        say(f"vfioctl: claim {made.claim.id}: {made.problem}")
+
+
+def tell_all(claims: "list[Claim]", *, as_json: bool) -> None:
+    if as_json:
+        from vfioctl.claims.model.documents import claim_document
+
+        emit_json({"claims": [claim_document(claim) for claim in claims]})
+        return
+    if not claims:
+        emit(_NONE)
+        return
+    from vfioctl.claims.render.claims import claims_table
+
+    draw(claims_table(claims, width=width()))

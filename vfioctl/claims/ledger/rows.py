@@ -1,0 +1,212 @@
+"""Reads claims from the ledger's rows. May not write, nor import pydantic, which slows listings."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.core.reservations import Reservation
+from vfioctl.errors import RequestError
+from vfioctl.inventory.model.values import Uuid, format_cpu_list, parse_cpu_list
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.taken import Hugepages, Taken
+
+CLAIM = "claim "
+"""How a claim is called where it reserves a device, before its id."""
+CPU = "cpu "
+"""How the resource of a CPU begins; devices are named by their address or UUID."""
+_COLUMNS = (
+    "claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, claim.key, labels, expires, ended, why, "
+    "user, sudo_user, pid, command, plans"
+)
+ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - constants
+LIVE = f"""
+    SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
+"""  # noqa: S608 - constants
+ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
+_WHOLE = """
+    SELECT resource, claim_use.claim, owner FROM claim_use JOIN claim ON claim.id = claim_use.claim
+    ORDER BY claim_use.rowid
+"""
+_SHARED = """
+    SELECT resource, claim_part.claim, owner FROM claim_part JOIN claim ON claim.id = claim_part.claim
+    ORDER BY claim_part.rowid
+"""
+
+
+class Event(NamedTuple):
+    """One change of a claim's state, or of its owner or term. Times are ISO 8601 in UTC."""
+
+    number: int
+    claim: str
+    state: str
+    owner: str
+    at: str
+    boot_id: str
+    user: str
+    sudo_user: str
+    pid: int | None
+    command: str
+    plan: str
+    """The id of the plan that changed the devices; empty if none did."""
+    why: str
+
+
+def claim_in(row: tuple[Any, ...]) -> Claim:
+    """Return the claim in a row of these queries. Raises ValueError."""
+    (id_, owner, state, devices, since, boot_id, cpus, hugepages, key, labels, expires, ended, why, *who, plans) = row
+    user, sudo_user, pid, command = who
+    try:
+        return Claim(
+            id=id_,
+            owner=_owner(owner),
+            state=_STATES[state],
+            devices=_devices_in(devices),
+            since=_time(since),
+            boot_id=boot_id,
+            cpus=parse_cpu_list(cpus) if cpus else (),
+            hugepages=() if hugepages == "[]" else tuple(Hugepages(*each) for each in json.loads(hugepages)),
+            key=key,
+            labels={} if labels == "{}" else {str(name): str(value) for name, value in json.loads(labels).items()},
+            expires=None if expires is None else _time(expires),
+            ended=None if ended is None else _time(ended),
+            why=why,
+            user=user,
+            sudo_user=sudo_user,
+            pid=pid,
+            command=command,
+            plans=tuple(plans.split()),
+        )
+    except (RequestError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(f"claim {id_} is not readable: {error}") from None
+
+
+_STATES = {str(state): state for state in ClaimState}
+
+
+@lru_cache(maxsize=4096)  # few owners have thousands of claims
+def _owner(text: str) -> Owner:
+    return Owner(text)
+
+
+def _time(text: str) -> str:
+    """Return a time as the ledger writes it. Raises ValueError for another text, TypeError for none."""
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without an offset")
+    return text
+
+
+def found(db: sqlite3.Connection, id_: str) -> Claim:
+    """Return the claim with this id, which is there. Raises ValueError."""
+    return claim_in(db.execute(ONE, (id_,)).fetchone())
+
+
+def columns_of(claim: Claim, request: str) -> tuple[object, ...]:
+    """Return the row of a claim for `INSERT INTO claim`."""
+    return (
+        claim.id,
+        claim.owner,
+        claim.state,
+        request,
+        claim.key,
+        devices_text(claim.devices),
+        format_cpu_list(claim.cpus),
+        json.dumps(claim.hugepages),
+        json.dumps(dict(claim.labels)),
+        claim.since,
+        claim.boot_id,
+        claim.expires,
+        claim.ended,
+        " ".join(claim.plans),
+        claim.why,
+        claim.user,
+        claim.sudo_user,
+        claim.pid,
+        claim.command,
+    )
+
+
+def devices_text(devices: Iterable[ClaimedDevice]) -> str:
+    """Return devices as the ledger holds them."""
+    return json.dumps([device_document(device) for device in devices])
+
+
+def device_document(device: ClaimedDevice) -> dict[str, Any]:
+    """Return a device as JSON has it."""
+    return {
+        "address": device.address,
+        "mdev": device.mdev,
+        "identity": device.identity,
+        "asked": device.asked,
+        "undo": device.undo,
+    }
+
+
+@lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other
+def _devices_in(text: str) -> tuple[ClaimedDevice, ...]:
+    return tuple(map(_device_in, json.loads(text)))
+
+
+def _device_in(document: Any) -> ClaimedDevice:
+    return ClaimedDevice(
+        address=str(document["address"]),
+        mdev=None if document["mdev"] is None else Uuid(document["mdev"]),
+        identity=str(document["identity"]),
+        asked=bool(document["asked"]),
+        undo=Undo(document["undo"]),
+    )
+
+
+def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
+    """Return what live claims take. `but`: the ids of claims that do not count. Raises ValueError."""
+    whole: dict[str, tuple[str, Owner]] = {}
+    cpus: dict[int, tuple[str, Owner]] = {}
+    for resource, claim, owner in db.execute(_WHOLE):
+        if claim in but:
+            continue
+        if resource.startswith(CPU):
+            cpus[int(resource.removeprefix(CPU))] = claim, Owner(owner)
+        else:
+            whole[resource] = claim, Owner(owner)
+    shared: dict[str, tuple[tuple[str, Owner], ...]] = {}
+    for resource, claim, owner in db.execute(_SHARED):
+        if claim not in but:
+            shared[resource] = (*shared.get(resource, ()), (claim, Owner(owner)))
+    claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id not in but]
+    pages: Counter[tuple[int, int]] = Counter()
+    owners: Counter[Owner] = Counter()
+    labels: Counter[tuple[str, str]] = Counter()
+    for each in claims:
+        gpus = sum(device.asked for device in each.devices)
+        owners[each.owner] += gpus
+        labels.update(dict.fromkeys(each.labels.items(), gpus))
+        pages.update({(size.node, size.size): size.pages for size in each.hugepages})
+    return Taken(whole, shared, cpus, pages, owners, labels)
+
+
+def reservations_in(db: sqlite3.Connection) -> Iterator[Reservation]:
+    """Yield the devices that live claims have, or of which they have parts."""
+    for query, whole in ((_WHOLE, True), (_SHARED, False)):
+        for resource, claim, owner in db.execute(query):
+            if not resource.startswith(CPU):
+                yield reservation(resource, claim, owner, whole=whole)
+
+
+def reservation(resource: str, claim: str, owner: str, *, whole: bool) -> Reservation:
+    return Reservation(resource, f"{CLAIM}{claim}", owner, whole, f"vfioctl claim release {claim}")
+
+
+def events_in(db: sqlite3.Connection, *, after: int = 0, claim: str | None = None) -> Iterable[Event]:
+    """Return events in order: those with a higher number than `after`, of one claim or of all."""
+    rows = db.execute(
+        "SELECT number, claim, state, owner, at, boot_id, user, sudo_user, pid, command, plan, why FROM claim_event "
+        "WHERE number > ?1 AND (?2 IS NULL OR claim = ?2) ORDER BY number",
+        (after, claim),
+    )
+    return [Event(*row) for row in rows.fetchall()]

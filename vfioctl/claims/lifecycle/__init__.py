@@ -1,0 +1,1 @@
+"""What happens to a claim from its creation to its release."""

@@ -1,0 +1,152 @@
+"""Plans what a claim needs of its devices, and what undoes it. Each is one plan of another subsystem, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.claims.model.claim import Claim, Undo
+from vfioctl.errors import ClaimConflict
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.untyped_vfs import refuse_untyped
+from vfioctl.inventory.model.values import PciAddress
+
+if TYPE_CHECKING:
+    from vfioctl.binding.api import BindingApi
+    from vfioctl.claims.lifecycle.selection import Choosing
+    from vfioctl.core.change import Plan
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.session import Session
+    from vfioctl.vgpu.api import VgpuApi
+    from vfioctl.vgpu.model.vgpu import Made
+
+
+def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | None:
+    """Return the plan that binds the claim's functions; None if they are ready, and free.
+
+    Raises DeviceInUse, and HostError for a VF of NVIDIA's driver that is no vGPU.
+    """
+    inventory = choosing.inventory
+    refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
+    functions = [inventory.by_address[each] for each in claim.functions]
+    if not choosing.binds or all(map(inventory.is_ready, functions)):
+        return None
+    refuse_untyped(functions)
+    return _binding(session).plan_bind(claim.functions)
+
+
+def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
+    """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
+
+    Raises ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was; DeviceInUse.
+    """
+    inventory = InventoryApi(session).inventory(nvml=False)
+    by_address = inventory.by_address
+    for each in claim.devices:
+        function = None if each.mdev else by_address.get(PciAddress(each.address))
+        if not each.mdev and (function is None or each.identity not in ("", function.identity)):
+            raise _cannot_restore(claim, f"{each.address} is not the device of claim {claim.id}")
+    vgpus = _plans_of_vgpus(session, claim, inventory)
+    bound = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
+    left = {address for address in bound if not by_address[PciAddress(address)].on_vfio}
+    again = [each for each in claim.functions if each in bound and left.intersection(_with_companions(inventory, each))]
+    return (*([_binding(session).plan_bind(again)] if again else []), *vgpus)
+
+
+def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]:
+    scope = scope_of(inventory, [address])
+    return [*scope.own, *scope.foreign]
+
+
+def _plans_of_vgpus(session: Session, claim: Claim, inventory: Inventory) -> list[Plan]:
+    """Return the plans that create the claim's lost vGPUs: one for those of one parent and type."""
+    api = _vgpus(session)
+    from vfioctl.claims.reconcile.missing_vgpus import LostVgpus
+
+    lost = LostVgpus(api, inventory, [claim])
+    alike: dict[Made, list[str]] = {}
+    for name in lost.names:
+        if why := lost.why_not(name):
+            raise _cannot_restore(claim, f"vGPU {name} of claim {claim.id} cannot be created again: {why}")
+        alike.setdefault(lost.made[name], []).append(name)
+    return [
+        api.plan_create(
+            made.type,
+            parent=made.parent,
+            count=len(names),
+            uuids=[name for name in names if name != made.parent],
+            parameters=made.parameters,
+        )
+        for made, names in alike.items()
+    ]
+
+
+def _cannot_restore(claim: Claim, words: str) -> ClaimConflict:
+    return ClaimConflict(words, hint="release the claim", next_command=f"vfioctl claim release {claim.id}")
+
+
+def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False) -> Plan | None:
+    """Return the plan that makes the claim's devices what they were before; None if that needs no change.
+
+    What was changed before a reboot is undone already, and only what a guest has now is in use. Raises DeviceInUse;
+    with `unchanged_in_use` not for devices that need no change in this boot.
+    """
+    inventory, is_of_this_boot = InventoryApi(session).inventory(), claim.boot_id == session.boot_id
+    if is_of_this_boot:
+        ours = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
+        if bound := [
+            function.address for function in inventory.functions if function.address in ours and function.on_vfio
+        ]:
+            return _binding(session).plan_unbind(bound)
+        if made := _existing(session, [each.subject for each in claim.devices if each.undo is Undo.REMOVE]):
+            return _vgpus(session).plan_remove(made)
+    if not (is_of_this_boot and unchanged_in_use):
+        refuse_held(session, claim, inventory, drivers=is_of_this_boot)
+    return None
+
+
+def _existing(session: Session, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    there = {vgpu.id for vgpu in _vgpus(session).vgpus().instances if vgpu.state != "defined"}
+    return [name for name in names if name in there]
+
+
+def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers: bool) -> None:
+    """Raise DeviceInUse if somebody has a device of the claim open.
+
+    `drivers`: also one that is with its host driver; services that only monitor it do not count.
+    """
+    from vfioctl.inventory.model.holders import HolderKind, Holders
+    from vfioctl.inventory.model.preconditions import refuse
+
+    devices = InventoryApi(session)
+    functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
+    functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.serves_guests else drivers)]
+    mdevs = devices.perhaps_open(claim.mdevs) if claim.mdevs else ()
+    if not (functions or mdevs):
+        return
+    processes = devices.processes()
+    found = Holders(devices=())
+    if functions:
+        found = devices.holders_of(functions, inventory, processes)
+    held = (*found.holders, *(devices.holders_of_mdevs(mdevs, processes).holders if mdevs else ()))
+    kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
+    refuse([each for each in held if each.kind in kinds and each.unit not in GPU_SERVICES], functions)
+
+
+# imported late: who only chooses devices, as for a domain that is built, needs neither
+
+
+def _binding(session: Session) -> BindingApi:
+    from vfioctl.binding.api import BindingApi
+
+    return BindingApi(session)
+
+
+def _vgpus(session: Session) -> VgpuApi:
+    from vfioctl.vgpu.api import VgpuApi
+
+    return VgpuApi(session)

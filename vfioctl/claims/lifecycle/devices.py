@@ -1,0 +1,61 @@
+"""Finds the devices that names mean, and what a claim takes of them: companions, groups, PFs and parents. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vfioctl.claims.ledger.ledger import Uses
+from vfioctl.claims.ledger.rows import CPU
+from vfioctl.claims.model.claim import ClaimedDevice, Undo
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.kernel.host_paths import UUID
+
+
+def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
+    """Return the devices that names mean: a UUID is that of a mediated device. Raises UnknownDevice, BadAddress."""
+    found: list[Subject] = []
+    for name in names:
+        found += [Uuid(name)] if UUID.fullmatch(name) else InventoryApi.chosen(inventory, [name])
+    return tuple(dict.fromkeys(found))
+
+
+def whole_functions(
+    inventory: Inventory, asked: Sequence[PciAddress], *, cards: bool = True
+) -> tuple[ClaimedDevice, ...]:
+    """Return the functions with all that must travel with them: their cards, and the endpoints in their groups.
+
+    `cards`: False for functions that their owner has already, whose cards may be divided among several owners.
+    """
+    scope = scope_of(inventory, asked, cards=cards)
+    others = [each for each in (*scope.own, *scope.foreign) if each not in scope.asked]
+    return tuple(
+        ClaimedDevice(each, identity=inventory.by_address[each].identity, asked=each in scope.asked)
+        for each in (*scope.asked, *others)
+    )
+
+
+def mediated(parents: Mapping[Uuid, str], *, undo: Undo = Undo.NOTHING) -> tuple[ClaimedDevice, ...]:
+    """Return mediated devices, by their parents."""
+    return tuple(ClaimedDevice(parent, mdev, undo=undo) for mdev, parent in parents.items())
+
+
+def uses_of(inventory: Inventory, devices: Iterable[ClaimedDevice], cpus: Iterable[int] = ()) -> Uses:
+    """Return the resources that a claim of these devices and CPUs takes.
+
+    A VF takes a part of its PF, and a mediated device a part of its parent, which may be a VF.
+    """
+    devices = tuple(devices)
+    whole: list[str] = [device.subject for device in devices]
+    functions: dict[str, Function] = {function.address: function for function in inventory.functions}
+    above: list[str] = []
+    for device in devices:
+        if device.mdev:
+            above.append(device.address)
+        function = functions.get(device.address)
+        if function and function.physfn:
+            above.append(function.physfn)
+    shared = (each for each in dict.fromkeys(above) if each not in whole)
+    return Uses((*whole, *(f"{CPU}{number}" for number in cpus)), tuple(shared))

@@ -1,0 +1,1 @@
+"""Containers: how CDI, OCI runtimes and Kata Containers get the devices of claims."""

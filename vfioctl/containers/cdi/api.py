@@ -1,0 +1,174 @@
+"""The use cases of CDI files: plan one, write one to another directory, list them all, check some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.model.cdi import cdi_file, file_name
+from vfioctl.errors import Foreign
+from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.cdi import CdiDevice
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.claims.model.difference import SeenCdi
+    from vfioctl.containers.cdi.choose import Passthrough
+    from vfioctl.containers.cdi.files import CdiFileFound
+    from vfioctl.containers.cdi.intent import CdiIntent
+    from vfioctl.containers.model.claims import Claims
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Outcome, Plan
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.session import Session
+    from vfioctl.vgpu.model.vgpu import Vgpu
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A CDI file that was written to a directory of the user's, or would be."""
+
+    path: str
+    text: str
+    """Empty: no device is left, so there is no file."""
+    devices: tuple[CdiDevice, ...]
+    notes: tuple[str, ...]
+
+
+class CdiApi:
+    """The CDI files of one host. Any method may raise any VfioctlError; each documents its own errors."""
+
+    def __init__(self, session: Session, claims: Claims) -> None:
+        self._session, self._kernel, self._claims = session, session.kernel, claims
+
+    def files(self) -> tuple[CdiFileFound, ...]:
+        """Return the CDI files where container runtimes look for them, of all programs."""
+        from vfioctl.containers.cdi.files import read_cdi_files
+
+        return read_cdi_files(self._kernel)
+
+    def holders(self) -> tuple[Mapping[str, str], str]:
+        """Return the live claim of each device by the device's name, and why claims are not known, if so."""
+        from vfioctl.claims.model.cdi import device_name
+
+        none: tuple[Claim, ...] = ()
+        found, problem = self._session.from_ledger(self._claims.claims, none)
+        return {device_name(each.subject): claim.id for claim in found for each in claim.devices}, problem
+
+    # -- keeping them as they should be ------------------------------------------------------------
+
+    def differing(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[SeenCdi]:
+        """Yield what differs between vfioctl's files, and the claims and these devices, which were just read."""
+        from vfioctl.containers.cdi.choose import passthrough
+        from vfioctl.containers.cdi.renewing import differing, node_of
+
+        for file, known in self._own():
+            intent = known or self._inferred(file, passthrough(inventory, mdevs, node_of(file)))
+            yield from differing(file, intent, self._claims, passthrough(inventory, mdevs, intent.node))
+
+    def renew(self, *, create: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
+        """Write vfioctl's files again, each for what it was written for last, where that changes it.
+
+        `create`: also the file of claimed devices, if there is none. Raises what `plan` and `Session.apply` raise.
+        """
+        from vfioctl.claims.model.cdi import KIND
+        from vfioctl.containers.cdi.intent import CdiIntent
+        from vfioctl.containers.cdi.passthrough import read_passthrough
+        from vfioctl.containers.cdi.renewing import node_of
+
+        intents = [
+            known or self._inferred(file, read_passthrough(self._session, node_of(file))) for file, known in self._own()
+        ]
+        if create and KIND not in {intent.kind for intent in intents}:
+            intents.append(CdiIntent())
+        plans = (self.plan(intent) for intent in intents)
+        return tuple(self._session.apply(plan, progress=progress) for plan in plans if not plan.nothing_to_do)
+
+    def _own(self) -> list[tuple[CdiFileFound, CdiIntent | None]]:
+        """Return vfioctl's files, each with what it was written for last, if the journal has that.
+
+        One that was written, and is gone, as after a reboot, has no devices.
+        """
+        from vfioctl.claims.model.cdi import KIND
+        from vfioctl.containers.cdi.files import CdiFileFound
+        from vfioctl.containers.cdi.renewing import written_for
+
+        own = [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
+        found = [(file, written_for(self._session, file.kind)) for file in own]
+        if KIND not in {file.kind for file in own} and (last := written_for(self._session, KIND)):
+            found.append((CdiFileFound(cdi_file(KIND), kind=KIND, ours=True), last))
+        return found
+
+    def _inferred(self, file: CdiFileFound, found: Passthrough) -> CdiIntent:
+        from vfioctl.containers.cdi.renewing import inferred
+
+        held = {each.subject for claim in self._claims.claims() for each in claim.devices}
+        return inferred(file, held, found)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def plan(self, intent: CdiIntent) -> Plan:
+        """Plan the file in /var/run/cdi: written with these devices, or removed when there are none.
+
+        Raises ConflictError for a name that another file defines, Foreign for a file that vfioctl did not write,
+        HostError for a claimed device without a node.
+        """
+        from vfioctl.containers.cdi.choose import notes
+        from vfioctl.containers.cdi.document import text_of
+        from vfioctl.containers.cdi.intent import CDI_FILE
+        from vfioctl.core.change import Change, Draft
+
+        path = cdi_file(intent.kind)
+        before = self._kernel.read(path) if self._kernel.has(path) else ""
+        devices = self._devices(intent, path, before)
+        change = Change(
+            kind=CDI_FILE, name=path, subject=intent.kind, before=before, after=text_of(intent.kind, devices)
+        )
+        changes = (change,) if change.before != change.after else ()
+        return self._session.registry.plan(Draft(intent, changes=changes, notes=tuple(notes(devices))))
+
+    def export(self, intent: CdiIntent, directory: Path, *, dry_run: bool = False) -> Exported:
+        """Write the file to another directory, or remove it there; see `plan`. It is not journaled."""
+        from vfioctl.containers.cdi import elsewhere
+        from vfioctl.containers.cdi.choose import notes
+        from vfioctl.containers.cdi.document import text_of
+
+        path = str(directory.absolute() / file_name(intent.kind))
+        devices = self._devices(intent, path, elsewhere.read(path))
+        text = text_of(intent.kind, devices)
+        if not dry_run:
+            elsewhere.replace(path, text)
+        return Exported(path, text, devices, tuple(notes(devices)))
+
+    def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[CdiDevice, ...]:
+        from vfioctl.containers.cdi.choose import every_device, of_claims, with_claim
+        from vfioctl.containers.cdi.files import refuse_defined_elsewhere
+        from vfioctl.containers.cdi.passthrough import read_passthrough
+
+        there = _own(before, intent.kind, path)
+        found = read_passthrough(self._session, intent.node)
+        if intent.claim:
+            devices = with_claim(there, self._claims.claim(intent.claim), found, intent.node)
+        elif intent.everything:
+            devices = every_device(found, intent.node)
+        else:
+            devices = of_claims(self._claims.claims(live_only=True), found, intent.node)
+        names = [device.name for device in devices]
+        is_seen = path.rpartition("/")[0] in (CDI_ETC, CDI_RUN)
+        others = [file for file in self.files() if is_seen or not file.ours]
+        refuse_defined_elsewhere(others, intent.kind, names, besides=path)
+        return devices
+
+
+def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:
+    from vfioctl.containers.cdi.document import devices_in
+
+    try:
+        return devices_in(text, kind)
+    except ValueError:
+        raise Foreign(
+            f"{path} is not as vfioctl writes it",
+            hint="vfioctl changes only its own CDI files: use another --kind, or remove that file",
+        ) from None

@@ -1,0 +1,53 @@
+"""Reads and writes vfioctl's CDI file in a directory that the user named. Follows no other user's links as root."""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from vfioctl.containers.cdi.validate import MOST_BYTES
+from vfioctl.errors import HostError
+from vfioctl.kernel.files import replace_file
+from vfioctl.kernel.trusted import opened_directory, status_of
+from vfioctl.kernel.untrusted_files import read_regular
+
+T = TypeVar("T")
+
+
+def read(path: str) -> str:
+    """Return the text of the file; empty if there is none. Raises HostError."""
+    return _reported(path, "read", lambda: _text(path))
+
+
+def replace(path: str, text: str) -> None:
+    """Replace the file as a whole; remove it if there is no text. Raises HostError."""
+    _reported(path, "written" if text else "removed", lambda: replace_file(path, text or None))
+
+
+def _text(path: str) -> str:
+    folder, name = os.path.split(path)
+    try:
+        with opened_directory(folder) as directory:
+            if status_of(directory, name) is None:
+                return ""
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return ""
+    try:
+        data = read_regular(fd, MOST_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(data) > MOST_BYTES:
+        raise OSError(errnos.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+    return data.decode("utf-8", "replace")
+
+
+def _reported(path: str, verb: str, act: Callable[[], T]) -> T:
+    try:
+        return act()
+    except OSError as error:
+        failure = HostError(f"{path} could not be {verb}", hint="name a directory that only you can change")
+        failure.kernel_said = error.strerror or str(error)
+        raise failure from None

@@ -1,0 +1,104 @@
+"""Reads the CDI files of a host, also those of other programs. Reads only, and only through the kernel protocol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vfioctl.claims.model.cdi import CONTROL_NODE, file_name
+from vfioctl.containers.cdi.document import devices_in
+from vfioctl.containers.cdi.validate import parsed, problems_of
+from vfioctl.errors import ConflictError, KernelRefused
+from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
+from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.protocol import FileReader
+
+_ENDINGS = (".json", ".yaml")
+_KIND = re.compile(r"""^kind:[ \t]*["']?([A-Za-z0-9_./-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
+_DEVICE = re.compile(r"""^[ \t]*(?:-[ \t]+)?name:[ \t]*["']?([A-Za-z0-9_.:-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
+_YAML = "YAML: only its kind and its names were looked up"
+
+
+@dataclass(frozen=True)
+class CdiFileFound:
+    """One CDI file. `devices`: the nodes of each device, by its name."""
+
+    path: str
+    kind: str = ""
+    version: str = ""
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ours: bool = False
+    """Whether its text is one that vfioctl writes."""
+    problems: tuple[str, ...] = ()
+
+
+def read_cdi_files(kernel: FileReader) -> tuple[CdiFileFound, ...]:
+    """Return the files of the directories where runtimes look. A damaged one has its problems."""
+    return tuple(_read(kernel, path) for path in _paths(kernel))
+
+
+def _paths(kernel: FileReader) -> Iterator[str]:
+    for place in (CDI_ETC, CDI_RUN):
+        yield from (f"{place}/{name}" for name in names_in(kernel, place) if name.endswith(_ENDINGS))
+
+
+def _read(kernel: FileReader, path: str) -> CdiFileFound:
+    try:
+        return understood(path, kernel.read(path))
+    except KernelRefused as error:
+        return CdiFileFound(path, problems=(f"cannot be read: {error.symbol}",))
+
+
+def understood(path: str, text: str) -> CdiFileFound:
+    """Return what a file says."""
+    try:
+        document = parsed(text)
+    except ValueError as error:
+        return _from_yaml(path, text) if path.endswith(".yaml") else CdiFileFound(path, problems=(str(error),))
+    problems = problems_of(text)
+    if problems:
+        return CdiFileFound(path, kind=_text(document, "kind"), problems=problems)
+    kind = document["kind"]
+    devices = {device["name"]: _nodes(device) for device in document["devices"]}
+    return CdiFileFound(path, kind, document["cdiVersion"], devices, ours=_is_ours(path, text, kind))
+
+
+def _is_ours(path: str, text: str, kind: str) -> bool:
+    try:
+        return path.endswith(f"/{file_name(kind)}") and bool(devices_in(text, kind))
+    except ValueError:
+        return False
+
+
+def _from_yaml(path: str, text: str) -> CdiFileFound:
+    """There is no YAML parser here. Names are found line by line: rather too many than too few."""
+    kind = _KIND.search(text)
+    devices: Mapping[str, tuple[str, ...]] = dict.fromkeys(_DEVICE.findall(text), ())
+    return CdiFileFound(path, kind[1] if kind else "", devices=devices, problems=(_YAML,))
+
+
+def _nodes(device: Mapping[str, Any]) -> tuple[str, ...]:
+    found = (node["path"] for node in device["containerEdits"].get("deviceNodes", ()))
+    return tuple(path for path in found if path != CONTROL_NODE)
+
+
+def _text(document: object, name: str) -> str:
+    value = document.get(name) if isinstance(document, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def refuse_defined_elsewhere(files: Iterable[CdiFileFound], kind: str, names: Iterable[str], *, besides: str) -> None:
+    """Raise ConflictError if a file other than `besides` defines one of these names too.
+
+    Of two files with a name, runtimes take the one in /var/run/cdi, or neither.
+    """
+    wanted = set(names)
+    for file in files:
+        if file.kind == kind and file.path != besides and (both := sorted(wanted & set(file.devices))):
+            raise ConflictError(
+                f"{kind}={both[0]} is defined by {file.path} already",
+                hint="use another --kind, or remove that file if nothing needs it",
+                facts={"file": file.path, "names": both},
+            )

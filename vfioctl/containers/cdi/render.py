@@ -1,0 +1,40 @@
+"""Renders the list of devices in CDI files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.columns import Column, note_lines, table
+from vfioctl.containers.cdi.files import CdiFileFound
+
+_COLUMNS = (Column("DEVICE"), Column("NODES"), Column("CLAIM", optional=True), Column("WRITTEN BY"), Column("FILE"))
+
+
+def cdi_table(files: Sequence[CdiFileFound], claims: Mapping[str, str], problem: str, *, width: int) -> RenderableType:
+    """The devices, by file. `claims`: their claims, by name of the device. `width`: of the terminal, in columns."""
+    rows = [row for file in files for row in _rows(file, claims)]
+    lines = table(_COLUMNS, rows, width) if rows else [Text("No CDI file defines a device.")]
+    notes = [f"{file.path}: {each}" for file in files for each in file.problems]
+    return Stack(*lines, *note_lines([*notes, *([problem] if problem else [])]))
+
+
+def _rows(file: CdiFileFound, claims: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    by = "vfioctl" if file.ours else "another program"
+    for name, nodes in file.devices.items():
+        yield f"{file.kind}={name}", " ".join(nodes) or "-", claims.get(name, ""), by, file.path
+
+
+def cdi_document(files: Sequence[CdiFileFound], claims: Mapping[str, str], problem: str) -> dict[str, Any]:
+    """The document of `vfioctl cdi list --json`."""
+    return {"files": [_file(file, claims) for file in files], "warnings": [problem] if problem else []}
+
+
+def _file(file: CdiFileFound, claims: Mapping[str, str]) -> dict[str, Any]:
+    devices = [{"name": n, "nodes": list(nodes), "claim": claims.get(n)} for n, nodes in file.devices.items()]
+    return asdict(file) | {"devices": devices}

@@ -1,0 +1,93 @@
+"""Reads the configuration of Kata and containerd, and what the kubelet knows. Reads only."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vfioctl.containers.kata.check import Kata
+from vfioctl.containers.kata.settings import merged
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.protocol import FileReader
+from vfioctl.kernel.untrusted_files import read_file
+
+_PLACES = (
+    "/etc/kata-containers/configuration.toml",
+    "/usr/share/defaults/kata-containers/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/configuration.toml",
+)
+_CONTAINERD = "/etc/containerd/config.toml"
+_KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+_MOST = 4 << 20
+
+
+def read_kata(kernel: FileReader, config: Path | None) -> Kata:
+    """Read what concerns Kata. `config`: its configuration.toml; None for the first one that is there."""
+    path, settings, problem = _given(config) if config else _found(kernel)
+    return Kata(path, settings, problem, _pod_annotations(kernel), _plugins(kernel))
+
+
+def _given(config: Path) -> tuple[str, Mapping[str, Any] | None, str]:
+    try:
+        beside = config.resolve().parent / "config.d"
+        drop_ins = sorted(beside.glob("*.toml")) if beside.is_dir() else []
+        documents = [_parsed(read_file(file, _MOST).decode("utf-8", "replace")) for file in (config, *drop_ins)]
+    except OSError as error:
+        return str(config), None, f"{config} cannot be read: {error.strerror}"
+    except ValueError as error:
+        return str(config), None, f"{config} or a drop-in of it is no TOML: {error}"
+    return str(config), merged(documents), ""
+
+
+def _found(kernel: FileReader) -> tuple[str, Mapping[str, Any] | None, str]:
+    path = next((place for place in _PLACES if kernel.has(place)), "")
+    if not path:
+        return "", None, ""
+    folder = f"{path.rpartition('/')[0]}/config.d"
+    drop_ins = [f"{folder}/{name}" for name in names_in(kernel, folder) if name.endswith(".toml")]
+    try:
+        return path, merged([_parsed(kernel.read(file)) for file in (path, *drop_ins)]), ""
+    except KernelRefused as error:
+        return path, None, f"{error.path} cannot be read: {error.symbol}"
+    except ValueError as error:
+        return path, None, f"{path} or a drop-in of it is no TOML: {error}"
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:
+    """Return what containerd hands to Kata; None if it has no runtime of that type."""
+    try:
+        found = list(_of_kata(_parsed(kernel.read(_CONTAINERD))))
+    except (KernelRefused, ValueError):
+        return None
+    return tuple(dict.fromkeys(each for listed in found for each in listed)) if found else None
+
+
+def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the annotations of each runtime whose type names Kata."""
+    kind, listed = table.get("runtime_type"), table.get("pod_annotations")
+    if isinstance(kind, str) and "kata" in kind:
+        yield [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    for each in table.values():
+        if isinstance(each, Mapping):
+            yield from _of_kata(each)
+
+
+def _plugins(kernel: FileReader) -> Mapping[str, tuple[str, ...]] | None:
+    """Return the ids of each resource in the kubelet's checkpoint."""
+    try:
+        document = json.loads(kernel.read(_KUBELET))
+        listed = document["Data"]["RegisteredDevices"]
+        return {str(name): tuple(str(each) for each in ids or ()) for name, ids in (listed or {}).items()}
+    except (KernelRefused, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""Values and protocols of containers. May not do input or output."""

@@ -1,0 +1,214 @@
+"""Edits the document of an OCI bundle's config.json, so that its container gets the devices of a claim. Pure.
+
+Source: the OCI runtime specification, config.md and config-linux.md. What is not understood is refused: a wrong guess
+could give a container more than was asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE
+from vfioctl.containers.cdi.validate import parsed
+from vfioctl.errors import BadDocument, ConflictError
+
+CLAIM, NODES = "vfioctl.claim", "vfioctl.nodes"
+"""Annotations that vfioctl adds: the claim whose devices the container has, and what was added for it."""
+ACCESS = "rw"
+_INDENT = re.compile(r"\A\s*\{\r?\n([ \t]{1,16})\S")
+_CONFIG = "config.json"
+
+
+class DeviceNode(NamedTuple):
+    """A character device that the container gets."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True)
+class Edited:
+    """The document after the edit, and what was changed; nothing if it was as wanted."""
+
+    document: dict[str, Any]
+    changes: tuple[str, ...]
+
+
+def read_config(data: bytes) -> dict[str, Any]:
+    """Return the document of a config.json. Raises BadDocument for one that could not be written back as it is."""
+    try:
+        document = parsed(data)
+        _refuse_infinite(document)
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(f"{_CONFIG}: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("ociVersion"), str):
+        raise BadDocument(f"{_CONFIG} is not a container's configuration: it has no ociVersion")
+    return document
+
+
+def _refuse_infinite(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is too large")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _refuse_infinite(each)
+
+
+def written(document: dict[str, Any], before: bytes) -> bytes:
+    """Return the text of an edited document, indented like the text before."""
+    found = _INDENT.match(before[:256].decode("utf-8", "replace"))
+    separators = None if found else (",", ":")
+    text = json.dumps(document, indent=found[1] if found else None, separators=separators)
+    return f"{text}\n".encode() if before.endswith(b"\n") else text.encode()
+
+
+def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]) -> Edited:
+    """Return the document with these devices for a claim. Doing it again changes nothing.
+
+    Raises BadDocument for a document that is not understood, ConflictError if it has another claim's devices.
+    """
+    edited = copy.deepcopy(document)
+    linux = _section(edited, "linux")
+    if linux is None:
+        raise BadDocument(f"{_CONFIG} has no linux section, so it is not a Linux container's")
+    notes = _section(edited, "annotations", make=True)
+    nodes, rules = _nodes(linux), _rules(linux)
+    assert notes is not None
+    if any(not isinstance(text, str) for text in notes.values()):
+        raise BadDocument(f"{_CONFIG}: annotations: not all are texts")
+    _refuse_other_claim(notes, nodes, claim, devices)
+    before = _shown(nodes, rules, notes)
+    wanted = {device.path for device in devices}
+    for gone in [node for node in nodes if node["path"] in _ours(notes) - wanted]:
+        nodes.remove(gone)
+        rules[:] = [rule for rule in rules if rule != _rule(gone["major"], gone["minor"])]
+    for device in devices:
+        _place(nodes, device)
+        _allow(rules, device)
+    notes |= {CLAIM: claim, NODES: ",".join(device.path for device in devices)}
+    after = _shown(nodes, rules, notes)
+    return Edited(edited, (*_only("-", before, after), *_only("+", after, before)))
+
+
+def _only(sign: str, lines: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    known = set(others)
+    return (f"{sign} {each}" for each in lines if each not in known)
+
+
+def _section(document: dict[str, Any], name: str, *, make: bool = False) -> dict[str, Any] | None:
+    """Return an object of the document. A null counts as one that is not there, as it does for Go programs."""
+    found = document.get(name)
+    if found is None:
+        if not make:
+            return None
+        found = document[name] = {}
+    if not isinstance(found, dict):
+        raise BadDocument(f"{_CONFIG}: {name}: not an object")
+    return found
+
+
+def _list(document: dict[str, Any], name: str, place: str) -> list[dict[str, Any]]:
+    if document.get(name) is None:
+        document[name] = []
+    found = document[name]
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise BadDocument(f"{_CONFIG}: {place}: not a list of objects")
+    return found
+
+
+def _nodes(linux: dict[str, Any]) -> list[dict[str, Any]]:
+    found = _list(linux, "devices", "linux.devices")
+    for node in found:
+        if not isinstance(node.get("path"), str) or not isinstance(node.get("type"), str):
+            raise BadDocument(f"{_CONFIG}: linux.devices: one has no path or no type")
+        if node["type"] != "p" and not all(_is_number(node.get(part)) for part in ("major", "minor")):
+            raise BadDocument(f"{_CONFIG}: linux.devices: {node['path'][:60]!a} has no numbers")
+    paths = [node["path"] for node in found]
+    if len(set(paths)) < len(paths):
+        raise BadDocument(f"{_CONFIG}: linux.devices: a path is there twice")
+    return found
+
+
+def _rules(linux: dict[str, Any]) -> list[dict[str, Any]]:
+    resources = _section(linux, "resources", make=True)
+    assert resources is not None
+    found = _list(resources, "devices", "linux.resources.devices")
+    for rule in found:
+        if not isinstance(rule.get("allow"), bool) or not isinstance(rule.get("access", ""), str):
+            raise BadDocument(f"{_CONFIG}: linux.resources.devices: a rule is not understood")
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _refuse_other_claim(
+    notes: dict[str, str], nodes: Sequence[dict[str, Any]], claim: str, devices: Sequence[DeviceNode]
+) -> None:
+    other = notes.get(CLAIM, claim)
+    if other != claim:
+        raise ConflictError(
+            f"the container has the devices of claim {other[:60]} already",
+            hint="a bundle is for one claim: make a new one",
+            facts={"claim": other},
+        )
+    ours = {device.path for device in devices} | _ours(notes)
+    for node in nodes:
+        path = node["path"]
+        if path not in ours and (GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path)):
+            raise ConflictError(
+                f"the container has {path} already, which is not of claim {claim}",
+                hint="remove it from the bundle, or claim that device too",
+                facts={"node": path},
+            )
+
+
+def _ours(notes: dict[str, str]) -> set[str]:
+    """Return what was added for the claim before: a group may have another number now."""
+    return {path for path in notes.get(NODES, "").split(",") if path}
+
+
+def _place(nodes: list[dict[str, Any]], device: DeviceNode) -> None:
+    """Add the node, or correct its numbers; its owner and mode stay as they are."""
+    numbers = {"type": "c", "major": device.major, "minor": device.minor}
+    for node in nodes:
+        if node["path"] == device.path:
+            node.update(numbers)
+            return
+    nodes.append({"path": device.path, **numbers})
+
+
+def _rule(major: int, minor: int) -> dict[str, Any]:
+    return {"allow": True, "type": "c", "major": major, "minor": minor, "access": ACCESS}
+
+
+def _allow(rules: list[dict[str, Any]], device: DeviceNode) -> None:
+    """Add the rule behind all others: later rules win, and the first one usually denies everything."""
+    rule = _rule(device.major, device.minor)
+    if rule in rules and all(each["allow"] for each in rules[rules.index(rule) :]):
+        return
+    rules[:] = [*(each for each in rules if each != rule), rule]
+
+
+def _shown(nodes: Iterable[dict[str, Any]], rules: Iterable[dict[str, Any]], notes: dict[str, str]) -> list[str]:
+    """Return what an edit may change as lines, to tell what it has changed."""
+    devices = [f"device {node['path']} {node['type']} {node.get('major')}:{node.get('minor')}" for node in nodes]
+    words = [
+        f"{'allow' if rule['allow'] else 'deny'} {rule.get('type') or 'a'} "
+        f"{rule.get('major', '*')}:{rule.get('minor', '*')} {rule.get('access', '')}"
+        for rule in rules
+    ]
+    return [*devices, *words, *(f"annotation {name}={notes[name]}" for name in (CLAIM, NODES) if name in notes)]
+
+
+def with_control(devices: Sequence[DeviceNode], control: DeviceNode | None) -> tuple[DeviceNode, ...]:
+    """Return the nodes in the order in which runtimes expect them: /dev/vfio/vfio first, where group nodes need it."""
+    unique = tuple(dict.fromkeys(devices))
+    return (control, *unique) if control and any(GROUP_NODE.fullmatch(each.path) for each in unique) else unique

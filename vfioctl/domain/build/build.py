@@ -1,0 +1,279 @@
+"""Builds a domain on a host: chooses its devices and CPUs as a claim would get them, lays it out, writes its XML.
+
+Reads the host, the ledger and libvirt, and may not write to any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.passthrough_devices import devices_of as devices_named
+from vfioctl.claims.model.passthrough_devices import subject_of, withheld_in
+from vfioctl.domain.build.compose import composed
+from vfioctl.domain.build.confidential import refuse_elsewhere, refuse_several, without_hugepages
+from vfioctl.domain.build.layout.cpus import widest_core
+from vfioctl.domain.build.layout.devices import devices_of
+from vfioctl.domain.build.layout.layout import Host, lay_out
+from vfioctl.domain.build.own_usage import free_without_itself, without_itself
+from vfioctl.domain.build.placing import Placing, telling
+from vfioctl.domain.document.slots import read_there
+from vfioctl.domain.document.templates import read_template
+from vfioctl.domain.document.values import ballooned, plugged, size_in_words
+from vfioctl.domain.document.xml import MARK, text_of
+from vfioctl.domain.model.layout import Choice
+from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.spec import Policy, Smt
+from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
+from vfioctl.domain.run.serving_claims import refuse_others
+from vfioctl.errors import BadSpec, NoCapacity, some_of
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.untyped_vfs import refuse_untyped
+from vfioctl.inventory.model.values import PciAddress, Uuid, parse_size
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.domain.document.xml import Document
+    from vfioctl.domain.model.build import BuildDocument
+    from vfioctl.domain.model.layout import Device, Layout
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.processor import Processor
+    from vfioctl.inventory.model.values import Subject
+    from vfioctl.placement.model.capacity import Capacity
+    from vfioctl.session import Session
+
+
+class Built(NamedTuple):
+    """A domain that was built, and not yet defined."""
+
+    spec: DomainSpec
+    """With the numbers that the template or the claim filled in."""
+    layout: Layout
+    document: Document
+    inventory: Inventory
+    processor: Processor
+
+    @property
+    def xml(self) -> str:
+        """The document as text."""
+        return text_of(self.document)
+
+    @property
+    def weaker(self) -> tuple[Choice, ...]:
+        """The choices that are weaker than asked for, or than they could be."""
+        return tuple(choice for choice in self.layout.choices if choice.weaker)
+
+    @property
+    def nccl_topology(self) -> str:
+        """The topology for NCCL in the guest, as XML."""
+        from vfioctl.domain.build.nccl import nccl_topology
+
+        return nccl_topology(self.layout, self.inventory, self.processor)
+
+    @property
+    def not_in_nccl_topology(self) -> Sequence[PciAddress]:
+        """The functions of the domain that NCCL uses, and that the topology does not have."""
+        from vfioctl.domain.build.nccl import left_out
+
+        return left_out(self.layout, self.inventory)
+
+    def summary(self) -> BuildDocument:
+        """Return the document of `vfioctl domain build --json`."""
+        from vfioctl.domain.model.build import BuildChoice, BuildDevice, BuildDocument
+
+        spec, layout = self.spec, self.layout
+        return BuildDocument(
+            name=spec.name,
+            template=spec.template,
+            claim=spec.claim,
+            vcpus=layout.vcpus,
+            memory_bytes=layout.memory,
+            pins=tuple(layout.pins.values()),
+            devices=tuple(
+                BuildDevice(
+                    device=placed.device.subject,
+                    alias=f"ua-{placed.device.label}",
+                    numa_node=placed.device.node,
+                    cell=expander.cell,
+                )
+                for expander in layout.expanders
+                for port in expander.ports
+                for placed in port.devices
+            ),
+            choices=tuple(
+                BuildChoice(what=what, chosen=chosen, why=why, excluded=excluded, weaker=weaker)
+                for what, chosen, why, excluded, weaker in layout.choices
+            ),
+            xml=self.xml,
+        )
+
+
+class Building:
+    """Builds domains on one host."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._claims = session, ClaimsApi(session)
+
+    def build(self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None) -> Built:
+        """Return the domain. `others`: what other domains have. `template`: a domain that there is, to be changed.
+
+        Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
+        """
+        edits = template is not None
+        template = template or read_template(spec.template)
+        own = [subject_of(name) for name in devices_named(template.root)]
+        if edits and not (spec.claim or spec.gpus or spec.devices):
+            spec = replace(spec, claim=_claim_named(template, others))
+        _refuse_unclear(spec, has_own=edits and bool(own))
+        claim = self._claims.claim(spec.claim) if spec.claim else None
+        if claim:
+            refuse_others(claim, spec.name)
+        if claim and claim.cpus and not spec.cpus:
+            spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
+        spec = _without_plugged(_filled_in(spec, template, claim), template)
+        processor = InventoryApi(self._session).processor()
+        security = template.root.find("launchSecurity")
+        weaker: tuple[Choice, ...] = ()
+        if security is not None:
+            refuse_elsewhere(security.get("type", ""), processor)
+            spec, weaker = without_hugepages(spec)
+        placement, found = Placing(self._session, spec, claim, others, own).placed()
+        capacity = without_itself(found, others)
+        used = telling(spec.nodes, placement.devices, capacity) if spec.nodes else {}
+        unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
+        spec = replace(spec, nodes=used)
+        withheld = withheld_in(template.root)
+        devices = devices_of(
+            [each for each in self._with_companions(placement.devices, capacity) if each not in withheld],
+            capacity.inventory,
+            capacity.parents,
+            spec.nodes,
+            mdev_display=_shows_display(spec, template) and not _has_display(template),
+        )
+        refuse_untyped(capacity.inventory.by_address[each] for each in placement.functions)
+        _refuse_no_display(spec, devices, template)
+        if security is not None:
+            refuse_several(devices)
+        nodes = [node.id for node in capacity.inventory.numa_nodes]
+        self._refuse_more_memory(spec, nodes)
+        host = Host(
+            capacity,
+            processor,
+            free_without_itself(read_free_memory(self._session.kernel, nodes), others),
+            others,
+        )
+        layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_there(template))
+        document = composed(template, spec, layout, edits=edits)
+        told = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
+        layout = layout._replace(choices=(*layout.choices, *weaker, *told))
+        return Built(spec, layout, document, capacity.inventory, processor)
+
+    def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
+        """A policy that prefers takes memory that others have now, and none that there is not."""
+        there = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
+        if there is not None and spec.memory > there:
+            raise NoCapacity(
+                f"the host has {there >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for",
+                hint="ask for less with --memory",
+            )
+
+    def _vcpus_of(self, claim: Claim, smt: Smt) -> int:
+        """Return how many vCPUs the claim's CPUs make."""
+        if smt is Smt.TOGETHER:
+            return len(claim.cpus)
+        return max(1, len(claim.cpus) // widest_core(self._claims.capacity().topology))
+
+    def _with_companions(self, subjects: Sequence[Subject], capacity: Capacity) -> Sequence[Subject]:
+        """Return the devices with the functions that must travel with them."""
+        functions = [each for each in subjects if isinstance(each, PciAddress)]
+        scope = scope_of(capacity.inventory, functions)
+        return [*scope.asked, *scope.own, *scope.foreign, *(each for each in subjects if isinstance(each, Uuid))]
+
+
+def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
+    """Yield that devices stay without a place in the guest, which somebody has asked for in the XML."""
+    if devices:
+        told = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
+        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=told)
+
+
+def _ballooned(document: Document) -> Iterator[Choice]:
+    if size := ballooned(document.root):
+        weaker = f"{size_in_words(size)}; the host cannot use the rest, because VFIO pins it all"
+        yield Choice("memory that the guest starts with", size_in_words(size), "<currentMemory> stays", weaker=weaker)
+
+
+def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:
+    """Yield the nodes of devices that were not chosen."""
+    weaker = "the domain does not get this device"
+    yield from (Choice(f"--node {each}", "not used", "other devices were chosen", weaker=weaker) for each in nodes)
+
+
+def _claim_named(template: Document, others: Others) -> str:
+    """Return the claim that a domain names, if it is its own: a clone names its original's."""
+    mark = template.root.find(f"metadata/{MARK}")
+    named = "" if mark is None else mark.get("id", "")
+    return named if named in others.own else ""
+
+
+def _refuse_unclear(spec: DomainSpec, *, has_own: bool) -> None:
+    given = [bool(spec.claim), bool(spec.gpus), bool(spec.devices)]
+    if sum(given) != 1 and not (has_own and not any(given)):
+        what = "what the domain gets was not said" if not any(given) else "only one of them can be asked for"
+        raise BadSpec(f"--claim, --gpus, --device: {what}", hint="say --claim ID, --gpus N or --device DEVICE")
+
+
+def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
+    """Return the spec with the template's numbers where it has none, and with the whole id of its claim."""
+    given: dict[str, Any] = {"claim": claim.id} if claim else {}
+    if not spec.cpus:
+        text = template.root.findtext("vcpu", "1").strip()
+        given["cpus"] = int(text) if text.isdecimal() else 1
+    if not spec.memory:
+        given["memory"] = sum(each.size * each.pages for each in claim.hugepages) if claim else 0
+        given["memory"] = given["memory"] or _memory_of(template)
+    return replace(spec, **given)
+
+
+def _without_plugged(spec: DomainSpec, template: Document) -> DomainSpec:
+    """Return the spec with the memory of the cells: what memory devices have is not theirs."""
+    more = plugged(template.root) >> 20 << 20
+    if more and spec.memory <= more:
+        what = (
+            f"{spec.memory >> 20} MiB of memory leave none for its NUMA nodes: its memory devices have {more >> 20} MiB"
+        )
+        raise BadSpec(what, hint="say a larger --memory, which counts both")
+    return replace(spec, memory=spec.memory - more)
+
+
+def _shows_display(spec: DomainSpec, template: Document) -> bool:
+    has_graphics = template.root.find("devices/graphics") is not None
+    if spec.display and not has_graphics:
+        hint = "take a --template with <graphics>, such as vgpu-desktop"
+        raise BadSpec(f"--display: the template {spec.template} has no graphics to show it on", hint=hint)
+    return has_graphics if spec.display is None else spec.display
+
+
+def _has_display(template: Document) -> bool:
+    """Whether a device of it shows the display already: only one can."""
+    return template.root.find("devices/hostdev[@display='on']") is not None
+
+
+def _refuse_no_display(spec: DomainSpec, devices: Sequence[Device], template: Document) -> None:
+    if spec.display and not (_has_display(template) or any(device.mdev_display for device in devices)):
+        hint = "name a mediated device with --device, or leave --display out"
+        raise BadSpec("--display: the domain gets no mediated device, which alone can show a display", hint=hint)
+
+
+def _memory_of(template: Document) -> int:
+    """Return the template's memory in bytes, in whole MiB."""
+    memory = template.root.find("memory")
+    text = "" if memory is None else f"{(memory.text or '').strip()}{memory.get('unit', 'KiB')}"
+    try:
+        return max(1, parse_size(text) >> 20) << 20
+    except BadSpec:
+        raise BadSpec(f"the template's memory is not understood: {text[:40]!r}", hint="say --memory SIZE") from None

@@ -1,0 +1,90 @@
+"""Compares a domain with what would be built for its devices. Reads the host, and may not write to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.passthrough_devices import subject_of
+from vfioctl.domain.build.build import Building
+from vfioctl.domain.build.build_options import wished
+from vfioctl.domain.build.layout.cpus import even_width
+from vfioctl.domain.build.own_usage import beside
+from vfioctl.domain.build.placing import telling
+from vfioctl.domain.document.definition import read_definition
+from vfioctl.domain.document.differences import Difference, differences
+from vfioctl.domain.document.xml import METADATA, parse
+from vfioctl.domain.model.comparison import ComparedValue, Comparison
+from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.domain.document.definition import Definition
+    from vfioctl.domain.document.xml import Document
+    from vfioctl.domain.model.libvirt import DomainXml
+    from vfioctl.domain.model.other_domains import Others
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.session import Session
+
+_WHOLE = (
+    *("/domain/cputune", "/domain/numatune", "/domain/memoryBacking/hugepages", "/domain/cpu/numa"),
+    "/domain/devices/hostdev",
+)
+"""What is compared both ways; of all else only what would be built, because libvirt and users add more."""
+
+
+def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
+    """Return where a domain differs.
+
+    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if none would be built now.
+    """
+    document = parse(domain.xml)
+    says = read_definition(domain.xml)
+    if not says.devices:
+        raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
+    claims = ClaimsApi(session)
+    spec = wished_now(claims, says, document)
+    if says.claim in others.own and _has(claims.claim(says.claim), says.devices):
+        spec = replace(spec, claim=says.claim, devices=())
+    try:
+        built = Building(session).build(spec, beside(domain, others), document).document
+    except (ClaimConflict, NoCapacity) as error:
+        is_room = isinstance(error, NoCapacity)
+        raise type(error)(
+            f"domain {domain.name} cannot be compared, because it would not be built now: {error.message}",
+            hint=error.hint if is_room else "vfioctl claim list shows who holds what",
+            next_command=error.next_command if is_room else "",
+            facts=error.facts,
+        ) from None
+    found = [each for each in differences(document, built) if _counts(each)]
+    return Comparison(
+        name=domain.name,
+        running=bool(domain.live),
+        differences=tuple(ComparedValue(path=each.path, found=each.before, built=each.after) for each in found),
+    )
+
+
+def wished_now(claims: ClaimsApi, says: Definition, document: Document, cpus: int = 0) -> DomainSpec:
+    """Return what was asked for when a domain was built, as far as it concerns devices that it still has.
+
+    `cpus`: the vCPUs that it is to have; 0 for those that it has.
+    """
+    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology), cpus)
+    devices = [subject_of(name) for name in says.devices]
+    return replace(spec, nodes=telling(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
+
+
+def _has(claim: Claim, devices: Sequence[str]) -> bool:
+    return {str(each.subject) for each in claim.devices}.issuperset(devices)
+
+
+def _counts(difference: Difference) -> bool:
+    """Whether a difference says something: not what libvirt or a user has added elsewhere."""
+    if METADATA in difference.path or "/metadata" in difference.path:
+        return False
+    if difference.path.endswith("/@managed") and difference.before == "no" and difference.after is None:
+        return False  # libvirt says it of mediated devices too
+    return difference.after is not None or difference.path.startswith(_WHOLE)

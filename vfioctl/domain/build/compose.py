@@ -1,0 +1,264 @@
+"""Writes a layout into the XML of a template, or of a domain that there is. Pure.
+
+Each element and its reason is in docs/how-to/build-a-domain.md. Of a domain that there is, only what the layout decides
+is written; everything else stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import count
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.build.guest_cpus import is_host_x86, use_iothreads, write_vcpus
+from vfioctl.domain.build.guest_pci import add_pci
+from vfioctl.domain.document.tree import add, child, insert, remove
+from vfioctl.domain.document.values import ballooned, is_element, plugged, size_of
+from vfioctl.domain.document.xml import MARK, Document
+from vfioctl.domain.model.layout import Layout
+from vfioctl.domain.model.spec import WISHES, DomainSpec, wishes_of
+from vfioctl.errors import BadSpec
+from vfioctl.inventory.model.values import CpuSet, format_cpu_list
+
+_PREALLOCATORS = 8
+"""The most threads that fill hugepages."""
+_ONLY_X86 = (
+    *("features/apic", "features/smm", "features/hyperv", "features/kvm", "features/pmu", "features/ioapic"),
+    *("features/pvspinlock", "features/vmport", "features/ps2"),
+    *("cpu/cache", "cpu/maxphysaddr", "cpu/feature", "clock/timer", "pm", "launchSecurity"),
+    *("devices/tpm", "devices/serial", "devices/console"),
+)
+"""What a template has for x86_64, and QEMU's `virt` machine has not."""
+_ARM = "virt"
+"""The machine for Arm; a release of it is called virt-7.2."""
+_CELL = dict.fromkeys(("id", "cpus", "memory", "unit"), "")
+"""What is written of a cell, in this order."""
+_BLOCK = "/dev/"
+_OVERHEAD, _OWN = 64, 2 << 30
+"""What QEMU takes besides the guest's memory: page tables in proportion to it, and its own (bytes)."""
+
+
+def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: bool = False) -> Document:
+    """Return the domain: the template with the layout's vCPUs, memory and devices.
+
+    `edits`: the template is a domain that there is, not one from which domains are made. Raises BadSpec for a machine
+    that has no PCI Express.
+    """
+    document = Document(deepcopy(template.root), prefixes=template.prefixes)
+    root = document.root
+    if not edits:
+        remove(root, "uuid")  # each domain has its own
+        _for_arch(root, layout)
+    _refuse_machine(root)
+    child(root, "name", text=spec.name)
+    _metadata(root, spec, edits=edits)
+    _memory(root, layout, edits=edits)
+    write_vcpus(root, layout)
+    _nodes(root, layout)
+    _processor(root, layout, edits=edits)
+    devices = child(root, "devices")
+    is_confidential = root.find("launchSecurity") is not None
+    _disks(devices, spec.disks, is_confidential=is_confidential)
+    if layout.pins:
+        use_iothreads(root)
+    if spec.seed:
+        _seed(devices, spec.seed, is_arm=not layout.is_x86)
+    _networks(devices, spec.networks, is_confidential=is_confidential)
+    add_pci(devices, layout)
+    return document
+
+
+def _machine(root: Element) -> str:
+    kind = root.find("os/type")
+    return "" if kind is None else kind.get("machine", "")
+
+
+def _refuse_machine(root: Element) -> None:
+    machine = _machine(root)
+    if machine and "q35" not in machine and not machine.startswith(_ARM):
+        raise BadSpec(
+            f"the machine {machine[:40]} has no PCI Express: a domain with GPUs needs machine q35 (virt on Arm)",
+            hint="change machine= of <os><type>, and remove the guest's PCI controllers and addresses, or build anew",
+        )
+
+
+def _for_arch(root: Element, layout: Layout) -> None:
+    """Make a template one for this machine. One whose machine is `virt` is for Arm already."""
+    kind = root.find("os/type")
+    if not layout.is_x86 and not _machine(root).startswith(_ARM):
+        _for_arm(root, layout.arch)
+    elif kind is not None and "machine" not in kind.attrib:
+        kind.set("machine", "q35")  # libvirt would take one without PCI Express
+
+
+def _for_arm(root: Element, arch: str) -> None:
+    for path in _ONLY_X86:
+        remove(root, path)
+    kind = child(child(root, "os"), "type", text="hvm")
+    kind.set("arch", arch)
+    kind.set("machine", _ARM)
+    remove(root, "os/firmware")
+    if root.find("os[@firmware]") is not None:
+        features = child(child(root, "os"), "firmware")
+        add(features, "feature", {"enabled": "no", "name": "secure-boot"})
+
+
+def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
+    metadata = child(root, "metadata")
+    if not edits:
+        remove(metadata, MARK)
+    given = {"id": spec.claim} if spec.claim else {}
+    wishes = dict(wishes_of(spec))
+    if root.find("launchSecurity") is not None:  # such a guest has none, whatever is asked for
+        wishes.pop("hugepages", None)
+    mark = child(metadata, MARK, given if edits else {**given, "template": spec.template})
+    for name in WISHES:
+        mark.attrib.pop(name, None)
+    mark.attrib.update(wishes)
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
+    total = layout.memory + plugged(root)
+    if not edits:
+        remove(root, "currentMemory")
+    elif root.find("currentMemory") is not None and not 0 < ballooned(root) < total:
+        child(root, "currentMemory", {"unit": "KiB"}, str(total >> 10))
+    child(root, "memory", {"unit": "KiB"}, str(total >> 10))
+    most = root.find("maxMemory")
+    if most is not None and (size_of(most) or 0) < total:
+        child(root, "maxMemory", {"unit": "KiB"}, str(total >> 10))
+    limit = root.find("memtune/hard_limit")
+    needed = total + total // _OVERHEAD + _OWN
+    if limit is not None and not (edits and (size_of(limit) or 0) >= needed):
+        limit.set("unit", "KiB")
+        limit.text = str(needed >> 10)
+    remove(root, "memoryBacking/hugepages")
+    if layout.page_size is None:
+        return
+    backing = child(root, "memoryBacking")
+    cells = format_cpu_list(number for number, cell in enumerate(layout.cells) if cell.memory)
+    pages = child(backing, "hugepages")
+    add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
+    if backing.find("allocation") is None:
+        child(backing, "allocation", {"mode": "immediate", "threads": min(_PREALLOCATORS, layout.vcpus)})
+
+
+def _nodes(root: Element, layout: Layout) -> None:
+    remove(root, "numatune")
+    nodes = {number: cell.node for number, cell in enumerate(layout.cells) if cell.node is not None and cell.memory}
+    if not nodes:
+        return
+    mode = "strict" if layout.strict else "preferred"
+    tune = child(root, "numatune")
+    if layout.strict or len(nodes) == 1:  # QEMU prefers one node only
+        add(tune, "memory", {"mode": mode, "nodeset": CpuSet(sorted(node for node in nodes.values()))})
+    for number, node in nodes.items():
+        add(tune, "memnode", {"cellid": number, "mode": mode, "nodeset": node})
+
+
+def _processor(root: Element, layout: Layout, *, edits: bool) -> None:
+    cpu = child(root, "cpu")
+    shape = layout.shape
+    levels = {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads}
+    topology = child(cpu, "topology", levels)
+    if "clusters" in topology.attrib:
+        topology.set("clusters", "1")
+    if not edits:
+        remove(cpu, "cache")
+    remove(cpu, "cache[@mode='passthrough']")  # it tells of the CPUs that the guest has had
+    if layout.shares_cache and is_host_x86(root, layout) and cpu.find("cache") is None:
+        child(cpu, "cache", {"mode": "passthrough"})
+    if layout.wide_addresses and cpu.find("maxphysaddr") is None:
+        child(cpu, "maxphysaddr", {"mode": "passthrough"})
+    if layout.is_amd and shape.threads > 1 and cpu.find("feature[@name='topoext']") is None:
+        insert(cpu, Element("feature", {"policy": "require", "name": "topoext"}))
+    _cells(child(cpu, "numa"), layout)
+
+
+def _cells(numa: Element, layout: Layout) -> None:
+    """Write the cells. One that is there keeps its other settings; a further one has the attributes of the last."""
+    there = {each.get("id", str(number)): each for number, each in enumerate(numa.findall("cell"))}
+    _interconnects(numa, layout)
+    last = next((dict(each.items()) for each in reversed(there.values())), {})
+    remove(numa, "cell")
+    for number, cell in enumerate(layout.cells):
+        made = there.get(str(number))
+        if made is None:
+            made = Element("cell", {**_CELL, **last})
+        remove(made, "distances")
+        numa.insert(number, made)
+        given = {"id": number, "cpus": cell.vcpus, "memory": cell.memory >> 10, "unit": "KiB"}
+        made.attrib.update({name: str(value) for name, value in given.items()})
+        if not cell.vcpus:
+            made.attrib.pop("cpus", None)
+        if cell.distances:
+            distances = Element("distances")
+            made.insert(0, distances)
+            for other, value in enumerate(cell.distances):
+                add(distances, "sibling", {"id": other, "value": value})
+
+
+def _interconnects(numa: Element, layout: Layout) -> None:
+    """Remove those of cells that are no longer there, or no longer have vCPUs, which an initiator needs."""
+    cells = {str(number): cell for number, cell in enumerate(layout.cells)}
+    for parent in numa.findall("interconnects"):
+        for each in [each for each in parent if is_element(each)]:
+            initiator = cells.get((each.get("initiator") or "").lstrip())
+            if not (initiator and initiator.vcpus and (each.get("target") or "").lstrip() in cells):
+                parent.remove(each)
+        if not len(parent):
+            numa.remove(parent)
+
+
+# -- devices ---------------------------------------------------------------------------------------------
+
+
+def _disks(devices: Element, disks: Sequence[str], *, is_confidential: bool) -> None:
+    if disks:
+        remove(devices, "disk")
+    for number, path in enumerate(disks):
+        is_block = path.startswith(_BLOCK)
+        disk = Element("disk", {"type": "block" if is_block else "file", "device": "disk"})
+        kind = "qcow2" if path.endswith(".qcow2") else "raw"
+        add(disk, "driver", {"name": "qemu", "type": kind, "cache": "none", "io": "native", "discard": "unmap"})
+        add(disk, "source", {"dev" if is_block else "file": path})
+        add(disk, "target", {"dev": f"vd{_letters(number)}", "bus": "virtio"})
+        insert(devices, disk)
+        if is_confidential:
+            disk[0].set("iommu", "on")  # its virtio devices cannot read the guest's memory otherwise
+
+
+def _seed(devices: Element, path: str, *, is_arm: bool) -> None:
+    """Add a seed as a CD-ROM, where all guests look for one; QEMU's `virt` machine has no SATA, but virtio."""
+    if any(source.get("file") == path for source in devices.iterfind("disk/source")):
+        return  # of a domain that is edited
+    disk = Element("disk", {"type": "file", "device": "disk" if is_arm else "cdrom"})
+    add(disk, "driver", {"name": "qemu", "type": "raw"})
+    add(disk, "source", {"file": path})
+    prefix = "vd" if is_arm else "sd"
+    taken = {target.get("dev", "") for target in devices.iterfind("disk/target")}
+    name = next(name for number in count() if (name := f"{prefix}{_letters(number)}") not in taken)
+    add(disk, "target", {"dev": name, "bus": "virtio" if is_arm else "sata"})
+    add(disk, "readonly")
+    insert(devices, disk)
+
+
+def _letters(number: int) -> str:
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
+
+
+def _networks(devices: Element, networks: Sequence[str], *, is_confidential: bool) -> None:
+    if networks:
+        remove(devices, "interface[@type='network']")
+    for name in networks:
+        interface = Element("interface", {"type": "network"})
+        add(interface, "source", {"network": name})
+        add(interface, "model", {"type": "virtio"})
+        if is_confidential:
+            add(interface, "driver", {"iommu": "on"})
+            add(interface, "rom", {"enabled": "no"})
+        insert(devices, interface)

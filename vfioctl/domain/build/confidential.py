@@ -1,0 +1,58 @@
+"""What a guest needs whose memory the host cannot read, and what it cannot have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vfioctl.domain.build.layout.memory import SIZES
+from vfioctl.domain.model.layout import Choice
+from vfioctl.domain.model.spec import PageSize, Policy
+from vfioctl.errors import BadSpec
+
+if TYPE_CHECKING:
+    from vfioctl.domain.model.layout import Device
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.inventory.model.processor import Processor
+
+_AMD, _INTEL = ("sev", "sev-es", "sev-snp"), ("tdx",)
+_MADE_BY_INTEL = "GenuineIntel"
+_OTHER = "take another --template, or build on a host that has it"
+NO_HUGEPAGES = Choice(
+    "hugepages",
+    "none",
+    "the kernel backs no encrypted memory with hugepages",
+    weaker="the memory has ordinary pages, although hugepages were asked for",
+)
+
+
+def refuse_elsewhere(kind: str, processor: Processor) -> None:
+    """Raise BadSpec if a host's processor has no such encryption. `kind`: the type of libvirt's launchSecurity."""
+    if not processor.is_x86:
+        raise BadSpec(f"the template wants {kind}, which {processor.arch} processors do not have", hint=_OTHER)
+    made = f"this host's is {processor.vendor}" if processor.vendor else "who made this host's is not known"
+    for kinds, vendor, is_theirs in (
+        (_AMD, "AMD", processor.is_amd),
+        (_INTEL, "Intel", processor.vendor == _MADE_BY_INTEL),
+    ):
+        if kind in kinds and not is_theirs:
+            raise BadSpec(f"the template wants {kind}, which only processors of {vendor} have: {made}", hint=_OTHER)
+
+
+def without_hugepages(spec: DomainSpec) -> tuple[DomainSpec, tuple[Choice, ...]]:
+    """Return the spec with ordinary pages, and what is weaker than asked. Raises BadSpec for hugepages that must be."""
+    asked = spec.hugepages in SIZES
+    if asked and spec.policy is Policy.STRICT:
+        raise BadSpec(
+            "a confidential domain gets no hugepages: the kernel backs no encrypted memory with them",
+            hint="leave --hugepages out, or build with --policy preferred",
+        )
+    return replace(spec, hugepages=PageSize.NONE), (NO_HUGEPAGES,) if asked else ()
+
+
+def refuse_several(devices: Sequence[Device]) -> None:
+    """Raise BadSpec for more than one GPU."""
+    if sum(device.label.startswith("gpu") for device in devices) > 1:
+        hint = "several GPUs need the vendor's mode for all of them, and NVSwitches, in one guest"
+        raise BadSpec("a confidential domain gets one GPU", hint=hint)

@@ -1,0 +1,97 @@
+"""Writes the guest's vCPUs and threads into the XML: which CPUs they have, how they are scheduled. Pure.
+
+Other settings of the domain's CPU time stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.document.tree import child, insert, remove
+from vfioctl.domain.document.values import cpuset, number
+from vfioctl.domain.model.layout import Layout
+from vfioctl.inventory.model.values import format_cpu_list
+
+_MOST_THREADS = 1 << 12
+_PINS = ("vcpupin", "emulatorpin", "iothreadpin", "vcpusched")
+
+
+def write_vcpus(root: Element, layout: Layout) -> None:
+    """Write the number of vCPUs, and the CPUs of each thread of the domain, if they are pinned."""
+    vcpu = child(root, "vcpu", {"placement": "static"})
+    before = number(vcpu.text) or layout.vcpus
+    vcpu.text = str(layout.vcpus)
+    if layout.pins or before != layout.vcpus:  # all are there from the start, each on its CPU
+        vcpu.attrib.pop("current", None)
+        vcpu.attrib.pop("cpuset", None)
+        remove(root, "vcpus")
+    schedulers = list(_schedulers(root, before, layout.vcpus))
+    for name in _PINS:
+        remove(root, f"cputune/{name}")
+    if layout.pins:  # a realtime scheduler would keep others from CPUs that they share
+        _pin(root, layout, schedulers)
+    tune = root.find("cputune")
+    if tune is not None and not len(tune):
+        root.remove(tune)
+
+
+def _pin(root: Element, layout: Layout, schedulers: Sequence[Element]) -> None:
+    if not iothreads(root):
+        child(root, "iothreads", text="1")
+    tune = child(root, "cputune")
+    for vcpu, cpu in layout.pins.items():
+        _add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
+    if layout.emulator:
+        _add(tune, "emulatorpin", {"cpuset": layout.emulator})
+        for each in iothreads(root):
+            _add(tune, "iothreadpin", {"iothread": each, "cpuset": layout.emulator})
+    for scheduler in schedulers:
+        insert(tune, scheduler)
+    if is_host_x86(root, layout):  # libvirt takes the hint for no other model, QEMU for no other architecture
+        hints = child(child(root, "features"), "kvm")
+        child(hints, "hint-dedicated", {"state": "on"})
+
+
+def _add(tune: Element, name: str, attributes: Mapping[str, object]) -> None:
+    insert(tune, Element(name, {key: str(value) for key, value in attributes.items()}))
+
+
+def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
+    """Yield one element for each scheduler and priority: libvirt writes one for each vCPU, and takes none twice.
+
+    One that all vCPUs have, all have afterwards; of another, those that are left.
+    """
+    found: dict[tuple[str | None, str | None], frozenset[int]] = {}
+    for each in root.iterfind("cputune/vcpusched"):
+        which = cpuset(each.get("vcpus")) or frozenset()
+        kind = each.get("scheduler"), each.get("priority")
+        found[kind] = found.get(kind, frozenset()) | which
+    for (scheduler, priority), which in found.items():
+        vcpus = range(after) if which.issuperset(range(before)) else sorted(which.intersection(range(after)))
+        if vcpus:
+            given = {"vcpus": format_cpu_list(vcpus), "scheduler": scheduler, "priority": priority}
+            yield Element("vcpusched", {name: value for name, value in given.items() if value is not None})
+
+
+def iothreads(root: Element) -> Sequence[int]:
+    """Return the ids of the I/O threads. Those that no id is given for have the lowest that are free."""
+    ids = {id_ for each in root.iterfind("iothreadids/iothread") if (id_ := number(each.get("id")))}
+    count = min(number(root.findtext("iothreads")) or 0, _MOST_THREADS)
+    free = (each for each in range(1, _MOST_THREADS) if each not in ids)
+    return sorted((*ids, *(next(free) for _ in range(count - len(ids)))))
+
+
+def use_iothreads(root: Element) -> None:
+    """Give each virtio disk an I/O thread, if it has none; libvirt takes none for vhost-user, another process's."""
+    threads = iothreads(root)
+    for disk in root.iterfind("devices/disk[@device='disk']"):
+        target, driver = disk.find("target"), disk.find("driver")
+        is_virtio = target is not None and target.get("bus") == "virtio" and disk.get("type") != "vhostuser"
+        if is_virtio and driver is not None and "iothread" not in driver.attrib and driver.find("iothreads") is None:
+            driver.set("iothread", str(threads[0]))
+
+
+def is_host_x86(root: Element, layout: Layout) -> bool:
+    """Return whether the guest has the host's CPU model, on x86: only that can show caches and give KVM's hints."""
+    return layout.is_x86 and root.find("cpu[@mode='host-passthrough']") is not None

@@ -1,0 +1,167 @@
+"""Writes the guest's PCI into the XML: expander buses, root ports, and the host's devices behind them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.build.layout.layout import hides_rom
+from vfioctl.domain.document.slots import EXPANDER, host_devices
+from vfioctl.domain.document.tree import add, child, insert
+from vfioctl.domain.document.values import address_of, size_of
+from vfioctl.domain.model.layout import Device, Expander, Layout, Placed, Port
+from vfioctl.inventory.model.values import PciAddress
+
+
+def add_pci(devices: Element, layout: Layout) -> None:
+    """Add the controllers and the devices. A controller's index is the number of its bus in addresses.
+
+    A device that is there keeps its element, with all that is not its address.
+    """
+    if not layout.expanders:
+        return
+    _make_root(devices, layout.hole)
+    there = dict(host_devices(devices))
+    aliases = {each.get("name", "") for each in devices.iterfind("*/alias")}
+    for expander in layout.expanders:
+        bus = _expander(devices, expander)
+        for port in expander.ports:
+            index = _port(devices, port, bus)
+            for placed in port.devices:
+                element = there.get(placed.device.subject)
+                if element is None:
+                    element = _hostdev(placed.device, _free_alias(placed.device, aliases))
+                    insert(devices, element)
+                _place(element, placed, index)
+    _remove_empty(devices, layout)
+
+
+def _make_root(devices: Element, hole: int) -> None:
+    root = next((each for each in devices.findall("controller[@model='pcie-root']")), None)
+    if root is None:
+        root = Element("controller", {"type": "pci", "index": "0", "model": "pcie-root"})
+        insert(devices, root)
+    if hole > (size_of(root.find("pcihole64")) or 0):
+        child(root, "pcihole64", {"unit": "KiB"}, str(hole >> 10))
+
+
+def _remove_empty(devices: Element, layout: Layout) -> None:
+    """Remove the ports of expander buses from which the last device has gone, and the buses that are empty then."""
+    placed = (each for expander in layout.expanders for port in expander.ports for each in port.devices)
+    left = {each.was for each in placed if each.was and not each.stays and each.was.expander is not None}
+    for index in ({seat.bus for seat in left}, {seat.expander for seat in left}):
+        used = {_bus(each) for each in devices.iterfind("*/address[@type='pci']")}
+        for controller in devices.findall("controller[@type='pci']"):
+            number = _index(controller)
+            if number in index and number not in used:
+                devices.remove(controller)
+
+
+def _index(controller: Element) -> int | None:
+    text = controller.get("index", "")
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _bus(address: Element) -> int | None:
+    found = address_of(address)
+    return found.bus if found else None
+
+
+def _free_index(devices: Element, above: int) -> int:
+    """Return the lowest index above that of the bus that a controller is on: libvirt makes them in this order.
+
+    Not one that is only named in addresses: libvirt makes that controller itself.
+    """
+    used = {_index(each) for each in devices.findall("controller[@type='pci']")}
+    used |= {_bus(each) for each in devices.iterfind("*/address[@type='pci']")}
+    return next(index for index in count(above + 1) if index not in used)
+
+
+def _expander(devices: Element, expander: Expander) -> int:
+    """Write an expander bus; return its index, which is 0 for the guest's own root."""
+    if expander.bus_number is None:
+        return 0
+    if expander.controller is None:
+        index = _free_index(devices, 0)
+        made = Element("controller", {"type": "pci", "index": str(index), "model": EXPANDER})
+        insert(devices, made)
+    else:
+        index = expander.controller
+        made = next(each for each in devices.findall(f"controller[@model='{EXPANDER}']") if _index(each) == index)
+    target = child(made, "target", {"busNr": expander.bus_number})
+    child(target, "node", text=str(expander.cell))
+    return index
+
+
+def _port(devices: Element, port: Port, bus: int) -> int:
+    """Write a root port; return its index. On the guest's own root libvirt chooses the slot."""
+    if port.controller is not None:
+        return port.controller
+    index = _free_index(devices, bus)
+    made = Element("controller", {"type": "pci", "index": str(index), "model": "pcie-root-port"})
+    if bus:
+        add(made, "address", _guest_address(bus, port.slot, 0))
+    insert(devices, made)
+    return index
+
+
+def _guest_address(bus: int, slot: int, function: int) -> Mapping[str, object]:
+    return {
+        "type": "pci",
+        "domain": "0x0000",
+        "bus": f"0x{bus:02x}",
+        "slot": f"0x{slot:02x}",
+        "function": f"0x{function:x}",
+    }
+
+
+def _free_alias(device: Device, used: set[str]) -> str:
+    """Return the device's alias, with a higher number if the document has that one already."""
+    kind = device.label.rstrip("0123456789")
+    numbers = count(int(device.label.removeprefix(kind)))
+    alias = next(name for number in numbers if (name := f"ua-{kind}{number}") not in used)
+    used.add(alias)
+    return alias
+
+
+def _hostdev(device: Device, alias: str) -> Element:
+    made = Element("hostdev", dict(_kind(device)))
+    if isinstance(device.subject, PciAddress):
+        add(made, "driver", {"name": "vfio"})
+    add(add(made, "source"), "address", _source(device))
+    add(made, "alias", {"name": alias})
+    return made
+
+
+def _place(element: Element, placed: Placed, bus: int) -> None:
+    """Write where a device is in the guest, and that firmware does not see its ROM, unless the domain says more."""
+    address = element.find("address")
+    if hides_rom(placed.device) and element.find("rom") is None:
+        place = len(element) if address is None else list(element).index(address)
+        element.insert(place, Element("rom", {"bar": "off"}))
+    several = {"multifunction": "on"} if placed.multifunction else {}
+    if placed.stays and address is not None:
+        address.attrib.update(several)
+        return
+    if address is not None:
+        element.remove(address)
+    add(element, "address", {**_guest_address(bus, placed.slot, placed.function), **several})
+
+
+def _kind(device: Device) -> Iterator[tuple[str, str]]:
+    yield "mode", "subsystem"
+    if isinstance(device.subject, PciAddress):
+        yield from (("type", "pci"), ("managed", "no"))
+        return
+    yield from (("type", "mdev"), ("model", "vfio-pci"))
+    if device.mdev_display:
+        yield from (("display", "on"), ("ramfb", "on"))
+
+
+def _source(device: Device) -> Mapping[str, str]:
+    if not isinstance(device.subject, PciAddress):
+        return {"uuid": device.subject}
+    domain, bus, rest = device.subject.split(":")
+    slot, function = rest.split(".")
+    return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}

@@ -1,0 +1,105 @@
+"""Turns functions and mediated devices into devices of a guest, with labels and NUMA nodes. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from vfioctl.domain.model.layout import Choice, Device
+from vfioctl.domain.model.spec import Policy
+from vfioctl.errors import HostError
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.numa_affinity import home_of, root_complex
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+
+_LABELS = (
+    ("03", "gpu"),
+    ("1200", "gpu"),
+    ("0403", "audio"),
+    ("0c03", "usb"),
+    ("02", "nic"),
+    ("0680", "switch"),
+    ("0108", "nvme"),
+)
+_VGA = "0300"
+
+
+def devices_of(
+    subjects: Sequence[Subject],
+    inventory: Inventory,
+    parents: Mapping[Uuid, str],
+    given: Mapping[PciAddress, int],
+    *,
+    mdev_display: bool = False,
+) -> tuple[Device, ...]:
+    """Return the devices in the order of their host addresses, mediated devices last.
+
+    `parents`: the parents of mediated devices. `given`: nodes that the user names. `mdev_display`: whether the first
+    mediated device shows the guest's display.
+    """
+    slots = {address.slot for address in given}
+    numbers: Counter[str] = Counter()
+    found = []
+    for subject in sorted(dict.fromkeys(subjects), key=lambda each: each.order):
+        made = _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
+        if isinstance(subject, PciAddress) and subject.slot in slots:
+            made = made._replace(told_by="you")
+        label = made.label
+        shows = mdev_display and label == "vgpu" and not numbers[label]
+        found.append(made._replace(label=f"{label}{numbers[label]}", mdev_display=shows))
+        numbers[label] += 1
+    return tuple(found)
+
+
+def _function(address: PciAddress, inventory: Inventory) -> Device:
+    function = inventory.by_address[address]
+    node, told_by = home_of(function, inventory)
+    return Device(
+        subject=address,
+        label=next((label for code, label in _LABELS if function.class_code.startswith(code)), "device"),
+        complex=root_complex(function, inventory),
+        # each VF has a slot of its own: it is no part of a card
+        slot=str(address) if function.is_vf else address.slot,
+        node=node,
+        told_by=told_by,
+        prefetchable=function.prefetchable_64,
+        has_display=function.class_code.startswith(_VGA),
+        vendor_vfio=function.vgpu_type is not None,
+    )
+
+
+def _mediated(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> Device:
+    functions: Mapping[str, Function] = {each.address: each for each in inventory.functions}
+    parent = next((each for each in inventory.functions if uuid in each.mdevs), functions.get(parents.get(uuid, "")))
+    if parent is None:
+        return Device(subject=uuid, label="vgpu", complex="", slot=uuid, node=None)
+    node, told_by = home_of(parent, inventory)
+    return Device(
+        subject=uuid,
+        label="vgpu",
+        complex=root_complex(parent, inventory),
+        slot=uuid,
+        node=node,
+        told_by=f"its parent {parent.address}: {told_by}",
+    )
+
+
+def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy) -> Iterator[Choice]:
+    """Yield which devices are on which node. Raises HostError for one whose node nothing tells, unless preferred."""
+    known: dict[tuple[int, str], list[str]] = {}
+    unknown = []
+    for device in devices:
+        if device.node is not None:
+            known.setdefault((device.node, device.told_by), []).append(device.label)
+        elif len(inventory.numa_nodes) > 1 and isinstance(device.subject, PciAddress):
+            if policy is Policy.STRICT:
+                raise HostError(
+                    f"the NUMA node of {device.subject} is not known: neither it nor a bridge above it tells",
+                    hint=f"name it with --node {device.subject}=N, or build with --policy preferred",
+                )
+            unknown.append(device.label)
+    for (node, told_by), labels in known.items():
+        yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"told by {told_by}")
+    if unknown:
+        weaker = "the guest sees no node for them, and its CPUs and memory may be far away"
+        yield Choice("devices of no known NUMA node", ", ".join(unknown), "the firmware does not tell", weaker=weaker)

@@ -1,0 +1,230 @@
+"""Lays out a domain: its vCPUs, memory and devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vfioctl.domain.build.layout import cpus, firmware, memory, pci
+from vfioctl.domain.build.layout.devices import node_choices
+from vfioctl.domain.model.layout import NOTHING_THERE, Cell, Choice, Device, Layout, Shape, There, is_distance
+from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.errors import some_of
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import CpuSet
+from vfioctl.placement.model.capacity import Capacity
+
+
+class Host(NamedTuple):
+    """What a layout is made of: a host at one moment."""
+
+    capacity: Capacity
+    processor: Processor
+    free_memory: Mapping[int, int]
+    """Bytes of ordinary memory that are free, by node, where they are known."""
+    others: Others = NOBODY
+    """What other domains have."""
+
+
+def lay_out(
+    spec: DomainSpec,
+    devices: Sequence[Device],
+    chosen: Sequence[int],
+    host: Host,
+    why: Sequence[str] = (),
+    there: There = NOTHING_THERE,
+) -> Layout:
+    """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
+
+    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `there`: the PCI
+    of a domain that there is. Raises HostError, NoCapacity, BadSpec.
+    """
+    capacity = host.capacity
+    on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
+    has_dies = host.processor.is_x86
+    pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=has_dies) if chosen else None
+    vcpus = {node: len(found) for node, found in pinning.by_node.items()} if pinning else _floating(devices, spec, host)
+    division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)
+    cells = _cells(vcpus, division.by_node, devices, host)
+    cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
+    found = pci.expanders(devices, cell_of, there)
+    space = firmware.address_space(devices, host.processor, spec.memory)
+    emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
+    return Layout(
+        cells=cells,
+        pins=pinning.pins if pinning else {},
+        shape=pinning.shape if pinning else Shape(1, 1, spec.cpus, 1),
+        emulator=emulator,
+        page_size=division.page_size,
+        strict=bool(division.page_size) or spec.policy == "strict",
+        expanders=found,
+        hole=space.hole,
+        wide_addresses=space.wide,
+        shares_cache=bool(pinning and pinning.shares_cache),
+        arch=host.processor.arch,
+        is_amd=host.processor.is_amd,
+        choices=(
+            *_device_choices(devices, why),
+            *on_nodes,
+            *_room_choices(devices, vcpus, spec, host),
+            *(_pinned(pinning.choices, cpus.excluded(capacity, chosen)) if pinning else (_NOT_PINNED,)),
+            *([_emulator(emulator)] if pinning else ()),
+            *division.choices,
+            *_cell_choices(cells, host.capacity),
+            *_distance_choices(cells, host.capacity),
+            *pci.choices(found),
+            *space.choices,
+            *_rom_choices(devices),
+            *_vendor_choices(devices),
+            *cpus.shared(capacity, chosen),
+            *_shared_choices(devices, host.others),
+        ),
+    )
+
+
+_NOT_PINNED = Choice(
+    "vCPUs",
+    "not pinned",
+    "there are too few free cores",
+    weaker="the guest shares CPUs with the host and with other guests",
+)
+
+
+def _floating(devices: Sequence[Device], spec: DomainSpec, host: Host) -> Mapping[int, int]:
+    """Return the one node whose memory a domain without pinned vCPUs has: that of most of its devices."""
+    known = [device.node for device in devices if device.node in host.capacity.topology.by_node]
+    nodes = known or list(memory.by_room(spec, host.capacity, host.free_memory)) or [0]
+    return {max(dict.fromkeys(nodes), key=nodes.count) or 0: spec.cpus}
+
+
+def _room_choices(
+    devices: Sequence[Device], vcpus: Mapping[int, int], spec: DomainSpec, host: Host
+) -> Sequence[Choice]:
+    """Return why these nodes, if no device tells its own."""
+    nodes = memory.by_room(spec, host.capacity, host.free_memory)
+    if len(nodes) < 2 or not devices or any(device.node is not None for device in devices):
+        return []
+    taken = f"NUMA node{'s' * (len(vcpus) > 1)} {', '.join(map(str, vcpus))}"
+    most = "it has the most free memory" if [*vcpus] == [nodes[0]] else "those with more free memory have too few CPUs"
+    why = f"{most}: {memory.rooms_in_words(spec, host.capacity, host.free_memory)}"
+    return [Choice("home of a domain whose devices tell no node", taken, why, weaker=f"{taken} was taken: {why}")]
+
+
+def _cells(
+    vcpus: Mapping[int, int], by_node: Mapping[int, int], devices: Sequence[Device], host: Host
+) -> tuple[Cell, ...]:
+    """Return a cell for each node with vCPUs, then one without for each other node that has devices."""
+    has_nodes = bool(host.capacity.inventory.numa_nodes)
+    others = sorted({device.node for device in devices if device.node is not None}.difference(vcpus))
+    nodes = [*vcpus, *(others if has_nodes else ())]
+    known = _distances(nodes, host.capacity)
+    is_known = len(nodes) > 1 and len(known) == len(nodes) ** 2 and not _refused(known)
+    found = []
+    first = 0
+    for node in nodes:
+        number = vcpus.get(node, 0)
+        found.append(
+            Cell(
+                node=node if has_nodes else None,
+                vcpus=CpuSet(range(first, first + number)),
+                memory=by_node.get(node, 0),
+                distances=tuple(known[node, other] for other in nodes) if is_known else (),
+            )
+        )
+        first += number
+    return tuple(found)
+
+
+def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, int], int]:
+    """Return how far each node is from each, as far as the firmware tells."""
+    told = {node.id: node.distances for node in capacity.inventory.numa_nodes}
+    pairs = ((node, other) for node in nodes for other in nodes)
+    return {(a, b): told[a][b] for a, b in pairs if a in told and b in told[a]}
+
+
+def _refused(known: Mapping[tuple[int, int], int]) -> Sequence[str]:
+    """Return the distances that libvirt does not take: some firmware, and nodes that the kernel fakes, have such."""
+    return [
+        f"{value} from node {a} to node {b}"
+        for (a, b), value in known.items()
+        if not is_distance(value, to_itself=a == b)
+    ]
+
+
+def _distance_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
+    nodes = [cell.node for cell in cells if cell.node is not None]
+    refused = _refused(_distances(nodes, capacity))
+    if len(nodes) < 2 or not refused:
+        return []
+    why = f"the host has {some_of(refused, 2)}; libvirt takes 10 for a node itself, 11 to 255 for another"
+    weaker = "the guest does not see how far its nodes are from each other: libvirt does not take the host's distances"
+    return [Choice("distances of the guest's cells", "left out", why, weaker=weaker)]
+
+
+def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[Choice]:
+    named = some_of((f"{device.subject} as {device.label}" for device in devices), 12)
+    return [Choice("devices", named, "; ".join(why) or "they were asked for, with what must travel with them")]
+
+
+def _pinned(choices: Sequence[Choice], excluded: tuple[str, ...]) -> Sequence[Choice]:
+    return [each._replace(excluded=excluded) if number == 1 else each for number, each in enumerate(choices)]
+
+
+def _emulator(emulator: CpuSet) -> Choice:
+    what = "emulator and I/O threads"
+    if not emulator:
+        weaker = "they may run on any CPU, also those of guests"
+        return Choice(what, "not pinned", "no CPUs stay with the host", weaker=weaker)
+    return Choice(what, f"CPUs {emulator}", "the CPUs that stay with the host on the same nodes")
+
+
+def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
+    found = []
+    for number, cell in enumerate(cells):
+        if cell.node is not None and not cell.vcpus:
+            why = "devices are on this node, where the domain has no vCPUs"
+            far = (
+                "its devices are far from all CPUs and memory of the domain"
+                if cell.node in capacity.topology.by_node
+                else ""
+            )
+            what = f"NUMA node {cell.node}, without CPUs and memory"
+            found.append(Choice(f"guest cell {number}", what, why, weaker=far))
+        elif cell.node is not None:
+            found.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there"))
+    return found
+
+
+def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
+    off = [device.label for device in devices if hides_rom(device)]
+    why = "they show no display: the guest's firmware need not run their code"
+    return [Choice("ROMs that are off", ", ".join(off), why)] if off else []
+
+
+def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
+    vendor = [device.label for device in devices if device.vendor_vfio]
+    why = "their driver is their VFIO driver; older releases refuse them"
+    return [Choice("libvirt", f"9.7 or newer, for {', '.join(vendor)}", why)] if vendor else []
+
+
+def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choice]:
+    found = [
+        Choice(
+            f"other owners of {device.label}",
+            others.devices[device.subject],
+            "its XML names the device too",
+            weaker="only one of the domains can run at a time",
+        )
+        for device in devices
+        if device.subject in others.devices
+    ]
+    if others.unknown:
+        weaker = "CPUs and devices of other domains may have been chosen"
+        found.append(Choice("other domains", "not known", others.unknown, weaker=weaker))
+    return found
+
+
+def hides_rom(device: Device) -> bool:
+    """Return whether the guest's firmware is not to see a device's ROM."""
+    return device.label.startswith("gpu") and not device.has_display and not device.vendor_vfio

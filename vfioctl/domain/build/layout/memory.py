@@ -1,0 +1,183 @@
+"""Divides a domain's memory among its NUMA cells, by what each node of the host has free. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vfioctl.domain.model.layout import Choice
+from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
+from vfioctl.errors import BadSpec, NoCapacity
+from vfioctl.placement.model.capacity import Capacity
+
+ORDINARY = 1 << 20
+"""Ordinary memory is divided in whole MiB."""
+SIZES = {PageSize.GIB: 1 << 30, PageSize.MIB: 2 << 20}
+_NAMES = {size: str(name) for name, size in SIZES.items()}
+
+_MORE_PAGES = (
+    "reserve more (vm.nr_hugepages, or default_hugepagesz=1G hugepages=N at boot), ask for less memory, "
+    "or say another size of --hugepages"
+)
+_MORE_MEMORY = "say a larger --memory, or a smaller size of --hugepages: each node with vCPUs needs a page"
+
+
+class Division(NamedTuple):
+    """The bytes of each node, and the size of the pages; None for ordinary pages."""
+
+    by_node: Mapping[int, int]
+    page_size: int | None
+    choices: tuple[Choice, ...]
+
+
+def divide(
+    total: int,
+    vcpus: Mapping[int, int],
+    capacity: Capacity,
+    free: Mapping[int, int],
+    *,
+    pages: PageSize,
+    policy: Policy,
+) -> Division:
+    """Return the memory of each node in proportion to its vCPUs, as far as it is free there.
+
+    `vcpus`: the number of vCPUs by node. `free`: bytes of ordinary memory that are free, by node, where they are known.
+    Each node has some. Raises NoCapacity, and BadSpec for memory that does not fill the pages that must be.
+    """
+    refused: list[str] = []
+    asked = pages in SIZES
+    for size in _sizes(pages, total):
+        units = -(-total // size)
+        more = "" if units * size == total else f"{_amount(units * size)} instead of {_amount(total)}, in whole pages"
+        if more and policy is Policy.STRICT:
+            whole = _amount(units * size).replace(" ", "")
+            raise BadSpec(
+                f"{_amount(total)} of memory are no whole number of {pages} pages",
+                hint=f"say --memory {whole}, or a smaller size of --hugepages",
+            )
+        rooms = {node: free_pages(capacity, node, size) for node in vcpus}
+        given = _shares(units, vcpus, rooms)
+        if given is not None:
+            why = "as asked for" if asked else "the largest that are free in sufficient number"
+            by_node = {node: number * size for node, number in given.items()}
+            return _found(by_node, vcpus, size, why, tuple(refused), more)
+        each = ", at least one on each" if sum(rooms.values()) >= units else ""
+        refused.append(f"{_NAMES[size]} pages: {_have(rooms, size)}, {units} are needed{each}")
+    if asked and policy is Policy.STRICT:
+        raise NoCapacity(
+            f"there are too few free hugepages of {pages}: {refused[0]}",
+            hint=_MORE_MEMORY if total < len(vcpus) * SIZES[pages] else _MORE_PAGES,
+        )
+    weaker = "" if pages is PageSize.NONE else "the memory has ordinary pages: it is pinned and mapped more slowly"
+    return _ordinary(total, vcpus, free, policy, tuple(refused), weaker)
+
+
+def _sizes(pages: PageSize, total: int) -> Sequence[int]:
+    if pages is PageSize.NONE:
+        return ()
+    return [SIZES[pages]] if pages in SIZES else [size for size in SIZES.values() if total % size == 0]
+
+
+def free_pages(capacity: Capacity, node: int, size: int) -> int:
+    """Return the hugepages of a size that nobody has claimed or uses on a node."""
+    claimed = capacity.taken.hugepages.get((node, size), 0)
+    pools = (pool for pool in capacity.hugepages if (pool.node, pool.size) == (node, size))
+    return sum(max(0, min(pool.free, pool.total - claimed)) for pool in pools)
+
+
+def by_room(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> Sequence[int]:
+    """Return the nodes with CPUs, that with the most free memory of the largest pages of which it has enough first."""
+    sizes = _sizes(spec.hugepages, spec.memory)
+
+    def key(node: int) -> tuple[float, ...]:
+        rooms = [size * free_pages(capacity, node, size) for size in sizes]
+        enough = next((number for number, room in enumerate(rooms) if room >= spec.memory), len(rooms))
+        return enough, *(-room for room in rooms[enough:] or rooms), -free.get(node, 0), node
+
+    return sorted(capacity.topology.by_node, key=key)
+
+
+def rooms_in_words(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> str:
+    """Return what each node with CPUs has free: of the largest pages that any has, else of ordinary memory."""
+    nodes = sorted(capacity.topology.by_node)
+    for size in _sizes(spec.hugepages, spec.memory):
+        rooms = {node: free_pages(capacity, node, size) for node in nodes}
+        if any(rooms.values()):
+            return _have(rooms, size)
+    return _have({node: free.get(node, 0) // ORDINARY for node in nodes}, ORDINARY)
+
+
+def _ordinary(
+    total: int,
+    vcpus: Mapping[int, int],
+    free: Mapping[int, int],
+    policy: Policy,
+    refused: tuple[str, ...],
+    weaker: str,
+) -> Division:
+    units = total // ORDINARY
+    rooms = {node: free.get(node, total) // ORDINARY for node in vcpus}
+    given = _shares(units, vcpus, rooms)
+    if given is None:
+        given = _shares(units, vcpus, dict.fromkeys(vcpus, units))
+        if given is None or policy is Policy.STRICT:
+            each = f", at least one on each of {len(vcpus)} nodes" if sum(rooms.values()) >= units else ""
+            raise NoCapacity(
+                f"the nodes have too little free memory: {_have(rooms, ORDINARY)}, {units} MiB are needed{each}"
+            )
+        weaker = f"there is too little free memory now: {_have(rooms, ORDINARY)}"
+    elif unknown := [node for node in vcpus if node not in free]:
+        weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
+    by_node = {node: number * ORDINARY for node, number in given.items()}
+    return _found(by_node, vcpus, None, "without hugepages", refused, weaker)
+
+
+def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) -> Mapping[int, int] | None:
+    """Divide units in proportion to weights, as far as there is room; None if there is too little.
+
+    Each gets one at least: the CPUs of a guest's node without memory would have none near.
+    """
+    if sum(rooms.values()) < units or units < len(weights) or not all(rooms.values()):
+        return None
+    found, left, weight = {}, units, sum(weights.values())
+    for node in sorted(weights, key=lambda node: (rooms[node] * weight < units * weights[node], node), reverse=True):
+        others = [other for other in weights if other not in found and other != node]
+        fair = max(1, round(left * weights[node] / weight))
+        found[node] = max(min(fair, rooms[node], left - len(others)), left - sum(rooms[other] for other in others))
+        left, weight = left - found[node], weight - weights[node]
+    return {node: found[node] for node in weights}
+
+
+def _found(
+    by_node: Mapping[int, int],
+    vcpus: Mapping[int, int],
+    size: int | None,
+    why: str,
+    refused: tuple[str, ...],
+    weaker: str,
+) -> Division:
+    chosen = ", ".join(f"{_amount(number)} of node {node}" for node, number in by_node.items())
+    what = f"{_NAMES[size]} hugepages" if size else "ordinary pages"
+    told = "; ".join(filter(None, (weaker, _far(by_node, vcpus))))
+    return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, told),))
+
+
+def _far(by_node: Mapping[int, int], vcpus: Mapping[int, int]) -> str:
+    """Return which vCPUs have most of their memory on other nodes: theirs has less than half of their share."""
+    total, number = sum(by_node.values()), sum(vcpus.values())
+    few = [node for node, size in by_node.items() if 2 * size * number < total * vcpus[node]]
+    parts = (f"{_amount(by_node[node])} on node {node} for {vcpus[node]} of {number} vCPUs" for node in few)
+    return f"{', '.join(parts)}: they also use memory of other nodes, which is slower" if few else ""
+
+
+def _amount(size: int) -> str:
+    return f"{size >> 30} GiB" if size % (1 << 30) == 0 else f"{size >> 20} MiB"
+
+
+def _have(rooms: Mapping[int, int], size: int) -> str:
+    unit = _NAMES.get(size, "MiB") if size != ORDINARY else "MiB"
+    return ", ".join(f"node {node} has {number} free ({unit})" for node, number in rooms.items())
+
+
+def _nodes(nodes: Sequence[int]) -> str:
+    return ", ".join(f"node {node}" for node in nodes)

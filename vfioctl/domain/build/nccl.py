@@ -1,0 +1,109 @@
+"""Writes the topology that NCCL reads in the guest (NCCL_TOPO_FILE), from the layout and the host's PCI tree. Pure.
+
+In the guest, NCCL sees which NUMA node a device is on, and not which devices share a PCIe switch of the host. The
+format is that of NCCL's own dumps (NCCL_TOPO_DUMP_FILE; src/graph/xml.h). A switch that the guest does not have gets an
+address that no device has, as in the files of cloud providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from xml.etree.ElementTree import Element, SubElement
+
+from vfioctl.domain.document.xml import Document, text_of
+from vfioctl.domain.model.layout import Expander, Layout
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.numa_affinity import above
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.values import PciAddress
+
+_WANTED = ("03", "1200", "02", "0680")
+"""The classes that NCCL uses: GPUs, network devices, NVSwitches."""
+_SWITCH_CLASS = "060400"
+_WORD = 32
+
+
+class _Seen(NamedTuple):
+    """A function as the guest sees it."""
+
+    function: Function
+    address: str
+    cell: int | None
+
+
+def nccl_topology(layout: Layout, inventory: Inventory, processor: Processor) -> str:
+    """Return the XML of the guest's topology, without devices whose node is not known."""
+    root = Element("system", {"version": "1"})
+    seen = list(_seen(layout, inventory))
+    switches = 0
+    for number, cell in enumerate(layout.cells):
+        cpu = SubElement(root, "cpu", {"numaid": str(number), "affinity": _mask(cell.vcpus), **_processor(processor)})
+        by_switch: dict[str, list[_Seen]] = {}
+        for each in seen:
+            if each.cell == number:
+                by_switch.setdefault(_switch(each.function, inventory), []).append(each)
+        for switch, members in by_switch.items():
+            home = cpu
+            if switch:
+                switches += 1
+                bridge = inventory.by_address[PciAddress(switch)]
+                home = SubElement(cpu, "pci", _pci(bridge, f"ffff:ff:{switches:02x}.0", _SWITCH_CLASS))
+            for each in members:
+                SubElement(home, "pci", _pci(each.function, each.address, each.function.class_code))
+    return text_of(Document(root))
+
+
+def left_out(layout: Layout, inventory: Inventory) -> list[PciAddress]:
+    """Return the functions that NCCL uses, and that the topology has not, because their node is not known."""
+    return [function.address for expander, _, _, function in _used(layout, inventory) if expander.bus_number is None]
+
+
+def _seen(layout: Layout, inventory: Inventory) -> Iterator[_Seen]:
+    """Yield the functions. Below an expander bus, firmware numbers the buses of root ports in the order of slots."""
+    for expander, slot, place, function in _used(layout, inventory):
+        if expander.bus_number is not None:
+            bus = expander.bus_number + 1 + slot
+            yield _Seen(function, f"0000:{bus:02x}:00.{place}", expander.cell)
+
+
+def _used(layout: Layout, inventory: Inventory) -> Iterator[tuple[Expander, int, int, Function]]:
+    """Yield the functions that NCCL uses: the expander, the slot of the port, the function's number there, and it."""
+    for expander in layout.expanders:
+        for slot, port in enumerate(expander.ports):
+            for placed in port.devices:
+                subject = placed.device.subject
+                function = inventory.by_address[subject] if isinstance(subject, PciAddress) else None
+                if function and function.class_code.startswith(_WANTED):
+                    yield expander, slot, placed.function, function
+
+
+def _switch(function: Function, inventory: Inventory) -> str:
+    """Return the upstream port of the switch that a function is behind; empty if it is at a root port.
+
+    A downstream port is directly above the function, then the upstream port, and then at least a root port.
+    """
+    bridges = list(above(function, inventory))
+    return bridges[1].address if len(bridges) > 2 else ""
+
+
+def _pci(function: Function, address: str, class_code: str) -> dict[str, str]:
+    found = {"busid": address, "class": f"0x{class_code}"}
+    link = function.link
+    speed, width = (link.max_speed or link.speed, link.max_width or link.width) if link else (None, None)
+    if speed and width:
+        found |= {"link_speed": f"{speed:g} GT/s", "link_width": str(width)}
+    return found
+
+
+def _processor(processor: Processor) -> dict[str, str]:
+    found = {"arch": "arm64" if processor.arch == "aarch64" else processor.arch}
+    told = {"vendor": processor.vendor, "familyid": processor.family, "modelid": processor.model}
+    return {**found, **{name: value for name, value in told.items() if value}}
+
+
+def _mask(vcpus: Sequence[int]) -> str:
+    """Return CPUs as the kernel's cpumap has them: words of 32 bits in hexadecimal, the highest first."""
+    bits = sum(1 << vcpu for vcpu in vcpus)
+    words = max(1, -(-bits.bit_length() // _WORD))
+    return ",".join(f"{bits >> _WORD * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))

@@ -1,0 +1,188 @@
+"""Chooses the devices and CPUs of one domain as a claim would get them. Reads the host and the ledger.
+
+May not write to either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.domain.build.layout.cpus import needed
+from vfioctl.domain.build.layout.memory import by_room
+from vfioctl.domain.model.spec import Policy
+from vfioctl.domain.probe.memory import read_free_memory
+from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.numa_affinity import above
+from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.domain.model.other_domains import Others
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.inventory.model.values import Subject
+    from vfioctl.placement.model.capacity import Capacity
+    from vfioctl.placement.model.placement import Placement
+    from vfioctl.session import Session
+
+_NO_CPUS = 0
+_NOT_MEANT = "not meant"
+_GUEST = "vm"
+
+
+class Placing:
+    """One domain on one host. `claim`: the one that the spec names. `own`: devices that its document has already."""
+
+    def __init__(
+        self, session: Session, spec: DomainSpec, claim: Claim | None, others: Others, own: Sequence[Subject]
+    ) -> None:
+        self._session, self._claims = session, ClaimsApi(session)
+        self._spec, self._claim, self._others, self._own = spec, claim, others, own
+
+    def placed(self) -> tuple[Placement, Capacity]:
+        """Return what the domain gets, and the host; a policy that prefers does without CPUs of its own.
+
+        Raises BadSpec, UnknownDevice, NoCapacity, ClaimConflict.
+        """
+        if self._spec.nodes:
+            self._refuse_unknown()
+        try:
+            placement, capacity = self._with_cpus()
+        except NoCapacity:
+            if self._spec.policy is Policy.STRICT:
+                raise
+            placement, capacity = self._place(_NO_CPUS)
+        if self._spec.nodes and not self._spec.gpus:
+            _refuse_others(self._spec.nodes, placement.devices, capacity)
+        return placement, capacity
+
+    def _with_cpus(self) -> tuple[Placement, Capacity]:
+        spec, claim = self._spec, self._claim
+        if claim and claim.cpus:
+            return self._of_claim(claim)
+        placement, capacity = self._place(spec.cpus)
+        cpus = needed(spec.cpus, spec.smt, capacity.topology)
+        if not placement.nodes and len(capacity.topology.by_node) > 1:
+            return self._where_room_is(cpus, capacity)
+        return (placement, capacity) if cpus == spec.cpus else self._place(cpus)
+
+    def _of_claim(self, claim: Claim) -> tuple[Placement, Capacity]:
+        """Return the claim's CPUs, or as many of them as the domain needs, near its devices."""
+        placement, capacity = self._place(_NO_CPUS)
+        cpus = needed(self._spec.cpus, self._spec.smt, capacity.topology)
+        if cpus == len(claim.cpus):
+            why = f"CPUs {format_cpu_list(claim.cpus)} of claim {claim.id}"
+            return replace(placement, cpus=claim.cpus, why=(*placement.why, why)), capacity
+        if cpus > len(claim.cpus):
+            raise NoCapacity(
+                f"claim {claim.id} has {len(claim.cpus)} CPUs, and {cpus} are needed",
+                hint="ask for fewer with --cpus, or make a claim with more",
+            )
+        return self._place(cpus, without=set(capacity.topology.core_of).difference(claim.cpus))
+
+    def _where_room_is(self, cpus: int, capacity: Capacity) -> tuple[Placement, Capacity]:
+        """Return CPUs of the node with the most free memory that has enough of them: no device tells its node."""
+        free = read_free_memory(self._session.kernel, [node.id for node in capacity.inventory.numa_nodes])
+        for node in by_room(self._spec, capacity, free):
+            elsewhere = {cpu for core in capacity.topology.cores if core.node != node for cpu in core.cpus}
+            with suppress(NoCapacity):
+                return self._place(cpus, without=elsewhere)
+        return self._place(cpus)
+
+    def _place(self, cpus: int, *, without: Collection[int] = ()) -> tuple[Placement, Capacity]:
+        """Return what a claim with so many CPUs would get. `without`: CPUs that are not to be chosen."""
+        from vfioctl.placement.model.owner import Owner
+        from vfioctl.placement.model.request import ClaimRequest
+
+        spec, claim, others = self._spec, self._claim, self._others
+        asked: Sequence[Subject] = ()
+        if claim:
+            asked = [each.subject for each in claim.devices if each.asked]
+        elif spec.devices:
+            asked = self._claims.devices_called(spec.devices)
+        request = ClaimRequest(
+            owner=claim.owner if claim else Owner(f"vm/{spec.name}"),
+            devices=() if spec.gpus else tuple(dict.fromkeys((*asked, *self._own))),
+            gpus=spec.gpus,
+            numa=spec.numa,
+            model=spec.model,
+            cpus=cpus,
+        )
+        but = (claim.id, *others.own) if claim else others.own
+        pinned = {**others.cpus, **dict.fromkeys(without, _NOT_MEANT)} if without else others.cpus
+        place = partial(self._claims.previewing.place, but=but, pinned=pinned, nodes=spec.nodes, own=others.own_cpus)
+        held = {PciAddress(name): f"{who} has it" for name, who in others.devices.items() if ":" in name}
+        held |= {each: "the domain has it" for each in self._own if isinstance(each, PciAddress)}
+        placement, capacity = place(request, held=held if spec.gpus else {})
+        if spec.gpus and self._own:  # the CPUs are to be near all of them
+            together = replace(request, devices=(*placement.devices, *self._own), gpus=0, model="")
+            chosen = placement.why
+            placement, capacity = place(together)
+            placement = replace(placement, why=(*chosen, *placement.why))
+        if without:
+            known = {cpu: who for cpu, who in capacity.pinned.items() if who != _NOT_MEANT}
+            capacity = replace(capacity, pinned={**others.cpus, **known})
+        return placement, self._without_promised(capacity, but) if capacity.taken.hugepages else capacity
+
+    def _without_promised(self, capacity: Capacity, but: Collection[str]) -> Capacity:
+        """Return the host without the free hugepages of claims of guests that do not run: they will take them.
+
+        Of other claims nothing tells, so their pages count as used, as they do for claims.
+        """
+        others = self._others.cpus
+        used = {cpu for cpu, who in capacity.pinned.items() if who != others.get(cpu)}
+        promised: Counter[tuple[int, int]] = Counter()
+        for each in self._claims.claims():
+            kind, name = each.owner.split("/", 1)
+            runs = name in self._others.running or not used.isdisjoint(each.cpus)
+            if kind == _GUEST and each.id not in but and not runs:
+                promised.update({(size.node, size.size): size.pages for size in each.hugepages})
+        pools = (replace(pool, free=max(0, pool.free - promised[pool.node, pool.size])) for pool in capacity.hugepages)
+        return replace(capacity, hugepages=tuple(pools))
+
+    def _refuse_unknown(self) -> None:
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        nodes = [node.id for node in inventory.numa_nodes] or [0]
+        for address, node in self._spec.nodes.items():
+            if address not in inventory.by_address:
+                what = f"--node {address}={node}: there is no such device here"
+                raise UnknownDevice(what, next_command="vfioctl inventory --all")
+            if node not in nodes:
+                hint = f"this host has {', '.join(map(str, nodes))}"
+                raise BadSpec(f"--node {address}={node}: there is no NUMA node {node}", hint=hint)
+
+
+def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity) -> None:
+    """Raise BadSpec for a node of a function that tells nothing of these devices."""
+    of_these = telling(nodes, devices, capacity)
+    for address, node in nodes.items():
+        if address not in of_these:
+            raise BadSpec(
+                f"--node {address}={node}: the domain does not get this device",
+                hint=f"it gets {some_of(devices)}",
+            )
+
+
+def telling(
+    nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity
+) -> Mapping[PciAddress, int]:
+    """Return the nodes of functions that tell something of these devices."""
+    slots = {slot for device in devices for slot in _telling(device, capacity)}
+    return {address: node for address, node in nodes.items() if address.slot in slots}
+
+
+def _telling(device: Subject, capacity: Capacity) -> Iterator[str]:
+    """Yield the slots of the functions that may tell a device's node: its own, its PF's or parent's, those above."""
+    inventory = capacity.inventory
+    name = device if isinstance(device, PciAddress) else capacity.parents.get(device, "")
+    function = next((each for each in inventory.functions if each.address == name or device in each.mdevs), None)
+    if function:
+        physical = inventory.by_address.get(function.physfn) if function.physfn else None
+        yield from (each.address.slot for each in (function, *above(physical or function, inventory)))
+        yield from (physical.address.slot,) if physical else ()

@@ -1,0 +1,128 @@
+"""Rules about devices' PCI addresses in the guest. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.document.values import GuestAddress
+from vfioctl.inventory.model.values import any_number
+
+_MOST = {"domain": 0xFFFF_FFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
+"""The kernel numbers the domains of Intel VMD from 0x10000. Which domains a guest has is another rule's."""
+_ONE_SLOT = ("pcie-root-port", "pcie-switch-downstream-port")
+_FROM_SLOT_1 = ("pci-root", "pcie-root", "pci-bridge", "pcie-to-pci-bridge")
+_NO_DEVICES = {
+    "pcie-expander-bus": "a pcie-root-port on it",
+    "pcie-switch-upstream-port": "a pcie-switch-downstream-port on it",
+}
+"""Controllers that take only other controllers, each with the one that takes devices."""
+_Q35_BUILT_IN, _PC_BUILT_IN = 0x1F, 1
+
+
+def ranges(domain: Domain) -> Iterator[Fault]:
+    """Every PCI address, of the guest and of the host."""
+    for device in domain.devices:
+        for element in device.iter("address"):
+            parts = [name for name in _MOST if name in element.attrib]
+            is_pci = element.get("type") == "pci" or (
+                device.tag in ("hostdev", "interface") and "slot" in element.attrib
+            )
+            for name in parts if is_pci else ():
+                text = element.get(name)
+                value = any_number(text)
+                if value is None or value > _MOST[name]:
+                    yield Fault(element, f"{name}='{(text or '')[:40]}' is out of range", f"0 to {_MOST[name]:#x}")
+
+
+def duplicates(domain: Domain) -> Iterator[Fault]:
+    owners: dict[GuestAddress, Element] = {}
+    for element, address in domain.placed:
+        if address in owners:
+            reason = f"the address {address} is also that of {domain.document.path(owners[address])}"
+            yield Fault(element, reason, "give each device its own address, or leave it to libvirt")
+        owners.setdefault(address, element)
+
+
+def slots(domain: Domain) -> Iterator[Fault]:
+    """The slot is one that the controller has."""
+    for element, address in domain.placed:
+        model = domain.model_of_bus.get(address.bus, "")
+        if model in _ONE_SLOT and address.slot:
+            yield Fault(element, f"slot {address.slot:#x} of a {model}, which has only slot 0", "slot='0x00'")
+        elif model in _FROM_SLOT_1 and not address.slot:
+            yield Fault(element, f"slot 0 of a {model} is taken", "slot='0x01' or above")
+
+
+def plugs(domain: Domain) -> Iterator[Fault]:
+    """A device is plugged into a controller that takes devices."""
+    for element, address in domain.placed:
+        model = domain.model_of_bus.get(address.bus, "")
+        is_bridge = element.tag == "controller" and element.get("type") == "pci"
+        if model in _NO_DEVICES and not is_bridge:
+            yield Fault(element, f"the device is plugged straight into a {model}", f"put {_NO_DEVICES[model]} first")
+
+
+def built_in(domain: Domain) -> Iterator[Fault]:
+    """Functions that the machine has built in."""
+    for element, address in domain.placed:
+        if address.bus or address.domain or element.tag == "controller":
+            continue
+        if (domain.is_q35 and address.slot == _Q35_BUILT_IN and address.function in (0, 2, 3)) or (
+            domain.is_i440fx and address.slot == _PC_BUILT_IN and address.function in (0, 1, 3)
+        ):
+            yield Fault(element, f"{address} is built into {domain.machine[:40]}", "another slot")
+
+
+def multifunction(domain: Domain) -> Iterator[Fault]:
+    """Of several functions in a slot, function 0 must say so, or QEMU does not start."""
+    for device in domain.devices:
+        where = device.find("address")
+        if where is not None and where.get("multifunction") not in (None, "on", "off"):
+            yield Fault(where, f"multifunction='{where.get('multifunction', '')[:40]}' is unknown", "on or off")
+    by_slot: dict[GuestAddress, list[tuple[int, Element]]] = {}
+    for element, address in domain.placed:
+        if not _is_built_in_slot(domain, address):
+            by_slot.setdefault(address._replace(function=0), []).append((address.function, element))
+    for slot, functions in by_slot.items():
+        first = next((element for function, element in functions if function == 0), None)
+        others = [element for function, element in functions if function]
+        if not others:
+            continue
+        if first is None and domain.is_x86_or_arm:
+            reason = f"nothing is function 0 of slot {slot}: the guest does not look at the others"
+            yield Fault(others[0], reason, "give a device of this slot function='0x0'")
+        elif first is not None and not _says_so(first) and not _is_port(first):
+            remedy = "multifunction='on' in the <address> of function 0"
+            yield Fault(first, f"slot {slot} has more functions than this one, which does not say so", remedy)
+
+
+def _is_built_in_slot(domain: Domain, address: GuestAddress) -> bool:
+    taken = _Q35_BUILT_IN if domain.is_q35 else _PC_BUILT_IN if domain.is_i440fx else None
+    return address.bus == 0 and address.slot == taken
+
+
+def _says_so(element: Element) -> bool:
+    address = element.find("address")
+    return address is not None and address.get("multifunction") == "on"
+
+
+def _is_port(element: Element) -> bool:
+    """libvirt says so itself for the controllers that it puts into one slot."""
+    return element.tag == "controller" and element.get("type") == "pci"
+
+
+def domains(domain: Domain) -> Iterator[Fault]:
+    """A PCI address in a domain other than 0, which no machine of x86 has."""
+    for element, address in domain.placed:
+        if address.domain and domain.is_x86:
+            yield Fault(element, f"the guest has no PCI domain {address.domain:#06x}", "domain='0x0000'")
+
+
+def zpci(domain: Domain) -> Iterator[Fault]:
+    for device in domain.devices:
+        element = device.find("address/zpci")
+        if element is not None and domain.is_x86:
+            yield Fault(element, "zPCI exists on s390 only", "remove <zpci>")

@@ -1,0 +1,55 @@
+"""Runs the rules on a document. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from vfioctl.domain.check.rules.document import is_domain, too_much
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.check.rules.table import RULES
+from vfioctl.domain.document.xml import Document
+from vfioctl.domain.model.finding import Finding
+
+if TYPE_CHECKING:
+    from vfioctl.domain.check.rules.host import HostFacts
+
+MOST = 20
+"""Findings of one rule: a document that has more is repaired before it is read to the end."""
+
+
+def check(
+    document: Document, *, version: tuple[int, ...] | None = None, host: HostFacts | None = None
+) -> tuple[Finding, ...]:
+    """Return what is wrong with a document, in its order: by itself, and on a host if one is given.
+
+    `version`: of the libvirt that will get it, such as (9, 0); None if it is not known.
+    """
+    domain = Domain(document, version)
+    for name, rule in (("domain", is_domain), ("domain-size", too_much)):
+        if wrong := tuple(_findings(document, name, rule(domain))):
+            return wrong
+    found = [each for name, rule in RULES.items() for each in _findings(document, name, rule(domain))]
+    if host is not None:
+        from vfioctl.domain.check.rules.host_table import HOST_RULES
+
+        found += [each for name, rule in HOST_RULES.items() for each in _findings(document, name, rule(domain, host))]
+    return tuple(sorted(found, key=lambda each: each.line or 0))
+
+
+def _findings(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:
+    return map(partial(_finding, document, name), islice(faults, MOST))
+
+
+def _finding(document: Document, name: str, fault: Fault) -> Finding:
+    return Finding(
+        rule=name,
+        severity=fault.severity,
+        path=document.path(fault.element),
+        line=document.line(fault.element),
+        reason=fault.reason,
+        remedy=fault.remedy,
+    )

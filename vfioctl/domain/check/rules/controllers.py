@@ -1,0 +1,214 @@
+"""Rules about PCI controllers: indexes, models, where they are plugged in. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vfioctl.domain.check.rules.domain import Domain, PciController
+from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.values import number, scaled, size_in_words, size_of, text_in
+from vfioctl.domain.model.addresses import end_of_hole
+from vfioctl.inventory.model.values import any_number
+
+ROOTS = ("pci-root", "pcie-root")
+EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
+_PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
+_CONVENTIONAL = ("pci-root", "pci-bridge", "pci-expander-bus", "dmi-to-pci-bridge", "pcie-to-pci-bridge", "pcie-root")
+PLUGS_INTO = {
+    "pci-bridge": (*_CONVENTIONAL, *_PORTS),
+    "dmi-to-pci-bridge": ("pcie-root", "pcie-expander-bus"),
+    "pcie-root-port": ("pcie-root", "pcie-expander-bus"),
+    "pcie-switch-upstream-port": _PORTS,
+    "pcie-switch-downstream-port": ("pcie-switch-upstream-port",),
+    "pcie-to-pci-bridge": _PORTS,
+    "pci-expander-bus": ("pci-root",),
+    "pcie-expander-bus": ("pcie-root",),
+}
+"""The models of controllers that each may be plugged into."""
+_MODEL_NAMES = {
+    "pci-bridge": ("pci-bridge",),
+    "dmi-to-pci-bridge": ("i82801b11-bridge",),
+    "pcie-root-port": ("ioh3420", "pcie-root-port"),
+    "pcie-switch-upstream-port": ("x3130-upstream",),
+    "pcie-switch-downstream-port": ("xio3130-downstream",),
+    "pcie-to-pci-bridge": ("pcie-pci-bridge",),
+    "pci-expander-bus": ("pxb",),
+    "pcie-expander-bus": ("pxb-pcie",),
+}
+_TARGETS = {"chassisNr": (1, 255), "chassis": (0, 255), "port": (0, 255), "busNr": (1, 254)}
+_MOST_INDEX = 255
+_ROOT_FUNCTIONS = 30 * 8
+"""Of pcie-root: slots 1 to 30, for slot 0 is the host bridge and 31 has what q35 has built in."""
+
+
+def indexes(domain: Domain) -> Iterator[Fault]:
+    seen: dict[int, str] = {}
+    for each in domain.controllers:
+        text = each.element.get("index")
+        if text is None:
+            continue
+        if each.index is None or each.index > _MOST_INDEX:
+            yield Fault(each.element, f"index='{text[:40]}' is no index", f"0 to {_MOST_INDEX}")
+        elif each.index in seen:
+            yield Fault(each.element, f"two PCI controllers have the index {each.index}", "give each its own")
+        else:
+            seen[each.index] = each.model
+
+
+def models(domain: Domain) -> Iterator[Fault]:
+    for each in domain.controllers:
+        name = each.element.find("model")
+        allowed = _MODEL_NAMES.get(each.model)
+        given = None if name is None else name.get("name")
+        if each.model and each.model not in (*ROOTS, *PLUGS_INTO):
+            yield Fault(each.element, f"there is no PCI controller model '{each.model[:40]}'", "check its spelling")
+        elif allowed and given is not None and given not in allowed:
+            yield Fault(
+                each.element, f"a {each.model} is no {given[:40]}", f"<model name='{allowed[-1]}'/>, or leave it"
+            )
+
+
+def roots(domain: Domain) -> Iterator[Fault]:
+    wanted = "pcie-root" if domain.is_q35 or domain.is_arm_virt else "pci-root" if domain.is_i440fx else ""
+    for each in domain.controllers:
+        if each.model in ROOTS:
+            if each.index not in (None, 0) and domain.is_x86_or_arm:
+                yield Fault(each.element, f"a {each.model} has the index {each.index}", "index='0'")
+            if each.element.find("address") is not None and not _is_pseries(domain):
+                yield Fault(each.element, f"a {each.model} has no address", "remove its <address>")
+            if wanted and each.model != wanted:
+                yield Fault(each.element, f"the machine {domain.machine[:40]} has a {wanted}", f"model='{wanted}'")
+        elif each.index == 0 and each.model:
+            yield Fault(each.element, f"index 0 is that of the root, not of a {each.model[:40]}", "another index")
+
+
+def _is_pseries(domain: Domain) -> bool:
+    return domain.machine.startswith("pseries")
+
+
+def targets(domain: Domain) -> Iterator[Fault]:
+    for each in domain.controllers:
+        target = each.element.find("target")
+        for name, (least, most) in _TARGETS.items():
+            text = None if target is None else target.get(name)
+            value = number(text.removeprefix("0x")) if text and not text.startswith("0x") else _hexadecimal(text)
+            if text is not None and (value is None or not least <= value <= most):
+                yield Fault(each.element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
+
+
+def chassis(domain: Domain) -> Iterator[Fault]:
+    """QEMU wants another chassis for each port, whatever its `port` is; libvirt's default is the index."""
+    owners: dict[int, PciController] = {}
+    for each in domain.controllers:
+        if each.model not in _PORTS:
+            continue
+        target = each.element.find("target")
+        given = None if target is None else target.get("chassis")
+        value = each.index if given is None else any_number(given)
+        if value is None:
+            continue
+        if value in owners:
+            reason = f"chassis {value} is also that of {domain.document.path(owners[value].element)}"
+            yield Fault(each.element, reason, "give each port its own chassis=, or leave them to libvirt")
+        owners.setdefault(value, each)
+
+
+def _hexadecimal(text: str | None) -> int | None:
+    try:
+        return int(text or "", 16) if len(text or "") < 10 else None
+    except ValueError:
+        return None
+
+
+def plugs(domain: Domain) -> Iterator[Fault]:
+    """A controller is plugged into one that accepts it, and that libvirt creates before it."""
+    for each in domain.controllers:
+        if each.address is None or each.model not in PLUGS_INTO:
+            continue
+        upper = domain.model_of_bus.get(each.address.bus)
+        if upper and upper not in PLUGS_INTO[each.model]:
+            allowed = " or ".join(PLUGS_INTO[each.model][:2])
+            yield Fault(each.element, f"a {each.model} on a {upper}", f"plug it into a {allowed}")
+        if each.index is not None and each.address.bus >= each.index:
+            reason = f"it has index {each.index}, and is on bus {each.address.bus}"
+            yield Fault(each.element, reason, "give it an index above that of the bus it is on")
+
+
+def expanders(domain: Domain) -> Iterator[Fault]:
+    """Expander buses need the right machine, and a NUMA cell that the guest has."""
+    cells = {cell.id for cell in domain.cells}
+    for each in domain.controllers:
+        is_pcie = each.model == "pcie-expander-bus"
+        if is_pcie and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
+            yield Fault(
+                each.element, f"{domain.machine[:40]} has no pcie-expander-bus", "the machine q35, or virt on Arm"
+            )
+        if each.model == "pci-expander-bus" and domain.machine and not domain.is_i440fx:
+            yield Fault(each.element, f"{domain.machine[:40]} has no pci-expander-bus", "pcie-expander-bus on q35")
+        node = each.element.find("target/node")
+        if node is None:
+            if each.model in EXPANDERS and len(cells) > 1:
+                remedy = "<target><node>0</node></target>"
+                yield warning(each.element, "the guest sees no NUMA node for the devices below it", remedy)
+            continue
+        value = number(text_in(node))
+        if each.model not in EXPANDERS and not _is_pseries(domain):
+            yield Fault(node, "only an expander bus has a node", "remove it")
+        elif value not in cells:
+            told = text_in(node)[:40]
+            yield Fault(node, f"the guest has no cell {told}", "the id of a NUMA cell of the guest")
+
+
+def hole(domain: Domain) -> Iterator[Fault]:
+    for each in domain.controllers:
+        element = each.element.find("pcihole64")
+        if element is None:
+            continue
+        size = scaled(text_in(element), element.get("unit"))
+        if size is None:
+            yield Fault(element, f"'{text_in(element)[:40]}' is no size", "a number, with unit='GiB'")
+        if each.model == "pci-root" and domain.machine and not domain.is_i440fx:
+            yield Fault(element, f"{domain.machine[:40]} has no pcihole64 on pci-root", "put it on pcie-root of q35")
+        elif each.model == "pcie-root" and domain.machine and not domain.is_q35:
+            yield Fault(element, f"{domain.machine[:40]} has no pcihole64", "only q35 and i440fx have it")
+        elif each.model and each.model not in ROOTS:
+            yield Fault(element, f"a {each.model[:40]} has no pcihole64", "put it on the root, index='0'")
+        elif size is not None and size >= 1 << 52:
+            yield Fault(element, "it is more than an x86 CPU can address", "check the unit: it is KiB if none is given")
+    width = domain.one("cpu/maxphysaddr")
+    bits = None if width is None else number(width.get("bits") or width.get("limit"))
+    if bits is not None:
+        yield from beyond(domain, bits, "the guest's CPU has")
+
+
+def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
+    """Yield the 64-bit hole of q35 that ends above what a CPU with so many address bits can address.
+
+    QEMU does not start then, from 7.1 on. `who`: the CPU, in words.
+    """
+    most = max(domain.memory or 0, size_of(domain.one("maxMemory")) or 0)
+    for each in domain.controllers:
+        element = each.element.find("pcihole64")
+        size = size_of(element)
+        if element is None or size is None or size >= 1 << 52 or not domain.is_q35:
+            continue
+        needed = (end_of_hole(most, size) - 1).bit_length()
+        if needed > bits:
+            reason = f"above {size_in_words(most)} of memory it needs {needed} address bits, and {who} {bits}"
+            yield Fault(element, reason, "a smaller hole, for fewer devices, or less memory: QEMU does not start")
+
+
+def too_many_ports(domain: Domain) -> Iterator[Fault]:
+    """Root ports that have to be on pcie-root and find no function there."""
+    ports: list[PciController] = [
+        each for each in domain.controllers if each.model == "pcie-root-port" and (not each.address or _on_root(each))
+    ]
+    slots = {address.slot for element, address in domain.placed if address.bus == 0 and element.tag != "controller"}
+    room = _ROOT_FUNCTIONS - 8 * len(slots)
+    if domain.is_q35 and len(ports) > room:
+        reason = f"{len(ports)} root ports, and pcie-root has room for {room}"
+        yield Fault(ports[room].element, reason, "put some below a pcie-expander-bus or a switch")
+
+
+def _on_root(controller: PciController) -> bool:
+    return controller.address is not None and controller.address.bus == 0

@@ -1,0 +1,195 @@
+"""Rules about virtual CPUs: their number, topology, the CPU model and its cache. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.values import cpuset, is_on, number, text_in
+
+_WITHOUT_EIM = 255
+_LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
+_WORDS = (
+    ("cpu", "mode", ("custom", "host-model", "host-passthrough", "maximum")),
+    ("cpu", "match", ("minimum", "exact", "strict")),
+    ("cpu", "check", ("none", "partial", "full")),
+    ("cpu", "migratable", ("on", "off")),
+    ("cpu/feature", "policy", ("force", "require", "optional", "disable", "forbid")),
+)
+_ONLY_X86 = (
+    *("features/ioapic", "features/pvspinlock", "features/vmport", "features/ps2", "features/smm"),
+    *("features/apic[@eoi]", "features/hyperv[@mode='passthrough']", "features/hyperv/*[@state='on']"),
+    *("features/kvm/hidden[@state='on']", "features/kvm/hint-dedicated[@state='on']"),
+    *("features/kvm/poll-control[@state='on']", "features/kvm/pv-ipi[@state='off']"),
+    "cpu/cache",
+)
+"""What other architectures have not. Sources: libvirt's qemu_validate.c; for <smm>, <hyperv> and <kvm>, which libvirt
+defines, the properties in QEMU's hw/i386 and target/i386."""
+_LEAST_BITS, _MOST_BITS = 32, 52
+_WITHOUT_BITS = (9, 2)
+
+
+def count(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("vcpu")
+    if element is None:
+        return
+    if domain.vcpus is None:
+        yield Fault(element, f"'{text_in(element)[:40]}' is no number of vCPUs", "a whole number")
+    elif domain.vcpus == 0:
+        yield Fault(element, "the domain has no vCPU", "at least 1")
+    current = element.get("current")
+    if current is not None and number(current) is None:
+        yield Fault(element, f"current='{current[:40]}' is no number", "a whole number")
+    elif current is not None and domain.vcpus is not None and (number(current) or 0) > domain.vcpus:
+        yield Fault(element, f"{current} of {domain.vcpus} vCPUs are on at the start", "at most as many as there are")
+    elif current is not None and number(current) == 0:
+        yield Fault(element, "no vCPU is on at the start", "current= must be at least 1")
+    if element.get("placement", "static") not in ("static", "auto"):
+        yield Fault(element, f"placement='{element.get('placement', '')[:40]}' is unknown", "static or auto")
+
+
+def each_vcpu(domain: Domain) -> Iterator[Fault]:
+    """Which vCPUs are on at the start, if the document says it of each."""
+    for element in domain.all("vcpus/vcpu"):
+        vcpu = number(element.get("id"))
+        if vcpu is None or (domain.vcpus is not None and vcpu >= domain.vcpus):
+            yield Fault(element, f"there is no vCPU {(element.get('id') or '')[:40]}".rstrip(), "an id below <vcpu>")
+        for name in ("enabled", "hotpluggable"):
+            if element.get(name) not in (None, "yes", "no"):
+                yield Fault(element, f"{name}='{element.get(name, '')[:40]}' is unknown", "yes or no")
+        if element.get("enabled") == "no" and element.get("hotpluggable") == "no":
+            yield Fault(element, "the vCPU is off, and cannot be plugged in", "enabled='yes', or hotpluggable='yes'")
+
+
+def model(domain: Domain) -> Iterator[Fault]:
+    """Words in <cpu> that libvirt refuses. Source: libvirt's schema, cputypes.rng, and cpu_conf.c."""
+    for path, name, allowed in _WORDS:
+        for element in domain.all(path):
+            given = element.get(name)
+            if given is not None and given not in allowed:
+                yield unknown(element, name, allowed)
+    seen: set[str | None] = set()
+    for feature in domain.all("cpu/feature"):
+        if feature.get("name") in seen:
+            yield Fault(feature, f"the feature {feature.get('name', '')[:40]} is named twice", "keep one of them")
+        seen.add(feature.get("name"))
+    cpu = domain.at("cpu")
+    if cpu.get("migratable") and cpu.get("mode") not in ("host-passthrough", "maximum"):
+        reason = f"migratable= with mode='{cpu.get('mode', 'custom')[:40]}'"
+        yield Fault(cpu, reason, "remove it: only host-passthrough and maximum have it")
+
+
+def cpuset_of_vcpu(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("vcpu")
+    text = None if element is None else element.get("cpuset")
+    if element is not None and text is not None and not cpuset(text) and element.get("placement") != "auto":
+        yield Fault(element, f"cpuset='{text[:40]}' names no CPUs", "such as 0-3,8")
+
+
+def many_vcpus(domain: Domain) -> Iterator[Fault]:
+    if not domain.is_x86 or domain.vcpus is None or domain.vcpus <= _WITHOUT_EIM:
+        return
+    element, remedy = domain.at("vcpu"), "an Intel vIOMMU with <driver intremap='on' eim='on'/>, on a q35 machine"
+    if not domain.is_q35:
+        yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need the machine q35", remedy)
+    elif any(each.get("eim") == "off" for each in domain.all("devices/iommu/driver")):
+        yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need extended interrupt mode", remedy)
+    elif domain.one("devices/iommu") is None:
+        yield warning(
+            element, f"more than {_WITHOUT_EIM} vCPUs: libvirt before 10.3 needs a vIOMMU with eim='on'", remedy
+        )
+
+
+def topology(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("cpu/topology")
+    if element is None:
+        return
+    product = 1
+    for name in _LEVELS:
+        text = element.get(name)
+        value = number(text)
+        if text is None and name in ("sockets", "cores", "threads"):
+            yield Fault(element, f"the topology has no {name}=", "sockets, cores and threads are needed")
+            return
+        if text is not None and not value:
+            yield Fault(element, f"{name}='{text[:40]}' is no number above 0", "a whole number")
+            return
+        product *= value or 1
+        if name == "dies" and value and value > 1 and domain.arch and not domain.is_x86:
+            yield Fault(element, f"dies='{value}', and QEMU has dies for x86 only", "dies='1', and more cores")
+    if domain.vcpus is not None and product != domain.vcpus:
+        reason = f"the topology has {product} CPUs, and <vcpu> says {domain.vcpus}"
+        yield Fault(element, reason, "make sockets x dies x clusters x cores x threads equal to <vcpu>")
+
+
+def cache(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("cpu/cache")
+    if element is None:
+        return
+    mode, level, cpu = element.get("mode"), element.get("level"), domain.at("cpu").get("mode", "custom")
+    if mode not in ("emulate", "passthrough", "disable"):
+        yield Fault(element, f"mode='{(mode or '')[:40]}' is unknown", "emulate, passthrough or disable")
+    elif mode == "emulate" and level != "3":
+        yield Fault(element, "mode='emulate' needs level='3'", "level='3', or mode='passthrough'")
+    elif mode != "emulate" and level is not None:
+        yield Fault(element, f"mode='{mode}' takes no level", "remove level=")
+    elif mode == "passthrough" and cpu not in ("host-passthrough", "maximum"):
+        yield Fault(element, f"mode='passthrough' with <cpu mode='{cpu[:40]}'>", "<cpu mode='host-passthrough'>")
+
+
+def address_bits(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("cpu/maxphysaddr")
+    if element is None:
+        return
+    mode, bits, limit = element.get("mode"), element.get("bits"), element.get("limit")
+    if domain.arch and not domain.is_x86:
+        yield Fault(element, f"{domain.arch} has no maxphysaddr", "remove it")
+    if mode not in ("passthrough", "emulate"):
+        yield Fault(element, f"mode='{(mode or '')[:40]}' is unknown", "passthrough or emulate")
+    if mode == "passthrough" and bits is not None:
+        yield Fault(element, "mode='passthrough' takes no bits=", "limit=, or mode='emulate'")
+    if mode == "emulate" and limit is not None:
+        yield Fault(element, "mode='emulate' takes no limit=", "bits=, or mode='passthrough'")
+    if mode == "emulate" and bits is None and (domain.version is None or domain.version < _WITHOUT_BITS):
+        fault = warning if domain.version is None else Fault
+        yield fault(element, "mode='emulate' without bits=, which libvirt before 9.2 refuses", "bits='46' or so")
+    for name, text in (("bits", bits), ("limit", limit)):
+        value = number(text)
+        if text is not None and (value is None or not _LEAST_BITS <= value <= _MOST_BITS):
+            yield Fault(element, f"{name}='{text[:40]}' is no width of addresses", f"{_LEAST_BITS} to {_MOST_BITS}")
+
+
+def emulated_passthrough(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("cpu")
+    if element is not None and element.get("mode") == "host-passthrough" and domain.root.get("type") == "qemu":
+        yield Fault(element, "host-passthrough needs KVM, and the domain's type is qemu", "<domain type='kvm'>")
+
+
+def feature_states(domain: Domain) -> Iterator[Fault]:
+    for path in ("features", "features/kvm", "features/hyperv"):
+        for parent in domain.all(path):
+            for element in parent:
+                if element.get("state") not in (None, "on", "off"):
+                    yield Fault(element, f"state='{element.get('state', '')[:40]}' is unknown", "on or off")
+
+
+def other_architectures(domain: Domain) -> Iterator[Fault]:
+    if not domain.arch or domain.is_x86:
+        return
+    for path in _ONLY_X86:
+        for element in domain.all(path):
+            yield Fault(element, f"{domain.arch[:40]} has no <{element.tag}>", "remove it: only x86 has it")
+
+
+def vendor_id(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("features/hyperv/vendor_id")
+    if element is None or not is_on(element.get("state")):
+        return
+    value = element.get("value")
+    if value is None:
+        yield Fault(element, "the vendor id has no value", "value= with at most 12 characters")
+    elif len(value) > 12:
+        yield Fault(element, f"the vendor id has {len(value)} characters", "at most 12")
+    elif "," in value:
+        yield Fault(element, "the vendor id has a comma", "leave it out")

@@ -1,0 +1,174 @@
+"""Rules about the domain as a whole, and memory devices. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.values import count_of, is_uuid, number, size_in_words, size_of, text_in
+
+_QEMU = ("kvm", "qemu")
+_OTHER = ("xen", "lxc", "vz", "bhyve", "vmware", "hyperv", "vbox", "openvz", "test", "parallels", "uml", "kqemu")
+_MOST_BUSES, _MOST_CELLS = 256, 128
+"""Sources: libvirt's largest index of a PCI controller, 255; QEMU's MAX_NODES."""
+_WITHOUT_SLOTS = (9, 5)
+_SETS = ("cpuset", "nodeset", "cpus", "vcpus", "iothreads")
+_MOST_NAMED = 1 << 21
+"""Numbers in all sets of a document: 4096 vCPUs, each pinned to the 512 CPUs of its node."""
+_ELSEWHERE = ("hvf", "mshv")
+
+
+def is_domain(domain: Domain) -> Iterator[Fault]:
+    if domain.root.tag != "domain":
+        yield Fault(domain.root, f"the document is a <{str(domain.root.tag)[:40]}>", "a <domain>, as libvirt writes it")
+
+
+def too_much(domain: Domain) -> Iterator[Fault]:
+    """More than a guest can have. The rules do not look at such a document: they would take long."""
+    controllers = [each for each in domain.devices if each.tag == "controller" and each.get("type") == "pci"]
+    if len(controllers) > _MOST_BUSES:
+        reason = f"{len(controllers)} PCI controllers, and a guest has {_MOST_BUSES} buses"
+        yield Fault(controllers[_MOST_BUSES], reason, "remove those that nothing is on")
+    cells = domain.all("cpu/numa/cell")
+    if len(cells) > _MOST_CELLS:
+        reason = f"{len(cells)} NUMA cells, and QEMU has at most {_MOST_CELLS}"
+        yield Fault(cells[_MOST_CELLS], reason, "fewer and larger cells")
+    named = 0
+    for element in domain.root.iter():
+        named += sum(count_of(element.get(attribute)) for attribute in _SETS) if element.attrib else 0
+        if named > _MOST_NAMED:
+            reason = f"up to here sets name {named} CPUs and nodes, more than any host has use for"
+            yield Fault(element, reason, "leave out pins to all CPUs: a thread that is not pinned may run on any")
+            return
+
+
+def name(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("name")
+    text = text_in(element)
+    if not text.strip():
+        yield Fault(domain.root if element is None else element, "the domain has no name", "<name>vm1</name>")
+    elif element is not None and ("/" in text or "\n" in text):
+        yield Fault(element, "the name has a / or a new line", "a name that can be the name of a file")
+
+
+def uuid(domain: Domain) -> Iterator[Fault]:
+    for part in ("uuid", "hwuuid"):
+        element = domain.one(part)
+        if element is not None and not is_uuid(text_in(element)):
+            yield Fault(element, f"'{text_in(element)[:40]}' is no UUID", "remove it: libvirt makes one")
+
+
+def kind(domain: Domain) -> Iterator[Fault]:
+    given = domain.root.get("type")
+    if given in _QEMU:
+        return
+    if given in _ELSEWHERE:
+        yield Fault(domain.root, f"type='{given}' is not for Linux hosts", "type='kvm'")
+    elif given in _OTHER:
+        yield warning(domain.root, f"type='{given}': only domains of QEMU are judged", "type='kvm' for QEMU with KVM")
+    else:
+        yield Fault(domain.root, f"type='{(given or '')[:40]}' of the domain is unknown", "type='kvm'")
+
+
+def machine(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("os/type")
+    if element is None and domain.root.get("type") in _QEMU:
+        yield Fault(
+            domain.at("os"), "the domain has no <os> with a <type>", "<type arch='x86_64' machine='q35'>hvm</type>"
+        )
+    elif element is not None and not element.get("machine") and domain.passed_through:
+        remedy = "machine='q35'"
+        yield warning(element, "no machine is named: libvirt chooses i440fx on x86, which has no PCI Express", remedy)
+
+
+def once(domain: Domain) -> Iterator[Fault]:
+    """Parts of which libvirt reads only the first."""
+    for part in ("memory", "vcpu", "memoryBacking", "cputune", "cpu", "features", "os", "devices", "memtune"):
+        for extra in domain.all(part)[1:]:
+            yield Fault(extra, f"there are two <{part}>", "keep one of them: libvirt reads the first")
+
+
+def maximum(domain: Domain) -> Iterator[Fault]:
+    """The most memory that can be plugged in. Its slots are optional since libvirt 9.5."""
+    element, most, memory = domain.one("maxMemory"), size_of(domain.one("maxMemory")), domain.memory
+    if element is None:
+        return
+    sizes = [cell.memory for cell in domain.cells]
+    known = [size for size in sizes if size is not None]
+    memory = sum(known) if known and len(known) == len(sizes) else memory
+    if most is not None and memory is not None and most < memory:
+        reason = f"<maxMemory> is {size_in_words(most)}, less than the {size_in_words(memory)} that there are"
+        yield Fault(element, reason, "at least as much as <memory>")
+    if element.get("slots") is not None and number(element.get("slots")) is None:
+        yield Fault(element, "slots= is no number", "slots='16'")
+    elif not number(element.get("slots")) and (domain.version is None or domain.version < _WITHOUT_SLOTS):
+        fault = warning if domain.version is None else Fault
+        yield fault(element, "no slots for memory devices, which libvirt before 9.5 refuses", "slots='16'")
+
+
+def boot_orders(domain: Domain) -> Iterator[Fault]:
+    """The place of each device among those that the guest boots from."""
+    owners: dict[int, Element] = {}
+    for device in domain.devices:
+        element = device.find("boot")
+        order = None if element is None else number(element.get("order"))
+        if element is None:
+            continue
+        if not order:
+            told = (element.get("order") or "")[:40]
+            yield Fault(element, f"order='{told}' is no place in the boot order", "order='1' and so on")
+        elif order in owners:
+            reason = f"order='{order}' is also that of {domain.document.path(owners[order])}"
+            yield Fault(element, reason, "give each device its own")
+        owners.setdefault(order or 0, device)
+    if owners and domain.one("os/boot") is not None:
+        yield Fault(domain.at("os/boot"), "<boot> both in <os> and in devices", "keep those in devices")
+
+
+def memory_devices(domain: Domain) -> Iterator[Fault]:
+    """They need slots, a guest with NUMA cells, and addresses that do not overlap."""
+    found = domain.all("devices/memory")
+    if (domain.one("maxMemory") is not None) and domain.is_x86 and not domain.cells:
+        yield Fault(domain.at("maxMemory"), "<maxMemory> without NUMA cells", "add <cpu><numa> with a cell")
+    if found and domain.one("maxMemory") is None:
+        yield Fault(found[0], "memory devices without <maxMemory>", "<maxMemory slots='16'>: the most that it may have")
+    for each in found:
+        node = each.find("target/node")
+        value = None if node is None else number(text_in(node))
+        if node is not None and (value is None or value >= len(domain.cells)):
+            yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell")
+
+
+def memory_addresses(domain: Domain) -> Iterator[Fault]:
+    placed = []
+    for each in domain.all("devices/memory"):
+        where = each.find("target/address")
+        if where is None:
+            where = each.find("address")
+        base = _place(None if where is None else where.get("base"))
+        size = _mapped(each)
+        if base is not None and size:
+            placed.append((base, base + size, each))
+    placed.sort(key=lambda each: each[:2])
+    for (_, end, _), (start, _, element) in pairwise(placed):
+        if start < end:
+            yield Fault(
+                element, f"its address {start:#x} is inside another memory device", "leave addresses to libvirt"
+            )
+
+
+def _mapped(element: Element) -> int:
+    """The bytes of a memory device that the guest sees: an NVDIMM without its label, in whole alignments."""
+    size, label = size_of(element.find("target/size")) or 0, size_of(element.find("target/label/size")) or 0
+    unit = size_of(element.find("source/alignsize")) or 1
+    return (size - label) // unit * unit if label else size
+
+
+def _place(text: str | None) -> int | None:
+    try:
+        return int(text or "", 16 if (text or "").startswith("0x") else 10) if len(text or "") <= 20 else None
+    except ValueError:
+        return None

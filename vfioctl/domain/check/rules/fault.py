@@ -1,0 +1,34 @@
+"""What a rule yields, and the type of a rule. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.model.finding import Severity
+
+if TYPE_CHECKING:
+    from vfioctl.domain.check.rules.domain import Domain
+
+
+class Fault(NamedTuple):
+    """What is wrong with an element; an error unless it says otherwise."""
+
+    element: Element
+    reason: str
+    remedy: str
+    severity: Severity = Severity.ERROR
+
+
+def warning(element: Element, reason: str, remedy: str) -> Fault:
+    """Return a fault with which the domain works, but slower, or not everywhere."""
+    return Fault(element, reason, remedy, Severity.WARNING)
+
+
+def unknown(element: Element, name: str, known: Iterable[str]) -> Fault:
+    """Return that an attribute has another word than those that libvirt knows."""
+    return Fault(element, f"{name}='{(element.get(name) or '')[:40]}' is unknown", ", ".join(known))
+
+
+Rule = Callable[["Domain"], Iterable[Fault]]

@@ -1,0 +1,66 @@
+"""What rules need to know of a host, and the type of these rules. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.document.xml import MARK
+from vfioctl.inventory.model.processor import Processor
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.owner import Owner
+
+_X86_PAGE = 2 << 20
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """A host at one moment."""
+
+    capacity: Capacity
+    processor: Processor
+    mdevs: frozenset[str] = frozenset()
+    """The UUIDs of its mediated devices."""
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """Devices that somebody has open, other than this domain: each with who, in words."""
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    """CPUs to which other domains of libvirt are pinned, each with the domain; empty if libvirt was not asked."""
+    default_page: int | None = None
+    """Bytes of a hugepage where no size is named; None if the host does not tell."""
+    runs: bool = False
+    """Whether the domain runs now: what it has is not free, and that is right."""
+
+    @cached_property
+    def cpus(self) -> frozenset[int]:
+        """The CPUs that are online; empty if they are not known."""
+        return frozenset(self.capacity.topology.core_of)
+
+    @cached_property
+    def nodes(self) -> Mapping[int, int | None]:
+        """The memory of each NUMA node in bytes; empty if they are not known, or the kernel is one without NUMA."""
+        return {node.id: node.memory_bytes for node in self.capacity.inventory.numa_nodes}
+
+    @cached_property
+    def huge_page(self) -> int | None:
+        """`default_page`; on x86, that of a kernel whose command line names none. None if it is not known."""
+        if self.default_page or self.processor.is_x86:
+            return self.default_page or _X86_PAGE
+        sizes = {pool.size for pool in self.capacity.hugepages}
+        return sizes.pop() if len(sizes) == 1 else None
+
+
+HostRule = Callable[[Domain, HostFacts], Iterable[Fault]]
+
+
+def is_ours(domain: Domain) -> bool:
+    """Return whether vfioctl built the domain: then `vfioctl domain start` and its hook bind the devices."""
+    return domain.one(f"metadata/{MARK}") is not None
+
+
+def is_own(domain: Domain, owner: Owner) -> bool:
+    """Return whether a claim is that of the domain: its owner says so. A clone's metadata name its original's claim."""
+    name = (domain.root.findtext("name") or "").strip()
+    return owner == f"vm/{name}"

@@ -1,0 +1,132 @@
+"""Rules about CPUs of the host. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.controllers import beyond
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.host import HostFacts, is_own
+from vfioctl.domain.document.values import cpuset, number, shown
+
+_PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")
+_BARE = ("host-passthrough", "maximum")
+"""The models of which the guest's processor is the host's, with what QEMU leaves of it."""
+_OFF = ("disable", "forbid")
+
+
+def _pinned(domain: Domain) -> Iterator[tuple[Element, frozenset[int]]]:
+    for path in _PINS:
+        for element in domain.all(path):
+            if cpus := cpuset(element.get("cpuset")):
+                yield element, cpus
+
+
+def online(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    for element, cpus in _pinned(domain):
+        if host.cpus and (absent := cpus - host.cpus):
+            reason = f"CPU {shown(absent)} does not exist on this host, or is offline"
+            yield Fault(element, reason, f"CPUs of {shown(host.cpus)}")
+
+
+def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    taken = host.capacity.taken.cpus
+    for element, cpus in _pinned(domain):
+        others = {cpu: taken[cpu] for cpu in sorted(cpus & taken.keys()) if not is_own(domain, taken[cpu][1])}
+        if others:
+            claim, owner = next(iter(others.values()))
+            reason = f"CPU {shown(set(others))} belongs to claim {claim} of {owner}"
+            yield warning(element, reason, "other CPUs: vfioctl place shows which are free")
+
+
+def shared(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """A CPU that one vCPU has for itself is no other domain's."""
+    found: dict[str, tuple[Element, set[int]]] = {}
+    for element in domain.all("cputune/vcpupin"):
+        cpus = cpuset(element.get("cpuset")) or frozenset()
+        if len(cpus) == 1 and cpus <= host.pinned.keys():
+            found.setdefault(host.pinned[min(cpus)], (element, set()))[1].update(cpus)
+    for who, (element, both) in found.items():
+        remedy = "other CPUs: vfioctl domain build leaves those of other domains out"
+        yield warning(element, f"CPU {shown(both)} is pinned by {who} too", remedy)
+
+
+def enough(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    if host.cpus and domain.vcpus is not None and domain.vcpus > len(host.cpus):
+        reason = f"{domain.vcpus} vCPUs on a host with {len(host.cpus)} CPUs"
+        yield warning(domain.at("vcpu"), reason, "no more vCPUs than CPUs, or they wait for each other")
+
+
+def near_memory(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """The vCPUs of a cell run on the nodes that have its memory."""
+    node_of = {cpu: core.node for cpu, core in host.capacity.topology.core_of.items()}
+    pins = {number(pin.get("vcpu")): cpuset(pin.get("cpuset")) for pin in domain.all("cputune/vcpupin")}
+    for element in domain.all("numatune/memnode"):
+        nodes = cpuset(element.get("nodeset")) or frozenset()
+        cells = [cell for cell in domain.cells if cell.id == number(element.get("cellid"))]
+        for vcpu in sorted(cells[0].cpus or ()) if cells else ():
+            found = {node_of[cpu] for cpu in pins.get(vcpu) or () if cpu in node_of}
+            if found - nodes and nodes <= host.nodes.keys() and len(host.nodes) > 1:
+                reason = f"vCPU {vcpu} may run on node {shown(found)}, and its memory is on node {shown(nodes)}"
+                yield warning(element, reason, "pin it to CPUs of the node that has its memory")
+                break
+
+
+def threads(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """What the guest takes for threads of one core runs on one core. Its vCPUs are numbered thread by thread."""
+    count, size = domain.vcpus or 0, _threads(domain)
+    pins = {number(pin.get("vcpu")): pin for pin in domain.all("cputune/vcpupin")}
+    if size < 2 or len(pins) < count:
+        return
+    cores = [_cores(pins.get(vcpu), host) for vcpu in range(count)]
+    groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    split = [group for group in groups if len({core for vcpu in group for core in cores[vcpu]}) > 1]
+    if split and all(len(each) == 1 for each in cores):
+        others = f"; {len(split)} of the guest's {len(groups)} cores are split" if split[1:] else ""
+        reason = f"vCPU {shown(set(split[0]))} are threads of one core in the guest, and run on different cores{others}"
+        remedy = "pin them to the threads of one core, as lscpu -e shows them, or threads='1' with more cores"
+        yield warning(pins[split[0][0]], reason, remedy)
+
+
+def _threads(domain: Domain) -> int:
+    """The threads of a core of the guest."""
+    element = domain.one("cpu/topology")
+    return 1 if element is None else number(element.get("threads")) or 1
+
+
+def _cores(pin: Element | None, host: HostFacts) -> set[tuple[int, ...]]:
+    """The cores that a vCPU is pinned to; none if it is not pinned, or one of them is not known."""
+    cpus = (cpuset(pin.get("cpuset")) if pin is not None else None) or frozenset()
+    core_of = host.capacity.topology.core_of
+    return {core_of[cpu].cpus for cpu in cpus} if cpus <= core_of.keys() else set()
+
+
+def topoext(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """AMD's guests see threads only with the feature topoext, which QEMU's `host` model leaves out unless it is named.
+
+    libvirt's host-model has it: QEMU's models of AMD's processors with threads do.
+    """
+    cpu = domain.at("cpu")
+    named = [each.get("policy", "require") for each in cpu.iterfind("feature[@name='topoext']")]
+    off = named[0] in _OFF if named else cpu.get("mode") in _BARE
+    if off and host.processor.is_amd and cpu.get("mode") in (*_BARE, "host-model") and _threads(domain) > 1:
+        reason = "without topoext a guest on an AMD processor does not see which threads share a core"
+        yield warning(domain.at("cpu/topology"), reason, "<feature policy='require' name='topoext'/> in <cpu>")
+
+
+def architecture(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    wanted, kind = domain.arch, domain.one("os/type")
+    alike = {"x86_64": ("x86_64", "i686"), "aarch64": ("aarch64", "armv7l")}.get(host.processor.arch, ())
+    if kind is not None and wanted and alike and wanted not in alike and domain.root.get("type") == "kvm":
+        yield Fault(kind, f"KVM runs no {wanted[:40]} guest on {host.processor.arch}", f"arch='{host.processor.arch}'")
+
+
+def address_bits(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    element, most = domain.one("cpu/maxphysaddr"), host.processor.address_bits
+    bits = None if element is None else number(element.get("bits"))
+    if element is not None and bits is not None and most is not None and bits > most:
+        yield Fault(element, f"{bits} bits of addresses, and this CPU has {most}", f"bits='{most}' or less")
+    if bits is None and most is not None and (element is not None or domain.at("cpu").get("mode") in _BARE):
+        yield from beyond(domain, most, "this CPU has")

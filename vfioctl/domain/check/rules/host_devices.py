@@ -1,0 +1,218 @@
+"""Rules about devices of the host. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.controllers import EXPANDERS
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
+from vfioctl.domain.document.values import address_of, cpuset, number, scaled, shown, size_in_words, text_in
+from vfioctl.errors import BadAddress, some_of
+from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
+from vfioctl.inventory.model.untyped_vfs import command_for, why_no_vgpu
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.owner import Owner
+
+_LEVELS = 16
+
+
+def named_functions(domain: Domain) -> Iterator[tuple[Element, PciAddress]]:
+    """Yield the PCI devices of the host that the domain names."""
+    for element in domain.passed_through:
+        where = element.find("source/address")
+        address = address_of(where)
+        if where is not None and address and where.get("type", "pci") == "pci":
+            try:
+                yield element, PciAddress(str(address))
+            except BadAddress:  # a rule of the document tells
+                continue
+
+
+def _there(domain: Domain, host: HostFacts) -> Iterator[tuple[Element, Function]]:
+    by_address = host.capacity.inventory.by_address
+    return ((element, by_address[address]) for element, address in named_functions(domain) if address in by_address)
+
+
+def exist(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    inventory = host.capacity.inventory
+    for element, address in named_functions(domain):
+        if address not in inventory.by_address and address not in inventory.unread:
+            remedy = "vfioctl inventory --all lists the host's devices"
+            yield Fault(element, f"this host has no device {address}", remedy)
+    for element, function in _there(domain, host):
+        if function.is_bridge:
+            yield Fault(element, f"{function.address} is a bridge, which stays with the host", "remove it")
+        elif function.mark is not None:
+            reason = f"{function.address} is {function.mark.kind}: {function.mark.why}"
+            yield Fault(element, reason, "vfioctl recover, or restart the host")
+
+
+def translated(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    iommu = host.capacity.inventory.iommu
+    for element, _ in _there(domain, host):
+        if not iommu.translating:
+            yield Fault(element, f"the IOMMU is off: {iommu.reason or 'VFIO needs it'}", "turn it on, and restart")
+            return
+
+
+def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """With managed='no' the device is on VFIO, or is a vGPU, before the domain starts."""
+    for element, function in _there(domain, host):
+        if element.get("managed") == "yes" or function.serves_guests or function.is_bridge:
+            continue
+        if why := why_no_vgpu(function):
+            yield Fault(element, why, command_for(function))
+            continue
+        found = f"driver {function.driver}" if function.driver else "no driver"
+        reason = f"{function.address} has {found}, and managed='no' means that it is on VFIO already"
+        yield _unbound(domain, element, reason, f"vfioctl bind {function.address} --with-group")
+
+
+def group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """The other members of the IOMMU group are in this guest, on VFIO, or on a driver that does no DMA."""
+    inventory = host.capacity.inventory
+    given = {address: element for element, address in named_functions(domain)}
+    for element, function in _there(domain, host):
+        if inventory.iommu.translating and function.iommu_group is None and "iommu_group" not in function.unknown:
+            reason = f"{function.address} is in no IOMMU group: the IOMMU does not cover it"
+            yield Fault(element, reason, "remove it: VFIO gives a guest devices of IOMMU groups only")
+        missing = [
+            other
+            for address in inventory.members_of(function.iommu_group)
+            if (other := inventory.by_address.get(address)) and not _harmless(other) and address not in given
+        ]
+        if missing:
+            names = some_of(f"{other.address} (driver {other.driver})" for other in missing)
+            reason = f"IOMMU group {function.iommu_group} also has {names}"
+            remedy = f"vfioctl bind {function.address} --with-group, or add them to the domain"
+            yield _unbound(domain, element, reason, remedy)
+
+
+def _unbound(domain: Domain, element: Element, reason: str, remedy: str) -> Fault:
+    """An error; a warning for a domain whose devices vfioctl binds when it starts."""
+    return (
+        warning(element, reason, f"vfioctl domain start, or {remedy}")
+        if is_ours(domain)
+        else Fault(element, reason, remedy)
+    )
+
+
+def _harmless(function: Function) -> bool:
+    name = function.driver
+    return function.is_bridge or name is None or name in MANAGED_DMA_DRIVERS or function.serves_guests
+
+
+def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """A card moves as a whole: its other functions are not left to the host's drivers."""
+    inventory = host.capacity.inventory
+    given = {address for _, address in named_functions(domain)}
+    for element, function in _there(domain, host):
+        left = [each for each in inventory.card_of(function.address) if each not in given]
+        other = [each for each in left if not _harmless(inventory.by_address[each])]
+        if other and not function.is_vf and inventory.by_address[other[0]].iommu_group != function.iommu_group:
+            reason = f"{some_of(other)} of the same card stays with the host"
+            yield warning(element, reason, "give the guest the whole card: a reset concerns all of it")
+
+
+def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    taken = host.capacity.taken.whole
+    found = [(element, str(address)) for element, address in named_functions(domain)]
+    for element, subject in (*found, *named_mdevs(domain)):
+        if subject in taken and not is_own(domain, taken[subject][1]):
+            claim, owner = taken[subject]
+            yield _of_another(domain, element, f"{subject} belongs to claim {claim} of {owner}", claim, owner)
+
+
+def _of_another(domain: Domain, element: Element, reason: str, claim: str, owner: Owner) -> Fault:
+    """An error; a warning for a person's claim and a domain of others, whose start the hook does not refuse then."""
+    remedy = f"vfioctl claim transfer {claim} --to vm/NAME gives it to the domain"
+    is_error = owner.kind != "user" or is_ours(domain)
+    return Fault(element, reason, f"{remedy}, if {owner} agrees") if is_error else warning(element, reason, remedy)
+
+
+def busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    found = [(element, str(address)) for element, address in named_functions(domain)]
+    for element, subject in (*found, *named_mdevs(domain)):
+        if subject in host.holders:
+            remedy = f"vfioctl holders {subject} says who has it, and what makes them release it"
+            yield Fault(element, f"{subject} is in use: {host.holders[subject]}", remedy)
+
+
+def named_mdevs(domain: Domain) -> Iterator[tuple[Element, str]]:
+    """Yield the mediated devices that the domain names, by their UUIDs."""
+    for element in domain.hostdevs_of("mdev"):
+        where = element.find("source/address")
+        if where is not None and (uuid := where.get("uuid")):
+            yield element, uuid.strip().lower()
+
+
+def mdevs(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    for element, uuid in named_mdevs(domain):
+        if uuid not in host.mdevs and len(uuid) == 36:
+            yield Fault(element, f"this host has no mediated device {uuid}", "vfioctl vgpu create, or vgpu list")
+
+
+# -- where they are --------------------------------------------------------------------------------
+
+
+def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """The guest's memory is on the node of its device, and the guest knows."""
+    if len(host.nodes) < 2:
+        return
+    homes = {number(each.get("cellid")): cpuset(each.get("nodeset")) for each in domain.all("numatune/memnode")}
+    whole = domain.one("numatune/memory")
+    default = cpuset(whole.get("nodeset")) if whole is not None else None
+    empty = {cell.id for cell in domain.cells if cell.memory == 0}
+    for element, function in _there(domain, host):
+        cell = _cell(domain, element)
+        if cell is not None and cell in empty:
+            yield from _without_memory(element, function, cell, homes)
+            continue
+        nodes = (
+            homes.get(cell, default)
+            if cell is not None
+            else frozenset[int]().union(*(each for each in (*homes.values(), default) if each))
+        )
+        if nodes and nodes <= host.nodes.keys() and function.numa_node not in (None, *nodes):
+            shown_to = f"cell {cell}, whose memory" if cell is not None else "a guest whose memory"
+            reason = f"{function.address} is on node {function.numa_node}, in {shown_to} is on node {shown(nodes)}"
+            yield warning(element, reason, "memory of its node, below an expander bus of that cell")
+
+
+def _without_memory(
+    element: Element, function: Function, cell: int, homes: Mapping[int | None, frozenset[int] | None]
+) -> Iterator[Fault]:
+    """A cell without memory stands for a node on which the guest has none, which the document does not name."""
+    better = [home for home, nodes in homes.items() if nodes and len(nodes) == 1 and function.numa_node in nodes]
+    if better:
+        reason = f"{function.address} is on node {function.numa_node}, in cell {cell}, which has no memory"
+        yield warning(element, reason, f"an expander bus of cell {better[0]}, whose memory is on that node")
+
+
+def _cell(domain: Domain, element: Element) -> int | None:
+    """The NUMA cell of the expander bus that a device is below; None if there is none."""
+    by_index = {each.index: each for each in domain.controllers if each.index is not None}
+    address = domain.address_by_device.get(id(element))
+    for _ in range(_LEVELS):
+        upper = by_index.get(address.bus) if address else None
+        if upper is None:
+            return None
+        if upper.model in EXPANDERS:
+            named = upper.element.find("target/node")
+            return None if named is None else number(text_in(named))
+        address = upper.address
+    return None
+
+
+def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """The window for 64-bit BARs holds those of all devices, if the domain names its size."""
+    needed = sum(function.prefetchable_64 for _, function in _there(domain, host))
+    for controller in domain.controllers:
+        element = controller.element.find("pcihole64")
+        size = None if element is None else scaled(text_in(element), element.get("unit"))
+        if element is not None and size is not None and size < needed:
+            reason = f"the devices' BARs need {size_in_words(needed)}, and pcihole64 is {size_in_words(size)}"
+            yield warning(element, reason, "a larger power of two, with room for their alignment")

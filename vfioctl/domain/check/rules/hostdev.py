@@ -1,0 +1,209 @@
+"""Rules about host devices: PCI functions, USB and SCSI devices. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.values import address_of, is_element, is_on
+
+_KINDS = ("pci", "usb", "scsi", "scsi_host", "mdev")
+_DRIVERS = ("vfio", "kvm", "xen", "default")
+_TARGETS = {
+    "pci": ("pci", "unassigned"),
+    "scsi": ("drive",),
+    "scsi_host": ("pci", "ccw"),
+    "usb": ("usb",),
+}
+"""The types of address in the guest that each kind may have."""
+
+
+def kinds(domain: Domain) -> Iterator[Fault]:
+    for each in domain.hostdevs:
+        kind = each.get("type")
+        if kind not in _KINDS:
+            yield Fault(each, f"type='{(kind or '')[:40]}' of a hostdev is unknown", ", ".join(_KINDS))
+        elif each.find("source") is None:
+            yield Fault(each, "the hostdev has no <source>", "say which device of the host it is")
+    for each in domain.devices:
+        mode = each.get("mode", "subsystem")
+        if each.tag == "hostdev" and mode == "capabilities":
+            yield Fault(each, "mode='capabilities' is for containers (LXC)", "mode='subsystem'")
+        elif each.tag == "hostdev" and mode != "subsystem":
+            yield Fault(each, f"mode='{mode[:40]}' of a hostdev is unknown", "mode='subsystem'")
+
+
+def sources(domain: Domain) -> Iterator[Fault]:
+    """A PCI device has a readable address of the host; that of an interface says what it is."""
+    for each in domain.passed_through:
+        where = each.find("source/address")
+        if each.tag == "interface" and (where is None or where.get("type") not in _KINDS):
+            if where is not None or each.find("source/vendor") is None:  # which a USB device may have instead
+                remedy = "<address type='pci' domain='0x0000' bus='0x41' slot='0x00' .../>"
+                yield Fault(each if where is None else where, "the interface's device has no type of address", remedy)
+            continue
+        for extra in each.findall("source/address")[1:]:
+            yield Fault(extra, "the source has two addresses, and libvirt reads one", "a hostdev for each device")
+        if where is None and each.find("source") is not None:
+            yield Fault(each, "the source has no <address>", "<address domain='0x0000' bus='0x41' slot='0x00' .../>")
+        elif where is not None and "bus" not in where.attrib and where.get("type", "pci") == "pci":
+            yield Fault(where, "the address has no bus", "domain, bus, slot and function of the host's device")
+
+
+def targets(domain: Domain) -> Iterator[Fault]:
+    for each in domain.hostdevs:
+        allowed, where = _TARGETS.get(each.get("type", "")), each.find("address")
+        kind = "" if where is None else where.get("type", "")
+        if where is not None and allowed and kind not in allowed:
+            yield Fault(where, f"a {each.get('type')} device has no {kind[:40]} address", " or ".join(allowed))
+
+
+def duplicates(domain: Domain) -> Iterator[Fault]:
+    """The same device of the host twice."""
+    owners: dict[Hashable, Element] = {}
+    for each in domain.devices:
+        key = _device(each)
+        if key is None:
+            continue
+        if key in owners:
+            reason = f"the same device as in {domain.document.path(owners[key])}"
+            yield Fault(each, reason, "a guest can have a device once: remove one of them")
+        owners.setdefault(key, each)
+
+
+def _device(element: Element) -> Hashable | None:
+    """What identifies a device of the host."""
+    source = element.find("source")
+    kind = "pci" if element.tag == "interface" and element.get("type") == "hostdev" else element.get("type", "")
+    if source is None or (element.tag != "hostdev" and kind != "pci"):
+        return None
+    where = source.find("address")
+    if kind == "pci":
+        address = address_of(where)
+        return None if where is None or where.get("type", "pci") != "pci" or not address else ("pci", address)
+    if kind == "mdev":
+        uuid = "" if where is None else where.get("uuid", "").strip().lower().replace("-", "")
+        return ("mdev", uuid) if uuid else None
+    parts = (each for each in source.iter() if is_element(each))
+    return (kind, *((each.tag, *sorted(each.items())) for each in parts if each.items()))
+
+
+def drivers(domain: Domain) -> Iterator[Fault]:
+    for each in domain.passed_through:
+        driver = each.find("driver")
+        name = None if driver is None else driver.get("name")
+        if driver is not None and name is not None and name not in _DRIVERS and each.tag == "hostdev":
+            yield Fault(driver, f"driver '{name[:40]}' is unknown", "name='vfio', or leave it out")
+        elif driver is not None and name in ("kvm", "xen"):
+            yield Fault(driver, f"driver '{name}' no longer exists for QEMU", "name='vfio', or leave it out")
+        if driver is not None and driver.get("iommufd") not in (None, "yes", "no"):
+            yield Fault(driver, f"iommufd='{driver.get('iommufd', '')[:40]}' is unknown", "yes or no")
+        source = each.find("source")
+        if source is not None and source.get("writeFiltering") is not None:
+            yield Fault(source, "QEMU has no writeFiltering", "remove it")
+
+
+def display(domain: Domain) -> Iterator[Fault]:
+    graphics = any(each.tag == "graphics" for each in domain.devices)
+    ramfbs = 0
+    for each in (*domain.hostdevs_of("pci"), *domain.hostdevs_of("mdev")):
+        if each.get("display") == "on" and not graphics:
+            yield Fault(each, "display='on', and the domain has no <graphics>", "add <graphics>, or display='off'")
+        if is_on(each.get("ramfb")):
+            ramfbs += 1
+            if ramfbs > 1:
+                yield Fault(each, "a second device has ramfb='on'", "only one device may have it")
+            if each.get("display") != "on":
+                yield Fault(each, "ramfb='on' without display='on'", "add display='on': QEMU refuses it without")
+
+
+def scsi_only(domain: Domain) -> Iterator[Fault]:
+    for each in domain.hostdevs:
+        for name in ("rawio", "sgio"):
+            if each.get(name) is not None and each.get("type") != "scsi":
+                yield Fault(each, f"{name}= is for type='scsi' only", "remove it")
+        if each.get("model") is not None and each.get("type") not in ("mdev", "scsi_host"):
+            yield Fault(each, f"a {each.get('type', '')[:40]} device has no model=", "remove it")
+        if each.get("type") == "scsi_host" and each.find("boot") is not None:
+            yield Fault(each, "QEMU cannot boot from a vhost SCSI device", "remove <boot>")
+
+
+def drives(domain: Domain) -> Iterator[Fault]:
+    """SCSI devices of the host share the addresses of disks."""
+    taken: dict[tuple[str, ...], Element] = {}
+    for each in domain.devices:
+        key = _drive(each)
+        if key is None:
+            continue
+        if key in taken and "hostdev" in (each.tag, taken[key].tag):
+            reason = f"the address is also that of {domain.document.path(taken[key])}"
+            yield Fault(each, reason, "another unit= in its <address>")
+        taken.setdefault(key, each)
+
+
+def _drive(element: Element) -> tuple[str, ...] | None:
+    """The address of a SCSI disk or device; that of a disk without one follows from its name, seven to a controller."""
+    target, where = element.find("target"), element.find("address")
+    is_disk = element.tag == "disk" and target is not None and target.get("bus") == "scsi"
+    if where is not None and where.get("type") == "drive" and (is_disk or element.get("type") == "scsi"):
+        return tuple(where.get(name, "0") for name in ("controller", "bus", "target", "unit"))
+    name = "" if target is None else target.get("dev", "")
+    if is_disk and where is None and len(name) == 3 and name.startswith("sd") and "a" <= name[2] <= "z":
+        place = ord(name[2]) - ord("a")
+        return (str(place // 7), "0", "0", str(place % 7))
+    return None
+
+
+def interfaces(domain: Domain) -> Iterator[Fault]:
+    for each in domain.passed_through:
+        backend = each.find("backend")
+        if each.tag == "interface" and backend is not None and backend.get("tap") is not None:
+            yield Fault(backend, "an interface of the host's own device has no tap device", "remove tap=")
+
+
+def teaming(domain: Domain) -> Iterator[Fault]:
+    for each in domain.hostdevs:
+        element = each.find("teaming")
+        if element is None:
+            continue
+        if element.get("type") != "transient" or element.get("persistent") is None or each.get("type") != "pci":
+            yield Fault(element, "a PCI device teams as the transient one", "type='transient' persistent='ALIAS'")
+
+
+def roms(domain: Domain) -> Iterator[Fault]:
+    for each in domain.devices:
+        rom = each.find("rom")
+        if rom is None:
+            continue
+        if rom.get("enabled") == "no" and (rom.get("bar") is not None or rom.get("file") is not None):
+            yield warning(rom, "enabled='no' makes libvirt ignore the rest of <rom>", "keep only enabled='no'")
+        for name in ("bar", "enabled"):
+            if rom.get(name) not in (None, "on", "off", "yes", "no"):
+                yield Fault(
+                    rom, f"{name}='{rom.get(name, '')[:40]}' is unknown", "bar='on' or 'off', enabled='yes' or 'no'"
+                )
+        where = each.find("address")
+        if where is not None and where.get("type") not in ("pci", "unassigned"):
+            yield Fault(rom, "only PCI devices have a ROM", "remove <rom>")
+
+
+def managed(domain: Domain) -> Iterator[Fault]:
+    for each in domain.hostdevs_of("pci"):
+        if each.get("managed") not in (None, "yes", "no"):
+            yield Fault(each, f"managed='{each.get('managed', '')[:40]}' is unknown", "yes or no")
+
+
+def aliases(domain: Domain) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for each in domain.devices:
+        alias = each.find("alias")
+        name = "" if alias is None else alias.get("name", "")
+        if alias is None or not name.startswith("ua-"):
+            if alias is not None and each.tag == "hostdev" and not name.startswith("hostdev"):
+                yield warning(alias, "libvirt drops a name that does not begin with ua-", f"ua-{name[:40]}")
+            continue
+        if name in seen:
+            yield Fault(alias, f"two devices have the alias {name[:60]}", "give each its own")
+        seen.add(name)

@@ -1,0 +1,123 @@
+"""Rules about a vIOMMU in the guest. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.values import is_on, number
+
+_MODELS = ("intel", "smmuv3", "virtio", "amd")
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
+_WIDTHS = (39, 48, 57)
+_TRANSLATING = ("intel", "amd", "smmuv3")
+_INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
+
+
+def models(domain: Domain) -> Iterator[Fault]:
+    found = domain.all("devices/iommu")
+    for extra in found[1:]:
+        if extra.get("model") != "smmuv3":  # of these newer libvirts take several, each for a bus
+            yield Fault(extra, "there are two <iommu>", "keep one of them")
+    for element in found:
+        model = element.get("model")
+        if model not in _MODELS:
+            yield unknown(element, "model", _MODELS)
+        elif model in ("intel", "amd") and domain.machine and not domain.is_q35:
+            yield Fault(element, f"{domain.machine[:40]} has no {model} IOMMU", "the machine q35")
+        elif model == "smmuv3" and domain.machine and not domain.is_arm_virt:
+            yield Fault(element, f"{domain.machine[:40]} has no SMMUv3", "the machine virt on Arm")
+        elif model == "virtio" and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
+            yield Fault(element, f"{domain.machine[:40]} has no virtio IOMMU", "the machine q35, or virt on Arm")
+
+
+def addresses(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        where = element.find("address")
+        if where is None:
+            continue
+        if element.get("model") in ("intel", "smmuv3"):
+            yield Fault(where, f"a vIOMMU of {element.get('model')} has no address", "remove it")
+        elif element.get("model") == "virtio" and where.get("type") != "pci":
+            yield Fault(where, "a virtio IOMMU has a PCI address", "type='pci', or leave it to libvirt")
+        elif element.get("model") == "virtio" and domain.address_by_device.get(id(element), (0, 0))[1]:
+            yield Fault(where, "a virtio IOMMU must be on bus 0", "bus='0x00'")
+
+
+def acpi(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        if element.get("model") == "virtio" and not domain.has_feature("acpi"):
+            yield Fault(element, "a virtio IOMMU needs ACPI", "<features><acpi/></features>")
+
+
+def options(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/iommu"):
+        driver, model = element.find("driver"), element.get("model")
+        if driver is None:
+            continue
+        given = [name for name in _INTEL_ONLY if driver.get(name) is not None]
+        if given and model in ("smmuv3", "virtio"):
+            yield Fault(driver, f"a vIOMMU of {model} has no {given[0]}=", "remove it")
+        width = driver.get("aw_bits")
+        if width is not None and number(width) not in _WIDTHS:
+            yield Fault(driver, f"aw_bits='{width[:40]}' is no width", "39, 48 or 57")
+
+
+def interrupts(domain: Domain) -> Iterator[Fault]:
+    """Interrupt remapping needs the I/O APIC in QEMU, and extended interrupt mode needs remapping."""
+    ioapic = domain.one("features/ioapic")
+    in_qemu = ioapic is not None and ioapic.get("driver") == "qemu"
+    for driver in domain.all("devices/iommu/driver"):
+        if is_on(driver.get("intremap")) and not in_qemu:
+            remedy = "<features><ioapic driver='qemu'/></features>"
+            yield Fault(driver, "intremap='on' needs the I/O APIC in QEMU", remedy)
+        if is_on(driver.get("eim")) and not is_on(driver.get("intremap")):
+            yield Fault(driver, "eim='on' needs intremap='on'", "intremap='on'")
+    if in_qemu and ioapic is not None and not domain.all("devices/iommu"):
+        yield warning(ioapic, "the I/O APIC in QEMU makes interrupts slower, and no vIOMMU needs it", "remove it")
+
+
+def caching(domain: Domain) -> Iterator[Fault]:
+    """QEMU refuses VFIO devices behind an Intel vIOMMU that does not tell of changed mappings."""
+    has_devices = bool(domain.passed_through or domain.hostdevs_of("mdev"))
+    for element in domain.all("devices/iommu"):
+        driver = element.find("driver")
+        if (
+            element.get("model") == "intel"
+            and has_devices
+            and (driver is None or not is_on(driver.get("caching_mode")))
+        ):
+            remedy = "<driver intremap='on' caching_mode='on'/> in <iommu>"
+            yield Fault(element, "devices of the host behind it need caching_mode='on'", remedy)
+
+
+def locked(domain: Domain) -> Iterator[Fault]:
+    """Each device behind a vIOMMU pins all memory for itself."""
+    many = len(domain.passed_through)
+    if many > 1 and locks_for_each(domain):
+        reason = f"each of {many} devices counts all memory as locked: {many} times the guest's memory"
+        yield warning(domain.at("devices/iommu"), reason, "no vIOMMU, or iommufd (libvirt 12.1), which counts it once")
+
+
+def locks_for_each(domain: Domain) -> bool:
+    """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
+    translates = any(each.get("model") in _TRANSLATING for each in domain.all("devices/iommu"))
+    return translates and not _has_iommufd(domain)
+
+
+def _has_iommufd(domain: Domain) -> bool:
+    whole = domain.one("iommufd")
+    if whole is not None:
+        return is_on(whole.get("enabled", "yes"))
+    drivers = [each.find("driver") for each in domain.passed_through]
+    return all(driver is not None and is_on(driver.get("iommufd")) for driver in drivers)
+
+
+def hidden(domain: Domain) -> Iterator[Fault]:
+    """A vIOMMU that libvirt does not know of: it locks too little memory for the devices behind it."""
+    for element in domain.all(f"{{{_QEMU}}}commandline/{{{_QEMU}}}arg"):
+        value = element.get("value", "")
+        if domain.passed_through and "iommu" in value and "iommufd" not in value:
+            reason = "a vIOMMU that libvirt does not see, so it locks too little memory for the devices"
+            yield warning(element, reason, "<iommu model='intel'/> in <devices>, or a <hard_limit> of its own")

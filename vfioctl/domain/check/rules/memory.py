@@ -1,0 +1,198 @@
+"""Rules about memory: its size, cells' sums, hugepages, locking. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.iommu import locks_for_each
+from vfioctl.domain.document.values import cpuset, scaled, shown, size_in_words, size_of, text_in
+
+_MOST = 1 << 52
+"""Bytes that an x86 CPU can address at most."""
+_ALIGNED = 1 << 20
+_VFIO_EXTRA = 1 << 30
+"""What libvirt itself adds to a guest's memory when it limits locked memory for VFIO: 1 GiB."""
+_X86_PAGES = (4096, 2 << 20, 1 << 30)
+
+
+def missing(domain: Domain) -> Iterator[Fault]:
+    if domain.one("memory") is None and not domain.cells:
+        yield Fault(domain.root, "the domain has no <memory>", "add <memory unit='GiB'>4</memory>")
+
+
+def unreadable(domain: Domain) -> Iterator[Fault]:
+    for path in ("memory", "currentMemory", "maxMemory", "memtune/hard_limit", "memtune/soft_limit"):
+        for element in domain.all(path):
+            if size_of(element) is None:
+                yield Fault(element, f"{_told(element)} is no size", "a whole number, and a unit such as MiB or GiB")
+    for cell in domain.cells:
+        if cell.element.get("memory") is None:
+            yield Fault(cell.element, "the cell has no memory=", "say its size; 0 for a cell without memory")
+        elif cell.memory is None:
+            yield Fault(cell.element, "memory= of the cell is no size", "a whole number, with unit='GiB' beside it")
+
+
+def _told(element: Element) -> str:
+    unit = f" {element.get('unit')}" if element.get("unit") else ""
+    return f"'{text_in(element)[:40]}{unit[:20]}'"
+
+
+def zero(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("memory")
+    if element is not None and domain.memory == 0 and not any(cell.memory for cell in domain.cells):
+        yield Fault(element, "the domain has no memory at all", "say its size, such as <memory unit='GiB'>4</memory>")
+
+
+def too_large(domain: Domain) -> Iterator[Fault]:
+    for path in ("memory", "maxMemory"):
+        element = domain.one(path)
+        size = size_of(element)
+        if element is not None and size is not None and size > _MOST and domain.is_x86:
+            yield Fault(element, "it is more than an x86 CPU can address (4 PiB)", "check the unit")
+
+
+def sum_of_cells(domain: Domain) -> Iterator[Fault]:
+    """libvirt accepts a different sum, and uses that of the cells (and of memory devices)."""
+    sizes = [cell.memory for cell in domain.cells]
+    devices = [size_of(each) for each in domain.all("devices/memory/target/size")]
+    given, known = domain.memory, [size for size in (*sizes, *devices) if size is not None]
+    if not sizes or given is None or len(known) != len(sizes) + len(devices):
+        return
+    without = sum(size for size in sizes if size is not None)
+    if abs(given - sum(known)) >= _ALIGNED and abs(given - without) >= _ALIGNED:
+        reason = f"the cells have {size_in_words(without)}, but <memory> says {size_in_words(given)}"
+        yield warning(domain.at("memory"), reason, "make them equal: libvirt uses the sum of the cells")
+
+
+def current_above(domain: Domain) -> Iterator[Fault]:
+    element, current = domain.one("currentMemory"), size_of(domain.one("currentMemory"))
+    if element is not None and current and domain.memory and current > domain.memory + _ALIGNED and not domain.cells:
+        reason = "<currentMemory> is more than <memory>"
+        yield warning(element, reason, "make it at most as large: libvirt lowers it to <memory>")
+
+
+# -- locking ---------------------------------------------------------------------------------------
+
+
+def locked(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("memoryBacking/locked")
+    if element is not None and domain.one("memtune/hard_limit") is None:
+        reason = "<locked/> without a hard limit: QEMU may then lock all memory of the host"
+        yield warning(element, reason, "add <memtune><hard_limit>, or remove <locked/>: VFIO locks memory by itself")
+
+
+def hard_limit(domain: Domain) -> Iterator[Fault]:
+    """With VFIO all memory is locked, and a hard limit replaces the limit that libvirt computes."""
+    element, limit = domain.one("memtune/hard_limit"), size_of(domain.one("memtune/hard_limit"))
+    if element is None or limit is None or not domain.memory:
+        return
+    devices, mediated = domain.passed_through, domain.hostdevs_of("mdev")
+    times, most = (max(len(each), 1) if locks_for_each(domain) else 1 for each in (devices, (*devices, *mediated)))
+    needed = domain.memory * most + _VFIO_EXTRA
+    if (devices or mediated) and limit < domain.memory * times:
+        reason = f"hard_limit is {size_in_words(limit)}, and VFIO locks all {size_in_words(domain.memory)} of memory"
+        yield Fault(element, reason + _for_each(times), f"remove it, or make it at least {size_in_words(needed)}")
+    elif (devices or mediated) and limit < needed:
+        reason = f"hard_limit leaves little: VFIO locks all memory{_for_each(most)}, and QEMU needs more for itself"
+        yield warning(element, reason, f"remove it, or make it at least {size_in_words(needed)}")
+    elif limit < domain.memory:
+        yield warning(element, "hard_limit is less than <memory>: the kernel may kill the guest", "raise or remove it")
+
+
+def _for_each(times: int) -> str:
+    """Each device behind a vIOMMU has its own address space, of all memory until the guest's driver takes over."""
+    return f" for each of {times} devices behind the vIOMMU" if times > 1 else ""
+
+
+# -- hugepages -------------------------------------------------------------------------------------
+
+
+def _pages(domain: Domain) -> list[tuple[Element, int | None]]:
+    found = domain.all("memoryBacking/hugepages/page")
+    return [(each, scaled(each.get("size"), each.get("unit"))) for each in found]
+
+
+def page_size(domain: Domain) -> Iterator[Fault]:
+    for element, size in _pages(domain):
+        if not size:
+            yield Fault(element, "the size of the page is no size", "size='1' unit='GiB', or size='2' unit='MiB'")
+        elif domain.is_x86 and size not in _X86_PAGES:
+            yield Fault(element, f"x86 has no pages of {size_in_words(size)}", "2 MiB or 1 GiB")
+        elif size & (size - 1):
+            yield Fault(element, f"no CPU has pages of {size_in_words(size)}", "a size that the host has")
+
+
+def page_nodeset(domain: Domain) -> Iterator[Fault]:
+    """The nodeset of a page names cells of the guest."""
+    cells = {cell.id for cell in domain.cells}
+    for element, _ in _pages(domain):
+        text = element.get("nodeset")
+        if text is None:
+            continue
+        cells_named = cpuset(text)
+        if cells_named is None:
+            yield Fault(element, f"nodeset '{text[:40]}' is no list of numbers", "such as 0-1")
+        elif above := {each for each in cells_named if each >= max(len(cells), 1)}:
+            reason = f"the guest has no cell {shown(above)}"
+            yield Fault(element, reason, "nodeset= names NUMA cells of the guest, not nodes of the host")
+
+
+def page_sizes_clash(domain: Domain) -> Iterator[Fault]:
+    """One size for each cell, and one for those that none names."""
+    default: Element | None = None
+    taken: set[int] = set()
+    for element, _ in _pages(domain):
+        cells = cpuset(element.get("nodeset"))
+        if element.get("nodeset") is None or (cells == frozenset({0}) and not domain.cells and default is not None):
+            if default is not None:
+                yield Fault(element, "two page sizes for the same memory", "keep one, or give each a nodeset of cells")
+            default = element
+        elif cells and taken & cells:
+            yield Fault(element, f"cell {shown(taken & cells)} has two page sizes", "name each cell once")
+        taken |= cells or set()
+
+
+def page_fit(domain: Domain) -> Iterator[Fault]:
+    for element, size in _pages(domain):
+        named = cpuset(element.get("nodeset"))
+        concerned = [cell for cell in domain.cells if named is None or cell.id in named]
+        for part in [cell.memory for cell in concerned] or [domain.memory]:
+            if size and part and part % size and size > 4096:
+                reason = f"{size_in_words(part)} is no multiple of pages of {size_in_words(size)}"
+                yield warning(element, reason, "use a multiple: the rest of the last page is lost")
+                break
+
+
+def page_backing(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("memoryBacking/hugepages")
+    if element is None:
+        return
+    if domain.at("memoryBacking/source").get("type") == "anonymous":
+        yield Fault(element, "hugepages with anonymous memory", "remove <source type='anonymous'/>")
+    if domain.at("memoryBacking/allocation").get("mode") == "ondemand":
+        yield Fault(element, "hugepages that are allocated on demand", "<allocation mode='immediate'/>")
+
+
+_CHOICES = {
+    "source": ("type", ("file", "anonymous", "memfd")),
+    "access": ("mode", ("shared", "private")),
+    "allocation": ("mode", ("immediate", "ondemand")),
+}
+
+
+def backing_values(domain: Domain) -> Iterator[Fault]:
+    for name, (attribute, allowed) in _CHOICES.items():
+        element = domain.one(f"memoryBacking/{name}")
+        given = None if element is None else element.get(attribute)
+        if element is not None and given is not None and given not in allowed:
+            yield Fault(element, f"{attribute}='{given[:40]}' is unknown", " or ".join(allowed))
+
+
+def access_of_cell(domain: Domain) -> Iterator[Fault]:
+    for cell in domain.cells:
+        given = cell.element.get("memAccess")
+        if given is not None and given not in ("shared", "private"):
+            yield Fault(cell.element, f"memAccess='{given[:40]}' is unknown", "shared or private")

@@ -1,0 +1,176 @@
+"""Rules about the guest's NUMA cells, and where the host has their memory. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.domain import Cell, Domain
+from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.values import cpuset, number, shown
+from vfioctl.domain.model.layout import is_distance
+
+_MODES = ("strict", "preferred", "interleave", "restrictive")
+_MOST_CELLS = 256
+
+
+def ids(domain: Domain) -> Iterator[Fault]:
+    if domain.one("cpu/numa") is not None and not domain.cells:
+        yield Fault(domain.at("cpu/numa"), "<numa> has no cells", "add a <cell>, or remove <numa>")
+    seen: set[int] = set()
+    for cell in domain.cells:
+        if cell.id is None or cell.id >= len(domain.cells):
+            told = cell.element.get("id", "")[:40]
+            yield Fault(cell.element, f"id='{told}' of {len(domain.cells)} cells", "count them from 0 without a gap")
+        elif cell.id in seen:
+            yield Fault(cell.element, f"two cells have the id {cell.id}", "give each its own")
+        seen.add(-1 if cell.id is None else cell.id)
+
+
+def cpus(domain: Domain) -> Iterator[Fault]:
+    """Each vCPU is in one cell. libvirt puts those in no cell into cell 0."""
+    taken: set[int] = set()
+    for cell in domain.cells[:_MOST_CELLS]:
+        text = cell.element.get("cpus")
+        if text is not None and text.strip() and cell.cpus is None:
+            yield Fault(cell.element, f"cpus='{text[:40]}' is no list of vCPUs", "such as 0-3,8")
+        mine = cell.cpus or frozenset()
+        if taken & mine:
+            yield Fault(cell.element, f"vCPU {shown(taken & mine)} is in two cells", "name each vCPU in one cell")
+        taken |= mine
+    if domain.vcpus is None or not domain.cells or domain.vcpus > 1 << 16:
+        return
+    if above := {vcpu for vcpu in taken if vcpu >= (domain.vcpus or 0)}:
+        yield Fault(domain.at("cpu/numa"), f"there is no vCPU {shown(above)}", "name vCPUs that there are")
+    elif missing := set(range(domain.vcpus)) - taken:
+        reason = f"vCPU {shown(missing)} is in no cell"
+        yield warning(domain.at("cpu/numa"), reason, "name it in a cell: libvirt puts it into cell 0")
+
+
+def distances(domain: Domain) -> Iterator[Fault]:
+    known: dict[tuple[int, int], int] = {}
+    for cell in domain.cells[:_MOST_CELLS]:
+        given = cell.element.find("distances")
+        if given is not None and given.find("sibling") is None:
+            yield Fault(given, "<distances> without a <sibling>", "<sibling id='0' value='10'/> and so on")
+        for sibling in islice(cell.element.findall("distances/sibling"), _MOST_CELLS):
+            other, value = number(sibling.get("id")), number(sibling.get("value"))
+            if other is None or other >= len(domain.cells):
+                yield Fault(sibling, f"there is no cell {(sibling.get('id') or '')[:40]}", "name a cell of the guest")
+            elif value is None or not is_distance(value, to_itself=other == cell.id):
+                told = (sibling.get("value") or "")[:40]
+                remedy = "10 for the cell itself, 11 to 254 for another, 255 if it cannot be reached"
+                yield Fault(sibling, f"'{told}' is no distance from cell {cell.id} to cell {other}", remedy)
+            elif cell.id is not None:
+                known[cell.id, other] = value
+    for (here, there), value in known.items():
+        if here < there and known.get((there, here), value) != value:
+            reason = f"the distance from cell {here} to {there} differs from that back"
+            yield warning(domain.at("cpu/numa"), reason, "make them equal, as the hosts' firmware does")
+
+
+def interconnects(domain: Domain) -> Iterator[Fault]:
+    """How fast cells reach each other's memory. Source: virDomainNumaDefValidate."""
+    by_id = {cell.id: cell for cell in domain.cells}
+    for path in ("latency", "bandwidth"):
+        for element in domain.all(f"cpu/numa/interconnects/{path}"):
+            gone = [name for name in ("initiator", "target") if number(element.get(name)) not in by_id]
+            for name in gone:
+                told = (element.get(name) or "")[:40]
+                yield Fault(element, f"{name}= names no cell: '{told}'", "name a cell of the guest")
+            initiator = number(element.get("initiator"))
+            if not gone and initiator and not by_id[initiator].cpus:  # those in no cell, libvirt puts into cell 0
+                yield Fault(element, "initiator= is a cell without vCPUs", "name one with vCPUs")
+
+
+def without_memory(domain: Domain) -> Iterator[Fault]:
+    """A cell with CPUs and no memory works, but all its accesses are remote."""
+    if sum(1 for cell in domain.cells if cell.memory) == 0:
+        return
+    for cell in domain.cells:
+        if cell.memory == 0 and cell.cpus:
+            yield warning(cell.element, f"cell {cell.id} has vCPUs and no memory", "give it memory of its node")
+
+
+# -- where memory is -------------------------------------------------------------------------------
+
+
+def nodesets(domain: Domain) -> Iterator[Fault]:
+    for extra in domain.all("numatune")[1:]:
+        yield Fault(extra, "there are two <numatune>", "keep one of them")
+    for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
+        text, mode = element.get("nodeset"), element.get("mode")
+        if mode is not None and mode not in _MODES:
+            yield unknown(element, "mode", _MODES)
+        if text is not None and not cpuset(text) and not _ignores_nodeset(element):
+            yield Fault(element, f"nodeset='{text[:40]}' names no node", "nodes of the host, such as 0-1")
+        elif text is not None and not cpuset(text):
+            yield warning(element, "the nodeset is ignored with placement='auto'", "remove nodeset=")
+        elif text is None and element.tag == "memnode":
+            yield Fault(element, "the memnode has no nodeset", "nodeset= with a node of the host")
+
+
+def _ignores_nodeset(element: Element) -> bool:
+    return element.tag == "memory" and element.get("placement") == "auto"
+
+
+def placement(domain: Domain) -> Iterator[Fault]:
+    element = domain.one("numatune/memory")
+    if element is None:
+        return
+    given = element.get("placement")
+    if given not in (None, "static", "auto"):
+        yield Fault(element, f"placement='{(given or '')[:40]}' is unknown", "static or auto")
+    is_static = given == "static" or (given is None and domain.at("vcpu").get("placement") != "auto")
+    if is_static and element.get("nodeset") is None:
+        yield Fault(element, "there is no nodeset", "nodeset= with nodes of the host, or placement='auto'")
+
+
+def memnodes(domain: Domain) -> Iterator[Fault]:
+    found, seen = domain.all("numatune/memnode"), set[int]()
+    if found and not domain.cells:
+        yield Fault(found[0], "a memnode, and the guest has no cells", "add <cpu><numa> with cells, or use <memory>")
+        return
+    if found and _is_automatic(domain):
+        remedy = "<memory mode='strict' nodeset='...'/> beside the memnodes"
+        yield Fault(found[0], "memnode does not go with automatic placement", remedy)
+    for element in found:
+        cell = number(element.get("cellid"))
+        if cell is None or cell >= len(domain.cells):
+            told = (element.get("cellid") or "")[:40]
+            yield Fault(element, f"the guest has no cell {told}".rstrip(), "cellid= names a NUMA cell of the guest")
+        elif cell in seen:
+            yield Fault(element, f"two memnodes for cell {cell}", "keep one of them")
+        seen.add(-1 if cell is None else cell)
+
+
+def _is_automatic(domain: Domain) -> bool:
+    element = domain.one("numatune/memory")
+    if element is None:
+        return domain.at("vcpu").get("placement") == "auto"
+    given = element.get("placement")
+    return given == "auto" or (
+        given is None and element.get("nodeset") is None and domain.at("vcpu").get("placement") == "auto"
+    )
+
+
+def restrictive(domain: Domain) -> Iterator[Fault]:
+    """`restrictive` for all or for none."""
+    whole = domain.one("numatune/memory")
+    mode = "" if whole is None else whole.get("mode", "strict")
+    for element in domain.all("numatune/memnode"):
+        own = element.get("mode", "strict")
+        if (own == "restrictive") != (mode == "restrictive"):
+            reason = f"mode='{own[:40]}' of the cell with '{mode[:40] or 'no mode'}' of the whole memory"
+            if "restrictive" in (own, mode):
+                yield Fault(element, reason, "restrictive for both, or for neither")
+
+
+def uncovered(domain: Domain) -> Iterator[Fault]:
+    """Cells that have no memnode while others have one."""
+    named = {number(each.get("cellid")) for each in domain.all("numatune/memnode")}
+    free: list[Cell] = [cell for cell in domain.cells if cell.id not in named and cell.memory]
+    if named and free and domain.one("numatune/memory") is None:
+        reason = f"the memory of cell {shown({cell.id for cell in free if cell.id is not None})} may be on any node"
+        yield warning(domain.at("numatune"), reason, "add a <memnode> for it")

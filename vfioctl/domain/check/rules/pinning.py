@@ -1,0 +1,173 @@
+"""Rules about pinning: <cputune> and I/O threads. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from vfioctl.domain.check.rules.domain import Domain
+from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.values import cpuset, number, shown, text_in
+
+_REAL_TIME = ("fifo", "rr")
+_SCHEDULERS = (*_REAL_TIME, "batch", "idle")
+_MASKS = {"vcpusched": "vcpus", "iothreadsched": "iothreads"}
+_LEAST_SHARES, _MOST_SHARES, _ANY_SHARES = 2, 262144, (9, 1)
+_PIN = "cpuset= with CPUs of the host, such as 2-3"
+
+
+def cpusets(domain: Domain) -> Iterator[Fault]:
+    for name in ("vcpupin", "emulatorpin", "iothreadpin"):
+        for pin in domain.all(f"cputune/{name}"):
+            text = pin.get("cpuset")
+            if text is None:
+                yield Fault(pin, f"the {name} has no cpuset=", _PIN)
+            elif not cpuset(text):
+                yield Fault(pin, f"cpuset='{text[:40]}' names no CPUs", _PIN)
+
+
+def vcpu_pins(domain: Domain) -> Iterator[Fault]:
+    seen: set[int] = set()
+    for pin in domain.all("cputune/vcpupin"):
+        vcpu = number(pin.get("vcpu"))
+        if vcpu is None:
+            yield Fault(pin, "the vcpupin does not say which vCPU", "vcpu='0' and so on")
+        elif vcpu in seen:
+            yield Fault(pin, f"vCPU {vcpu} is pinned twice", "keep one of them")
+        elif domain.vcpus is not None and vcpu >= domain.vcpus:
+            reason = f"there is no vCPU {vcpu}: they are 0 to {domain.vcpus - 1}"
+            yield Fault(pin, reason, "remove it, or raise <vcpu>: libvirt drops it without a word")
+        seen.add(-1 if vcpu is None else vcpu)
+
+
+def partial(domain: Domain) -> Iterator[Fault]:
+    pinned = {number(pin.get("vcpu")) for pin in domain.all("cputune/vcpupin")}
+    if not pinned or domain.vcpus is None or domain.vcpus > 1 << 16 or domain.at("vcpu").get("cpuset"):
+        return
+    free = {vcpu for vcpu in range(domain.vcpus) if vcpu not in pinned}
+    if free:
+        reason = f"vCPU {shown(free)} is not pinned, and may run on the CPUs of the others"
+        yield warning(domain.at("cputune"), reason, "pin every vCPU, or none")
+
+
+def emulator_pins(domain: Domain) -> Iterator[Fault]:
+    for name in ("emulatorpin", "emulatorsched"):
+        for extra in domain.all(f"cputune/{name}")[1:]:
+            yield Fault(extra, f"there are two <{name}>", "keep one of them")
+
+
+def iothread_pins(domain: Domain) -> Iterator[Fault]:
+    seen: set[int] = set()
+    for pin in domain.all("cputune/iothreadpin"):
+        thread = number(pin.get("iothread"))
+        if thread is None or thread not in domain.iothreads:
+            yield Fault(pin, f"there is no I/O thread {(pin.get('iothread') or '')[:40]}", "<iothreads>, or remove it")
+        elif thread in seen:
+            yield Fault(pin, f"I/O thread {thread} is pinned twice", "keep one of them")
+        seen.add(-1 if thread is None else thread)
+
+
+def iothread_ids(domain: Domain) -> Iterator[Fault]:
+    count = domain.one("iothreads")
+    if count is not None and number(text_in(count)) is None:
+        yield Fault(count, f"'{text_in(count)[:40]}' is no number of I/O threads", "a whole number")
+    seen: set[int] = set()
+    for each in domain.all("iothreadids/iothread"):
+        thread = number(each.get("id"))
+        if not thread or thread in seen:
+            yield Fault(each, "the id of the I/O thread is missing, 0 or not unique", "id='1' and so on, each once")
+        seen.add(thread or 0)
+
+
+def shared_cpus(domain: Domain) -> Iterator[Fault]:
+    """Two vCPUs that are pinned to the same one CPU, or the emulator on the CPU of a vCPU."""
+    owners: dict[int, str] = {}
+    for pin in domain.all("cputune/vcpupin"):
+        cpus = cpuset(pin.get("cpuset")) or frozenset()
+        if len(cpus) == 1:
+            (cpu,) = cpus
+            if cpu in owners and owners[cpu] != pin.get("vcpu"):
+                reason = f"vCPU {pin.get('vcpu', '')[:9]} shares CPU {cpu} with vCPU {owners[cpu]}"
+                yield warning(pin, reason, "a CPU for each vCPU")
+            owners.setdefault(cpu, pin.get("vcpu", "")[:9])
+    for name in ("emulatorpin", "iothreadpin"):
+        for pin in domain.all(f"cputune/{name}"):
+            if taken := (cpuset(pin.get("cpuset")) or frozenset()) & owners.keys():
+                reason = f"CPU {shown(set(taken))} runs a vCPU as well"
+                yield warning(pin, reason, "CPUs that run no vCPU, of the same node")
+
+
+def schedulers(domain: Domain) -> Iterator[Fault]:
+    for name, attribute in _MASKS.items():
+        seen: set[int] = set()
+        for element in domain.all(f"cputune/{name}"):
+            mask = cpuset(element.get(attribute))
+            if not mask:
+                yield Fault(element, f"{attribute}= of {name} names nothing", f"{attribute}='0-3'")
+                continue
+            if seen & mask:
+                yield Fault(element, f"two <{name}> for {shown(seen & mask)}", "name each once")
+            seen |= mask
+            yield from _absent(domain, element, name, mask)
+    for name in (*_MASKS, "emulatorsched"):
+        for element in domain.all(f"cputune/{name}"):
+            yield from _priority(element)
+
+
+def _absent(domain: Domain, element: Element, name: str, mask: frozenset[int]) -> Iterator[Fault]:
+    if name == "iothreadsched" and (absent := mask - domain.iothreads):
+        yield Fault(element, f"there is no I/O thread {shown(absent)}", "<iothreads>, or remove it")
+    if name == "vcpusched" and domain.vcpus is not None:
+        above = {vcpu for vcpu in mask if vcpu >= (domain.vcpus or 0)}
+        if above:
+            yield warning(element, f"there is no vCPU {shown(above)}", "name vCPUs that there are")
+
+
+def _priority(element: Element) -> Iterator[Fault]:
+    scheduler, priority = element.get("scheduler", ""), number(element.get("priority"))
+    if scheduler not in _SCHEDULERS:
+        yield unknown(element, "scheduler", _SCHEDULERS)
+    elif scheduler in _REAL_TIME and not 1 <= (priority or 0) <= 99:
+        yield Fault(element, f"scheduler='{scheduler}' needs a priority", "priority='1' to '99'")
+
+
+def quotas(domain: Domain) -> Iterator[Fault]:
+    for name in ("period", "global_period", "emulator_period", "iothread_period"):
+        for element in domain.all(f"cputune/{name}"):
+            value = number(text_in(element))
+            if value is None or (value and not 1000 <= value <= 1_000_000):
+                yield Fault(element, f"'{text_in(element)[:40]}' is out of range", "1000 to 1000000 (us)")
+    for name in ("quota", "global_quota", "emulator_quota", "iothread_quota"):
+        for element in domain.all(f"cputune/{name}"):
+            text = text_in(element)
+            value = number(text.removeprefix("-"))
+            if value is None or (value and not text.startswith("-") and not 1000 <= value <= 17592186044415):
+                yield Fault(element, f"'{text[:40]}' is out of range", "1000 or more (us), or -1 for no limit")
+
+
+def shares(domain: Domain) -> Iterator[Fault]:
+    """What is allowed depends on the control groups of the host: libvirt leaves it to them since 9.1."""
+    element = domain.one("cputune/shares")
+    if element is None or not text_in(element):
+        return
+    value = number(text_in(element))
+    if value is None or value > _MOST_SHARES:
+        yield Fault(element, f"'{text_in(element)[:40]}' is out of range", f"{_LEAST_SHARES} to {_MOST_SHARES}")
+    elif value == 1 and (domain.version is None or domain.version < _ANY_SHARES):
+        fault = warning if domain.version is None else Fault
+        yield fault(element, "'1' is too little for libvirt before 9.1", f"{_LEAST_SHARES} to {_MOST_SHARES}")
+
+
+def resource_groups(domain: Domain) -> Iterator[Fault]:
+    """The vCPUs of a <cachetune> are in no other one, and those of a <memorytune> in no other or all in the same."""
+    group_of: dict[int, frozenset[int]] = {}
+    for name, part in (("cachetune", "cache"), ("memorytune", "node")):
+        for element in domain.all(f"cputune/{name}"):
+            named = cpuset(element.get("vcpus")) or frozenset()
+            mine = frozenset(vcpu for vcpu in named if vcpu < (domain.vcpus or 0))
+            others = {group_of[vcpu] for vcpu in mine & group_of.keys()}
+            if others and (name == "cachetune" or others != {mine}):
+                reason = f"vCPU {shown(mine & group_of.keys())} is in two <cachetune> or <memorytune>"
+                yield Fault(element, reason, "name each vCPU once, or the same vCPUs for cache and memory")
+            elif element.find(part) is not None or element.find("monitor") is not None:
+                group_of |= dict.fromkeys(mine, mine)

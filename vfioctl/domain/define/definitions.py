@@ -1,0 +1,268 @@
+"""The use cases of libvirt's domains: list them, show one, define and undefine one. Changes go through the engine."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from vfioctl.domain.define.notes import is_ours, notes_of_define
+from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign, UnknownDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfioctl.core.change import Change, Intent, Plan
+    from vfioctl.domain.document.definition import Definition
+    from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
+    from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+    from vfioctl.domain.model.storage import Storage
+    from vfioctl.session import Session
+
+
+class Known(NamedTuple):
+    """A domain of libvirt, and what its document says; `unknown`: why it cannot be read."""
+
+    domain: DomainXml
+    says: Definition | None
+    unknown: str = ""
+
+
+class Provisioning:
+    """The domains of libvirt. Any method may raise any VfioctlError; each documents its own errors."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._kernel = session, session.kernel
+
+    def uri(self, connect: str = "") -> str:
+        """Return the URI of the libvirt to use: the one given, or that of the configuration. Raises BadSpec."""
+        from vfioctl.domain.model.libvirt import checked_uri
+
+        return checked_uri(connect or self._session.settings("domain").connect)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def libvirt(self, connect: str = "") -> Libvirt:
+        """Return libvirt and all its domains. Raises HostError, MissingLibrary if it cannot be asked."""
+        from vfioctl.domain.probe.libvirt import ask_libvirt
+
+        return ask_libvirt(self._kernel, self.uri(connect))
+
+    def known(self, libvirt: Libvirt) -> tuple[Known, ...]:
+        """Return the domains with what their documents say: as they run, or as they are defined."""
+        return tuple(_known(each, each.xml) for each in libvirt.domains)
+
+    def known_as_defined(self, libvirt: Libvirt) -> tuple[Known, ...]:
+        """The same for the documents with which they start the next time; of those that have none, as they run."""
+        return tuple(_known(each, each.defined or each.live) for each in libvirt.domains)
+
+    def find(self, name: str, connect: str = "") -> Known:
+        """Return a domain by its name or its UUID. Raises UnknownDomain."""
+        libvirt = self.libvirt(connect)
+        found = libvirt.find(name)
+        if found is None:
+            raise _missing(name, libvirt.uri)
+        return _known(found, found.xml)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def replan(self, intent: Intent) -> Plan:
+        """Plan the intent of a saved plan on the host as it is now."""
+        from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
+
+        if intent.verb == DefineIntent.model_fields["verb"].default:
+            return self._define(DefineIntent.model_validate(intent.model_dump()))
+        return self._undefine(UndefineIntent.model_validate(intent.model_dump()))
+
+    def plan_define(
+        self,
+        text: str | bytes,
+        *,
+        connect: str = "",
+        claim: str = "",
+        replace: bool = False,
+        storage: Storage | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Plan:
+        """Plan to define a domain, or to change its definition. Nothing to do if it is defined so already.
+
+        `claim`: the claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`:
+        the volumes that it needs, which are created first. `notes`: what else the plan is to say.
+        Raises BadDocument, Foreign, ClaimConflict for a claim of somebody else, HostError.
+        """
+        from vfioctl.domain.document.definition import read_definition
+        from vfioctl.domain.document.xml import parse, text_of
+        from vfioctl.domain.model.definition import DefineIntent, checked_name
+
+        wanted, document = read_definition(text), text_of(parse(text))
+        if not wanted.name:
+            raise BadDocument("the document has no name", hint="it needs <name>NAME</name>")
+        intent = DefineIntent(
+            uri=self.uri(connect),
+            name=checked_name(wanted.name),
+            uuid=wanted.uuid or str(uuid4()),
+            document=document,
+            claim=claim,
+            replace=replace,
+            storage=storage,
+        )
+        return self._define(intent, notes)
+
+    def plan_volumes(self, name: str, storage: Storage, *, connect: str = "") -> Plan:
+        """Plan the volumes of a domain whose definition stays. Raises BadSpec, Foreign, HostError."""
+        from vfioctl.domain.model.definition import DefineIntent, checked_name
+
+        uri = self.uri(connect)
+        return self._define(DefineIntent(uri=uri, name=checked_name(name), uuid="", document="", storage=storage))
+
+    def plan_undefine(self, name: str, *, connect: str = "", foreign: bool = False) -> Plan:
+        """Plan to remove the definition of a domain that does not run.
+
+        `foreign`: also if vfioctl did not define it. Raises UnknownDomain, Foreign, DeviceInUse, HostError.
+        """
+        from vfioctl.domain.model.definition import UndefineIntent, checked_name
+
+        found = self.find(name, connect).domain.name
+        return self._undefine(UndefineIntent(uri=self.uri(connect), name=checked_name(found), foreign=foreign))
+
+    def _define(self, intent: DefineIntent, more: tuple[str, ...] = ()) -> Plan:
+        from vfioctl.domain.document.definition import is_still, marked, read_definition
+        from vfioctl.domain.probe.libvirt import ask_libvirt
+
+        volumes, notes = self._volumes(intent)
+        if not intent.document:
+            return self._planned(intent, "", "", (), volumes)
+        libvirt = ask_libvirt(self._kernel, intent.uri)
+        there = next((each for each in libvirt.domains if each.name == intent.name), None)
+        wanted = read_definition(intent.document)
+        _refuse_clash(libvirt, intent.name, wanted)
+        before = self._defined(intent.uri, intent.name)
+        known = before or (there.live if there else "")
+        if known and not is_ours(known) and not intent.replace:
+            raise Foreign(
+                f"vfioctl did not define domain {intent.name}",
+                hint="--replace changes it all the same; or give the document another <name> and <uuid>",
+            )
+        claim = self._claim(intent)
+        after = marked(intent.document, uuid=there.uuid if there else intent.uuid, claim=claim, before=before)
+        self._refuse_invalid(intent.uri, after)
+        if is_still(before, after):
+            after = before
+        notes = (*more, *notes_of_define(intent.name, there, before, after), *(() if before else notes))
+        return self._planned(intent, before, after, notes, volumes)
+
+    def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:
+        if intent.storage is None:
+            return (), ()
+        from vfioctl.domain.define.storage import planned_volumes
+
+        return planned_volumes(self._kernel, intent.uri, intent.storage)
+
+    def _undefine(self, intent: UndefineIntent) -> Plan:
+        from vfioctl.domain.document.definition import read_definition
+        from vfioctl.domain.probe.libvirt import ask_libvirt
+
+        libvirt = ask_libvirt(self._kernel, intent.uri)
+        there = next((each for each in libvirt.domains if each.name == intent.name), None)
+        if there is None:
+            raise _missing(intent.name, intent.uri)
+        if there.is_active:
+            raise DeviceInUse(f"domain {intent.name} runs", next_command=stop_command(intent.name, intent.uri))
+        before = self._defined(intent.uri, intent.name)
+        if not is_ours(before) and not intent.foreign:
+            raise Foreign(
+                f"vfioctl did not define domain {intent.name}", hint="--foreign removes its definition all the same"
+            )
+        self._refuse_left_over(intent)
+        claim = read_definition(before).claim
+        notes = (f"claim {claim} stays, with its devices: vfioctl claim release {claim}",) if claim else ()
+        return self._planned(intent, before, "", notes)
+
+    def _refuse_left_over(self, intent: UndefineIntent) -> None:
+        """Raise ClaimConflict if the domain has not given back what it had when it ran: nothing would tell of it."""
+        from vfioctl.domain.run.claims import Holding
+        from vfioctl.domain.run.needs import needs_nothing
+
+        for claim in Holding(self._session, intent.uri).made_for(needs_nothing(intent.name)):
+            raise ClaimConflict(
+                f"domain {intent.name} has ended, and claim {claim.id}, which was made for it, still holds what it had",
+                hint="this gives everything back; with vfioctl's hook, libvirt does so when a domain ends",
+                next_command=stop_command(intent.name, intent.uri),
+            )
+
+    def _planned(
+        self,
+        intent: DefineIntent | UndefineIntent,
+        before: str,
+        after: str,
+        notes: tuple[str, ...],
+        volumes: Sequence[Change] = (),
+    ) -> Plan:
+        from vfioctl.core.change import Change, Draft
+        from vfioctl.domain.model.definition import DEFINITION, resource_name, subject_of
+
+        change = Change(
+            kind=DEFINITION,
+            name=resource_name(intent.uri, intent.name),
+            subject=subject_of(intent.name),
+            before=before,
+            after=after,
+        )
+        changes = (*volumes, change) if before != after else tuple(volumes)
+        return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
+
+    def _defined(self, uri: str, name: str) -> str:
+        return str(self._kernel.ask_libvirt(uri, "definition", name))
+
+    def _claim(self, intent: DefineIntent) -> str:
+        """Return the id of the claim that was given. Raises UnknownDevice, BadSpec, ClaimConflict."""
+        from vfioctl.claims.api import ClaimsApi
+        from vfioctl.domain.run.serving_claims import refuse_others
+
+        if not intent.claim:
+            return ""
+        claim = ClaimsApi(self._session).claim(intent.claim)
+        refuse_others(claim, intent.name)
+        return claim.id
+
+    def _refuse_invalid(self, uri: str, text: str) -> None:
+        """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""
+        from vfioctl.domain.probe.libvirt import validate
+        from vfioctl.kernel.libvirt_answers import INVALID_BY_SCHEMA
+
+        try:
+            validate(self._kernel, uri, text)
+        except BadDocument as error:
+            if error.facts.get("libvirt") == INVALID_BY_SCHEMA:
+                raise
+
+
+def _known(domain: DomainXml, text: str) -> Known:
+    from vfioctl.domain.document.definition import read_definition
+
+    try:
+        return Known(domain, read_definition(text))
+    except BadDocument as error:
+        return Known(domain, None, error.message)
+
+
+def stop_command(name: str, uri: str, *options: str) -> str:
+    """Return the command that stops a domain."""
+    return " ".join(("vfioctl domain stop", quote(name), *options, "--connect", quote(uri)))
+
+
+def _missing(name: str, uri: str) -> UnknownDomain:
+    command = f"vfioctl domain list --connect {quote(uri)}"
+    return UnknownDomain(f"there is no domain {name} at {uri}", next_command=command)
+
+
+def _refuse_clash(libvirt: Libvirt, name: str, wanted: Definition) -> None:
+    """Raise Foreign if another domain has the UUID, or the domain has another one: libvirt would refuse it."""
+    for each in libvirt.domains:
+        if each.name == name and wanted.uuid and each.uuid != wanted.uuid:
+            raise Foreign(
+                f"domain {name} has the UUID {each.uuid}, and the document another one",
+                hint="remove <uuid> from the document, or change its <name>",
+            )
+        if each.name != name and wanted.uuid == each.uuid:
+            raise Foreign(f"domain {each.name} has the UUID of the document", hint="remove <uuid> from the document")

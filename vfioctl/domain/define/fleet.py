@@ -1,0 +1,147 @@
+"""The use case that makes several domains what one file says: all is planned first, then done one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.domain.define.fleet_plan import FleetPlanning
+from vfioctl.domain.model.fleet import FleetDocument, FleetItem
+from vfioctl.errors import VerifyError, VfioctlError
+
+if TYPE_CHECKING:
+    from vfioctl.core.action import Progress
+    from vfioctl.domain.api import DomainApi
+    from vfioctl.domain.model.fleet import FleetSpec
+    from vfioctl.session import Session
+
+Tell = Callable[[str], None]
+"""Callback (sentence), called before each domain is changed."""
+_PAUSE = 0.5
+_DONE = {"define": "defined", "change": "changed", "start": "started", "stop": "stopped"}
+_QUESTION = "/proc/uptime"
+"""A file that any Linux guest has. An agent that refuses to read it has answered as well."""
+
+
+class Fleet(NamedTuple):
+    """A fleet, planned: what would be done to each domain, in the order of the file; those that go come first."""
+
+    name: str
+    uri: str
+    items: tuple[FleetItem, ...]
+    running: tuple[str, ...] = ()
+    """The domains that the file wants to run."""
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not any(map(is_work, self.items))
+
+    def document(self, result: str, done: Sequence[str] = ()) -> FleetDocument:
+        """Return the JSON form. `done`: the domains that were changed."""
+        items = tuple(each.model_copy(update={"done": each.domain in done}) for each in self.items)
+        return FleetDocument.model_validate({"fleet": self.name, "uri": self.uri, "result": result, "domains": items})
+
+
+def is_work(item: FleetItem) -> bool:
+    """Return whether anything is done to the domain."""
+    return bool(item.change != "none" or item.power != "none" or item.volumes)
+
+
+class Fleets:
+    """Applies fleets on one host."""
+
+    def __init__(self, session: Session, api: DomainApi) -> None:
+        self._session, self._api = session, api
+
+    def plan(self, spec: FleetSpec, *, prune: bool = False, connect: str = "") -> Fleet:
+        """Plan what makes the domains what the fleet says. Nothing is changed if one of them cannot be had.
+
+        A domain whose spec has not changed keeps its devices and CPUs. `prune`: domains of the fleet that the file
+        does not name any more are undefined.
+
+        Raises what `Building.build` and `Provisioning.plan_define` raise, with the domain's name; Foreign for a domain
+        that this fleet has not defined, DeviceInUse for one that is to go, and runs; ClaimConflict for a device of two
+        domains; BadSpec and Foreign for a disk of two; and what `Starting.foresee` raises.
+        """
+        items = FleetPlanning(self._session, self._api, spec, connect).items(prune=prune)
+        running = tuple(each.name for each in spec.domains if each.running)
+        return Fleet(spec.fleet, self._api.provisioning.uri(connect), items, running)
+
+    def apply(
+        self,
+        fleet: Fleet,
+        *,
+        wait_guest: float = 0.0,
+        tell: Tell = lambda _: None,
+        progress: Progress | None = None,
+    ) -> FleetDocument:
+        """Do what was planned. The first failure ends it, and what was done before stays.
+
+        A definition that fails is put back. One whose domain cannot be started or stopped after that stays.
+
+        `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
+
+        Raises what `Session.apply` and `Starting` raise, with what was done in `restored`; VerifyError for guests
+        that do not answer in time.
+        """
+        done: list[str] = []
+        work = [each for each in fleet.items if is_work(each)]
+        for item in work:
+            tell(_sentence(item))
+            try:
+                self._carry_out(item, fleet.uri, progress)
+            except VfioctlError as error:
+                left = [each.domain for each in work if each.domain not in (*done, item.domain)]
+                did = f"done before: {', '.join(done) or 'nothing'}; not done: {', '.join(left) or 'nothing else'}"
+                error.message = f"{item.domain}: {error.message}"
+                error.restored = "; ".join(filter(None, (error.restored, did)))
+                error.facts |= {"done": done, "not_done": left}
+                raise
+            done.append(item.domain)
+        if wait_guest:
+            self._await(fleet.running, fleet.uri, wait_guest, tell)
+        return fleet.document("done" if work else "nothing to do", done)
+
+    # -- one domain ----------------------------------------------------------------------------------
+
+    def _carry_out(self, item: FleetItem, uri: str, progress: Progress | None) -> None:
+        if item.plan:
+            self._session.apply(item.plan, progress=progress)
+        try:
+            if item.power == "start":
+                self._api.starting.start(item.domain, connect=uri, progress=progress)
+            elif item.power == "stop":
+                self._api.starting.stop(item.domain, connect=uri, progress=progress)
+        except VfioctlError as error:
+            if item.change != "none":
+                error.message = f"it is {_DONE[item.change]}, and not {_DONE[item.power]}: {error.message}"
+                error.facts["only_defined"] = item.domain
+            raise
+
+    def _await(self, names: Sequence[str], uri: str, seconds: float, tell: Tell) -> None:
+        until, left = time.monotonic() + seconds, list(names)
+        if left:
+            tell(f"waiting for the guests of {', '.join(left)}")
+        while left := [name for name in left if not self._answers(name, uri)]:
+            if time.monotonic() > until:
+                raise VerifyError(
+                    f"the guest agent of {', '.join(left)} has not answered within {seconds:g} s",
+                    hint="everything is defined and started; a guest needs qemu-guest-agent, and its channel",
+                )
+            time.sleep(_PAUSE)
+
+    def _answers(self, name: str, uri: str) -> bool:
+        try:
+            self._session.kernel.ask_libvirt(uri, "guest_files", name, _QUESTION)
+        except VfioctlError:
+            return False
+        return True
+
+
+def _sentence(item: FleetItem) -> str:
+    words = {"define": "define", "change": "change the definition of", "undefine": "undefine", "none": ""}[item.change]
+    made = f"create {' and '.join(item.volumes)}" if item.volumes else ""
+    define = f"{words} {item.domain}" if words else ""
+    power = f"{item.power} {item.domain}" if item.power != "none" else ""
+    return ", then ".join(filter(None, (made, define, power)))

@@ -1,0 +1,240 @@
+"""Plans what is done to each domain of a fleet. Reads the host, the ledger and libvirt, and may not write to any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.domain.build.own_usage import beside
+from vfioctl.domain.define.definitions import stop_command
+from vfioctl.domain.define.disks import refuse_shared, written_by
+from vfioctl.domain.define.fleet_members import leaving_from, says_of
+from vfioctl.domain.define.storage import Provided, provided
+from vfioctl.domain.document.definition import in_fleet, read_definition
+from vfioctl.domain.document.templates import read_template
+from vfioctl.domain.document.xml import text_of
+from vfioctl.domain.model.definition import DEFINITION
+from vfioctl.domain.model.fleet import FleetItem
+from vfioctl.domain.model.storage import IMAGE, SEED
+from vfioctl.domain.run.needs import needs_of
+from vfioctl.errors import ClaimConflict, DeviceInUse, VfioctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from vfioctl.core.change import Plan
+    from vfioctl.domain.api import DomainApi
+    from vfioctl.domain.define.definitions import Known
+    from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
+    from vfioctl.domain.model.other_domains import Others
+    from vfioctl.domain.model.spec import DomainSpec
+    from vfioctl.domain.model.storage import Storage
+    from vfioctl.domain.run.needs import Needs
+    from vfioctl.inventory.model.values import Subject
+    from vfioctl.session import Session
+
+
+class _Wanted(NamedTuple):
+    """A domain of the file. `digest`: of what it is made from, in short: its spec, and its template."""
+
+    provided: Provided
+    digest: str
+    running: bool | None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def spec(self) -> DomainSpec:
+        return self.provided.spec
+
+    @property
+    def storage(self) -> Storage | None:
+        return self.provided.storage
+
+
+class FleetPlanning:
+    """One fleet at one libvirt."""
+
+    def __init__(self, session: Session, api: DomainApi, fleet: FleetSpec, connect: str) -> None:
+        self._session, self._api, self._fleet, self._connect = session, api, fleet, connect
+        provisioning = api.provisioning
+        self._uri = provisioning.uri(connect)
+        known = provisioning.known_as_defined(provisioning.libvirt(connect))
+        self._known = {each.domain.name: each for each in known}
+        self._devices: dict[str, str] = {}  # of the domains that are planned already
+        self._pinned: dict[int, str] = {}
+
+    def items(self, *, prune: bool) -> tuple[FleetItem, ...]:
+        """Return what is done to each domain: to those that go, and then to those of the file, in its order.
+
+        See `Fleets.plan` for the errors.
+        """
+        leaving = leaving_from(self._fleet, self._known) if prune else []
+        pruned = [self._pruned(each) for each in leaving]
+        wanted = [self._wanted(each) for each in self._fleet.domains]
+        gone = {each.domain.name for each in leaving} | {each.name for each in wanted if self._is_rebuilt(each)}
+        stay = (each.domain for name, each in self._known.items() if name not in gone)
+        writers = {each.name: written_by((each.live, each.defined)) for each in stay}
+        refuse_shared({each.name: each.provided for each in wanted}, writers)
+        items = {each.name: self._item(each, gone) for each in sorted(wanted, key=self._turn)}
+        in_order = tuple(items[each.name] for each in wanted)
+        self._foresee(in_order)
+        return (*pruned, *in_order)
+
+    def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
+        """Return when a domain is planned: those that take any GPUs choose among what the others leave."""
+        return not self._stays(wanted), bool(wanted.spec.gpus)
+
+    def _pruned(self, known: Known) -> FleetItem:
+        name, provisioning = known.domain.name, self._api.provisioning
+        if known.domain.is_active:
+            raise DeviceInUse(
+                f"{name}: it is not in the fleet any more, and runs",
+                next_command=stop_command(name, self._uri),
+            )
+        plan = provisioning.plan_undefine(name, connect=self._connect)
+        return FleetItem(domain=name, change="undefine", power="none", plan=plan)
+
+    def _wanted(self, domain: FleetDomain) -> _Wanted:
+        with _about(domain.name):
+            found = provided(self._session.kernel, self._uri, domain)
+            template = text_of(read_template(found.spec.template))
+        digest = sha256(f"{json.dumps(asdict(found.spec), sort_keys=True)}{template}".encode()).hexdigest()[:12]
+        return _Wanted(found, digest, domain.running)
+
+    def _is_rebuilt(self, wanted: _Wanted) -> bool:
+        """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
+        there = self._known.get(wanted.name)
+        return bool(there and there.says and not there.domain.is_active) and not self._stays(wanted)
+
+    def _stays(self, wanted: _Wanted) -> bool:
+        """Return whether the domain is defined, and its part of the file has not changed."""
+        there = self._known.get(wanted.name)
+        if there is None or there.says is None or not there.domain.is_defined:
+            return False
+        return (there.says.fleet, there.says.spec) == (self._fleet.fleet, wanted.digest)
+
+    def _item(self, wanted: _Wanted, gone: Collection[str]) -> FleetItem:
+        known = self._known.get(wanted.name)
+        power = _power(wanted, is_active=bool(known and known.domain.is_active))
+        with _about(wanted.name):
+            says = says_of(self._fleet.fleet, known, self._uri) if known else None
+            if says and self._stays(wanted):
+                item = self._kept(wanted, power, says.devices)
+            else:
+                item = self._built(wanted, power, known, gone)
+        self._devices.update(dict.fromkeys(item.devices, wanted.name))
+        return item
+
+    def _kept(self, wanted: _Wanted, power: Power, devices: Sequence[str]) -> FleetItem:
+        """Return what is done to a domain whose definition stays."""
+        plan = None
+        if wanted.storage:
+            plan = self._api.provisioning.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
+        return _item(wanted, "none", power, devices, plan)
+
+    def _built(self, wanted: _Wanted, power: Power, known: Known | None, gone: Collection[str]) -> FleetItem:
+        """Return what is done to a domain that is new, or whose part of the file has changed."""
+        others = self._api.others(wanted.name, *gone, connect=self._connect)
+        if known:
+            others = beside(known.domain, others)
+        built = self._api.build_beside(wanted.spec, self._and_planned(others))
+        definition = read_definition(built.xml)
+        _refuse_shared_devices(definition.devices, self._devices)
+        self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
+        plan = self._api.provisioning.plan_define(
+            in_fleet(built.xml, self._fleet.fleet, wanted.digest),
+            connect=self._connect,
+            claim=built.spec.claim,
+            storage=wanted.storage,
+            notes=tuple(f"{wanted.name}: {each.what}: {each.weaker}" for each in built.weaker),
+        )
+        is_changed = bool(plan.changes_of(DEFINITION))
+        is_defined = bool(known and known.domain.is_defined)
+        change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
+        return _item(wanted, change, power, definition.devices, plan)
+
+    def _foresee(self, items: Sequence[FleetItem]) -> None:
+        """Raise what the domains that are to start would be refused for, in the order in which they do.
+
+        One that needs what a domain before it gives back is left out: who has that now is not who has it then.
+        """
+        given_back: set[Subject | int] = set()
+        for item in items:
+            if item.power == "none":
+                continue
+            has = self._has(item.domain)
+            if item.power == "start":
+                needs = needs_of(self._document(item))
+                wanted = _resources(needs)
+                has -= wanted
+                if wanted.isdisjoint(given_back):
+                    with _about(item.domain):
+                        self._api.starting.foresee_needs(needs, connect=self._connect)
+            given_back |= has
+
+    def _has(self, name: str) -> set[Subject | int]:
+        """Return what a domain may have now: claims that were made for it may be left also when it has ended."""
+        there = self._known.get(name)
+        texts = (there.domain.live, there.domain.defined) if there else ()
+        return {each for text in texts if text for each in _resources(needs_of(text))}
+
+    def _document(self, item: FleetItem) -> str:
+        """Return the document of a domain when its plan was applied."""
+        planned = item.plan.changes_of(DEFINITION) if item.plan else ()
+        return planned[0].after if planned else self._known[item.domain].domain.defined
+
+    def _and_planned(self, others: Others) -> Others:
+        """Return what others have, with what the domains of the fleet have that are planned already."""
+        devices = {device: f"domain {name} of this fleet" for device, name in self._devices.items()}
+        return others._replace(cpus={**others.cpus, **self._pinned}, devices={**others.devices, **devices})
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Begin the message of an error with the domain's name."""
+    try:
+        yield
+    except VfioctlError as error:
+        error.message = f"{name}: {error.message}"
+        raise
+
+
+def _item(
+    wanted: _Wanted, change: DefinitionChange, power: Power, devices: Sequence[str], plan: Plan | None
+) -> FleetItem:
+    volumes = plan.changes_of(IMAGE, SEED) if plan else ()
+    return FleetItem(
+        domain=wanted.name,
+        change=change,
+        power=power,
+        devices=tuple(devices),
+        volumes=tuple(each.name.rpartition(" ")[2] for each in volumes),
+        plan=plan if plan and plan.changes else None,
+    )
+
+
+def _power(wanted: _Wanted, *, is_active: bool) -> Power:
+    if wanted.running in (None, is_active):
+        return "none"
+    return "start" if wanted.running else "stop"
+
+
+def _resources(needs: Needs) -> set[Subject | int]:
+    """Return the devices and CPUs of a domain."""
+    return {*needs.devices, *needs.cpus}
+
+
+def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -> None:
+    """Raise ClaimConflict if a domain that is planned already has one of them."""
+    if shared := next((each for each in devices if each in planned), ""):
+        raise ClaimConflict(
+            f"{shared} is a device of domain {planned[shared]} of this fleet",
+            hint="no two domains of a fleet have one device: give one of them another",
+        )

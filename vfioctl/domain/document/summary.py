@@ -1,0 +1,109 @@
+"""Says in a few lines how two documents of a domain differ: one for each kind of element. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from vfioctl.domain.document.differences import differing, flat
+from vfioctl.domain.document.values import size_in_words
+from vfioctl.domain.document.xml import Document
+from vfioctl.errors import some_of
+
+_PLACE = re.compile(r"(?:[^/\[]|\[[^\[\]]*\])+")
+_IN_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_PCI = re.compile(r"0x([0-9a-f]{4}),0x([0-9a-f]{2}),0x([0-9a-f]{2}),0x([0-7])")
+_BYTES = re.compile(r"([0-9]{1,18}) bytes")
+_MOST, _FEW = 4, 2
+_ADDED, _REMOVED = "added", "removed"
+_METADATA = "/domain/metadata"
+
+
+class Changed(NamedTuple):
+    """What becomes of elements of one kind. `what`: their path, without `/domain`."""
+
+    what: str
+    how: str
+
+
+class _Side(NamedTuple):
+    """A document: its values by path, and the paths of all its elements and values."""
+
+    values: Mapping[str, str]
+    paths: frozenset[str]
+
+
+def changed(before: Document, after: Document) -> tuple[Changed, ...]:
+    """Return what is added, removed and changed, by kind of element, in the order of the documents.
+
+    Metadata do not count.
+    """
+    was, will_be = _side(before), _side(after)
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for path, value, new in differing(was.values, will_be.values):
+        if path.startswith(_METADATA):
+            continue
+        element, _, attribute = path.partition("/@")
+        kind, side = (_ADDED, will_be) if value is None else (_REMOVED, was)
+        top = "" if value is not None and new is not None else _highest(path, was if value is None else will_be)
+        if top and "/@" not in top:
+            found.setdefault(_kind(top), {}).setdefault(kind, {})[_told(top, side.values)] = None
+        elif value or new:  # not an element that was empty, or becomes so
+            how = f"{_label(element)} {attribute} {_value(value)} -> {_value(new)}"
+            found.setdefault(_kind(element), {}).setdefault("", {})[" ".join(how.split())] = None
+    return tuple(Changed(what, "; ".join(_lines(kinds))) for what, kinds in found.items())
+
+
+def _side(document: Document) -> _Side:
+    values = flat(document)
+    return _Side(values, frozenset(prefix for path in values for prefix in _prefixes(path)))
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    found = ""
+    for part in _PLACE.findall(path):
+        found = f"{found}/{part}"
+        yield found
+
+
+def _highest(path: str, other: _Side) -> str:
+    """Return the highest place of a path that the other document has not; empty if it has other values there."""
+    return next((prefix for prefix in _prefixes(path) if prefix not in other.paths), "")
+
+
+def _kind(path: str) -> str:
+    return _IN_BRACKETS.sub("", path).removeprefix("/domain/")
+
+
+def _label(path: str) -> str:
+    """Return the names in a path; a PCI address as everywhere else."""
+    names = (_PCI.sub(r"\1:\2:\3.\4", name) for name in _IN_BRACKETS.findall(path))
+    return " ".join(name.removeprefix("type=pci,") for name in names)
+
+
+def _told(element: str, values: Mapping[str, str]) -> str:
+    """Return an element's name and values, or some of them if it has no name and many values."""
+    inside = {path.removeprefix(element): value for path, value in values.items() if _is_in(path, element)}
+    told = [f"{path.replace('@', '').strip('/')} {_value(value)}".strip() for path, value in inside.items() if value]
+    label = " ".join(filter(None, (inside.get("/@model") if "/controller[" in element else "", _label(element))))
+    if not label:
+        return some_of(told, _FEW)
+    return f"{label} {', '.join(told)}" if len(told) <= _FEW else label
+
+
+def _is_in(path: str, element: str) -> bool:
+    return path == element or path.startswith(f"{element}/")
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "not there"
+    size = _BYTES.fullmatch(text)
+    return size_in_words(int(size[1])) if size else text or "there"
+
+
+def _lines(kinds: Mapping[str, Mapping[str, None]]) -> Iterator[str]:
+    for kind, texts in kinds.items():
+        some = some_of([*filter(None, texts)], _MOST)
+        yield f"{kind}: {some}" if kind and some else some or kind

@@ -1,0 +1,240 @@
+"""The claims that a domain holds while it runs: made before it starts, given back when it has ended.
+
+A claim that its owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain as well, and stays.
+One that was left, because nobody told that the domain had ended, serves it too, if the domain still needs all of it.
+Changes nothing by itself: each change is a claim's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
+from vfioctl.domain.model.libvirt import known_as
+from vfioctl.domain.run.needs import is_owner
+from vfioctl.errors import Busy, ClaimConflict, VerifyError, VfioctlError
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.taken import Hugepages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from vfioctl.claims.api import ClaimsApi
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
+    from vfioctl.domain.run.needs import Needs
+    from vfioctl.placement.model.request import ClaimRequest
+    from vfioctl.session import Session
+
+_MDEVS = "/sys/bus/mdev/devices"
+_CLOSING_SECONDS = 10.0
+"""How long QEMU's descriptors may take to be closed after it has ended."""
+
+
+class Held(NamedTuple):
+    """The claims that a domain holds: those that were there before, and those that were made for it."""
+
+    kept: tuple[Claim, ...] = ()
+    made: tuple[Claim, ...] = ()
+
+
+class Holding:
+    """The claims of the domains of one libvirt."""
+
+    def __init__(self, session: Session, uri: str) -> None:
+        self._session, self._uri = session, known_as(uri)
+
+    @property
+    def _claims(self) -> ClaimsApi:
+        from vfioctl.claims.api import ClaimsApi
+
+        return ClaimsApi(self._session)
+
+    def of(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return the live claims of a domain, but not those of a domain of its name at another libvirt."""
+        if not is_owner(needs.name):
+            return ()
+        owner = needs.owner
+        return tuple(each for each in self._claims.claims() if each.is_of(owner, self._uri))
+
+    def made_for(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return those of them that were made for the time that the domain runs."""
+        return tuple(each for each in self.of(needs) if LABEL in each.labels)
+
+    # -- before a domain starts ----------------------------------------------------------------------
+
+    def serving(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return those of its claims that serve it when it starts."""
+        return tuple(each for each in self.of(needs) if LABEL not in each.labels or _is_needed(each, needs))
+
+    def over(self, needs: Needs) -> tuple[Claim, ...]:
+        """Return the claims that were made for a run, and are over when the domain starts.
+
+        Its own are, if it has no more what they have. Those of another boot are, if they have what it needs: but its
+        own bring back what they had, if vfioctl defined it.
+        """
+        boot_id = self._claims.boot_id
+        return tuple(
+            each for each in self._claims.claims() if LABEL in each.labels and self._is_over(each, needs, boot_id)
+        )
+
+    def _is_over(self, claim: Claim, needs: Needs, boot_id: str) -> bool:
+        is_own = claim.is_of(f"vm/{needs.name}", self._uri)
+        if is_own and not _is_needed(claim, needs):
+            return True
+        return not (is_own and needs.ours) and claim.boot_id != boot_id and _meets(claim, needs)
+
+    def foresee_end(self, needs: Needs) -> Iterator[tuple[Claim, Plan | None]]:
+        """Yield what `end_over` would release, each with the plan that puts its devices back, if one has to be."""
+        for claim in self.over(needs):
+            with suppress(VfioctlError):
+                yield claim, self._claims.previewing.release(claim)
+
+    def end_over(self, needs: Needs) -> None:
+        """Release them, but for those of which somebody has a device all the same."""
+        for claim in self.over(needs):
+            with suppress(VfioctlError):  # the claim is there to be seen
+                self._claims.release(claim.id)
+
+    def missing(self, needs: Needs) -> ClaimRequest | None:
+        """Return the request for what the domain needs and no claim of its owner has; None if they have it all.
+
+        Raises BadSpec if no owner can have the domain's name.
+        """
+        from vfioctl.placement.model.request import ClaimRequest
+
+        if not needs.is_anything:
+            return None
+        kept = self.serving(needs)
+        devices = {each.subject for claim in kept for each in claim.devices}
+        cpus = {cpu for claim in kept for cpu in claim.cpus}
+        request = ClaimRequest(
+            owner=needs.owner,
+            devices=tuple(each for each in needs.bound if each not in devices),
+            exact_cpus=tuple(cpu for cpu in needs.cpus if cpu not in cpus),
+            exact_hugepages=_without(needs.hugepages, [each for claim in kept for each in claim.hugepages]),
+            labels={LABEL: self._uri},
+        )
+        return request if request.devices or request.exact_cpus or request.exact_hugepages else None
+
+    def foresee_restored(self, serving: Sequence[Claim], needs: Needs) -> Iterator[Plan]:
+        """Yield the plans that bind again what claims that serve had bound. Raises ClaimConflict, DeviceInUse."""
+        for claim in _to_restore(serving, needs):
+            yield from self._claims.reconciling.plans(claim)
+
+    def take(self, needs: Needs, *, progress: Progress | None = None) -> Held:
+        """Claim what a domain needs, bind it, and verify that; or take nothing.
+
+        Raises ClaimConflict with the owner, DeviceInUse with the holders, NoCapacity, VerifyError, and what
+        `ClaimsApi.create` raises.
+        """
+        self.end_over(needs)
+        serving, made = self.serving(needs), list[Claim]()
+        for claim in _to_restore(serving, needs):
+            self._claims.reconciling.restore(claim.id, progress=progress)
+        try:
+            if request := self.missing(needs):
+                made.append(self._create(request, needs, progress))
+            made += self.adopt(needs, needs.managed)
+            self._verify(needs)
+        except (VfioctlError, KeyboardInterrupt):
+            self._give_back(made)  # what served it before may be another process's, which starts it too
+            raise
+        kept = tuple(each for each in serving if LABEL not in each.labels)
+        return Held(kept, (*(each for each in serving if LABEL in each.labels), *made))
+
+    def _create(self, request: ClaimRequest, needs: Needs, progress: Progress | None) -> Claim:
+        try:
+            return self._claims.create(request, progress=progress).claim
+        except ClaimConflict as error:
+            if error.facts.get("claim") not in {each.id for each in self.of(needs)}:
+                raise
+            raise Busy(f"another vfioctl is starting domain {needs.name}", hint="wait for it") from None
+
+    def adopt(self, needs: Needs, devices: Sequence[str]) -> list[Claim]:
+        """Claim devices as they are, which the domain has or libvirt binds; not those that its owner has already."""
+        known = {each.subject for claim in self.of(needs) for each in claim.devices}
+        wanted = [each for each in needs.devices if each in devices and each not in known]
+        return [self._claims.adopt(needs.owner, wanted, {LABEL: self._uri}).claim] if wanted else []
+
+    def _verify(self, needs: Needs) -> None:
+        from vfioctl.inventory.api import InventoryApi
+
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        for device in needs.bound:
+            if isinstance(device, PciAddress):
+                function = inventory.by_address.get(device)
+                is_ready = function is not None and inventory.is_ready(function)
+            else:
+                is_ready = self._session.kernel.has(f"{_MDEVS}/{device}")
+            if not is_ready:
+                raise VerifyError(f"{device} is not ready for a guest", next_command=f"vfioctl show {device}")
+
+    # -- when it has ended -----------------------------------------------------------------------------
+
+    def wait_until_made(self, needs: Needs) -> None:
+        """Wait for the process that makes a claim of the domain now, if there is one. Raises Busy, Unfinished."""
+        for claim in self.made_for(needs):
+            self._claims.await_maker(claim.id)
+
+    def give_back(self, needs: Needs, *, progress: Progress | None = None) -> tuple[Claim, ...]:
+        """Release the claims that were made for the time that the domain runs.
+
+        Raises the first error after trying all of them.
+        """
+        return self._release(self.made_for(needs), progress)
+
+    def _give_back(self, made: Sequence[Claim]) -> None:
+        """Release the claims of a start that failed, whose error is raised."""
+        with suppress(VfioctlError):  # the claim says what is left of it
+            self._release(made, None)
+
+    def _release(self, claims: Sequence[Claim], progress: Progress | None) -> tuple[Claim, ...]:
+        released, failed = [], None
+        for claim in claims:
+            try:
+                made = self._claims.release(claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress)
+            except VfioctlError as error:
+                failed = failed or error
+            else:
+                released.append(made.claim)
+        if failed:
+            raise failed
+        return tuple(released)
+
+
+def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
+    """Yield the claims whose devices have to be bound, also after a reboot. Raises ClaimConflict."""
+    for claim in serving:
+        if claim.state is not ClaimState.HELD:
+            raise ClaimConflict(
+                f"claim {claim.id} of {claim.owner} is {claim.state}",
+                hint="another vfioctl changes it, or was cut short",
+                next_command="vfioctl reconcile",
+            )
+        if any(each.subject in needs.devices for each in claim.devices):
+            yield claim
+
+
+def _is_needed(claim: Claim, needs: Needs) -> bool:
+    """Return whether a domain still needs all that a claim has."""
+    asked = {each.subject for each in claim.devices if each.asked}
+    return (
+        asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus} and not _without(claim.hugepages, needs.hugepages)
+    )
+
+
+def _meets(claim: Claim, needs: Needs) -> bool:
+    """Return whether a claim has a device or a CPU that a domain needs."""
+    return any(each.subject in needs.devices for each in claim.devices) or not {*claim.cpus}.isdisjoint(needs.cpus)
+
+
+def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hugepages, ...]:
+    """Return the hugepages that are still missing."""
+    have: Counter[tuple[int, int]] = Counter()
+    for node, size, pages in held:
+        have[node, size] += pages
+    missing = (Hugepages(node, size, pages - have[node, size]) for node, size, pages in wanted)
+    return tuple(each for each in missing if each.pages > 0)

@@ -1,0 +1,107 @@
+"""Compares a running domain with its document. Reads the host and libvirt, and may not write."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.document.xml import parse
+from vfioctl.domain.model.libvirt import URI
+from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
+from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu, still_runs
+from vfioctl.domain.run.verify.cpus import cpu_facts
+from vfioctl.domain.run.verify.devices import definition_facts, device_facts, devices_given
+from vfioctl.domain.run.verify.guest import Wanted, guest_facts, unasked, why_no_agent
+from vfioctl.domain.run.verify.memory import memory_facts
+from vfioctl.domain.run.verify.subject import Subject
+from vfioctl.errors import HostError, VfioctlError
+from vfioctl.kernel.host_paths import MDEV_DEVICES
+from vfioctl.kernel.lenient import link_name, text_of
+from vfioctl.kernel.protocol import PCI_DEVICES
+
+if TYPE_CHECKING:
+    from vfioctl.domain.model.libvirt import DomainXml
+    from vfioctl.domain.model.process import Qemu
+    from vfioctl.kernel.protocol import Reader
+
+_GPU_CLASSES = ("0x03", "0x1200")
+
+
+def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Verification:
+    """Return what a running domain is, compared with its document. Raises HostError if it does not run, BadDocument."""
+    if not domain.is_active:
+        raise HostError(f"domain {domain.name} does not run", hint=f"virsh start {quote(domain.name)}")
+    virsh = "virsh" if uri == URI else f"virsh -c {quote(uri)}"
+    subject = Subject(parse(domain.live).root, quote(domain.name), virsh)
+    facts: list[VerifiedFact] = []
+    qemu = None
+    try:
+        qemu = read_qemu(kernel, domain.name, domain.uuid)
+    except NotFound as error:
+        facts.append(unknown(Area.CPUS, "the domain's QEMU process", "", str(error)))
+    else:
+        facts += cpu_facts(subject, qemu)
+        facts += memory_facts(subject, qemu)
+        facts += _devices(kernel, subject, qemu)
+    if domain.defined:
+        facts += definition_facts(subject, parse(domain.defined).root)
+    if guest:
+        facts += _in_guest(kernel, uri, domain, subject)
+    if qemu is not None and not still_runs(kernel, qemu, domain.uuid):
+        hint = f"vfioctl domain verify {quote(domain.name)} looks again"
+        raise HostError(f"process {qemu.pid} of domain {domain.name} ended while it was looked at", hint=hint)
+    pid = None if qemu is None else qemu.pid
+    return Verification(name=domain.name, uuid=domain.uuid, pid=pid, state=_state(facts), facts=tuple(facts))
+
+
+def _state(facts: Sequence[VerifiedFact]) -> State:
+    """Return what all facts say together. A command line alone is of no process that runs."""
+    if any(each.state is State.DIFFERS for each in facts):
+        return State.DIFFERS
+    seen = any(each.state is State.OK and each.area in (Area.CPUS, Area.MEMORY) for each in facts)
+    return State.OK if seen else State.UNKNOWN
+
+
+def _devices(kernel: Reader, subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
+    groups = _groups(kernel, {*devices_of(subject.root), *devices_given(qemu.arguments)})
+    return device_facts(subject, qemu.arguments, groups, lambda: open_groups(kernel, qemu.pid))
+
+
+def _groups(kernel: Reader, devices: Collection[str]) -> Mapping[str, str]:
+    homes = {each: f"{PCI_DEVICES if ':' in each else MDEV_DEVICES}/{each}" for each in devices}
+    return {each: link_name(kernel, f"{home}/iommu_group") for each, home in homes.items()}
+
+
+def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> Iterator[VerifiedFact]:
+    gpus = list(_gpus(kernel, subject))
+    if not gpus:
+        return
+    if why := why_no_agent(subject):
+        yield from unasked(gpus, why)
+        return
+    try:
+        yield from list(guest_facts(subject, gpus, lambda paths: _asked(kernel, uri, domain.name, paths)))
+    except VfioctlError as error:
+        said = error.kernel_said or error.hint
+        yield from unasked(gpus, f"{error.message}: {said}"[:300] if said else error.message)
+
+
+def _asked(kernel: Reader, uri: str, name: str, paths: Sequence[str]) -> Mapping[str, str]:
+    return dict(kernel.ask_libvirt(uri, "guest_files", name, *paths))
+
+
+def _gpus(kernel: Reader, subject: Subject) -> Iterator[Wanted]:
+    """Yield the GPUs and vGPUs of the document."""
+    for device in devices_of(subject.root):
+        if ":" not in device:
+            yield Wanted(device, "", "")
+            continue
+        vendor, kind, code, width = (
+            text_of(kernel, f"{PCI_DEVICES}/{device}/{name}").strip()
+            for name in ("vendor", "device", "class", "current_link_width")
+        )
+        if not code or code.startswith(_GPU_CLASSES):
+            known = f"{vendor.removeprefix('0x')}:{kind.removeprefix('0x')}" if vendor and kind else ""
+            yield Wanted(device, width if width.isdecimal() and width != "0" else "", known)

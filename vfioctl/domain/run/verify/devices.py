@@ -1,0 +1,134 @@
+"""Compares QEMU's command line, and the definition, with the devices of a document. May not do input or output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.model.passthrough_devices import devices_of, withheld_in
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject, listed, number, numbers
+from vfioctl.domain.run.verify.wiring import wiring_facts
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+_LONGEST = 64 << 10
+"""Characters of an argument that are read."""
+_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_OWN_ARGUMENTS = f"{_QEMU}commandline/{_QEMU}arg"
+"""What the document adds to the command line by itself."""
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.ASCII | re.IGNORECASE)
+
+
+def device_facts(
+    subject: Subject, arguments: Sequence[str], groups: Mapping[str, str], opened: Callable[[], Collection[str] | None]
+) -> Iterator[VerifiedFact]:
+    """Yield facts for the devices of the host: QEMU has those of the document, where it says, and no others.
+
+    A device that was attached while QEMU ran is not on its command line: then QEMU has the device's group open, and no
+    other device of it. `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open; None if
+    that cannot be read.
+    """
+    devices = list(_devices(arguments))
+    given = {name: each for each in devices if (name := _device(each))}
+    wanted = devices_of(subject.root)
+    known = {groups.get(device) for device in given}
+    remedy = f"stop {subject.name} and start it again"
+    withheld = withheld_in(subject.root)
+    for device in [each for each in wanted if each not in withheld]:
+        found = "there" if device in given else "not there"
+        if device not in given and groups.get(device, "") not in {"", *known} and groups[device] in (opened() or ()):
+            found = f"attached while it runs: group {groups[device]} is open"
+        has = found != "not there"
+        yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", found, remedy, ok=has)
+    own = {*wanted, *devices_given([each.get("value", "") for each in subject.root.iterfind(_OWN_ARGUMENTS)])}
+    if others := [device for device in given if device not in own]:
+        with_it = {groups.get(device, "") for device in given if device in own}
+        yield from _others(others, with_it, groups, opened(), remedy)
+    yield from wiring_facts(subject, given, devices)
+
+
+def _others(
+    devices: Collection[str],
+    with_it: Collection[str],
+    groups: Mapping[str, str],
+    opened: Collection[str] | None,
+    remedy: str,
+) -> Iterator[VerifiedFact]:
+    """Yield a fact for each device that the document does not name, unless it was detached: its group is not open.
+
+    `with_it`: the groups of its other devices, which must be open, else the open files say nothing.
+    """
+    tells = opened is not None and set(with_it) - {""} <= set(opened)
+    for device in devices:
+        what, group = f"{device} on QEMU's command line", groups.get(device, "")
+        if group and group not in with_it and group in (opened or ()):
+            yield judged(Area.DEVICES, what, "not there", "there", remedy, ok=False)
+        elif not tells or not group or group in with_it:
+            why = "the document does not name it, and /proc does not tell whether it was detached since"
+            yield unknown(Area.DEVICES, what, "not there", why)
+
+
+def devices_given(arguments: Sequence[str]) -> list[str]:
+    """Return the PCI addresses and the UUIDs of mediated devices on a command line of QEMU."""
+    return list(filter(None, map(_device, _devices(arguments))))
+
+
+def _devices(arguments: Sequence[str]) -> Iterator[dict[str, str]]:
+    return (settings(value) for option, value in pairwise(arguments) if option == "-device")
+
+
+def _device(said: Mapping[str, str]) -> str:
+    """Return the device of the host that a -device gives to the guest; empty if it gives none."""
+    if not said.get("driver", "").startswith("vfio-"):
+        return ""
+    return _named(said.get("host", "")) or _named(said.get("sysfsdev", ""))
+
+
+def settings(value: str) -> dict[str, str]:
+    """Return what an argument of QEMU says, in JSON or as driver,key=value; nothing if it is neither."""
+    text = value[:_LONGEST]
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return {key: str(each) for key, each in found.items() if isinstance(each, str | int)}
+    parts = text.replace(",,", "\0").split(",")  # QEMU writes a comma in a value twice
+    pairs = (part.partition("=") for part in [f"driver={parts[0]}", *parts[1:]])
+    return {key: each.replace("\0", ",") for key, _, each in pairs}
+
+
+def _named(text: str) -> str:
+    name = text.rpartition("/")[2].lower()
+    if found := _ADDRESS.fullmatch(name):
+        domain, bus, slot, function = found.groups()
+        return f"{domain or '0':0>4}:{bus:0>2}:{slot:0>2}.{function}"
+    return name
+
+
+def definition_facts(subject: Subject, defined: Element) -> Iterator[VerifiedFact]:
+    """Yield what the document of the next start says of devices, pins and nodes, compared with the one that runs."""
+    remedy = f"the definition counts from the next start; {subject.virsh} edit {subject.name} changes it"
+    for what, wanted, found in (
+        ("devices of the definition", " ".join(devices_of(defined)), " ".join(devices_of(subject.root))),
+        ("pins of the definition", _pins(defined), _pins(subject.root)),
+        ("NUMA nodes of the definition", _nodes(defined), _nodes(subject.root)),
+    ):
+        yield judged(Area.DEFINITION, what, wanted or "none", found or "none", remedy, ok=wanted == found)
+
+
+def _pins(root: Element) -> str:
+    pins = (
+        (number(each.get("vcpu")), listed(numbers(each.get("cpuset", "")))) for each in root.iterfind("cputune/vcpupin")
+    )
+    return ", ".join(f"{vcpu} to {cpus}" for vcpu, cpus in sorted(pin for pin in pins if pin[0] is not None))
+
+
+def _nodes(root: Element) -> str:
+    found = [(each.get("cellid", ""), listed(numbers(each.get("nodeset", "")))) for each in root.iterfind("numatune/*")]
+    return ", ".join(f"cell {cell}: {nodes}" if cell else nodes for cell, nodes in sorted(found))

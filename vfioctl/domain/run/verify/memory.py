@@ -1,0 +1,191 @@
+"""Compares where QEMU's memory is with <numatune> and <hugepages>. May not do input or output.
+
+The pages that are there are what counts. A policy is a promise for those that are not yet there. libvirt gives it to
+each guest cell's memory (mbind), or to all of QEMU, by its control group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.model.process import Mapping as Part
+from vfioctl.domain.model.process import Qemu
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject, listed, number, numbers
+from vfioctl.inventory.model.values import format_cpu_list
+
+_POLICIES: Mapping[str, tuple[str, ...]] = {
+    "strict": ("bind",),
+    "preferred": ("prefer", "prefer (many)"),
+    "interleave": ("interleave",),
+    "restrictive": (),
+}
+"""The kernel's policies for libvirt's modes; `restrictive` is a matter of the control group alone."""
+_UNITS = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
+_UNITS |= {"t": 1 << 40, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SMALLEST_PAGE = 4096
+"""libvirt takes <page> with the size of the host's normal pages for no hugepages."""
+ANY = "any NUMA node"
+
+
+class _Cell(NamedTuple):
+    """A guest cell; `id` is None for a guest without cells."""
+
+    id: int | None
+    size: int
+    mode: str
+    nodes: frozenset[int] | None
+    page: int | None
+    """The size of its hugepages: 0 for the host's default size, None for none."""
+
+
+def memory_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
+    """Yield facts for the cells of each host node, and for each size of hugepages."""
+    cells = list(_cells(subject))
+    if qemu.memory_unknown or not qemu.memory:
+        why = qemu.memory_unknown or "/proc does not show it"
+        yield unknown(Area.MEMORY, "memory", ", ".join(map(_where, cells)), why)
+        return
+    remedy = f"free memory there, stop {subject.name} and start it again: memory that a device uses does not move"
+    places: dict[tuple[str, frozenset[int] | None], list[_Cell]] = {}
+    for cell in cells:
+        places.setdefault((cell.mode, cell.nodes), []).append(cell)
+    for (mode, nodes), group in places.items():
+        size = sum(cell.size for cell in group)
+        yield _placed(subject, _named("memory", group), mode, nodes, size, qemu, remedy)
+    base = min((each.page for each in qemu.memory if not each.huge), default=_SMALLEST_PAGE)
+    sizes: dict[int, list[_Cell]] = {}
+    for cell in cells:
+        if cell.page is not None and not 0 < cell.page <= base:
+            sizes.setdefault(cell.page, []).append(cell)
+    for page, group in sizes.items():
+        yield _on_hugepages(subject, _named("hugepages", group), page, sum(cell.size for cell in group), qemu)
+
+
+def _placed(
+    subject: Subject, what: str, mode: str, nodes: frozenset[int] | None, size: int, qemu: Qemu, remedy: str
+) -> VerifiedFact:
+    if nodes is None:
+        return judged(Area.MEMORY, what, ANY, _told(qemu.memory), "", ok=True)
+    wanted = f"{_size(size)} on {_node(nodes)} ({mode})"
+    parts = [each for each in qemu.memory if each.policy in _POLICIES[mode] and numbers(each.nodes) == nodes]
+    promised = sum(each.size for each in parts) >= size
+    if not promised and (numbers(qemu.allowed_nodes) or frozenset({-1})) <= nodes:
+        parts, promised = list(qemu.memory), True
+    if not promised and not _POLICIES[mode]:
+        return _by_amount(subject, what, wanted, nodes, size, qemu, remedy)
+    if not promised:
+        policies = sorted({f"{each.policy}{each.nodes and ':'}{each.nodes}" for each in qemu.memory})
+        found = f"{_size(sum(each.size for each in parts))} has this policy; there are {', '.join(policies[:8])}"
+        return judged(Area.MEMORY, what, wanted, found, f"stop {remedy.partition(', stop ')[2]}", ok=False)
+    if not sum(_by_node(parts).values()) and any(":" in device for device in devices_of(subject.root)):
+        why = "no page of it is in use, although VFIO pins all memory of a guest with a PCI device"
+        return unknown(Area.MEMORY, what, wanted, why)
+    elsewhere = {node for each in parts for node, used in each.used if used and node not in nodes}
+    return judged(Area.MEMORY, what, wanted, _told(parts), remedy, ok=not elsewhere)
+
+
+def _by_amount(
+    subject: Subject, what: str, wanted: str, nodes: frozenset[int], size: int, qemu: Qemu, remedy: str
+) -> VerifiedFact:
+    """Judge cells without a policy of their own, of which /proc does not tell which mapping is whose."""
+    used = _by_node(qemu.memory)
+    there = sum(count for node, count in used.items() if node in nodes)
+    memory = subject.root.find("memory")
+    whole = 0 if memory is None else _bytes(memory.text, memory.get("unit"))
+    if there < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
+        why = "libvirt sets no policy for it, and not all memory of the guest is in use"
+        return unknown(Area.MEMORY, what, wanted, why)
+    return judged(Area.MEMORY, what, wanted, _told(qemu.memory), remedy, ok=there >= size)
+
+
+def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu) -> VerifiedFact:
+    parts = [each for each in qemu.memory if each.huge and page in (0, each.page)]
+    mapped, used = sum(each.size for each in parts), sum(used for each in parts for _, used in each.used)
+    root = subject.root
+    whole = root.find("memoryBacking/allocation[@mode='immediate']") is not None
+    whole = whole or root.find("devices/hostdev[@type='pci']") is not None
+    wanted = f"{_size(size)} in pages of {_size(page)}" if page else f"{_size(size)} in hugepages"
+    remedy = f"free hugepages (vfioctl place says how many there are), stop {subject.name} and start it again"
+    enough = mapped >= size and (used >= size or not whole)
+    return judged(Area.MEMORY, what, wanted, f"{_size(used)} in use, {_size(mapped)} mapped", remedy, ok=enough)
+
+
+def _cells(subject: Subject) -> Iterator[_Cell]:
+    root = subject.root
+    pages = list(_pages(subject))
+    found = [
+        (number(each.get("id")), _bytes(each.get("memory"), each.get("unit")))
+        for each in root.iterfind("cpu/numa/cell")
+    ]
+    if not found:
+        memory = root.find("memory")
+        found = [(None, 0 if memory is None else _bytes(memory.text, memory.get("unit")))]
+    for cell, size in found:
+        mode, nodes = _tuned(subject, cell)
+        page = next((page for page, cells in pages if cells is not None and (cell or 0) in cells), None)
+        page = next((page for page, cells in pages if cells is None), None) if page is None else page
+        yield _Cell(cell, size, mode, nodes, page)
+
+
+def _tuned(subject: Subject, cell: int | None) -> tuple[str, frozenset[int] | None]:
+    """Return a cell's mode and nodes: its own, or those of all."""
+    own = (each for each in subject.root.iterfind("numatune/memnode") if number(each.get("cellid")) == cell)
+    found = next(own, None) if cell is not None else None
+    found = subject.root.find("numatune/memory") if found is None else found
+    if found is None:
+        return "strict", None
+    mode = found.get("mode", "strict")
+    return (mode, numbers(found.get("nodeset", ""))) if mode in _POLICIES else ("strict", None)
+
+
+def _pages(subject: Subject) -> Iterator[tuple[int, frozenset[int] | None]]:
+    """Yield sizes of hugepages, each with its cells; None for all others. 0: the host's default size."""
+    hugepages = subject.root.find("memoryBacking/hugepages")
+    if hugepages is None:
+        return
+    given = hugepages.findall("page")
+    for each in given:
+        nodes = each.get("nodeset")
+        yield _bytes(each.get("size"), each.get("unit")), None if nodes is None else numbers(nodes)
+    if not given:
+        yield 0, None
+
+
+def _bytes(amount: str | None, unit: str | None) -> int:
+    return (number(amount) or 0) * _UNITS.get((unit or "KiB").lower(), 0)
+
+
+def _named(what: str, cells: Iterable[_Cell]) -> str:
+    ids = [cell.id for cell in cells if cell.id is not None]
+    return f"{what} of cell{'s' if ids[1:] else ''} {format_cpu_list(ids)}" if ids else what
+
+
+def _where(cell: _Cell) -> str:
+    return f"{_size(cell.size)} on {_node(cell.nodes)}" if cell.nodes else ANY
+
+
+def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
+    by_node: dict[int, int] = {}
+    for each in parts:
+        for node, used in each.used:
+            by_node[node] = by_node.get(node, 0) + used
+    return by_node
+
+
+def _told(parts: Iterable[Part]) -> str:
+    by_node = sorted(_by_node(parts).items())
+    return ", ".join(f"{_size(used)} on node {node}" for node, used in by_node if used) or "none in use"
+
+
+def _node(nodes: frozenset[int] | None) -> str:
+    return f"node{'s' if len(nodes or ()) > 1 else ''} {listed(nodes)}"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{count >> 10} KiB"

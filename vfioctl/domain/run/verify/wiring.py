@@ -1,0 +1,96 @@
+"""Compares the guest's PCI on QEMU's command line with a document: buses and NUMA nodes. May not do input or output.
+
+libvirt gives each PCI controller its alias as `id`, which is the name of its bus too: pci.3, below pci.1, below pcie.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.model.passthrough_devices import devices_of_one
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject, number
+from vfioctl.inventory.model.values import any_number
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+_MOST_LEVELS = 8
+_EXPANDERS = ("pxb", "pxb-pcie")
+Said = Mapping[str, str]
+"""What one -device says."""
+
+
+def wiring_facts(subject: Subject, said: Mapping[str, Said], devices: Collection[Said]) -> Iterator[VerifiedFact]:
+    """Yield a fact for each expander bus with a node, and for each device of the host on the command line: its bus.
+
+    `said`: the devices of the host on the command line, by address or UUID. `devices`: all that it has.
+    """
+    remedy = f"stop {subject.name} and start it again"
+    by_id = {each["id"]: each for each in devices if "id" in each}
+    controllers = {number(each.get("index")): each for each in subject.root.iterfind("devices/controller[@type='pci']")}
+    for index, each in controllers.items():
+        node = each.findtext("target/node")
+        if node is not None and each.get("model", "").endswith("expander-bus"):
+            name = _name(index, each)
+            what, found = f"NUMA node of the expander bus {name}", _expander(name, each, devices)
+            yield judged(Area.DEVICES, what, node.strip(), found, remedy, ok=found == node.strip())
+    for element in subject.root.iterfind("devices/*"):
+        wanted = _wanted(element, controllers)
+        for device in devices_of_one(element) if wanted else ():
+            if device in said:
+                yield _place(f"bus of {device} in the guest", wanted, _found(said[device], by_id), remedy)
+
+
+def _place(what: str, wanted: list[str], found: list[str], remedy: str) -> VerifiedFact:
+    """Compare as many levels, from the device up, as both tell."""
+    common = min(len(wanted), len(found))
+    as_wanted = wanted[len(wanted) - common :] == found[len(found) - common :]
+    if as_wanted and len(found) < len(wanted):
+        return unknown(Area.DEVICES, what, "/".join(wanted), "QEMU's command line does not tell")
+    return judged(Area.DEVICES, what, "/".join(wanted), "/".join(found), remedy, ok=as_wanted)
+
+
+def _wanted(element: Element, controllers: Mapping[int | None, Element]) -> list[str]:
+    """Return the buses of a device, from the uppermost that its document tells."""
+    path: list[str] = []
+    for _ in range(_MOST_LEVELS):
+        address = element.find("address[@type='pci']")
+        index = None if address is None else any_number(address.get("bus", "0"))
+        upper = None if index is None else controllers.get(index)
+        if upper is None:
+            return path
+        if index and upper.get("model") == "pci-root":
+            return []  # of pSeries, whose buses have other names
+        path.insert(0, _name(index, upper))
+        if not index:
+            return path
+        element = upper
+    return path
+
+
+def _name(index: int | None, controller: Element) -> str:
+    """Return the name of a controller's bus, which the document of a domain that runs has as its alias."""
+    alias = controller.find("alias")
+    name = "" if alias is None else alias.get("name", "")
+    return name or ("pcie.0" if controller.get("model") == "pcie-root" else f"pci.{index}")
+
+
+def _found(device: Said, by_id: Mapping[str, Said]) -> list[str]:
+    path: list[str] = []
+    while len(path) < _MOST_LEVELS and (bus := device.get("bus", "")):
+        path.insert(0, bus)
+        device = by_id.get(bus, {})
+    return path
+
+
+def _expander(name: str, controller: Element, devices: Collection[Said]) -> str:
+    """Return the node that QEMU gives to an expander bus; words if it gives none."""
+    target = controller.find("target")
+    bus = None if target is None else any_number(target.get("busNr"))
+    for each in devices:
+        is_its = each.get("id") == name or (bus is not None and any_number(each.get("bus_nr")) == bus)
+        if each.get("driver") in _EXPANDERS and is_its:
+            return each.get("numa_node", "no node")
+    return "no such bus"

@@ -1,0 +1,1 @@
+"""Placement: which devices, CPUs and hugepages serve a request, and why."""

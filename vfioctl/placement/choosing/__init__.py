@@ -1,0 +1,1 @@
+"""Chooses devices, CPUs and hugepages. Pure."""

@@ -1,0 +1,90 @@
+"""Chooses the GPUs of a claim: single ones, or a partition of the fabric manager. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from vfioctl.core.frozen import simple
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.choosing.node_resources import Rooms
+from vfioctl.placement.choosing.nodes import Score, Trees, choose_gpus, score_of
+from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
+from vfioctl.placement.choosing.pcie_paths import meetings
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.request import ClaimRequest
+
+
+@simple
+class Pool:
+    """GPUs that can be chosen for a request."""
+
+    request: ClaimRequest
+    capacity: Capacity
+    gpus: tuple[PciAddress, ...]
+
+    @cached_property
+    def rooms(self) -> Rooms:
+        return Rooms(self.request, self.capacity)
+
+    @cached_property
+    def partitions(self) -> tuple[tuple[PciAddress, ...], ...]:
+        """The partitions of which all GPUs can be chosen."""
+        here = set(self.gpus)
+        return tuple(each for each in self.capacity.settings.partitions if here.issuperset(each))
+
+    @cached_property
+    def fabric(self) -> frozenset[PciAddress]:
+        """The GPUs that are given in partitions only."""
+        return frozenset(gpu for partition in self.capacity.settings.partitions for gpu in partition)
+
+    @cached_property
+    def nodes(self) -> Mapping[PciAddress, int]:
+        found = {gpu: node_of(self.capacity.inventory.by_address[gpu], self.capacity) for gpu in self.gpus}
+        return {gpu: UNKNOWN_NODE if node is None else node for gpu, node in found.items()}
+
+    @cached_property
+    def single(self) -> Trees:
+        """The trees of GPUs that are given one by one."""
+        return self._trees(in_fabric=False)
+
+    @cached_property
+    def in_fabric(self) -> Trees:
+        return self._trees(in_fabric=True)
+
+    def _trees(self, *, in_fabric: bool) -> Trees:
+        nodes = {gpu: node for gpu, node in self.nodes.items() if (gpu in self.fabric) is in_fabric}
+        return meetings(self.capacity.inventory, nodes, self.capacity.peers)
+
+    def used_nodes(self, gpus: Sequence[PciAddress]) -> Mapping[int, int]:
+        """Return the nodes of these GPUs, with the number of them on each."""
+        found: dict[int, int] = {}
+        for gpu in gpus:
+            found[self.nodes[gpu]] = found.get(self.nodes[gpu], 0) + 1
+        return dict(sorted(found.items()))
+
+    def score(self, gpus: Sequence[PciAddress]) -> Score:
+        """Return the score of a choice that `allows`."""
+        whole = frozenset(gpus)
+        trees = self.in_fabric if whole & self.fabric else self.single
+        lost = sum(not whole.isdisjoint(each) and whole != frozenset(each) for each in self.partitions)
+        return score_of(whole, trees, self.rooms.distances, lost=lost)
+
+    def allows(self, gpus: Sequence[PciAddress]) -> bool:
+        """Return whether a choice is possible: its nodes, its CPUs and hugepages, and partitions are whole."""
+        nodes = self.used_nodes(gpus)
+        if self.request.numa == "same" and len(nodes) > 1:
+            return False
+        if not self.fabric.isdisjoint(gpus) and frozenset(gpus) not in map(frozenset, self.partitions):
+            return False
+        return self.rooms.fit(nodes)
+
+    def choice(self) -> tuple[PciAddress, ...] | None:
+        """Return the GPUs with the best score; None if there is no choice."""
+        number, one_node = self.request.gpus, self.request.numa == "same"
+        found = [tuple(sorted(each, key=lambda gpu: gpu.order)) for each in self.partitions if len(each) == number]
+        choices = [gpus for gpus in found if self.allows(gpus)]
+        single = choose_gpus(self.single, number, self.rooms.fit, self.rooms.distances, one_node=one_node)
+        if single is not None:
+            choices.append(single)
+        return min(choices, key=lambda gpus: (self.score(gpus), [gpu.order for gpu in gpus]), default=None)

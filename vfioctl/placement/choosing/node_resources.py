@@ -1,0 +1,114 @@
+"""The free CPUs and hugepages of NUMA nodes, and those that a claim gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vfioctl.core.frozen import simple
+from vfioctl.placement.choosing.cpus import choose_cores, fewest, free_cores, shares
+from vfioctl.placement.choosing.numa_affinity import Distances, by_home
+from vfioctl.placement.explaining.words import binary_size, counted
+from vfioctl.placement.model.capacity import Capacity, Core
+from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.taken import Hugepages
+
+
+@simple
+class Beside:
+    """What a claim gets beside its devices."""
+
+    cores: tuple[Core, ...] = ()
+    hugepages: tuple[Hugepages, ...] = ()
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
+
+
+class Rooms:
+    """What is free on each NUMA node, for one request."""
+
+    def __init__(self, request: ClaimRequest, capacity: Capacity) -> None:
+        self._request, self._distances = request, Distances(capacity)
+        self._cores = free_cores(capacity)
+        self._cpus = {node: free.cpus for node, free in self._cores.items()}
+        self._pages: dict[int, dict[int, int]] = {}
+        for pool in capacity.hugepages:
+            claimed = capacity.taken.hugepages.get((pool.node, pool.size), 0)
+            self._pages.setdefault(pool.size, {})[pool.node] = max(0, min(pool.free, pool.total - claimed))
+
+    @property
+    def distances(self) -> Distances:
+        return self._distances
+
+    def fit(self, nodes: Iterable[int]) -> bool:
+        """Return whether the nodes of devices have the CPUs and hugepages together."""
+        return not self.missing(dict.fromkeys(nodes, 1))
+
+    def missing(self, nodes: Mapping[int, int]) -> str:
+        """Return what the nodes of devices do not have: `6 free CPUs`; empty if they have all."""
+        return self._short(nodes)[0]
+
+    def missing_and_needed(self, nodes: Mapping[int, int]) -> str:
+        """Return the same with what is asked for: `6 free CPUs, and 8 are needed`."""
+        return ", and ".join(filter(None, self._short(nodes)))
+
+    def _short(self, nodes: Mapping[int, int]) -> tuple[str, str]:
+        homes = list(by_home(nodes, self._distances))
+        cpus = sum(self._cpus.get(home, 0) for home in homes)
+        if cpus < self._request.cpus:
+            return counted(cpus, "free CPU"), f"{self._request.cpus} are needed"
+        if self._request.hugepages and self._size(homes) is None:
+            most = max((size * sum(self._of(homes, size)) for size in self._pages), default=0)
+            return f"{binary_size(most)} in free hugepages", f"{binary_size(self._request.hugepages)} are needed"
+        return "", ""
+
+    def missing_exactly(self) -> str:
+        """Return which of the exact hugepages that are asked for are not free; empty if all are."""
+        for node, size, pages in self._request.exact_hugepages:
+            free = self._pages.get(size, {}).get(node, 0)
+            if free < pages:
+                return f"node {node} has {free} free hugepages of {binary_size(size)}, and {pages} are needed"
+        return ""
+
+    def _of(self, homes: Iterable[int], size: int) -> list[int]:
+        return [self._pages[size].get(home, 0) for home in homes]
+
+    def _size(self, homes: Sequence[int]) -> int | None:
+        """Return the size of hugepages that serves the request: one that wastes least, then the largest."""
+        wanted = self._request.hugepages
+        fitting = [size for size in self._pages if sum(self._of(homes, size)) >= -(-wanted // size)]
+        return min(fitting, key=lambda size: (-wanted % size, -size), default=None)
+
+    def beside(self, nodes: Mapping[int, int]) -> Beside:
+        """Return the CPUs and hugepages for devices. `nodes`: the number of devices of each node; they `fit`."""
+        homes = by_home(nodes, self._distances)
+        return Beside(self._chosen_cores(homes), self._chosen_pages(homes))
+
+    def _chosen_cores(self, homes: Mapping[int, int]) -> tuple[Core, ...]:
+        wanted = self._request.cpus
+        if not wanted:
+            return ()
+        rooms = {home: self._cpus.get(home, 0) for home in homes}
+        weights = _weights(homes, rooms, wanted)
+        widths = [len(core.cpus) for home in weights for cores in self._cores[home].caches for core in cores]
+        given = shares(wanted, [rooms[home] for home in weights], [*weights.values()], unit=max(widths, default=1))
+        found = [choose_cores(self._cores[home], share) for home, share in zip(weights, given, strict=True) if share]
+        return tuple(core for cores in found for core in cores)
+
+    def _chosen_pages(self, homes: Mapping[int, int]) -> tuple[Hugepages, ...]:
+        wanted, size = self._request.hugepages, self._size(list(homes))
+        if not wanted or size is None:
+            return ()
+        rooms, pages = dict(zip(homes, self._of(homes, size), strict=True)), -(-wanted // size)
+        weights = _weights(homes, rooms, pages)
+        given = shares(pages, [rooms[home] for home in weights], [*weights.values()])
+        return tuple(Hugepages(home, size, share) for home, share in zip(weights, given, strict=True) if share)
+
+
+def _weights(homes: Mapping[int, int], rooms: Mapping[int, int], wanted: int) -> Mapping[int, int]:
+    """Return the nodes with their weights. Where the devices' node is not known, the fewest nodes that have enough."""
+    if any(homes.values()):
+        return homes
+    order = sorted(homes, key=lambda home: (-rooms[home], home))
+    return dict.fromkeys(sorted(order[: fewest(rooms.values(), wanted)]), 1)

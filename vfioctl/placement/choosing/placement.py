@@ -1,0 +1,165 @@
+"""Chooses devices, CPUs and hugepages for a claim, and explains the choice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from vfioctl.errors import BadSpec, UnknownDevice
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.placement.choosing.gpus import Pool
+from vfioctl.placement.choosing.node_resources import Rooms
+from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
+from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, refusal, refusal_of_mdev, refusals
+from vfioctl.placement.choosing.quotas import over_quota
+from vfioctl.placement.explaining.failures import no_capacity, too_few
+from vfioctl.placement.explaining.reasons import rejections, why_beside, why_these
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
+from vfioctl.placement.model.request import ClaimRequest
+
+_BRIDGES = "06"
+"""The class of bridges; NVSwitches have it too (0680)."""
+
+
+def place(request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return what the claim gets: the devices that it names, or so many GPUs. For vGPUs, see `place_beside`.
+
+    Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec.
+    """
+    if request.devices or request.exact_cpus or request.exact_hugepages:
+        return _named(request, capacity)
+    if not request.gpus:
+        raise BadSpec("the request names no device and no number of GPUs")
+    return _chosen(request, capacity)
+
+
+def place_beside(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return CPUs and hugepages for new vGPUs, whose parents others have chosen. Raises NoCapacity."""
+    functions: Mapping[str, Function] = {each.address: each for each in capacity.inventory.functions}
+    found = _beside(request, capacity, (), [functions.get(each.parent) for each in vgpus])
+    return replace(found, vgpus=tuple(vgpus))
+
+
+def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
+    """Return why each GPU, without VFs, cannot be chosen for the request; GPUs that can be are left out.
+
+    For a request for vGPUs: why none may be created on it.
+    """
+    return refusals(request, capacity, candidates(capacity))
+
+
+def candidates(capacity: Capacity) -> Sequence[Function]:
+    """Return the GPUs that a number of GPUs may mean: all but VFs, in address order."""
+    return [gpu for gpu in capacity.inventory.gpus if not gpu.is_vf]
+
+
+# -- so many GPUs ----------------------------------------------------------------------------------------
+
+
+def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
+    gpus = candidates(capacity)
+    reasons = refusals(request, capacity, gpus)
+    free = tuple(gpu.address for gpu in gpus if gpu.address not in reasons)
+    if over := over_quota(request, capacity, request.gpus):
+        raise no_capacity(over, gpus, {**dict.fromkeys(free, over), **reasons})
+    pool = Pool(request, capacity, free)
+    chosen = pool.choice()
+    if chosen is None:
+        raise too_few(pool, gpus, reasons)
+    nodes = pool.used_nodes(chosen)
+    beside = pool.rooms.beside(nodes)
+    return Placement(
+        devices=chosen,
+        cpus=beside.cpus,
+        hugepages=beside.hugepages,
+        nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
+        why=(*why_these(pool, chosen), *why_beside(request, capacity, beside)),
+        others=rejections(pool, chosen, gpus, reasons),
+    )
+
+
+# -- these devices -----------------------------------------------------------------------------------
+
+
+def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
+    functions = {device: _of(capacity, device) for device in request.devices}
+    titles = {device: function.title if function else "" for device, function in functions.items()}
+    asked = [device for device in request.devices if isinstance(device, PciAddress)]
+    bad = []
+    for device, function in functions.items():
+        if function and isinstance(device, PciAddress):
+            reason = refusal(function, request, capacity, asked)
+        else:
+            reason = refusal_of_mdev(device, function or capacity.parents[Uuid(device)], capacity)
+        if reason:
+            bad.append(Rejection(device, titles[device], reason))
+    if bad:
+        more = f", nor {len(bad) - 1} more" if bad[1:] else ""
+        error = no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
+        display = next((each.device for each in bad if each.reason == BOOT_DISPLAY), "")
+        if display and request.bind:
+            error.next_command = f"vfioctl bind {display} --allow-boot-vga"
+        raise error
+    gpus = sum(bool(function and function.is_gpu) for function in map(functions.get, asked))
+    if over := over_quota(request, capacity, gpus):
+        raise no_capacity(over, (), {}, [Rejection(device, title, over) for device, title in titles.items()])
+    return _beside(request, capacity, request.devices, [*functions.values()])
+
+
+def _of(capacity: Capacity, device: Subject) -> Function | None:
+    """Return the function; the parent of a mediated device, None if that is none. Raises UnknownDevice."""
+    if isinstance(device, PciAddress):
+        return _function(capacity, device)
+    parent = next((each for each in capacity.inventory.functions if device in each.mdevs), None)
+    if parent is None and device not in capacity.parents:
+        raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
+    return parent
+
+
+def _function(capacity: Capacity, address: PciAddress) -> Function:
+    function = capacity.inventory.by_address.get(address)
+    if function is None:
+        raise UnknownDevice(f"there is no device {address} here", next_command="vfioctl inventory --all")
+    return function
+
+
+def _beside(
+    request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
+) -> Placement:
+    nodes: dict[int, int] = {}
+    for function, weight in zip(functions, _weights(devices, functions), strict=True):
+        node = node_of(function, capacity) if function else None
+        number = UNKNOWN_NODE if node is None else node
+        nodes[number] = nodes.get(number, 0) + weight
+    nodes, rooms = dict(sorted(nodes.items())), Rooms(request, capacity)
+    if request.numa == "same" and len(nodes) > 1:
+        raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
+    if missing := rooms.missing_and_needed(nodes):
+        hint = "ask for less, or for devices of more NUMA nodes"
+        raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {}, hint=hint)
+    if missing := rooms.missing_exactly():
+        raise no_capacity(missing, (), {})
+    beside = rooms.beside(nodes)
+    return Placement(
+        devices=tuple(devices),
+        cpus=request.exact_cpus or beside.cpus,
+        hugepages=request.exact_hugepages or beside.hugepages,
+        nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
+        why=why_beside(request, capacity, beside),
+    )
+
+
+def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -> Sequence[int]:
+    """Return how much each counts for the shares of nodes: a card once, and bridges such as NVSwitches nothing.
+
+    If there is nothing else, each counts.
+    """
+    named, cards, found = {*devices}, set[str](), []
+    for each in functions:
+        is_part = each is not None and not each.is_vf and each.address in named and each.address.slot in cards
+        if each is not None:
+            cards.add(each.address.slot)
+        found.append(int(not (is_part or (each is not None and each.class_code.startswith(_BRIDGES)))))
+    return found if any(found) else [1] * len(found)

@@ -1,0 +1,169 @@
+"""Why a device cannot be given to a claim. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from vfioctl.errors import some_of
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.scope import Scope, scope_of
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.placement.choosing.numa_affinity import node_of
+from vfioctl.placement.explaining.words import binary_size
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.settings import Mode
+
+BOOT_DISPLAY = "it is the boot display"
+_SLACK = 512 << 20
+_IN_NAME = re.compile(r"(?<![0-9])([0-9]{1,4}) ?GB\b", re.ASCII | re.IGNORECASE)
+_ON_WHOLE_GPUS = {True: (Mode.PASSTHROUGH,), False: (Mode.PASSTHROUGH, Mode.HOST)}
+"""The modes of GPUs that a claim may have whole, by whether it binds them to VFIO."""
+
+
+def refusals(request: ClaimRequest, capacity: Capacity, functions: Sequence[Function]) -> Mapping[PciAddress, str]:
+    """Return why each function cannot be chosen; functions that can be are left out."""
+    found = {}
+    for function in functions:
+        reason = refusal(function, request, capacity)
+        if reason:
+            found[function.address] = reason
+    return found
+
+
+def refusal(function: Function, request: ClaimRequest, capacity: Capacity, asked: Sequence[PciAddress] = ()) -> str:
+    """Return why a function cannot be given as a whole; empty if it can be.
+
+    `asked`: all functions that the request names, which may be in one group; none if they are to be chosen. For vGPUs:
+    why none may be created on it.
+    """
+    scope = scope_of(capacity.inventory, asked or (function.address,))
+    return next(filter(None, _reasons(function, request, capacity, scope, named=bool(asked))), "")
+
+
+def refusal_of_mdev(mdev: Subject, parent: Function | str, capacity: Capacity) -> str:
+    """Return why a mediated device cannot be given; empty if it can be. `parent`: a name if it is no function."""
+    claims = capacity.taken.whole
+    name = parent if isinstance(parent, str) else parent.address
+    for subject, what in ((mdev, ""), (name, f"its parent {name} is ")):
+        if subject in claims:
+            return f"{what}{_claimed(claims[subject])}"
+    if isinstance(parent, str):
+        return ""
+    return _marked(parent) or _reserved(parent, capacity) or _of_mode(parent, capacity, (Mode.VGPU,))
+
+
+def _reasons(
+    function: Function, request: ClaimRequest, capacity: Capacity, scope: Scope, *, named: bool
+) -> Iterator[str]:
+    inventory = capacity.inventory
+    pf = inventory.by_address.get(function.physfn) if function.physfn else None
+    if request.bind and not request.vgpu and not inventory.iommu.translating:
+        yield f"the IOMMU is off: {inventory.iommu.reason or 'VFIO needs it'}"
+    yield _marked(function)
+    yield _taken(function, capacity, scope, shared=bool(request.vgpu))
+    yield _reserved(function, capacity) or (_reserved(pf, capacity) if pf else "")
+    if function.boot_vga and not (named and function.on_vfio):
+        yield BOOT_DISPLAY
+    modes = (Mode.VGPU,) if request.vgpu else _ON_WHOLE_GPUS[request.bind]
+    yield _of_mode(pf or function, capacity, (Mode.VGPU,) if pf else modes)
+    if not request.vgpu:
+        yield _divided(function)
+    yield capacity.held.get(function.address, "")
+    if request.bind and not request.vgpu:
+        yield _not_alone(function, capacity, scope)
+    if function.is_gpu:
+        yield from _unlike(function, request, capacity)
+    node = node_of(function, capacity)
+    if isinstance(request.numa, int) and node != request.numa:
+        yield "its NUMA node is not known" if node is None else f"it is on NUMA node {node}"
+    if request.numa == "same" and node is None:
+        yield "its NUMA node is not known"
+
+
+def _marked(function: Function) -> str:
+    return f"it is {function.mark.kind}: {function.mark.why}" if function.mark else ""
+
+
+def _claimed(claim: tuple[str, str]) -> str:
+    identifier, owner = claim
+    return f"claimed by {owner} ({identifier})"
+
+
+def _taken(function: Function, capacity: Capacity, scope: Scope, *, shared: bool) -> str:
+    taken = capacity.taken
+    if function.address in taken.whole:
+        return _claimed(taken.whole[function.address])
+    if function.physfn and function.physfn in taken.whole:
+        return f"its PF {function.physfn} is {_claimed(taken.whole[function.physfn])}"
+    if shared:
+        return ""
+    if parts := taken.shared.get(function.address):
+        return f"parts of it are {', '.join(_claimed(part) for part in parts[:3])}"
+    for other in (*scope.own, *scope.foreign):
+        if other in taken.whole:
+            return f"{other}, which travels with it, is {_claimed(taken.whole[other])}"
+    return ""
+
+
+def _reserved(function: Function, capacity: Capacity) -> str:
+    reserved = capacity.settings.reserved
+    return "reserved in the configuration" if any(name in reserved for name in _names(function)) else ""
+
+
+def _names(function: Function) -> tuple[str, str]:
+    """Return the names that settings have for a function; the address takes precedence."""
+    return function.address, f"{function.vendor_id}:{function.device_id}"
+
+
+def _of_mode(function: Function, capacity: Capacity, allowed: Sequence[Mode]) -> str:
+    modes = capacity.settings.modes
+    mode = next((modes[name] for name in _names(function) if name in modes), None)
+    return "" if mode is None or mode in allowed else f"its mode in the configuration is {mode}"
+
+
+def _divided(function: Function) -> str:
+    if function.mdevs:
+        return f"it has {len(function.mdevs)} vGPU{'s' * (len(function.mdevs) > 1)}"
+    if function.virtfns:
+        return f"it has {len(function.virtfns)} VF{'s' * (len(function.virtfns) > 1)}"
+    return ""
+
+
+def _not_alone(function: Function, capacity: Capacity, scope: Scope) -> str:
+    inventory = capacity.inventory
+    if function.iommu_group is None:
+        return "it has no IOMMU group"
+    if scope.foreign:
+        named = (f"{other} ({inventory.by_address[other].title})" for other in scope.foreign)
+        return f"its IOMMU group also has {some_of(named, 3)}"
+    group = inventory.group_by_id.get(function.iommu_group)
+    return f"its IOMMU group also has {some_of(group.unread, 3)}" if group and group.unread else ""
+
+
+def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> Iterator[str]:
+    if request.model and not is_model(function, request.model, capacity):
+        yield f"it is no {request.model}"
+    if request.memory_min:
+        memory = memory_of(function)
+        if memory is None:
+            yield "its memory is not known: NVML tells it while the GPU is on the nvidia driver"
+        elif memory + _SLACK < request.memory_min * 15 // 16:  # error correction and the driver use the difference
+            yield f"it has {binary_size(memory)} of memory"
+
+
+def is_model(function: Function, model: str, capacity: Capacity) -> bool:
+    """Return whether a GPU is of a model: an alias, its ids, or a part of its name, in capitals or not."""
+    aliases = {name.lower(): parts for name, parts in capacity.settings.models.items()}
+    name = f"{function.title} {function.device_name or ''} {function.subsystem_name or ''}".lower()
+    ids = f"{function.vendor_id}:{function.device_id}"
+    return any(part.lower() == ids or part.lower() in name for part in aliases.get(model.lower(), (model,)))
+
+
+def memory_of(function: Function) -> int | None:
+    """Return the memory that NVML reports, or that the GPU's name has; None if neither does."""
+    if function.nvml and function.nvml.memory_bytes:
+        return function.nvml.memory_bytes
+    named = _IN_NAME.search(function.device_name or "")
+    return int(named[1]) << 30 if named else None

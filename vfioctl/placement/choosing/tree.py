@@ -1,0 +1,137 @@
+"""The places where PCIe paths of GPUs meet, and the best choice of so many GPUs below one. Pure.
+
+The cost of a choice is a sum over these places, and each part depends only on the number of GPUs chosen below the
+place. So the best choice below a place consists of best choices below its children. Dynamic programming by place and
+number finds it; trying all choices of 8 among 1,024 GPUs would take for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+from vfioctl.core.frozen import simple
+from vfioctl.inventory.model.values import PciAddress
+
+_DISTANCE, _LINKED = 1 << 44, 1 << 22
+"""Units of the parts of a cost, so large that an earlier part takes precedence over all that follow."""
+
+
+class Kind(IntEnum):
+    """What GPUs meet at. The value is the distance of two GPUs that meet there."""
+
+    SWITCH = 1
+    """The lowest switch; one above it counts one more, up to PORT."""
+    PORT = 7
+    BRIDGE = 8
+    NODE = 16
+
+
+@simple
+class Cost:
+    """The parts of a cost, the first one first."""
+
+    distance: int = 0
+    """The sum of the distances of all pairs."""
+    unlinked: int = 0
+    """Minus the number of pairs that are peers over NVLink."""
+    stranded: int = 0
+    """The number of free GPUs that remain at places of which some GPUs are taken, for each such place."""
+
+
+@simple
+class Best:
+    """The least costs of choosing 0, 1, 2, ... GPUs, and how each number is divided among the parts of a place."""
+
+    costs: dict[int, int]
+    splits: dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """A place where PCIe paths of GPUs meet."""
+
+    kind: Kind
+    name: str
+    """The address of a switch or port, the domain and bus of a host bridge, the number of a node."""
+    distance: int
+    leaves: tuple[PciAddress, ...]
+    """GPUs of which no two meet before."""
+    below: tuple[Meeting, ...] = ()
+    linked: bool = False
+    """Whether all GPUs below it are peers of each other over NVLink."""
+    tables: dict[int, Best] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def gpus(self) -> tuple[PciAddress, ...]:
+        """All GPUs below it."""
+        return (*self.leaves, *(gpu for child in self.below for gpu in child.gpus))
+
+    def best(self, most: int) -> Best:
+        """The best choices of up to `most` GPUs below it. The parts are the leaves, then the children."""
+        most = min(most, len(self.gpus))
+        if most not in self.tables:
+            parts = [[0] * (min(most, len(self.leaves)) + 1), *(child.costs(most, self) for child in self.below)]
+            self.tables[most] = divided(parts, most, self)
+        return self.tables[most]
+
+    def costs(self, most: int, above: Meeting) -> list[int]:
+        """The costs of its best choices without those of their pairs at the place above, which has all pairs."""
+        return [cost - above.of_pairs(number) for number, cost in self.best(most).costs.items()]
+
+    def own_cost(self, number: int) -> int:
+        """The cost of a choice at this place: of its pairs, and of GPUs that are left alone."""
+        left = len(self.gpus) - number
+        return self.of_pairs(number) + (left if number else 0)
+
+    def of_pairs(self, number: int) -> int:
+        return number * (number - 1) // 2 * (self.distance * _DISTANCE - self.linked * _LINKED)
+
+    def chosen(self, number: int) -> tuple[PciAddress, ...]:
+        """The best choice of so many GPUs."""
+        most = next(most for most in sorted(self.tables) if number in self.tables[most].splits)
+        leaves, *parts = self.tables[most].splits[number]
+        found = [child.chosen(part) for child, part in zip(self.below, parts, strict=True) if part]
+        return (*self.leaves[:leaves], *(gpu for gpus in found for gpu in gpus))
+
+
+def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, *, least: int = 0) -> Best:
+    """Divide up to `most` GPUs among the parts of a place. `parts`: for each, the costs of 0, 1, ... of its GPUs.
+
+    `least`: so many GPUs come from each part. Among equal choices, the first parts give most.
+    """
+    found: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for costs in parts:
+        longer: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for number, (cost, split) in found.items():
+            for more in range(least, min(len(costs) - 1, most - number) + 1):
+                total, known = cost + costs[more], longer.get(number + more)
+                if known is None or total < known[0] or (total == known[0] and (*split, more) > known[1]):
+                    longer[number + more] = total, (*split, more)
+        found = longer
+    numbers = sorted(found)
+    costs_of = {number: found[number][0] + place.own_cost(number) for number in numbers}
+    return Best(costs_of, {number: found[number][1] for number in numbers})
+
+
+def cost_of(place: Meeting, gpus: frozenset[PciAddress]) -> Cost:
+    """The cost of any choice, from its definition."""
+    here = [gpu for gpu in place.gpus if gpu in gpus]
+    pairs = len(here) * (len(here) - 1) // 2
+    distance, linked = pairs * place.distance, pairs * place.linked
+    stranded = len(place.gpus) - len(here) if here else 0
+    for child in place.below:
+        inner = cost_of(child, gpus)
+        number = sum(gpu in gpus for gpu in child.gpus)
+        inside = number * (number - 1) // 2
+        distance += inner.distance - inside * place.distance
+        linked += -inner.unlinked - inside * place.linked
+        stranded += inner.stranded
+    return Cost(distance, -linked, stranded)
+
+
+def as_number(cost: Cost) -> int:
+    """One number that compares like the parts of the cost."""
+    return cost.distance * _DISTANCE + cost.unlinked * _LINKED + cost.stranded

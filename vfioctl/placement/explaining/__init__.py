@@ -1,0 +1,1 @@
+"""Explains a placement, or why there is none. Pure."""

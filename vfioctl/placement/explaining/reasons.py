@@ -1,0 +1,153 @@
+"""Explains a placement: why these GPUs, why not each other one, why these CPUs and hugepages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.placement.choosing.gpus import Pool
+from vfioctl.placement.choosing.node_resources import Beside
+from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE
+from vfioctl.placement.choosing.tree import Kind, Meeting
+from vfioctl.placement.explaining.words import binary_size, counted
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.placement import Rejection
+from vfioctl.placement.model.request import ClaimRequest
+
+_MEET = {
+    Kind.SWITCH: "behind one PCIe switch, {}",
+    Kind.PORT: "behind one root port, {}",
+    Kind.BRIDGE: "at one PCIe host bridge, {}",
+    Kind.NODE: "at several PCIe host bridges",
+}
+_AT = {
+    Kind.SWITCH: "behind {}",
+    Kind.PORT: "behind {}",
+    Kind.BRIDGE: "at host bridge {}",
+    Kind.NODE: "elsewhere",
+}
+"""Where a GPU is of which the chosen ones are apart."""
+
+
+# -- the GPUs --------------------------------------------------------------------------------------------
+
+
+def why_these(pool: Pool, chosen: Sequence[PciAddress]) -> tuple[str, ...]:
+    """Return sentences about the GPUs that were chosen."""
+    return tuple(_why_these(pool, chosen))
+
+
+def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
+    nodes = pool.used_nodes(chosen)
+    names = ", ".join(_node_name(node) for node in nodes)
+    if len(nodes) > 1:
+        yield f"on {len(nodes)} NUMA nodes ({names}): no fewer have all that is asked for"
+    else:
+        yield f"on {names}"
+    trees = pool.in_fabric if chosen[0] in pool.fabric else pool.single
+    places = [tree for node, tree in trees.items() if node in nodes]
+    if len(chosen) > 1 and len(places) == 1:
+        meeting = _meeting(places[0], frozenset(chosen))
+        yield _MEET[meeting.kind].format(meeting.name)
+    if len(chosen) > 1 and all(set(chosen) <= pool.capacity.peers.get(gpu, frozenset()) | {gpu} for gpu in chosen):
+        yield "all are peers of each other over NVLink"
+    if chosen[0] in pool.fabric:
+        yield "they are one whole partition of the fabric manager"
+    broken = sorted({place.name: place for tree in places for place in _broken(tree, frozenset(chosen))}.items())
+    if broken and len(chosen) < len(pool.gpus):
+        left = (f"{len(place.gpus) - len(set(place.gpus) & set(chosen))} behind {name}" for name, place in broken[:3])
+        yield f"free GPUs that lose their neighbours: {', '.join(left)}"
+
+
+def _node_name(node: int) -> str:
+    return "a NUMA node that is not known" if node == UNKNOWN_NODE else f"NUMA node {node}"
+
+
+def _meeting(place: Meeting, chosen: frozenset[PciAddress]) -> Meeting:
+    """Return the lowest place where all of them meet."""
+    inner = next((child for child in place.below if chosen <= set(child.gpus)), None)
+    return _meeting(inner, chosen) if inner else place
+
+
+def _broken(place: Meeting, chosen: frozenset[PciAddress]) -> Iterator[Meeting]:
+    """Yield the switches behind which some are taken, and others are left."""
+    for child in place.below:
+        yield from _broken(child, chosen)
+    taken = chosen & set(place.gpus)
+    if place.kind in (Kind.SWITCH, Kind.PORT) and taken and len(taken) < len(place.gpus):
+        yield place
+
+
+# -- the others ------------------------------------------------------------------------------------------
+
+
+def rejections(
+    pool: Pool, chosen: Sequence[PciAddress], gpus: Sequence[Function], reasons: Mapping[PciAddress, str]
+) -> tuple[Rejection, ...]:
+    """Return why each of the other GPUs was not chosen. `reasons`: why some cannot be."""
+    better = _Better(pool, chosen)
+    found = []
+    for gpu in gpus:
+        if gpu.address in reasons:
+            found.append(Rejection(gpu.address, gpu.title, reasons[gpu.address]))
+        elif gpu.address not in better.chosen:
+            found.append(Rejection(gpu.address, gpu.title, better.than(gpu.address), free=True))
+    return tuple(found)
+
+
+class _Better:
+    """Tells why GPUs that could have been chosen were not."""
+
+    def __init__(self, pool: Pool, chosen: Sequence[PciAddress]) -> None:
+        self._pool, self.chosen = pool, frozenset(chosen)
+        self._nodes = pool.used_nodes(chosen)
+        self._missing = {node: pool.rooms.missing({node: 1}) for node in set(pool.nodes.values()) - set(self._nodes)}
+        self._places: dict[PciAddress, str] = {}
+        for node in self._nodes:
+            if node in pool.single and self.chosen.isdisjoint(pool.fabric):
+                self._look(pool.single[node])
+
+    def _look(self, place: Meeting) -> None:
+        """Keep for each GPU on a node of the chosen ones where it is, seen from them."""
+        if self.chosen.isdisjoint(place.gpus):
+            self._places.update(dict.fromkeys(place.gpus, f", {_AT[place.kind].format(place.name)}"))
+        else:
+            for child in place.below:
+                self._look(child)
+
+    def than(self, gpu: PciAddress) -> str:
+        node = self._pool.nodes[gpu]
+        if gpu in self._pool.fabric:
+            return "free, in other partitions" if self.chosen & self._pool.fabric else "free, but only in a partition"
+        if not self.chosen.isdisjoint(self._pool.fabric):
+            return "free; the chosen partition is better"
+        if node not in self._nodes:
+            if missing := self._missing[node]:
+                return f"{_node_name(node)} has {missing}"
+            return f"free, on {_node_name(node)}; the chosen ones are on {', '.join(map(_node_name, self._nodes))}"
+        return f"free{self._places.get(gpu, '')}; no choice with it is better"
+
+
+# -- CPUs and hugepages ----------------------------------------------------------------------------------
+
+
+def why_beside(request: ClaimRequest, capacity: Capacity, beside: Beside) -> tuple[str, ...]:
+    """Return sentences about the CPUs and hugepages."""
+    return tuple(_why_beside(request, capacity, beside))
+
+
+def _why_beside(request: ClaimRequest, capacity: Capacity, beside: Beside) -> Iterator[str]:
+    for node in sorted({core.node for core in beside.cores}):
+        cores = [core for core in beside.cores if core.node == node]
+        cpus = [cpu for core in cores for cpu in core.cpus]
+        caches = {core.cache for core in cores if core.cache is not None}
+        shared = f" at {counted(len(caches), 'L3 cache')}" if caches else ""
+        cpus_and_cores = f"{counted(len(cpus), 'CPU')}, {counted(len(cores), 'whole core')}"
+        yield f"{cpus_and_cores} of NUMA node {node}{shared}: {format_cpu_list(cpus)}"
+    if len(beside.cpus) > request.cpus:
+        yield f"{counted(len(beside.cpus), 'CPU')} instead of {request.cpus}, because cores are given whole"
+    if request.cpus:
+        yield from (f"{what}: {why}" for what, why in capacity.topology.unknown.items())
+    for pages in beside.hugepages:
+        yield f"{counted(pages.pages, 'hugepage')} of {binary_size(pages.size)} of NUMA node {pages.node}"

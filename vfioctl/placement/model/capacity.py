@@ -1,0 +1,79 @@
+"""What a host has for claims: its devices, CPUs and hugepages, and what is not free of them. May not do I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from functools import cached_property
+
+from vfioctl.core.frozen import simple
+from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.placement.model.taken import Taken
+
+
+@simple
+class Core:
+    """A core: the online CPUs that share it, ascending."""
+
+    cpus: tuple[int, ...]
+    node: int
+    cache: int | None = None
+    """The L3 cache that it shares: the lowest of the CPUs that have it. None if there is none, or it is not known."""
+
+
+@simple
+class HugepagePool:
+    """The hugepages of one size (bytes) on one node."""
+
+    node: int
+    size: int
+    total: int
+    free: int
+
+
+@simple
+class Topology:
+    """The CPUs of a host. `unknown`: facts that could not be read, and why."""
+
+    cores: tuple[Core, ...] = ()
+    """In the order of their first CPUs."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def by_node(self) -> Mapping[int, tuple[Core, ...]]:
+        nodes: dict[int, list[Core]] = {}
+        for core in self.cores:
+            nodes.setdefault(core.node, []).append(core)
+        return {node: tuple(cores) for node, cores in sorted(nodes.items())}
+
+    @cached_property
+    def core_of(self) -> Mapping[int, Core]:
+        return {cpu: core for core in self.cores for cpu in core.cpus}
+
+
+@simple
+class Capacity:
+    """A host at one moment, with what claims and settings leave of it."""
+
+    inventory: Inventory
+    topology: Topology = field(default_factory=Topology)
+    hugepages: tuple[HugepagePool, ...] = ()
+    taken: Taken = field(default_factory=Taken)
+    settings: ClaimSettings = field(default_factory=ClaimSettings)
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    """CPUs to which running guests are pinned, each with the guest."""
+    peers: Mapping[PciAddress, frozenset[PciAddress]] = field(default_factory=dict)
+    """The GPUs that each GPU reaches over NVLink, as NVML tells."""
+    held: Mapping[PciAddress, str] = field(default_factory=dict)
+    """GPUs that are known to be in use, each with why."""
+    parents: Mapping[Uuid, str] = field(default_factory=dict)
+    """The parents of mediated devices, which may be no PCI functions; those of functions may be left out."""
+
+    @property
+    def housekeeping(self) -> Collection[int]:
+        """The CPUs that stay with the host: as the settings say, or the first core of each node."""
+        if self.settings.housekeeping_cpus is not None:
+            return self.settings.housekeeping_cpus
+        return {cpu for cores in self.topology.by_node.values() for cpu in cores[0].cpus}

@@ -1,0 +1,103 @@
+"""The devices, CPUs and hugepages that were chosen for a claim, and why. May not do input or output.
+
+Plain dataclasses, like claims. `PlacementDocument` is the JSON form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from vfioctl.core.frozen import simple
+from vfioctl.inventory.model.values import PciAddress, Subject, format_cpu_list
+from vfioctl.placement.model.taken import Hugepages
+
+
+@simple
+class Rejection:
+    """A device that was not chosen. `free`: whether it could have been, and others are better."""
+
+    device: str
+    """A PCI address, or the name of a parent of vGPUs that is no PCI function."""
+    title: str
+    reason: str
+    free: bool = False
+
+
+@simple
+class NewVgpus:
+    """vGPUs that are created for a claim: how many of which type, on which parent."""
+
+    parent: str
+    """A PF, a VF, or the name of a device that is no PCI function."""
+    type: str
+    """The kernel's name for the type."""
+    count: int
+
+
+@simple
+class NodeHugepages:
+    """Hugepages of one size (bytes) on one NUMA node, as JSON has them."""
+
+    node: int
+    size: int
+    pages: int
+
+
+@simple
+class Placement:
+    """What a claim gets. Chosen devices, CPUs and nodes are in the order of the host."""
+
+    devices: tuple[Subject, ...]
+    """Those that the request names, in its order, or that were chosen; without companions and new vGPUs."""
+    cpus: tuple[int, ...]
+    hugepages: tuple[Hugepages, ...]
+    nodes: tuple[int, ...]
+    """The NUMA nodes of the devices."""
+    why: tuple[str, ...]
+    """Sentences that explain the choice."""
+    others: tuple[Rejection, ...] = ()
+    """Each other GPU of the host, with the reason."""
+    vgpus: tuple[NewVgpus, ...] = ()
+    """The vGPUs that are created, if the request is for such."""
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """The functions among the devices."""
+        return tuple(device for device in self.devices if isinstance(device, PciAddress))
+
+    def document(self) -> PlacementDocument:
+        """Return the JSON form."""
+        return PlacementDocument(
+            devices=self.devices,
+            vgpus=self.vgpus,
+            nodes=self.nodes,
+            cpus=format_cpu_list(self.cpus),
+            hugepages=tuple(NodeHugepages(*each) for each in self.hugepages),
+            why=self.why,
+            others=self.others,
+        )
+
+
+@simple
+class PlacementDocument:
+    """The document of `vfioctl place --json`."""
+
+    devices: tuple[str, ...]
+    """Addresses of functions and UUIDs of mediated devices: those that the request names, or that were chosen."""
+    vgpus: tuple[NewVgpus, ...]
+    """The vGPUs that would be created, if the request is for such."""
+    nodes: tuple[int, ...]
+    """The NUMA nodes of the devices."""
+    cpus: str
+    """The CPUs as a list such as `1-8,97-104`; empty for none."""
+    hugepages: tuple[NodeHugepages, ...]
+    why: tuple[str, ...]
+    """Sentences that explain the choice."""
+    others: tuple[Rejection, ...]
+    """Each other GPU of the host, with the reason; empty if the request names its devices."""
+
+
+def rejection_document(rejection: Rejection) -> dict[str, Any]:
+    """Return the JSON form of one rejection."""
+    return asdict(rejection)

@@ -1,0 +1,1 @@
+"""Reads the capacity of a host. May not write."""

@@ -1,0 +1,105 @@
+"""Reads the CPUs: which are online, which share a core, which share an L3 cache. May not write.
+
+Sources: Documentation/ABI/stable/sysfs-devices-system-cpu, Documentation/admin-guide/cputopology.rst. The files of one
+CPU tell of all that share its core or its cache, so most CPUs need no read of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from vfioctl.errors import BadSpec, KernelRefused
+from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.inventory.model.values import format_cpu_list, parse_cpu_list
+from vfioctl.kernel.protocol import FileReader
+from vfioctl.placement.model.capacity import Core, Topology
+
+CPUS = "/sys/devices/system/cpu"
+_LEVEL, _SHARED = "level", "shared_cpu_list"
+_CORES, _CACHES = "the cores of CPUs", "the L3 caches of CPUs"
+_UNKNOWN = {_CORES: "not known, so each CPU counts as a core", _CACHES: "not known"}
+_Read = Callable[[int], Collection[int]]
+
+
+def read_topology(kernel: FileReader, nodes: Sequence[NumaNode]) -> Topology:
+    """Return the cores that have an online CPU. On a kernel without NUMA, all are of node 0."""
+    unknown: dict[str, str] = {}
+    node_of = _nodes(kernel, nodes, unknown)
+    cores = _sharing(node_of, _Siblings(kernel).read, unknown, _CORES)
+    caches = _sharing(node_of, _Caches(kernel).read, unknown, _CACHES)
+    alone = set(node_of).difference(*cores)
+    cache_of = {cpu: min(cache) for cache in caches for cpu in cache}
+    whole = sorted([*(tuple(sorted(core)) for core in cores), *((cpu,) for cpu in alone)])
+    return Topology(tuple(Core(core, node_of[core[0]], cache_of.get(core[0])) for core in whole), unknown)
+
+
+def _nodes(kernel: FileReader, nodes: Sequence[NumaNode], unknown: dict[str, str]) -> Mapping[int, int]:
+    """Return the node of each online CPU. The kernel lists only online CPUs as those of a node."""
+    node_of = {cpu: node.id for node in nodes for cpu in node.cpus}
+    try:
+        online = parse_cpu_list(kernel.read(f"{CPUS}/online"))
+    except (KernelRefused, BadSpec) as error:
+        unknown["online CPUs"] = error.symbol if isinstance(error, KernelRefused) else str(error)
+        return dict(sorted(node_of.items()))
+    if not node_of:
+        return dict.fromkeys(online, 0)
+    if homeless := [cpu for cpu in online if cpu not in node_of]:
+        unknown[f"CPUs {format_cpu_list(homeless)}"] = "they are of no NUMA node, and are not used"
+    return {cpu: node_of[cpu] for cpu in online if cpu in node_of}
+
+
+def _sharing(cpus: Collection[int], read: _Read, unknown: dict[str, str], what: str) -> Iterable[set[int]]:
+    """Return the sets of CPUs that share something. Sets that overlap, which the kernel never reports, are one."""
+    found: dict[int, set[int]] = {}
+    unread = []
+    for cpu in cpus:
+        if cpu in found:
+            continue
+        try:
+            alike = {other for other in read(cpu) if other in cpus}
+        except (KernelRefused, BadSpec):
+            unread.append(cpu)
+            continue
+        alike = alike.union(*(found[other] for other in alike if other in found))
+        found.update(dict.fromkeys(alike, alike))
+    if unread := [cpu for cpu in unread if cpu not in found]:
+        unknown[f"{what} {format_cpu_list(unread)}"] = _UNKNOWN[what]
+    return {id(each): each for each in found.values()}.values()
+
+
+class _Siblings:
+    """Reads the CPUs of a core."""
+
+    def __init__(self, kernel: FileReader) -> None:
+        self._kernel = kernel
+
+    def read(self, cpu: int) -> Collection[int]:
+        """Return the online CPUs of a CPU's core, itself included. Raises KernelRefused, BadSpec."""
+        return {cpu, *parse_cpu_list(self._kernel.read(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list"))}
+
+
+class _Caches:
+    """Reads the CPUs that share an L3 cache. It has the same index at nearly every CPU of a host."""
+
+    def __init__(self, kernel: FileReader) -> None:
+        self._kernel, self._index = kernel, "index3"
+
+    def read(self, cpu: int) -> Collection[int]:
+        """Return the online CPUs that share a CPU's L3 cache; none if it has none. Raises KernelRefused, BadSpec."""
+        home = f"{CPUS}/cpu{cpu}/cache"
+        if (shared := self._shared(home, self._index)) is not None:
+            return {cpu, *shared}
+        for index in self._kernel.children(home):
+            if re.fullmatch(r"index[0-9]", index, re.ASCII) and (shared := self._shared(home, index)) is not None:
+                self._index = index
+                return {cpu, *shared}
+        return ()
+
+    def _shared(self, home: str, index: str) -> Collection[int] | None:
+        """Return the CPUs that share a cache; None if it is no L3 cache."""
+        try:
+            texts = self._kernel.entries(f"{home}/{index}", (_LEVEL, _SHARED), ()).texts
+        except KernelRefused:
+            return None
+        return parse_cpu_list(texts.get(_SHARED, "")) if texts.get(_LEVEL) == "3" else None
