@@ -10,6 +10,7 @@ import pytest
 from docs import examples, generate
 from tests.hosts.generate import texts
 from tests.hosts.machines import HOSTS
+from vfioctl.subsystems import SUBSYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in examples.documents()}
@@ -55,6 +56,18 @@ def test_every_document_can_be_reached_from_the_index() -> None:
     index = (ROOT / "docs/README.md").read_text()
     pages = [path.relative_to(ROOT / "docs") for path in DOCUMENTS.values() if path.is_relative_to(ROOT / "docs")]
     assert not [str(page) for page in pages if page != Path("README.md") and f"({page})" not in index]
+
+
+def test_the_readme_lists_every_command() -> None:
+    table = re.findall(r"^\| (`vfioctl .*?) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    listed = {word for cell in table for word in re.findall(r"`vfioctl (\w+)", cell)}
+    assert listed == {command for row in SUBSYSTEMS for command in row.commands}
+
+
+def test_the_architecture_names_every_subsystem_with_its_commands() -> None:
+    table = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    listed = {name: set(re.findall(r"`(\w+)`", commands)) for name, commands in table}
+    assert listed == {"placement": set[str]()} | {row.name: set(row.commands) for row in SUBSYSTEMS}
 
 
 @pytest.mark.parametrize("path", generate.generated(), ids=lambda path: path.name)
