@@ -59,13 +59,12 @@ class DomainApi:
         """
         from vfioctl.claims.api import ClaimsApi
         from vfioctl.domain.build.build import Building
-        from vfioctl.domain.build.build_options import with_wishes
-        from vfioctl.domain.build.compare import wished_now
-        from vfioctl.domain.build.own_usage import beside
+        from vfioctl.domain.build.build_options import completed
+        from vfioctl.domain.build.compare import options_now
+        from vfioctl.domain.build.own_usage import with_own_usage
         from vfioctl.domain.build.specs import content_of, spec_of
         from vfioctl.domain.check.checker import refuse_new_errors
-        from vfioctl.domain.document.definition import read_definition
-        from vfioctl.domain.document.xml import parse
+        from vfioctl.domain.document.reader import read_domain
 
         provisioning = self.provisioning
         found = provisioning.find(name, connect).domain
@@ -73,14 +72,14 @@ class DomainApi:
         text = self._session.kernel.ask_libvirt(provisioning.uri(connect), "definition", found.name) or found.live
         content = content_of(file) if file else {}
         asked = spec_of({**spec, "name": found.name}, content, file)
-        others = beside(found, self.others(found.name, connect=connect))
-        before, says, claims = parse(text), read_definition(text), ClaimsApi(self._session)
+        others = with_own_usage(found, self.others(found.name, connect=connect))
+        before, claims = read_domain(text), ClaimsApi(self._session)
         named = {*spec, *content}
         if asked.claim and claims.claim(asked.claim).hugepages:
             named.add("hugepages")
-        asked = with_wishes(asked, named, wished_now(claims, says, before, asked.cpus))
-        built = Building(self._session).build(asked, others, before)
-        refuse_new_errors(before, built.document)
+        asked = completed(asked, named, options_now(claims, before, asked.cpus))
+        built = Building(self._session).build(asked, others, before.document)
+        refuse_new_errors(before.document, built.document)
         return built
 
     def compared(self, name: str, *, connect: str = "") -> Comparison:

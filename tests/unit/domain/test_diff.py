@@ -11,10 +11,10 @@ import pytest
 from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from tests.unit.domain.running import PID, UUID, Process
-from vfioctl.domain.build.build_options import wished
+from vfioctl.domain.build.build_options import options_of
 from vfioctl.domain.build.compare import compared
-from vfioctl.domain.document.definition import read_definition
 from vfioctl.domain.document.differences import differences
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.summary import changed
 from vfioctl.domain.document.templates import templates
 from vfioctl.domain.document.xml import parse
@@ -168,7 +168,7 @@ class TestUnchanged:
         text = built(run, "--gpus 2 --cpus 8 --memory 480GiB").replace("</name>", f"</name><uuid>{UUID}</uuid>")
         node = tmp_path / "node.xml"
         node.write_text(f"<node>{text}</node>")
-        pins = [cpu for _, cpu in read_definition(text).pins]
+        pins = [str(min(cpus)) for cpus in read_domain(text).pins.values()]
         tree = host_with(free={(0, 1 << 20): 0, (1, 1 << 20): 0})
         Process(threads={PID + n: (f"CPU {n}/KVM", cpu) for n, cpu in enumerate(pins)}, user=0).put(tree)
         serve(tree, f"test://{node}")
@@ -193,7 +193,7 @@ class TestChanged:
             (
                 ("--gpus 8 --cpus 32 --memory 65GiB", "(cell id='0' .*?memory)='\\d+'", "\\1='1048576'"),
                 "/domain/cpu/numa/cell[id=0]",
-                ("1073741824 bytes", "35433480192 bytes"),
+                ("1 GiB", "33 GiB"),
             ),
             (
                 ("--gpus 1 --cpus 4 --memory 4GiB", "cpuset='97'", "cpuset='60'"),
@@ -208,12 +208,12 @@ class TestChanged:
             (
                 ("--gpus 1 --cpus 4 --memory 4GiB", "page size='1048576'", "page size='2048'"),
                 "hugepages/page[nodeset=0]",
-                ("2097152 bytes", "1073741824 bytes"),
+                ("2 MiB", "1 GiB"),
             ),
             (
                 ("--gpus 1 --cpus 4 --memory 4GiB --hugepages 2MiB", "page size='2048'", "page size='1048576'"),
                 "hugepages/page[nodeset=0]",
-                ("1073741824 bytes", "2097152 bytes"),
+                ("1 GiB", "2 MiB"),
             ),
             (("--gpus 1 --cpus 4 --memory 4GiB", "(?s)<hugepages>.*</hugepages>", ""), "page[nodeset=0]", (None, "1")),
             (
@@ -292,12 +292,30 @@ class TestRefused:
 
 
 class TestMeaning:
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("<memory unit='KiB'>4194304</memory>", "<memory unit='GiB'>4</memory>"),
+            ("<memory>1000</memory>", "<memory unit='KB'>1024</memory>"),
+            ("<memory unit='PiB'>1</memory>", "<memory unit='tib'>1024</memory>"),
+            ("<size unit='eb'>1</size>", "<size unit='PB'>1000</size>"),
+            ("<a slot='0x01'/>", "<a slot='0x1'/>"),
+            ("<a cpuset='0-3,^3'/>", "<a cpuset='0-2'/>"),
+            ("<mac address='52:54:00:AA:BB:CC'/>", "<mac address='52:54:00:aa:bb:cc'/>"),
+        ],
+    )
+    def test_values_are_compared_whatever_their_form(self, one: str, other: str) -> None:
+        assert differences(parse(f"<d>{one}</d>"), parse(f"<d>{other}</d>")) == ()
+
+    def test_a_path_is_compared_to_the_letter(self) -> None:
+        assert differences(parse("<a file='/A.img'/>"), parse("<a file='/a.img'/>"))
+
     def test_an_element_with_others_below_it_has_the_amount_of_its_attribute(self) -> None:
         one = "<cell id='0' memory='1' unit='GiB'>\n  <distances/>\n</cell>"
         other = "<cell id='0' memory='1048576' unit='KiB'><distances/></cell>"
         assert differences(parse(one), parse(other)) == ()
         less = differences(parse(one), parse(other.replace("1048576", "1048575")))
-        assert less == (("/cell[id=0]", "1073741824 bytes", "1073740800 bytes"),)
+        assert less == (("/cell[id=0]", "1 GiB", "1048575 KiB"),)
 
     def test_a_scheduler_is_that_of_each_thread(self) -> None:
         one = "<a><vcpusched vcpus='0-1' priority='1'/><iothreadsched iothreads='1' priority='2'/></a>"
@@ -336,7 +354,7 @@ class TestInAFewLines:
             "cpu/cache": "removed: mode emulate, level 3",
             "iothreads": "added: 1",
             "numatune": "added: memory/mode strict, memory/nodeset 0 and 1 more",
-            "cpu": "check not there -> none",
+            "cpu": "check absent -> none",
             "devices/controller": "added: pcie-root-port index=1",
             "devices/hostdev/rom": "added: 0000:1b:00.0 bar off",
         }
@@ -345,7 +363,7 @@ class TestInAFewLines:
         ("one", "other", "expected"),
         [
             ("<a/>", "<a><b c='1'/></a>", {"a/b": "added: c 1"}),
-            ("<a><b/></a>", "<a>text<b/></a>", {"a": "not there -> text"}),
+            ("<a><b/></a>", "<a>text<b/></a>", {"a": "absent -> text"}),
             ("<a id='['><b/></a>", "<a id=']'><b/></a>", {"a": "id [ -> ]"}),
             ("<cell id='[' a='1'/>", "<cell id='[]]/' a='1'/>", None),
         ],
@@ -382,12 +400,12 @@ class TestWishes:
     )
     def test_its_document_shows_them(self, text: str, expected: tuple[PageSize, Policy, Smt]) -> None:
         xml = f"<domain><name>a</name>{text}</domain>"
-        spec = wished(read_definition(xml), parse(xml).root, lambda: 2)
+        spec = options_of(read_domain(xml), lambda: 2)
         assert (spec.hugepages, spec.policy, spec.smt) == expected
-        assert wished(read_definition(xml), parse(xml).root, lambda: 1).smt is Smt.TOGETHER
+        assert options_of(read_domain(xml), lambda: 1).smt is Smt.TOGETHER
 
     def test_nonsense_in_the_metadata(self) -> None:
         mark = "<a:allocation xmlns:a='urn:vfioctl:1' template='x' smt='no' hugepages='3' nodes='1,x=2,00:01.0=x'/>"
         xml = f"<domain><metadata>{mark}</metadata></domain>"
-        spec = wished(read_definition(xml), parse(xml).root, lambda: 2)
+        spec = options_of(read_domain(xml), lambda: 2)
         assert (spec.hugepages, spec.smt, spec.nodes) == (PageSize.AUTO, Smt.TOGETHER, {})

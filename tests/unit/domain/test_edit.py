@@ -73,7 +73,7 @@ class TestDiff:
                 ">536870912</pcihole64>",
                 ">268435456</pcihole64>",
                 "pcihole64",
-                ("274877906944 bytes", "549755813888 b"),
+                ("256 GiB", "512 GiB"),
             ),
             ("<rom bar='off'/>", "", "/rom/@bar", (None, "off")),
         ],

@@ -11,7 +11,7 @@ from vfioctl.domain.build.build import Building, Built
 from vfioctl.domain.build.compose import composed
 from vfioctl.domain.build.layout.pci import expanders
 from vfioctl.domain.document.xml import Document, parse, text_of
-from vfioctl.domain.model.layout import Device, Layout, Seat, Shape, There, ThereExpander, TherePort
+from vfioctl.domain.model.layout import CurrentExpander, CurrentPort, Device, GuestTopology, Layout, Shape, Slot
 from vfioctl.domain.model.other_domains import NOBODY
 from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.errors import BadSpec
@@ -253,7 +253,9 @@ class TestDevices:
 class TestExpanders:
     """Devices of root complex a; GPU 1 is below the expander bus with index 1 and number 254, behind port 2."""
 
-    THERE = There({"0000:01:00.0": Seat(2, 0, 0, 1)}, {1: ThereExpander(254, {2: TherePort(0, 1, only_seats=True)})})
+    THERE = GuestTopology(
+        {"0000:01:00.0": Slot(2, 0, 0, 1)}, {1: CurrentExpander(254, {2: CurrentPort(0, 1, only_host_devices=True)})}
+    )
 
     @staticmethod
     def gpu(bus: int, complex_: str = "a", node: int = 0, function: int = 0) -> Device:
@@ -280,13 +282,13 @@ class TestExpanders:
         assert [(each.function, each.multifunction) for each in found.ports[0].devices] == [(0, True), (1, False)]
 
     def test_the_bus_of_somebody_else_keeps_its_number(self) -> None:
-        there = There({}, {1: ThereExpander(254, {2: TherePort(0, 1, only_seats=False)})})
+        there = GuestTopology({}, {1: CurrentExpander(254, {2: CurrentPort(0, 1, only_host_devices=False)})})
         assert [each.bus_number for each in expanders([self.gpu(1)], {0: 0}, there)] == [252]
 
     def test_two_complexes_on_one_bus(self) -> None:
-        there = There(
-            {f"0000:0{n}:00.0": Seat(1 + n, 0, 0, 1) for n in (1, 2)},
-            {1: ThereExpander(253, {n: TherePort(n - 2, 1, only_seats=True) for n in (2, 3)})},
+        there = GuestTopology(
+            {f"0000:0{n}:00.0": Slot(1 + n, 0, 0, 1) for n in (1, 2)},
+            {1: CurrentExpander(253, {n: CurrentPort(n - 2, 1, only_host_devices=True) for n in (2, 3)})},
         )
         found = expanders([self.gpu(1), self.gpu(2, "b")], {0: 0}, there)
         assert [(each.controller, each.bus_number) for each in found] == [(1, 253), (None, 251)]

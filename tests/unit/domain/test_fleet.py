@@ -13,7 +13,8 @@ from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.document.definition import marked, read_definition
+from vfioctl.domain.document.mark import marked
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
 from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
@@ -87,7 +88,7 @@ def test_domains_are_made_what_the_file_says_and_a_second_run_does_nothing(machi
     assert not set(domains["a"]["devices"]) & set(domains["b"]["devices"])
     pins = [pin["cpus"] for each in domains.values() for pin in each["pins"]]
     assert len(pins) == len(set(pins)) == 8, "no CPU twice"
-    assert read_definition(machine.xml("b")).fleet == "ml"
+    assert read_domain(machine.xml("b")).mark.fleet == "ml"
 
     before = machine.host.read_text()
     again = machine.apply(ONE, TWO)
@@ -139,8 +140,8 @@ def test_prune_spares_a_copy_of_a_domain_of_the_fleet(machine: Machine) -> None:
     assert machine.apply(TWO, words=("--prune", "--yes")).document["result"] == "nothing to do"
     refused = machine.apply(TWO, {"name": "b-copy"})
     assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
-    own = read_definition(marked(copied, uuid="", before=copied))
-    assert (own.ours, own.fleet, own.spec) == (True, "", "")
+    own = read_domain(marked(copied, uuid="", before=copied)).mark
+    assert (own.is_own, own.fleet, own.spec) == (True, "", "")
 
 
 def test_prune_spares_a_domain_whose_mark_does_not_name_it(machine: Machine) -> None:
@@ -154,7 +155,7 @@ def test_a_domain_that_is_edited_stays_in_its_fleet(machine: Machine) -> None:
     machine.apply(TWO)
     edit = ("domain", "edit", "b", "--gpus", "1", "--yes", "--connect", URI, *machine.options)
     assert machine._run(*edit).code == 0
-    assert read_definition(machine.xml("b")).fleet == "ml"
+    assert read_domain(machine.xml("b")).mark.fleet == "ml"
     assert machine.apply(TWO).document["result"] == "nothing to do"
     assert len(machine.domains()["b"]["devices"]) == 2
 
@@ -252,7 +253,7 @@ def test_a_running_domain_is_compared_with_its_definition(machine: Machine) -> N
     assert changes(machine.apply(other)) == {"a": ("change", "none", True)}
     assert machine.apply(other).document["result"] == "nothing to do"
     assert changes(machine.apply(ONE)) == {"a": ("change", "none", True)}
-    assert len(read_definition(shown(machine, "a")["defined"]).devices) == 2
+    assert len(read_domain(shown(machine, "a")["defined"]).host_devices) == 2
 
 
 def test_what_a_running_domain_has_itself_is_not_missing(machine: Machine) -> None:

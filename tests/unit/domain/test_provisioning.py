@@ -21,7 +21,9 @@ from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.core.change import Change
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.domain import MODULES
-from vfioctl.domain.document.definition import is_definition_of, is_still, marked, read_definition
+from vfioctl.domain.document.differences import is_definition_of, is_still
+from vfioctl.domain.document.mark import marked
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.resources.definition import DomainDefinition
 from vfioctl.errors import BadDocument, HostError, KernelRefused, StalePlan, Stuck, VerifyError
@@ -295,7 +297,7 @@ class TestPlans:
         found = machine("show web1").document["defined"]
         (change,) = plan.document["changes"]
         assert is_definition_of(found, change["after"])
-        assert read_definition(found).uuid == plan.document["intent"]["uuid"]
+        assert read_domain(found).uuid == plan.document["intent"]["uuid"]
 
     @pytest.mark.parametrize(
         "edit",
@@ -495,16 +497,16 @@ class TestHostile:
     @pytest.mark.parametrize("text", ["-1", "9" * 30, "x", "", "0x10", "1 2"])
     def test_numbers(self, text: str) -> None:
         document = XML.replace("<vcpu>2<", f"<vcpu>{text}<").replace("'GiB'>4<", f"'{text or 'x'}'>{text}<")
-        assert read_definition(document.replace("nodeset='1'", f"nodeset='{text}'")).vcpus == 0
+        assert read_domain(document.replace("nodeset='1'", f"nodeset='{text}'")).vcpus is None
 
 
 class TestDocuments:
     def test_marked(self) -> None:
         text = marked(XML, uuid=UUID, claim="1a2b3c4d")
-        found = read_definition(text)
-        assert (found.ours, found.claim, found.uuid, found.template) == (True, "1a2b3c4d", UUID, "")
-        assert list(found.devices) == DEVICES
-        assert len(found.digest) == 16
+        found = read_domain(text)
+        assert (found.mark.is_own, found.mark.claim, found.uuid, found.mark.template) == (True, "1a2b3c4d", UUID, "")
+        assert list(found.host_devices) == DEVICES
+        assert len(found.mark.digest) == 16
         assert marked(text, uuid=OTHER) == text
         assert marked(text, uuid=OTHER, claim="ffffffff") != text
         assert "urn:other" in text
@@ -536,7 +538,7 @@ class TestDocuments:
         change = Change(kind="domain", name=f"{URI} web1", subject="domain/web1", before=FOREIGN, after="<x/>")
         assert DomainDefinition().describe(change) == (
             "domain web1",
-            "0 vCPUs, 1 MiB, 0 devices, not of vfioctl",
+            "1 vCPU, 1 MiB, 0 devices, not of vfioctl",
             "something else",
         )
 

@@ -19,11 +19,11 @@ from tests.unit.conftest import PROGRAM, Answer, Golden, Run, answered, timeless
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.document.needs import needs_of
 from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
 from vfioctl.domain.model.libvirt import is_elsewhere, known_as
 from vfioctl.domain.run.claims import Holding
 from vfioctl.domain.run.hook import Hook
-from vfioctl.domain.run.needs import needs_of
 from vfioctl.domain.run.start import Starting
 from vfioctl.errors import (
     BadDocument,

@@ -19,7 +19,7 @@ from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.own_usage import free_without_itself, without_itself
 from vfioctl.domain.build.placing import Placing, telling
-from vfioctl.domain.document.slots import read_there
+from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.values import ballooned, plugged, size_in_words
 from vfioctl.domain.document.xml import MARK, text_of
@@ -166,7 +166,7 @@ class Building:
             free_without_itself(read_free_memory(self._session.kernel, nodes), others),
             others,
         )
-        layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_there(template))
+        layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template))
         document = composed(template, spec, layout, edits=edits)
         told = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
         layout = layout._replace(choices=(*layout.choices, *weaker, *told))

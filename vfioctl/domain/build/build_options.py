@@ -18,32 +18,31 @@ from vfioctl.errors import BadAddress
 from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-    from vfioctl.domain.document.definition import Definition
+    from vfioctl.domain.document.reader import Domain
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
-def wished(says: Definition, root: Element, width: Callable[[], int], cpus: int = 0) -> DomainSpec:
+def options_of(domain: Domain, width: Callable[[], int], cpus: int = 0) -> DomainSpec:
     """Return the spec of a domain, for the devices that it has.
 
     `width`: the threads of a core of the host. `cpus`: the vCPUs that it is to have; 0 for those that it has.
     """
-    wishes, is_built = dict(says.wishes), bool(says.template)
+    options, is_built = dict(domain.mark.options), bool(domain.mark.template)
+    vcpus = 0 if domain.one("vcpu") is None else domain.vcpus or 0
     return DomainSpec(
-        name=says.name,
-        devices=says.devices,
-        cpus=says.vcpus,
-        memory=says.memory >> 20 << 20,
-        nodes=dict(_nodes(wishes.get("nodes", ""))),
-        hugepages=_word(wishes.get("hugepages"), PageSize.AUTO if is_built else _pages(root)),
-        policy=_word(wishes.get("policy"), Policy.STRICT if is_built else _policy(root)),
-        smt=_word(wishes.get("smt"), Smt.TOGETHER if is_built else _smt((says.vcpus, cpus or says.vcpus), root, width)),
+        name=domain.name,
+        devices=domain.host_devices,
+        cpus=vcpus,
+        memory=(domain.memory or 0) >> 20 << 20,
+        nodes=dict(_nodes(options.get("nodes", ""))),
+        hugepages=_word(options.get("hugepages"), PageSize.AUTO if is_built else _pages(domain)),
+        policy=_word(options.get("policy"), Policy.STRICT if is_built else _policy(domain)),
+        smt=_word(options.get("smt"), Smt.TOGETHER if is_built else _smt((vcpus, cpus or vcpus), domain, width)),
     )
 
 
-def with_wishes(asked: DomainSpec, named: Collection[str], had: DomainSpec) -> DomainSpec:
+def completed(asked: DomainSpec, named: Collection[str], had: DomainSpec) -> DomainSpec:
     """Return the spec of an edit: what it does not name is as the domain has it. A claim brings its CPUs and memory."""
     kept = {name: getattr(had, name) for name in ("hugepages", "policy", "smt") if name not in named}
     if not asked.claim:
@@ -66,22 +65,22 @@ def _nodes(text: str) -> Iterator[tuple[PciAddress, int]]:
                 continue
 
 
-def _pages(root: Element) -> PageSize:
+def _pages(domain: Domain) -> PageSize:
     """Return the size that all pages have; AUTO if they have several, or one that no option names."""
-    if root.find("memoryBacking/hugepages") is None:
+    if domain.one("memoryBacking/hugepages") is None:
         return PageSize.NONE
-    pages = {scaled(each.get("size"), each.get("unit")) for each in root.iterfind("memoryBacking/hugepages/page")}
+    pages = {scaled(each.get("size"), each.get("unit")) for each in domain.all("memoryBacking/hugepages/page")}
     return next((name for name, size in SIZES.items() if pages == {size}), PageSize.AUTO)
 
 
-def _policy(root: Element) -> Policy:
-    preferred = any(each.get("mode") == "preferred" for each in root.iterfind("numatune/*"))
+def _policy(domain: Domain) -> Policy:
+    preferred = any(each.get("mode") == "preferred" for each in domain.all("numatune/*"))
     return Policy.PREFERRED if preferred else Policy.STRICT
 
 
-def _smt(vcpus: Sequence[int], root: Element, width: Callable[[], int]) -> Smt:
+def _smt(vcpus: Sequence[int], domain: Domain, width: Callable[[], int]) -> Smt:
     """A guest without threads has cores of its own; so has one whose vCPUs fill no cores, neither now nor then."""
-    topology = root.find("cpu/topology")
+    topology = domain.one("cpu/topology")
     without = topology is not None and topology.get("threads", "1") == "1"
     if not (without or all(number % 2 for number in vcpus)):
         return Smt.TOGETHER

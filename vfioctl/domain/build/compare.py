@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.passthrough_devices import subject_of
 from vfioctl.domain.build.build import Building
-from vfioctl.domain.build.build_options import wished
+from vfioctl.domain.build.build_options import options_of
 from vfioctl.domain.build.layout.cpus import even_width
-from vfioctl.domain.build.own_usage import beside
+from vfioctl.domain.build.own_usage import with_own_usage
 from vfioctl.domain.build.placing import telling
-from vfioctl.domain.document.definition import read_definition
 from vfioctl.domain.document.differences import Difference, differences
-from vfioctl.domain.document.xml import METADATA, parse
+from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.document.xml import METADATA
 from vfioctl.domain.model.comparison import ComparedValue, Comparison
 from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfioctl.claims.model.claim import Claim
-    from vfioctl.domain.document.definition import Definition
-    from vfioctl.domain.document.xml import Document
+    from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.libvirt import DomainXml
     from vfioctl.domain.model.other_domains import Others
     from vfioctl.domain.model.spec import DomainSpec
@@ -41,16 +40,15 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
 
     Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if none would be built now.
     """
-    document = parse(domain.xml)
-    says = read_definition(domain.xml)
-    if not says.devices:
+    document = read_domain(domain.xml)
+    if not document.host_devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
     claims = ClaimsApi(session)
-    spec = wished_now(claims, says, document)
-    if says.claim in others.own and _has(claims.claim(says.claim), says.devices):
-        spec = replace(spec, claim=says.claim, devices=())
+    spec = options_now(claims, document)
+    if document.mark.claim in others.own and _has(claims.claim(document.mark.claim), document.host_devices):
+        spec = replace(spec, claim=document.mark.claim, devices=())
     try:
-        built = Building(session).build(spec, beside(domain, others), document).document
+        built = Building(session).build(spec, with_own_usage(domain, others), document.document).document
     except (ClaimConflict, NoCapacity) as error:
         is_room = isinstance(error, NoCapacity)
         raise type(error)(
@@ -59,7 +57,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
             next_command=error.next_command if is_room else "",
             facts=error.facts,
         ) from None
-    found = [each for each in differences(document, built) if _counts(each)]
+    found = [each for each in differences(document.document, built) if _counts(each)]
     return Comparison(
         name=domain.name,
         running=bool(domain.live),
@@ -67,13 +65,13 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     )
 
 
-def wished_now(claims: ClaimsApi, says: Definition, document: Document, cpus: int = 0) -> DomainSpec:
+def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpec:
     """Return what was asked for when a domain was built, as far as it concerns devices that it still has.
 
     `cpus`: the vCPUs that it is to have; 0 for those that it has.
     """
-    spec = wished(says, document.root, lambda: even_width(claims.capacity().topology), cpus)
-    devices = [subject_of(name) for name in says.devices]
+    spec = options_of(document, lambda: even_width(claims.capacity().topology), cpus)
+    devices = [subject_of(name) for name in document.host_devices]
     return replace(spec, nodes=telling(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
 
 

@@ -17,7 +17,7 @@ from vfioctl.domain.document.tree import add, child, insert, remove
 from vfioctl.domain.document.values import ballooned, is_element, plugged, size_of
 from vfioctl.domain.document.xml import MARK, Document
 from vfioctl.domain.model.layout import Layout
-from vfioctl.domain.model.spec import WISHES, DomainSpec, wishes_of
+from vfioctl.domain.model.spec import BUILD_OPTIONS, DomainSpec, options_of
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import CpuSet, format_cpu_list
 
@@ -109,11 +109,11 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
     if not edits:
         remove(metadata, MARK)
     given = {"id": spec.claim} if spec.claim else {}
-    wishes = dict(wishes_of(spec))
+    wishes = dict(options_of(spec))
     if root.find("launchSecurity") is not None:  # such a guest has none, whatever is asked for
         wishes.pop("hugepages", None)
     mark = child(metadata, MARK, given if edits else {**given, "template": spec.template})
-    for name in WISHES:
+    for name in BUILD_OPTIONS:
         mark.attrib.pop(name, None)
     mark.attrib.update(wishes)
 

@@ -7,7 +7,7 @@ from itertools import count
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.build.layout.layout import hides_rom
-from vfioctl.domain.document.slots import EXPANDER, host_devices
+from vfioctl.domain.document.guest_topology import EXPANDER, host_devices
 from vfioctl.domain.document.tree import add, child, insert
 from vfioctl.domain.document.values import address_of, size_of
 from vfioctl.domain.model.layout import Device, Expander, Layout, Placed, Port

@@ -1,4 +1,4 @@
-"""What a domain that runs has of its host already, which is not taken from itself. Pure."""
+"""What a running domain uses of its host already, which is not taken from the domain itself. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from vfioctl.domain.check.rules.domain import Domain
     from vfioctl.domain.model.libvirt import DomainXml
     from vfioctl.domain.model.other_domains import Others
     from vfioctl.placement.model.capacity import Capacity, HugepagePool
@@ -17,37 +16,23 @@ if TYPE_CHECKING:
 _ORDINARY = 0
 
 
-def beside(domain: DomainXml, others: Others) -> Others:
-    """Return what other domains have, with what this one has itself while it runs. Raises BadDocument."""
+def with_own_usage(domain: DomainXml, others: Others) -> Others:
+    """Return what other domains have, with what this one uses itself while it runs. Raises BadDocument."""
     if not domain.live:
         return others
-    from vfioctl.domain.check.rules.domain import Domain
-    from vfioctl.domain.document.xml import parse
-    from vfioctl.domain.run.needs import needs_of
+    from vfioctl.domain.document.memory import hugepages_by_node, ordinary_by_node
+    from vfioctl.domain.document.reader import read_domain
 
-    needs, memory = needs_of(domain.live), Counter[tuple[int, int]]()
-    for node, size, pages in needs.hugepages:
+    document, memory = read_domain(domain.live), Counter[tuple[int, int]]()
+    for node, size, pages in hugepages_by_node(document):
         memory[node, size] += size * pages
-    for node, amount in _ordinary(Domain(parse(domain.live))):
+    for node, amount in ordinary_by_node(document):
         memory[node, _ORDINARY] += amount
-    return others._replace(own_cpus=needs.cpus, own_memory=memory)
-
-
-def _ordinary(domain: Domain) -> Iterator[tuple[int, int]]:
-    """Yield the node and the bytes of each cell with ordinary pages, where the document says one node."""
-    if domain.one("memoryBacking/hugepages") is not None:
-        return
-    from vfioctl.domain.document.values import cpuset, number
-
-    homes = {number(each.get("cellid")): cpuset(each.get("nodeset")) for each in domain.all("numatune/memnode")}
-    for cell in domain.cells:
-        nodes = homes.get(cell.id) or frozenset()
-        if cell.memory and len(nodes) == 1:
-            yield next(iter(nodes)), cell.memory
+    return others._replace(own_cpus=document.exclusive_cpus, own_memory=memory)
 
 
 def without_itself(capacity: Capacity, others: Others) -> Capacity:
-    """Return the host as if the domain itself did not run: its hugepages are free."""
+    """Return the host as if the domain did not run: its hugepages are free."""
     return replace(capacity, hugepages=tuple(_with_own(pool, others) for pool in capacity.hugepages))
 
 
@@ -57,5 +42,5 @@ def _with_own(pool: HugepagePool, others: Others) -> HugepagePool:
 
 
 def free_without_itself(free: Mapping[int, int], others: Others) -> Mapping[int, int]:
-    """Return the bytes of ordinary memory that are free on each node, as if the domain itself did not run."""
+    """Return the bytes of ordinary memory that are free on each node, as if the domain did not run."""
     return {node: size + others.own_memory.get((node, _ORDINARY), 0) for node, size in free.items()}

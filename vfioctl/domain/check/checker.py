@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.check.libvirt import NOT_ASKED, Asked
 from vfioctl.domain.check.rules.check import check
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.host import HostFacts
 from vfioctl.domain.check.rules.host_devices import named_functions, named_mdevs
-from vfioctl.domain.check.rules.host_memory import needs_default_page
+from vfioctl.domain.document.memory import needs_default_page
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import CheckDocument, Severity
 from vfioctl.errors import BadDocument, BadSpec, StoreDamaged

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfioctl.core.change import Change, Intent, Plan
-    from vfioctl.domain.document.definition import Definition
+    from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
     from vfioctl.domain.model.libvirt import DomainXml, Libvirt
     from vfioctl.domain.model.storage import Storage
@@ -24,7 +24,7 @@ class Known(NamedTuple):
     """A domain of libvirt, and what its document says; `unknown`: why it cannot be read."""
 
     domain: DomainXml
-    says: Definition | None
+    says: Domain | None
     unknown: str = ""
 
 
@@ -90,18 +90,18 @@ class Provisioning:
         the volumes that it needs, which are created first. `notes`: what else the plan is to say.
         Raises BadDocument, Foreign, ClaimConflict for a claim of somebody else, HostError.
         """
-        from vfioctl.domain.document.definition import read_definition
-        from vfioctl.domain.document.xml import parse, text_of
+        from vfioctl.domain.document.reader import read_domain
+        from vfioctl.domain.document.xml import text_of
         from vfioctl.domain.model.definition import DefineIntent, checked_name
 
-        wanted, document = read_definition(text), text_of(parse(text))
+        wanted = read_domain(text)
         if not wanted.name:
             raise BadDocument("the document has no name", hint="it needs <name>NAME</name>")
         intent = DefineIntent(
             uri=self.uri(connect),
             name=checked_name(wanted.name),
             uuid=wanted.uuid or str(uuid4()),
-            document=document,
+            document=text_of(wanted.document),
             claim=claim,
             replace=replace,
             storage=storage,
@@ -126,7 +126,9 @@ class Provisioning:
         return self._undefine(UndefineIntent(uri=self.uri(connect), name=checked_name(found), foreign=foreign))
 
     def _define(self, intent: DefineIntent, more: tuple[str, ...] = ()) -> Plan:
-        from vfioctl.domain.document.definition import is_still, marked, read_definition
+        from vfioctl.domain.document.differences import is_still
+        from vfioctl.domain.document.mark import marked
+        from vfioctl.domain.document.reader import read_domain
         from vfioctl.domain.probe.libvirt import ask_libvirt
 
         volumes, notes = self._volumes(intent)
@@ -134,7 +136,7 @@ class Provisioning:
             return self._planned(intent, "", "", (), volumes)
         libvirt = ask_libvirt(self._kernel, intent.uri)
         there = next((each for each in libvirt.domains if each.name == intent.name), None)
-        wanted = read_definition(intent.document)
+        wanted = read_domain(intent.document)
         _refuse_clash(libvirt, intent.name, wanted)
         before = self._defined(intent.uri, intent.name)
         known = before or (there.live if there else "")
@@ -159,7 +161,7 @@ class Provisioning:
         return planned_volumes(self._kernel, intent.uri, intent.storage)
 
     def _undefine(self, intent: UndefineIntent) -> Plan:
-        from vfioctl.domain.document.definition import read_definition
+        from vfioctl.domain.document.reader import read_domain
         from vfioctl.domain.probe.libvirt import ask_libvirt
 
         libvirt = ask_libvirt(self._kernel, intent.uri)
@@ -174,14 +176,14 @@ class Provisioning:
                 f"vfioctl did not define domain {intent.name}", hint="--foreign removes its definition all the same"
             )
         self._refuse_left_over(intent)
-        claim = read_definition(before).claim
+        claim = read_domain(before).mark.claim
         notes = (f"claim {claim} stays, with its devices: vfioctl claim release {claim}",) if claim else ()
         return self._planned(intent, before, "", notes)
 
     def _refuse_left_over(self, intent: UndefineIntent) -> None:
         """Raise ClaimConflict if the domain has not given back what it had when it ran: nothing would tell of it."""
+        from vfioctl.domain.document.needs import needs_nothing
         from vfioctl.domain.run.claims import Holding
-        from vfioctl.domain.run.needs import needs_nothing
 
         for claim in Holding(self._session, intent.uri).made_for(needs_nothing(intent.name)):
             raise ClaimConflict(
@@ -238,10 +240,10 @@ class Provisioning:
 
 
 def _known(domain: DomainXml, text: str) -> Known:
-    from vfioctl.domain.document.definition import read_definition
+    from vfioctl.domain.document.reader import read_domain
 
     try:
-        return Known(domain, read_definition(text))
+        return Known(domain, read_domain(text))
     except BadDocument as error:
         return Known(domain, None, error.message)
 
@@ -256,7 +258,7 @@ def _missing(name: str, uri: str) -> UnknownDomain:
     return UnknownDomain(f"there is no domain {name} at {uri}", next_command=command)
 
 
-def _refuse_clash(libvirt: Libvirt, name: str, wanted: Definition) -> None:
+def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
     """Raise Foreign if another domain has the UUID, or the domain has another one: libvirt would refuse it."""
     for each in libvirt.domains:
         if each.name == name and wanted.uuid and each.uuid != wanted.uuid:

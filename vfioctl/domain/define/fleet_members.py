@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfioctl.domain.define.definitions import Known
-    from vfioctl.domain.document.definition import Definition
+    from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.fleet import FleetSpec
 
 
-def says_of(fleet: str, known: Known, uri: str) -> Definition:
+def says_of(fleet: str, known: Known, uri: str) -> Domain:
     """Return what a domain of the fleet says. Raises Foreign for any other domain."""
     name, says = known.domain.name, known.says
-    if says and says.ours and says.fleet == fleet:
+    if says and says.mark.is_own and says.mark.fleet == fleet:
         return says
-    if says and says.ours:
-        by, foreign = f"by fleet {says.fleet}" if says.fleet else "by no fleet", ""
+    if says and says.mark.is_own:
+        by, foreign = f"by fleet {says.mark.fleet}" if says.mark.fleet else "by no fleet", ""
     else:
         by, foreign = "and not by vfioctl", " --foreign"
     raise Foreign(
@@ -33,5 +33,6 @@ def says_of(fleet: str, known: Known, uri: str) -> Definition:
 
 def leaving_from(spec: FleetSpec, known: Mapping[str, Known]) -> list[Known]:
     """Return the domains of the fleet that its file does not name any more."""
-    names = {each.name for each in spec.domains}
-    return [each for name, each in known.items() if name not in names and each.says and each.says.fleet == spec.fleet]
+    named = {domain.name for domain in spec.domains}
+    members = (member for member in known.values() if member.says and member.says.mark.fleet == spec.fleet)
+    return [member for member in members if member.domain.name not in named]

@@ -9,18 +9,19 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.domain.build.own_usage import beside
+from vfioctl.domain.build.own_usage import with_own_usage
 from vfioctl.domain.define.definitions import stop_command
 from vfioctl.domain.define.disks import refuse_shared, written_by
 from vfioctl.domain.define.fleet_members import leaving_from, says_of
 from vfioctl.domain.define.storage import Provided, provided
-from vfioctl.domain.document.definition import in_fleet, read_definition
+from vfioctl.domain.document.mark import in_fleet
+from vfioctl.domain.document.needs import needs_of
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
 from vfioctl.domain.model.definition import DEFINITION
 from vfioctl.domain.model.fleet import FleetItem
 from vfioctl.domain.model.storage import IMAGE, SEED
-from vfioctl.domain.run.needs import needs_of
 from vfioctl.errors import ClaimConflict, DeviceInUse, VfioctlError
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.domain.api import DomainApi
     from vfioctl.domain.define.definitions import Known
+    from vfioctl.domain.document.needs import Needs
     from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
     from vfioctl.domain.model.other_domains import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.storage import Storage
-    from vfioctl.domain.run.needs import Needs
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
@@ -118,7 +119,7 @@ class FleetPlanning:
         there = self._known.get(wanted.name)
         if there is None or there.says is None or not there.domain.is_defined:
             return False
-        return (there.says.fleet, there.says.spec) == (self._fleet.fleet, wanted.digest)
+        return (there.says.mark.fleet, there.says.mark.spec) == (self._fleet.fleet, wanted.digest)
 
     def _item(self, wanted: _Wanted, gone: Collection[str]) -> FleetItem:
         known = self._known.get(wanted.name)
@@ -126,7 +127,7 @@ class FleetPlanning:
         with _about(wanted.name):
             says = says_of(self._fleet.fleet, known, self._uri) if known else None
             if says and self._stays(wanted):
-                item = self._kept(wanted, power, says.devices)
+                item = self._kept(wanted, power, says.host_devices)
             else:
                 item = self._built(wanted, power, known, gone)
         self._devices.update(dict.fromkeys(item.devices, wanted.name))
@@ -143,10 +144,10 @@ class FleetPlanning:
         """Return what is done to a domain that is new, or whose part of the file has changed."""
         others = self._api.others(wanted.name, *gone, connect=self._connect)
         if known:
-            others = beside(known.domain, others)
+            others = with_own_usage(known.domain, others)
         built = self._api.build_beside(wanted.spec, self._and_planned(others))
-        definition = read_definition(built.xml)
-        _refuse_shared_devices(definition.devices, self._devices)
+        devices = read_domain(built.xml).host_devices
+        _refuse_shared_devices(devices, self._devices)
         self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
         plan = self._api.provisioning.plan_define(
             in_fleet(built.xml, self._fleet.fleet, wanted.digest),
@@ -158,7 +159,7 @@ class FleetPlanning:
         is_changed = bool(plan.changes_of(DEFINITION))
         is_defined = bool(known and known.domain.is_defined)
         change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
-        return _item(wanted, change, power, definition.devices, plan)
+        return _item(wanted, change, power, devices, plan)
 
     def _foresee(self, items: Sequence[FleetItem]) -> None:
         """Raise what the domains that are to start would be refused for, in the order in which they do.

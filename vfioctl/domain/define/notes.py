@@ -13,14 +13,14 @@ _MOST_FAULTS = 3
 
 def is_ours(text: str) -> bool:
     """Return whether vfioctl wrote a definition."""
-    from vfioctl.domain.document.definition import read_definition
+    from vfioctl.domain.document.reader import read_domain
 
-    return bool(text) and read_definition(text).ours
+    return bool(text) and read_domain(text).mark.is_own
 
 
 def notes_of_define(name: str, there: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
     """Return what the user should know before a domain is defined. `before` and `after`: its definitions."""
-    from vfioctl.domain.run.needs import is_owner, needs_of
+    from vfioctl.domain.document.needs import is_owner, needs_of
 
     notes = list(_faults(after))
     if needs_of(after).is_anything and not is_owner(name):

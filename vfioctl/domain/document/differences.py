@@ -1,13 +1,18 @@
-"""Compares two documents of a domain by meaning: elements that name the same thing, in any order. Pure."""
+"""Compares documents of a domain by meaning: elements that name the same thing, in any order, sizes by value. Pure."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.document.definition import listed
-from vfioctl.domain.document.xml import METADATA, Document
+from vfioctl.domain.document.reader import Domain, read_domain
+from vfioctl.domain.document.values import cpuset, number, scaled, size_in_words, text_in
+from vfioctl.domain.document.xml import METADATA, Document, parse
+from vfioctl.errors import BadDocument
+from vfioctl.inventory.model.values import any_number, format_cpu_list
 
 _NAMED_BY: Mapping[str, tuple[str, ...]] = {
     "vcpupin": ("vcpu",),
@@ -27,11 +32,15 @@ _BY_CHILD: Mapping[str, str] = {"disk": "target", "interface": "mac", "hostdev":
 """The child that says so."""
 _SPLIT = {"vcpusched": "vcpus", "iothreadsched": "iothreads"}
 """Elements for several threads, which libvirt writes once for each, with the attribute that names them."""
-_BYTES = {"memory", "currentMemory", "pcihole64", "hard_limit"}
-_AMOUNT = ("unit", "size", "memory")
-"""The attributes of an amount in a unit."""
-_UNITS = {"b": 1, "bytes": 1, "KB": 1000, "k": 1024, "KiB": 1024, "MiB": 1 << 20, "M": 1 << 20, "GiB": 1 << 30}
-_UNITS |= {"G": 1 << 30, "TiB": 1 << 40, "T": 1 << 40}
+_SIZES = ("memory", "currentMemory", "pcihole64", "hard_limit")
+"""Elements whose text is a size, also without a unit."""
+_SIZE = ("unit", "size", "memory")
+"""The attributes of a size."""
+_ADDED = ("disk", "interface", "hostdev", "filesystem", "graphics", "serial", "tpm", "shmem", "redirdev")
+"""Devices that libvirt does not add by itself."""
+_RESOLVED = "/@machine"
+"""An attribute that may be an alias: q35 becomes pc-q35-7.2."""
+_DIGITS = re.compile(r"[0-9a-f:-]+", re.ASCII | re.IGNORECASE)
 
 
 class Difference(NamedTuple):
@@ -49,8 +58,56 @@ def differences(before: Document, after: Document) -> tuple[Difference, ...]:
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Difference, ...]:
     """Return the same of two documents' values by path."""
-    paths = dict.fromkeys((*one, *other))
-    return tuple(Difference(path, one.get(path), other.get(path)) for path in paths if one.get(path) != other.get(path))
+    found = (Difference(path, one.get(path), other.get(path)) for path in dict.fromkeys((*one, *other)))
+    return tuple(each for each in found if _plain(each.before) != _plain(each.after))
+
+
+def is_definition_of(found: str, wanted: str) -> bool:
+    """Return whether libvirt's document `found` is what became of the document `wanted`.
+
+    libvirt writes a document in its own form and fills in addresses and controllers, so the texts differ. It keeps the
+    metadata as they are: the digest in the mark says from which document it is, and what counts is compared as well.
+    """
+    if not found or not wanted:
+        return found == wanted
+    try:
+        return found.strip() == wanted.strip() or _is_alike(read_domain(found), read_domain(wanted))
+    except BadDocument:
+        return False
+
+
+def _is_alike(found: Domain, wanted: Domain) -> bool:
+    """libvirt adds up the memory of the cells, and counts the vCPUs of a topology, where the document does not."""
+    return (
+        all(getattr(found, part) == getattr(wanted, part) for part in _COMPARED)
+        and len(found.cells) == len(wanted.cells)
+        and (not wanted.memory or found.memory == wanted.memory)
+        and (wanted.one("vcpu") is None or found.vcpus == wanted.vcpus)
+    )
+
+
+_COMPARED = ("name", "uuid", "mark", "host_devices", "host_nodes", "pins")
+
+
+def is_still(found: str, wanted: str) -> bool:
+    """Return whether nobody has changed it since: all that is in `wanted` is in `found`, and there are no more devices.
+
+    Values that libvirt writes in another form count as changed: then the domain is defined again, which does no harm.
+    """
+    if not is_definition_of(found, wanted):
+        return False
+    now, defined = parse(found).root, parse(wanted).root
+    more = (tag for tag in _ADDED if len(now.findall(f"devices/{tag}")) != len(defined.findall(f"devices/{tag}")))
+    return not any(more) and _unnamed(defined) <= _unnamed(now)
+
+
+def _unnamed(root: Element) -> set[tuple[str, str | None]]:
+    """Return the values of a document, each with the tags above it: libvirt adds what elements are named by.
+
+    Without sizes, which libvirt rounds: those that count are compared as such.
+    """
+    values = _flat(root, "", is_named=False)
+    return {(path, _plain(value)) for path, value in values if value and not path.endswith(_RESOLVED)}
 
 
 def flat(document: Document) -> Mapping[str, str]:
@@ -58,41 +115,44 @@ def flat(document: Document) -> Mapping[str, str]:
     return dict(_flat(document.root, ""))
 
 
-def _flat(element: Element, above: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and the value of each attribute and text."""
-    here = f"{above}/{_called(element)}"
-    if element.tag in _BYTES or element.get("unit"):
-        yield here, _amount(element)
+def _flat(element: Element, above: str, *, is_named: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield the path and the value of each attribute and text. `is_named`: the path says which of several it is."""
+    here = f"{above}/{_name(element) if is_named else element.tag}"
+    is_size = bool(element.get("unit"))
+    if element.tag in _SIZES or is_size:
+        if is_named:
+            yield here, _amount(element)
     elif text := (element.text or "").strip():
         yield here, text
     elif not element.attrib and not len(element):
         yield here, ""
+    names = _NAMED_BY.get(str(element.tag), ()) if is_named else ()
     for name, value in element.items():
-        if name not in (*(_AMOUNT if element.get("unit") else ()), *_NAMED_BY.get(str(element.tag), ())):
+        if name not in (*(_SIZE if is_size else ()), *names):
             yield f"{here}/@{name}", value
-    seen: dict[str, int] = {}
-    for child in _each(element):
-        called = _called(child)
-        seen[called] = seen.get(called, 0) + 1
-        for path, value in _flat(child, here):
-            number = f"[{seen[called]}]" if seen[called] > 1 else ""
-            yield path.replace(f"{here}/{called}", f"{here}/{called}{number}", 1), value
+    seen: Counter[str] = Counter()
+    for child in _children(element):
+        name = _name(child)
+        seen[name] += 1
+        for path, value in _flat(child, here, is_named=is_named):
+            number = f"[{seen[name]}]" if is_named and seen[name] > 1 else ""
+            yield path.replace(f"{here}/{name}", f"{here}/{name}{number}", 1), value
 
 
-def _each(element: Element) -> Iterator[Element]:
+def _children(element: Element) -> Iterator[Element]:
     """Yield the elements below, without comments and vfioctl's own; one for several threads once for each of them."""
     for child in element:
         tag: object = child.tag
         if not isinstance(tag, str) or tag.startswith(f"{{{METADATA}}}"):
             continue
         name = _SPLIT.get(tag, "")
-        threads = listed(child.get(name, "")) if name else ()
-        yield from (Element(tag, {**child.attrib, name: str(each)}) for each in threads)
+        threads = (cpuset(child.get(name)) if name else None) or ()
+        yield from (Element(tag, {**child.attrib, name: str(thread)}) for thread in sorted(threads))
         if not threads:
             yield child
 
 
-def _called(element: Element) -> str:
+def _name(element: Element) -> str:
     tag = str(element.tag)
     if keys := [f"{key}={element.get(key)}" for key in _NAMED_BY.get(tag, ()) if element.get(key) is not None]:
         return f"{tag}[{','.join(keys)}]"
@@ -103,7 +163,19 @@ def _called(element: Element) -> str:
 
 
 def _amount(element: Element) -> str:
-    """Return an amount of memory in bytes, whatever its unit; its text if it is none."""
-    text = (element.text or "").strip() or element.get("size") or element.get("memory") or ""
-    unit = element.get("unit", "KiB")
-    return f"{int(text) * _UNITS[unit]} bytes" if text.isdecimal() and len(text) < 19 and unit in _UNITS else text
+    """Return a size in words, whatever its unit; its text if it is none."""
+    text = text_in(element).strip() or element.get("size") or element.get("memory") or ""
+    size = scaled(text, element.get("unit"))
+    return text if size is None else size_in_words(size)
+
+
+def _plain(text: str | None) -> str | None:
+    """Return a value in one form: libvirt writes 0x0000 for 0x0 and for 0, and 0-2 for 0-3,^3."""
+    if text is None:
+        return None
+    word = text.strip()
+    if (value := any_number(word) if word.startswith(("0x", "0X")) else number(word)) is not None:
+        return str(value)
+    if numbers := cpuset(word):
+        return format_cpu_list(numbers)
+    return word.lower() if _DIGITS.fullmatch(word) else word  # UUIDs, MAC addresses

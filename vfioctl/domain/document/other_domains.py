@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from vfioctl.domain.document.definition import Definition, read_definition
+from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.model.libvirt import Libvirt
 from vfioctl.domain.model.other_domains import Others
-from vfioctl.errors import BadDocument, BadSpec
-from vfioctl.inventory.model.values import parse_cpu_list
+from vfioctl.errors import BadDocument
 
 
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
@@ -27,27 +26,18 @@ def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]
         if domain.name in but:
             continue
         who = f"{'running ' if domain.is_active else ''}domain {domain.name}"
-        for definition in _definitions((domain.live, domain.defined)):
-            for text in (*(cpus for _, cpus in definition.pins), *definition.shared):
-                pinned = _cpus(text)
+        for document in _documents((domain.live, domain.defined)):
+            for pinned in (*document.pins.values(), *document.shared_cpus):
                 if not pinned.issuperset(online):
                     cpus.update({cpu: who for cpu in sorted(pinned) if cpu not in cpus})
-            devices.update({device: who for device in definition.devices if device not in devices})
+            devices.update({device: who for device in document.host_devices if device not in devices})
     running = tuple(domain.name for domain in libvirt.domains if domain.is_active)
     return Others(cpus, devices, libvirt.unknown, running=running)
 
 
-def _definitions(texts: tuple[str, ...]) -> Iterator[Definition]:
-    for text in texts:
-        if text:
-            try:
-                yield read_definition(text)
-            except (BadDocument, BadSpec):
-                continue
-
-
-def _cpus(text: str) -> set[int]:
-    try:
-        return set(parse_cpu_list(text))
-    except BadSpec:
-        return set()
+def _documents(texts: tuple[str, ...]) -> Iterator[Domain]:
+    for text in filter(None, texts):
+        try:
+            yield read_domain(text)
+        except BadDocument:
+            continue

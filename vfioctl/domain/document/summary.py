@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from vfioctl.domain.document.differences import differing, flat
-from vfioctl.domain.document.values import size_in_words
 from vfioctl.domain.document.xml import Document
 from vfioctl.errors import some_of
 
 _PLACE = re.compile(r"(?:[^/\[]|\[[^\[\]]*\])+")
 _IN_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _PCI = re.compile(r"0x([0-9a-f]{4}),0x([0-9a-f]{2}),0x([0-9a-f]{2}),0x([0-7])")
-_BYTES = re.compile(r"([0-9]{1,18}) bytes")
 _MOST, _FEW = 4, 2
 _ADDED, _REMOVED = "added", "removed"
 _METADATA = "/domain/metadata"
@@ -98,9 +96,8 @@ def _is_in(path: str, element: str) -> bool:
 
 def _value(text: str | None) -> str:
     if text is None:
-        return "not there"
-    size = _BYTES.fullmatch(text)
-    return size_in_words(int(size[1])) if size else text or "there"
+        return "absent"
+    return text or "present"
 
 
 def _lines(kinds: Mapping[str, Mapping[str, None]]) -> Iterator[str]:

@@ -148,6 +148,14 @@ def is_uuid(text: str) -> bool:
     return len(digits) == 32 and _HEXADECIMAL.issuperset(digits)
 
 
+def canonical_uuid(text: str) -> str:
+    """Return a UUID as libvirt writes it; the text itself if it is none."""
+    if not is_uuid(text):
+        return text.strip()
+    digits = text.replace("-", "").replace(" ", "").strip().lower()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
 def is_element(element: Element) -> bool:
     """Return whether it is an element, and not a comment among them."""
     tag: object = element.tag

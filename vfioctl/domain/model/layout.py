@@ -82,7 +82,7 @@ class Placed(NamedTuple):
     function: int
     multifunction: bool
     slot: int = 0
-    was: Seat | None = None
+    was: Slot | None = None
     """Where it is in a domain that there is."""
     stays: bool = False
     """Whether it keeps its address in the guest."""
@@ -113,7 +113,7 @@ class Expander(NamedTuple):
 # -- what is there ---------------------------------------------------------------------------------------
 
 
-class Seat(NamedTuple):
+class Slot(NamedTuple):
     """Where a device is in the guest. `bus`: the index of the controller that it is behind."""
 
     bus: int
@@ -123,30 +123,30 @@ class Seat(NamedTuple):
     """The index of the expander bus that it is below; None if it is below none."""
 
 
-class TherePort(NamedTuple):
+class CurrentPort(NamedTuple):
     """A controller on an expander bus. `buses`: the bus numbers that it and all below it take."""
 
     slot: int
     buses: int
-    only_seats: bool
+    only_host_devices: bool
     """Whether there is nothing behind it but devices of the host."""
 
 
-class ThereExpander(NamedTuple):
+class CurrentExpander(NamedTuple):
     """An expander bus. `ports`: what is on it, by the index of the controller."""
 
     bus_number: int | None
-    ports: Mapping[int, TherePort]
+    ports: Mapping[int, CurrentPort]
 
 
-class There(NamedTuple):
+class GuestTopology(NamedTuple):
     """The PCI of a domain that there is: where its devices of the host are, and its expander buses by index."""
 
-    seats: Mapping[str, Seat]
-    expanders: Mapping[int, ThereExpander]
+    slots: Mapping[str, Slot]
+    expanders: Mapping[int, CurrentExpander]
 
 
-NOTHING_THERE = There({}, {})
+NO_TOPOLOGY = GuestTopology({}, {})
 
 
 class Layout(NamedTuple):

@@ -74,14 +74,14 @@ class Node:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
 
-_UNSAID = {"hugepages": PageSize.AUTO, "policy": Policy.STRICT, "smt": Smt.TOGETHER}
-WISHES = (*_UNSAID, "nodes")
+_DEFAULTS = {"hugepages": PageSize.AUTO, "policy": Policy.STRICT, "smt": Smt.TOGETHER}
+BUILD_OPTIONS = (*_DEFAULTS, "nodes")
 """What a domain's document does not show for certain, and its metadata say: by these names."""
 
 
-def wishes_of(spec: DomainSpec) -> Mapping[str, str]:
+def options_of(spec: DomainSpec) -> Mapping[str, str]:
     """Return what the spec asks for otherwise than a spec that says nothing, as text."""
-    found = {name: str(getattr(spec, name)) for name, unsaid in _UNSAID.items() if getattr(spec, name) != unsaid}
+    found = {name: str(getattr(spec, name)) for name, unsaid in _DEFAULTS.items() if getattr(spec, name) != unsaid}
     nodes = ",".join(f"{device}={node}" for device, node in spec.nodes.items())
     return {**found, "nodes": nodes} if nodes else found
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from vfioctl.console.columns import Column, fact_grid, table
 from vfioctl.console.words import plain, size
 from vfioctl.domain.model.listing import DomainListDocument, DomainPin, DomainShowDocument, ListedDomain
+from vfioctl.inventory.model.values import format_cpu_list
 
 if TYPE_CHECKING:
     from vfioctl.domain.define.definitions import Known
@@ -79,19 +80,20 @@ def _facts(domain: ListedDomain) -> Iterator[tuple[str, str]]:
 def listed(known: Known) -> ListedDomain:
     """Return a domain as `list --json` has it."""
     domain, says, unknown = known
+    pins = sorted(says.pins.items()) if says else ()
     return ListedDomain(
         name=domain.name,
         uuid=domain.uuid,
         state=domain.state,
-        ours=bool(says and says.ours),
-        claim=says.claim if says else "",
-        template=says.template if says else "",
-        devices=says.devices if says else (),
-        vcpus=says.vcpus if says else 0,
-        memory_bytes=says.memory if says else 0,
-        cells=says.cells if says else 0,
-        nodes=says.nodes if says else "",
-        pins=tuple(DomainPin(vcpu=vcpu, cpus=cpus) for vcpu, cpus in says.pins) if says else (),
+        ours=bool(says and says.mark.is_own),
+        claim=says.mark.claim if says else "",
+        template=says.mark.template if says else "",
+        devices=says.host_devices if says else (),
+        vcpus=(says.vcpus or 0) if says else 0,
+        memory_bytes=(says.memory or 0) if says else 0,
+        cells=len(says.cells) if says else 0,
+        nodes=format_cpu_list(says.host_nodes) if says else "",
+        pins=tuple(DomainPin(vcpu=vcpu, cpus=format_cpu_list(cpus)) for vcpu, cpus in pins),
         unknown=unknown,
     )
 

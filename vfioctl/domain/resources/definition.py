@@ -8,7 +8,8 @@ from typing import ClassVar
 from vfioctl.console.words import counted, size
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.domain.document.definition import is_definition_of, read_definition
+from vfioctl.domain.document.differences import is_definition_of
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_name, subject_of
 from vfioctl.domain.model.libvirt import checked_uri
 from vfioctl.errors import BadDocument, BadSpec
@@ -43,7 +44,7 @@ class DomainDefinition(FileResource):
             raise ValueError("not the value of a domain: it has none while a change is under way")
         for text in filter(None, (change.before, change.after)):
             try:
-                found = read_definition(text).name
+                found = read_domain(text).name
             except BadDocument as error:
                 raise ValueError(f"not the value of a domain: {error.message}") from None
             if found != name:
@@ -94,9 +95,9 @@ def _words(text: str) -> str:
     if not text:
         return "not defined"
     try:
-        found = read_definition(text)
+        found = read_domain(text)
     except BadDocument:
         return "something else"
-    parts = [counted(found.vcpus, "vCPU"), size(found.memory), counted(len(found.devices), "device")]
-    parts.append(f"document {found.digest[:_DIGITS]}" if found.digest else "not of vfioctl")
+    parts = [counted(found.vcpus or 0, "vCPU"), size(found.memory or 0), counted(len(found.host_devices), "device")]
+    parts.append(f"document {found.mark.digest[:_DIGITS]}" if found.mark.digest else "not of vfioctl")
     return ", ".join(parts)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
+from vfioctl.domain.document.needs import is_owner
 from vfioctl.domain.model.libvirt import known_as
-from vfioctl.domain.run.needs import is_owner
 from vfioctl.errors import Busy, ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.taken import Hugepages
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
-    from vfioctl.domain.run.needs import Needs
+    from vfioctl.domain.document.needs import Needs
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 

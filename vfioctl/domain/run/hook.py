@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import LABEL
+from vfioctl.domain.document.needs import Needs, is_owner, needs_of
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.run.claims import Holding
-from vfioctl.domain.run.needs import Needs, is_owner, needs_of
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
 
 if TYPE_CHECKING:

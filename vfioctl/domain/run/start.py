@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.domain.define.definitions import Known
+    from vfioctl.domain.document.needs import Needs
     from vfioctl.domain.run.claims import Held, Holding
-    from vfioctl.domain.run.needs import Needs
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 
@@ -190,7 +190,7 @@ class Starting:
 
     def _stoppable(self, name: str, connect: str) -> tuple[str, Needs, bool]:
         """Return libvirt's URI, a domain's needs, and whether it runs; also for one of which only claims are left."""
-        from vfioctl.domain.run.needs import needs_nothing
+        from vfioctl.domain.document.needs import needs_nothing
 
         try:
             uri, known = self._find(name, connect)
@@ -234,7 +234,7 @@ class Starting:
         return self._uri(connect), self._provisioning.find(name, connect)
 
     def _needs(self, known: Known) -> Needs:
-        from vfioctl.domain.run.needs import needs_of
+        from vfioctl.domain.document.needs import needs_of
 
         return needs_of(known.domain.defined or known.domain.live)
 

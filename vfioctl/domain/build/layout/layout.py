@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vfioctl.domain.build.layout import cpus, firmware, memory, pci
 from vfioctl.domain.build.layout.devices import node_choices
-from vfioctl.domain.model.layout import NOTHING_THERE, Cell, Choice, Device, Layout, Shape, There, is_distance
+from vfioctl.domain.model.layout import NO_TOPOLOGY, Cell, Choice, Device, GuestTopology, Layout, Shape, is_distance
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import some_of
@@ -33,7 +33,7 @@ def lay_out(
     chosen: Sequence[int],
     host: Host,
     why: Sequence[str] = (),
-    there: There = NOTHING_THERE,
+    there: GuestTopology = NO_TOPOLOGY,
 ) -> Layout:
     """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from vfioctl.domain.model.layout import NOTHING_THERE, Choice, Device, Expander, Placed, Port, There
+from vfioctl.domain.model.layout import NO_TOPOLOGY, Choice, Device, Expander, GuestTopology, Placed, Port
 from vfioctl.errors import BadSpec
 
 BUSES, MOST_PORTS = 256, 32
@@ -25,7 +25,7 @@ _Key = tuple[str, int | None]
 
 
 def expanders(
-    devices: Sequence[Device], cell_of: Mapping[int, int], there: There = NOTHING_THERE
+    devices: Sequence[Device], cell_of: Mapping[int, int], there: GuestTopology = NO_TOPOLOGY
 ) -> tuple[Expander, ...]:
     """Return the expander buses, in the order of their bus numbers; devices without a node are on the guest's root.
 
@@ -43,11 +43,11 @@ def expanders(
     return tuple(each._replace(bus_number=number) for each, number in zip(found, numbers, strict=True))
 
 
-def _unnumbered(complexes: Mapping[_Key, Sequence[Device]], there: There) -> Iterator[Expander]:
+def _unnumbered(complexes: Mapping[_Key, Sequence[Device]], there: GuestTopology) -> Iterator[Expander]:
     """Yield the expander buses without their numbers, for each root complex first those that are there."""
     owners: dict[int | None, _Key] = {}
     for key, device in ((key, device) for key, devices in complexes.items() for device in devices):
-        seat = there.seats.get(device.subject)
+        seat = there.slots.get(device.subject)
         if seat and (seat.expander is None) == (key[1] is None):
             owners.setdefault(seat.expander, key)
     for key, devices in complexes.items():
@@ -66,16 +66,16 @@ def _unnumbered(complexes: Mapping[_Key, Sequence[Device]], there: There) -> Ite
             yield Expander(tuple(port._replace(slot=slot) for slot, port in enumerate(chunk)), *key)
 
 
-def _free_slots(index: int, there: There) -> Iterable[int]:
+def _free_slots(index: int, there: GuestTopology) -> Iterable[int]:
     used = {port.slot for port in there.expanders[index].ports.values()}
     return (slot for slot in range(MOST_PORTS) if slot not in used)
 
 
 def _ports(
-    devices: Sequence[Device], there: There, homes: Collection[int | None]
+    devices: Sequence[Device], there: GuestTopology, homes: Collection[int | None]
 ) -> tuple[Mapping[int | None, Sequence[Port]], Sequence[Port]]:
     """Return the ports that are there, by expander bus, and new ones. A new function joins those of its card."""
-    seats = {device: seat for device in devices if (seat := there.seats.get(device.subject)) and seat.expander in homes}
+    seats = {device: seat for device in devices if (seat := there.slots.get(device.subject)) and seat.expander in homes}
     kept: dict[tuple[int | None, int, int], list[Placed]] = {}
     for device, seat in seats.items():
         placed = Placed(device, seat.function, multifunction=False, slot=seat.slot, was=seat, stays=True)
@@ -100,25 +100,25 @@ def _ports(
     return found, fresh
 
 
-def _joining(new: Sequence[Device], siblings: Sequence[Placed], there: There) -> Iterator[Placed]:
+def _joining(new: Sequence[Device], siblings: Sequence[Placed], there: GuestTopology) -> Iterator[Placed]:
     """Yield the functions that come to those of their card, with their own numbers where these are free."""
     used = {each.function for each in siblings}
     for device in new:
         own = _number(device)
         function = next(number for number in (own, *range(len(used) + 1)) if number not in used)
         used.add(function)
-        was = there.seats.get(device.subject)
+        was = there.slots.get(device.subject)
         yield Placed(device, function, multifunction=False, slot=siblings[0].slot, was=was)
 
 
-def _port(devices: Sequence[Device], there: There) -> Port:
+def _port(devices: Sequence[Device], there: GuestTopology) -> Port:
     """Return the port of the functions of one card. They keep their function numbers, if one of them has number 0."""
     numbers = [_number(device) for device in devices]
     if 0 not in numbers:
         numbers = list(range(len(devices)))
     return Port(
         _in_order(
-            Placed(device, number, multifunction=False, was=there.seats.get(device.subject))
+            Placed(device, number, multifunction=False, was=there.slots.get(device.subject))
             for device, number in zip(devices, numbers, strict=True)
         )
     )
@@ -136,7 +136,7 @@ def _in_order(placed: Iterable[Placed]) -> tuple[Placed, ...]:
 # -- bus numbers -----------------------------------------------------------------------------------------
 
 
-def _numbers(found: Sequence[Expander], there: There) -> Sequence[int | None] | None:
+def _numbers(found: Sequence[Expander], there: GuestTopology) -> Sequence[int | None] | None:
     """Return the bus number of each, None for the guest's own root; None if there are too few."""
     taken = list(_untouched(found, there))
     numbers: dict[int, int] = {}
@@ -171,7 +171,7 @@ def _is_free(wanted: range, taken: Iterable[range]) -> bool:
     return all(wanted.stop <= each.start or each.stop <= wanted.start for each in taken)
 
 
-def _untouched(found: Sequence[Expander], there: There) -> Iterator[range]:
+def _untouched(found: Sequence[Expander], there: GuestTopology) -> Iterator[range]:
     """Yield the numbers of the expander buses that stay as they are, because other devices are on them."""
     homes = {each.controller for each in found}
     for index, each in there.expanders.items():
@@ -180,12 +180,12 @@ def _untouched(found: Sequence[Expander], there: There) -> Iterator[range]:
             yield range(each.bus_number, each.bus_number + 1 + sum(left))
 
 
-def _left(index: int, found: Sequence[Expander], there: There) -> Iterator[int]:
+def _left(index: int, found: Sequence[Expander], there: GuestTopology) -> Iterator[int]:
     """Yield the bus numbers that each port of an expander bus takes, without those whose devices all leave it."""
     leaving = {placed.device.subject for placed in _moved(found)}
     for bus, port in there.expanders[index].ports.items():
-        behind = [subject for subject, seat in there.seats.items() if seat.bus == bus]
-        if not (port.only_seats and leaving.issuperset(behind)):
+        behind = [subject for subject, seat in there.slots.items() if seat.bus == bus]
+        if not (port.only_host_devices and leaving.issuperset(behind)):
             yield port.buses
 
 

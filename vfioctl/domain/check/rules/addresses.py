@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import GuestAddress
 from vfioctl.inventory.model.values import any_number
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from vfioctl.domain.check.rules.controllers import EXPANDERS, PLUGS_INTO, ROOTS
-from vfioctl.domain.check.rules.domain import Domain, PciController
 from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.document.reader import Domain, PciController
 from vfioctl.domain.document.values import number
 
 _ALL = 256

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from vfioctl.domain.check.rules.document import is_domain, too_much
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault
 from vfioctl.domain.check.rules.table import RULES
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import Document
 from vfioctl.domain.model.finding import Finding
 

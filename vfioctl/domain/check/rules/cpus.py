@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
 
 _WITHOUT_EIM = 255

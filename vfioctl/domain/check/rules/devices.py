@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import number
 
 _USB = (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import count_of, is_uuid, number, size_in_words, size_of, text_in
 
 _QEMU = ("kvm", "qemu")

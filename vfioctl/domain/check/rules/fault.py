@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.model.finding import Severity
 
 if TYPE_CHECKING:
-    from vfioctl.domain.check.rules.domain import Domain
+    from vfioctl.domain.document.reader import Domain
 
 
 class Fault(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import MARK
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.placement.model.capacity import Capacity

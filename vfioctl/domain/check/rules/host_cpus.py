@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.controllers import beyond
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts, is_own
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, number, shown
 
 _PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")

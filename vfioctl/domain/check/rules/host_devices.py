@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.controllers import EXPANDERS
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, cpuset, number, scaled, shown, size_in_words, text_in
 from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function

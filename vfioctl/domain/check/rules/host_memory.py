@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts
-from vfioctl.domain.document.values import cpuset, number, scaled, shown, size_in_words
+from vfioctl.domain.document.memory import backed
+from vfioctl.domain.document.reader import Domain
+from vfioctl.domain.document.values import cpuset, number, shown, size_in_words
 
 _NORMAL = 4096
 _AT_BOOT = 1 << 30
@@ -99,37 +100,3 @@ def _reserve(size: int, named: frozenset[int], pages: int) -> str:
         return f"reserve them at boot: hugepagesz={size // _AT_BOOT}G hugepages={pages} on the kernel's command line"
     place = f"/sys/devices/system/node/node{min(named)}" if len(named) == 1 else "/sys/kernel/mm"
     return f"reserve them: write {pages} to {place}/hugepages/hugepages-{size >> 10}kB/nr_hugepages"
-
-
-def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[Element, int, frozenset[int], int]]:
-    """Each part of the memory on hugepages: its element, the size of a page, host nodes if it has any, and bytes.
-
-    `default_page`: the size where the document names none; None leaves such memory out.
-    """
-    whole = domain.one("numatune/memory")
-    default = (cpuset(whole.get("nodeset")) or frozenset()) if whole is not None else frozenset[int]()
-    homes = {number(each.get("cellid")): cpuset(each.get("nodeset")) for each in domain.all("numatune/memnode")}
-    pages = _pages(domain, default_page)
-    parts = {cell.id: cell.memory for cell in domain.cells if cell.memory and cell.id is not None}
-    rest = frozenset(parts).difference(*(cells for _, _, cells in pages if cells))
-    for element, size, cells in pages:
-        if not size or size <= _NORMAL:
-            continue
-        if not domain.cells:
-            yield element, size, default, domain.memory or 0
-        for cell in sorted(rest if cells is None else cells & parts.keys()):
-            yield element, size, homes.get(cell) or default, parts[cell]
-
-
-def _pages(domain: Domain, default_page: int | None) -> list[tuple[Element, int | None, frozenset[int] | None]]:
-    """The pages that the document names, each with its size and cells; one for all memory if it names none."""
-    if needs_default_page(domain):
-        return [(domain.at("memoryBacking/hugepages"), default_page, None)]
-    found = domain.all("memoryBacking/hugepages/page")
-    return [(each, scaled(each.get("size"), each.get("unit")), cpuset(each.get("nodeset"))) for each in found]
-
-
-def needs_default_page(domain: Domain) -> bool:
-    """Return whether memory is on hugepages of which the document does not name the size."""
-    is_on = domain.one("memoryBacking/hugepages") is not None
-    return is_on and domain.one("memoryBacking/hugepages/page") is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, is_element, is_on
 
 _KINDS = ("pci", "usb", "scsi", "scsi_host", "mdev")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.iommu import locks_for_each
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, scaled, shown, size_in_words, size_of, text_in
 
 _MOST = 1 << 52

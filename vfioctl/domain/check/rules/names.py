@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_element
 
 _LONGEST = 40

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Cell, Domain
 from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.reader import Cell, Domain
 from vfioctl.domain.document.values import cpuset, number, shown
 from vfioctl.domain.model.layout import is_distance
 

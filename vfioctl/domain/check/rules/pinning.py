@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, number, shown, text_in
 
 _REAL_TIME = ("fifo", "rr")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from vfioctl.domain.check.rules.domain import Domain
 from vfioctl.domain.check.rules.fault import Fault, unknown
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import text_in
 
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")

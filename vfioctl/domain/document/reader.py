@@ -1,16 +1,24 @@
-"""The parts of a domain's XML that rules look at. May not judge them, nor do input or output."""
+"""Reads what a domain's document says: the one reader for building, checking, defining and starting.
+
+Each part is read when it is first needed. A missing or malformed part is None or left out; the rules of
+`domain.check` say why. May not judge the document, nor do input or output.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.document.mark import Mark, read_mark
 from vfioctl.domain.document.values import (
     GuestAddress,
     address_of,
+    canonical_uuid,
     cpuset,
     is_element,
     number,
@@ -18,7 +26,8 @@ from vfioctl.domain.document.values import (
     size_of,
     text_in,
 )
-from vfioctl.domain.document.xml import Document
+from vfioctl.domain.document.xml import Document, parse
+from vfioctl.errors import BadDocument
 
 MOST = 8192
 """Elements of one kind that are looked at, which is more than QEMU can have of any."""
@@ -26,7 +35,7 @@ _X86, _ARM = ("x86_64", "i686"), ("aarch64", "armv7l", "armv6l")
 
 
 class Cell(NamedTuple):
-    """A NUMA cell of the guest. `cpus`, `memory` (bytes): None if they are not given, or not readable."""
+    """A NUMA cell of the guest. `cpus`, `memory` (bytes): None if they are missing or malformed."""
 
     element: Element
     id: int | None
@@ -42,6 +51,14 @@ class PciController:
     index: int | None
     model: str
     address: GuestAddress | None
+
+
+def read_domain(text: str | bytes) -> Domain:
+    """Return the domain that a document describes. Raises BadDocument if it is not XML, or not a domain."""
+    document = parse(text)
+    if document.root.tag != "domain":
+        raise BadDocument(f"the document is no domain: it begins with <{str(document.root.tag)[:40]}>")
+    return Domain(document)
 
 
 class Domain:
@@ -61,6 +78,22 @@ class Domain:
         """Return the element, or the root if there is none: where to say that something is missing."""
         found = self.root.find(path)
         return self.root if found is None else found
+
+    # -- its names ---------------------------------------------------------------------------------
+
+    @cached_property
+    def name(self) -> str:
+        return self.root.findtext("name", "")
+
+    @cached_property
+    def uuid(self) -> str:
+        """As libvirt writes it; the text of the document if it is malformed, empty if there is none."""
+        return canonical_uuid(self.root.findtext("uuid", ""))
+
+    @cached_property
+    def mark(self) -> Mark:
+        """What vfioctl wrote into its metadata."""
+        return read_mark(self.root)
 
     # -- the machine -------------------------------------------------------------------------------
 
@@ -129,6 +162,41 @@ class Domain:
         return size_of(self.one("memory"))
 
     @cached_property
+    def pins(self) -> Mapping[int, frozenset[int]]:
+        """The host's CPUs of each vCPU that is pinned."""
+        pairs = ((number(pin.get("vcpu")), cpuset(pin.get("cpuset"))) for pin in self.all("cputune/vcpupin"))
+        return {vcpu: cpus for vcpu, cpus in pairs if vcpu is not None and cpus}
+
+    @cached_property
+    def exclusive_cpus(self) -> tuple[int, ...]:
+        """The host's CPUs to which exactly one vCPU is pinned, and to no other CPU."""
+        threads = Counter(cpu for cpus in self.pins.values() for cpu in cpus)
+        alone = {min(cpus) for cpus in self.pins.values() if len(cpus) == 1}
+        return tuple(sorted(cpu for cpu in alone if threads[cpu] == 1))
+
+    @cached_property
+    def shared_cpus(self) -> tuple[frozenset[int], ...]:
+        """The host's CPUs of the emulator, of I/O threads, and of vCPUs without a pin of their own.
+
+        `cpuset` of <vcpu> is for every thread that has no pin of its own (libvirt's formatdomain, CPU Allocation).
+        """
+        emulator = self.all("cputune/emulatorpin")
+        elements = [*emulator, *self.all("cputune/iothreadpin")]
+        if not emulator or len(self.pins) < (self.vcpus or 0):
+            elements += self.all("vcpu")[:1]
+        return tuple(cpus for element in elements if (cpus := cpuset(element.get("cpuset"))))
+
+    @cached_property
+    def memnodes(self) -> Mapping[int | None, frozenset[int] | None]:
+        """The host's NUMA nodes that the memory of each cell is on, by the id of the cell."""
+        return {number(node.get("cellid")): cpuset(node.get("nodeset")) for node in self.all("numatune/memnode")}
+
+    @cached_property
+    def host_nodes(self) -> frozenset[int]:
+        """All NUMA nodes of the host that its memory may be on."""
+        return frozenset[int]().union(*(cpuset(each.get("nodeset")) or () for each in self.all("numatune/*")))
+
+    @cached_property
     def iothreads(self) -> frozenset[int]:
         """The ids of the I/O threads."""
         named = {number(each.get("id")) for each in self.all("iothreadids/iothread")} - {None}
@@ -146,6 +214,11 @@ class Domain:
     def devices(self) -> tuple[Element, ...]:
         found = self.one("devices")
         return () if found is None else tuple(each for each in found if is_element(each))
+
+    @cached_property
+    def host_devices(self) -> tuple[str, ...]:
+        """The addresses of the host's functions and the UUIDs of mediated devices that the guest gets."""
+        return tuple(devices_of(self.root))
 
     @cached_property
     def hostdevs(self) -> tuple[Element, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from vfioctl.domain.model.layout import NOTHING_THERE, Seat, There, ThereExpander, TherePort
+from vfioctl.domain.model.layout import NO_TOPOLOGY, CurrentExpander, CurrentPort, GuestTopology, Slot
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from vfioctl.domain.check.rules.domain import Domain, PciController
+    from vfioctl.domain.document.reader import Domain, PciController
     from vfioctl.domain.document.values import GuestAddress
     from vfioctl.domain.document.xml import Document
 
@@ -27,14 +27,14 @@ def host_devices(devices: Element) -> Iterator[tuple[str, Element]]:
         yield from ((name, element) for name in devices_of_one(element))
 
 
-def read_there(document: Document) -> There:
+def read_topology(document: Document) -> GuestTopology:
     """Return the PCI of a domain that there is."""
     found = document.root.find("devices")
     if found is None or (
         found.find(f"controller[@model='{EXPANDER}']") is None and not any(True for _ in host_devices(found))
     ):
-        return NOTHING_THERE
-    from vfioctl.domain.check.rules.domain import Domain
+        return NO_TOPOLOGY
+    from vfioctl.domain.document.reader import Domain
 
     return _Reader(Domain(document)).there(found)
 
@@ -44,10 +44,10 @@ class _Reader:
         self._domain = domain
         self._by_index = {each.index: each for each in domain.controllers if each.index is not None}
 
-    def there(self, devices: Element) -> There:
+    def there(self, devices: Element) -> GuestTopology:
         addresses = self._domain.address_by_device
         seats = {
-            name: Seat(address.bus, address.slot, address.function, self._expander_of(address.bus))
+            name: Slot(address.bus, address.slot, address.function, self._expander_of(address.bus))
             for name, element in host_devices(devices)
             if (address := addresses.get(id(element)))
         }
@@ -55,7 +55,7 @@ class _Reader:
         expanders = {
             index: self._expander(index, each, behind) for index, each in self._by_index.items() if _is_expander(each)
         }
-        return There(seats, expanders)
+        return GuestTopology(seats, expanders)
 
     def _expander_of(self, bus: int) -> int | None:
         for _ in range(_LEVELS):
@@ -67,15 +67,15 @@ class _Reader:
             bus = controller.address.bus
         return None
 
-    def _expander(self, index: int, controller: PciController, behind: set[int]) -> ThereExpander:
+    def _expander(self, index: int, controller: PciController, behind: set[int]) -> CurrentExpander:
         target = controller.element.find("target")
         text = "" if target is None else target.get("busNr", "")
         ports = {
-            each.index: TherePort(each.address.slot, self._buses(each.index), self._only(each.index, behind))
+            each.index: CurrentPort(each.address.slot, self._buses(each.index), self._only(each.index, behind))
             for each in self._domain.controllers
             if each.index is not None and each.address and each.address.bus == index
         }
-        return ThereExpander(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None, ports)
+        return CurrentExpander(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None, ports)
 
     def _buses(self, index: int) -> int:
         """Return how many buses there are behind a controller, with its own."""

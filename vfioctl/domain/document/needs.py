@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.passthrough_devices import devices_of, managed_devices_of, subject_of
-from vfioctl.domain.check.rules.domain import Domain
-from vfioctl.domain.check.rules.host_memory import backed
-from vfioctl.domain.document.definition import read_definition
-from vfioctl.domain.document.xml import parse
+from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of
+from vfioctl.domain.document.memory import hugepages_by_node
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import Subject, parse_cpu_list
+from vfioctl.inventory.model.values import Subject
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -70,33 +63,13 @@ def needs_nothing(name: str) -> Needs:
 
 def needs_of(xml: str | bytes) -> Needs:
     """Return what a domain's document needs. Raises BadDocument."""
-    document, definition = parse(xml), read_definition(xml)
-    managed = set(managed_devices_of(document.root))
-    named = devices_of(document.root)
+    domain = read_domain(xml)
+    managed = set(managed_devices_of(domain.root))
     return Needs(
-        name=definition.name,
-        ours=definition.is_marked,
-        bound=tuple(subject_of(each) for each in named if each not in managed),
-        managed=tuple(subject_of(each) for each in named if each in managed),
-        cpus=tuple(sorted(_own(definition.pins))),
-        hugepages=tuple(_hugepages(Domain(document))),
+        name=domain.name,
+        ours=domain.mark.is_there,
+        bound=tuple(subject_of(name) for name in domain.host_devices if name not in managed),
+        managed=tuple(subject_of(name) for name in domain.host_devices if name in managed),
+        cpus=domain.exclusive_cpus,
+        hugepages=hugepages_by_node(domain),
     )
-
-
-def _own(pins: Sequence[tuple[int, str]]) -> Iterator[int]:
-    """Yield the CPUs to which exactly one vCPU is pinned, and to no other."""
-    threads: Counter[int] = Counter()
-    alone: set[int] = set()
-    for _, text in pins:
-        cpus = parse_cpu_list(text)
-        threads.update(cpus)
-        alone.update(cpus if len(cpus) == 1 else ())
-    yield from (cpu for cpu in alone if threads[cpu] == 1)
-
-
-def _hugepages(domain: Domain) -> Iterator[Hugepages]:
-    pages: Counter[tuple[int, int]] = Counter()
-    for _, size, nodes, memory in backed(domain):
-        if len(nodes) == 1:
-            pages[next(iter(nodes)), size] += -(-memory // size)
-    yield from (Hugepages(node, size, number) for (node, size), number in sorted(pages.items()))
