@@ -11,7 +11,7 @@ from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
 from vfioctl.core.limits import read_document
 from vfioctl.domain.build import nccl
-from vfioctl.domain.build.build import Building
+from vfioctl.domain.build.build import DomainBuilder
 from vfioctl.domain.build.confidential import refuse_elsewhere
 from vfioctl.domain.build.layout.firmware import address_space
 from vfioctl.domain.build.layout.memory import divide
@@ -231,7 +231,7 @@ class TestPlacement:
             host.domain.build(DomainSpec(name="db", claim=claim.id))
 
     def test_cpus_that_other_domains_pin_are_left_out(self) -> None:
-        building = Building(Host.recorded("hgx8").session)
+        building = DomainBuilder(Host.recorded("hgx8").session)
         pinned = dict.fromkeys(range(1, 20), "domain web1")
         built = building.build(DomainSpec(name="a", gpus=1, cpus=8), Others(pinned, {}))
         assert set(built.layout.pins.values()).isdisjoint(pinned)
@@ -287,7 +287,7 @@ class TestPlacement:
 
 
 class TestMemory:
-    capacity = Building(Host.recorded("hgx8").session)._claims.capacity()
+    capacity = DomainBuilder(Host.recorded("hgx8").session)._claims.capacity()
 
     @pytest.mark.parametrize(
         ("pages", "why"),

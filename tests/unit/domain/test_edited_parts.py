@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from vfioctl.domain.build.build import Building, Built
+from vfioctl.domain.build.build import Built, DomainBuilder
 from vfioctl.domain.build.compose import composed
 from vfioctl.domain.build.layout.pci import expanders
 from vfioctl.domain.document.xml import Document, parse, text_of
@@ -57,7 +57,7 @@ VGPUS = ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "8d3f2c1a-0b4e-4f6d-8a7c-5e9b1f
 
 def build(document: Document, host: str = "hgx8", **given: Any) -> Built:
     spec = DomainSpec(name=document.root.findtext("name", ""), **given)
-    return Building(Host.simulated(host).domain._session).build(spec, NOBODY, document)
+    return DomainBuilder(Host.simulated(host).domain._session).build(spec, NOBODY, document)
 
 
 def edited(text: str, host: str = "hgx8", **given: Any) -> Element:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts.machines import copy, machine, original
 from vfioctl.core.limits import read_document
-from vfioctl.domain.build.build import Building
+from vfioctl.domain.build.build import DomainBuilder
 from vfioctl.domain.build.layout.memory import divide
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
@@ -101,7 +101,7 @@ class TestPromisedPages:
         host = machine(copy(original("hgx8")), tmp_path / "ledger.db")
         gpu = PciAddress("0000:1b:00.0")
         host.claims.create(ClaimRequest(owner=Owner(owner), devices=(gpu,), hugepages=pages * GIB, bind=False))
-        building, spec = Building(host.session), read_document(DomainSpec, WISH)
+        building, spec = DomainBuilder(host.session), read_document(DomainSpec, WISH)
         if enough:
             assert building.build(spec, others).layout.page_size == GIB
         else:

@@ -11,7 +11,7 @@ from tests.hosts.machines import copy, machine, original
 from tests.unit.conftest import Run
 from vfioctl.claims.model.claim import Claim
 from vfioctl.core.limits import read_document
-from vfioctl.domain.build.build import Building, Built
+from vfioctl.domain.build.build import Built, DomainBuilder
 from vfioctl.domain.build.layout.cpus import pin
 from vfioctl.domain.model.other_domains import Others
 from vfioctl.domain.model.spec import DomainSpec, Smt
@@ -70,7 +70,7 @@ class TestClaims:
         claim = claimed(host, GPU0, cpus=4)
         others = Others(dict.fromkeys((*claim.cpus, 20), "domain web"), {})
         spec = read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, "claim": claim.id})
-        found = Building(host.session).build(spec, others)
+        found = DomainBuilder(host.session).build(spec, others)
         assert set(found.layout.pins.values()) == set(claim.cpus)
         assert "CPUs 20: pinned by domain web" in {line for each in found.layout.choices for line in each.excluded}
         ((what, weaker),) = [(each.what, each.weaker) for each in found.weaker if "other owners" in each.what]

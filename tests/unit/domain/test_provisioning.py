@@ -312,7 +312,7 @@ class TestPlans:
     )
     def test_a_forged_plan(self, machine: Machine, edit: dict[str, str]) -> None:
         session = machine.session()
-        plan = DomainApi(session).provisioning.plan_define(XML, connect=URI)
+        plan = DomainApi(session).definitions.plan_define(XML, connect=URI)
         (change,) = plan.changes
         forged = plan.model_copy(update={"changes": (change.model_copy(update=edit),)})
         with pytest.raises(BadDocument):
@@ -321,7 +321,7 @@ class TestPlans:
 
     def test_a_stale_plan(self, machine: Machine) -> None:
         session = machine.session()
-        plan = DomainApi(session).provisioning.plan_define(XML, connect=URI)
+        plan = DomainApi(session).definitions.plan_define(XML, connect=URI)
         session.kernel.tell_libvirt(URI, "define", XML.replace("<vcpu>2<", "<vcpu>8<"))
         with pytest.raises(StalePlan):
             session.apply(plan)
@@ -387,7 +387,7 @@ class TestFailures:
         """Verified means read again: the order returned, and the definition is not there."""
         session = Session.simulated(str(machine.host), machine.ledger)
         session._settle = 0.0
-        plan = DomainApi(session).provisioning.plan_define(XML, connect=URI)
+        plan = DomainApi(session).definitions.plan_define(XML, connect=URI)
         monkeypatch.setattr("vfioctl.kernel.simulated.libvirt._keep", lambda *_: None)
         with pytest.raises(VerifyError, match=r"domain web1 should be 2 vCPUs, .*, and is not defined"):
             session.apply(plan)
@@ -424,7 +424,7 @@ class TestFailures:
 
     @staticmethod
     def plan(session: Session, command: str) -> Any:
-        api = DomainApi(session).provisioning
+        api = DomainApi(session).definitions
         if command == "define":
             return api.plan_define(XML.replace("<vcpu>2<", "<vcpu>8<"), connect=URI)
         return api.plan_undefine("web1", connect=URI)

@@ -22,9 +22,9 @@ from vfioctl.domain.api import DomainApi
 from vfioctl.domain.document.needs import needs_of
 from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
 from vfioctl.domain.model.libvirt import is_elsewhere, known_as
-from vfioctl.domain.run.claims import Holding
+from vfioctl.domain.run.claims import RunClaims
 from vfioctl.domain.run.hook import Hook
-from vfioctl.domain.run.start import Starting
+from vfioctl.domain.run.lifecycle import Lifecycle
 from vfioctl.errors import (
     BadDocument,
     BadSpec,
@@ -177,7 +177,7 @@ class TestStart:
 
     def test_another_machine_s_libvirt_is_refused(self, machine: Machine) -> None:
         with pytest.raises(BadSpec, match="another machine"):
-            DomainApi(machine.session()).starting.start("web1", connect="qemu+ssh://host/system")
+            DomainApi(machine.session()).lifecycle.start("web1", connect="qemu+ssh://host/system")
         assert not any(map(is_elsewhere, (URI, SYSTEM, "qemu:///session?socket=/run/x")))
 
     def test_a_domain_without_devices_needs_no_claim(self, machine: Machine) -> None:
@@ -218,12 +218,12 @@ class TestStart:
 
         def stopped_meanwhile(uri: str, order: str, name: str) -> object:
             if order == "start":
-                assert len(other.starting.stop(name, connect=URI).claims) == 1
+                assert len(other.lifecycle.stop(name, connect=URI).claims) == 1
             return tell(uri, order, name)
 
         monkeypatch.setattr(session.kernel, "tell_libvirt", stopped_meanwhile)
         with pytest.raises(ClaimConflict, match="were released while it started"):
-            DomainApi(session).starting.start("web1", connect=URI)
+            DomainApi(session).lifecycle.start("web1", connect=URI)
         assert (machine.claims(), machine.state()) == ([], "defined")
 
     def test_the_claim_of_its_namesake_at_another_libvirt_does_not_serve(self, machine: Machine) -> None:
@@ -240,7 +240,7 @@ class TestStart:
         session = machine.session()
         monkeypatch.setattr(session.kernel, "tell_libvirt", lambda *_: None)
         with pytest.raises(DeviceInUse, match=r"web1 still runs, 0\.1 s after"):
-            DomainApi(session).starting.stop("web1", connect=URI, timeout=0.1)
+            DomainApi(session).lifecycle.stop("web1", connect=URI, timeout=0.1)
         assert (len(machine.claims()), machine.driver()) == (1, "vfio-pci")
 
 
@@ -251,26 +251,26 @@ class TestMeanwhile:
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert machine("bind", GPU, "--yes", connect=False).code == 0, "so that releasing its claim changes no device"
-        other, find, verify = DomainApi(machine.session()).starting, Starting._find, Holding._verify
+        other, find, verify = DomainApi(machine.session()).lifecycle, Lifecycle._find, RunClaims._verify
 
-        def faster(starting: Starting, name: str, connect: str) -> object:
+        def faster(starting: Lifecycle, name: str, connect: str) -> object:
             found = find(starting, name, connect)
-            monkeypatch.setattr(Starting, "_find", find)
+            monkeypatch.setattr(Lifecycle, "_find", find)
             assert len(other.start(name, connect=connect).made) == 1
-            monkeypatch.setattr(Holding, "_verify", fails)
+            monkeypatch.setattr(RunClaims, "_verify", fails)
             return found
 
         def fails(*_: object) -> None:
-            monkeypatch.setattr(Holding, "_verify", verify)
+            monkeypatch.setattr(RunClaims, "_verify", verify)
             raise VerifyError("it is not ready")
 
-        monkeypatch.setattr(Starting, "_find", faster)
+        monkeypatch.setattr(Lifecycle, "_find", faster)
         with pytest.raises(VerifyError):
-            DomainApi(machine.session()).starting.start("web1", connect=URI)
+            DomainApi(machine.session()).lifecycle.start("web1", connect=URI)
         assert (len(machine.claims()), machine.state()) == (1, "running")
 
     def test_of_two_starts_one_is_told_of_the_other(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-        create, other = ClaimsApi.create, DomainApi(machine.session()).starting
+        create, other = ClaimsApi.create, DomainApi(machine.session()).lifecycle
 
         def slower(*words: Any, **more: Any) -> object:
             monkeypatch.setattr(ClaimsApi, "create", create)
@@ -279,20 +279,20 @@ class TestMeanwhile:
 
         monkeypatch.setattr(ClaimsApi, "create", slower)
         with pytest.raises(Busy, match="another vfioctl is starting domain web1"):
-            DomainApi(machine.session()).starting.start("web1", connect=URI)
+            DomainApi(machine.session()).lifecycle.start("web1", connect=URI)
         assert (len(machine.claims()), machine.state()) == (1, "running")
 
     def test_a_domain_that_was_changed_does_not_start(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-        take = Holding.take
+        take = RunClaims.take
 
         def changed(*words: Any, **more: Any) -> object:
             held = take(*words, **more)
             machine.define(xml().replace("0x1b", "0x43"))
             return held
 
-        monkeypatch.setattr(Holding, "take", changed)
+        monkeypatch.setattr(RunClaims, "take", changed)
         with pytest.raises(StalePlan, match="web1 was changed while its devices were bound"):
-            DomainApi(machine.session()).starting.start("web1", connect=URI)
+            DomainApi(machine.session()).lifecycle.start("web1", connect=URI)
         assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
 
     @pytest.mark.parametrize("force", [True, False])
@@ -308,7 +308,7 @@ class TestMeanwhile:
             return tell(uri, order, name)
 
         monkeypatch.setattr(session.kernel, "tell_libvirt", ended)
-        assert len(DomainApi(session).starting.stop("web1", connect=URI, force=force).claims) == 1
+        assert len(DomainApi(session).lifecycle.stop("web1", connect=URI, force=force).claims) == 1
         assert (machine.claims(), machine.driver()) == ([], "nvidia")
 
 
@@ -424,7 +424,7 @@ class TestFailures:
 
     def test_are_of_every_write(self, machine: Machine) -> None:
         session = machine.session()
-        DomainApi(session).starting.start("web1", connect=URI)
+        DomainApi(session).lifecycle.start("web1", connect=URI)
         assert isinstance(session.kernel, Simulated)
         assert len(session.kernel.writes) == self.WRITES
         assert session.kernel.writes[-1][0] == "libvirt:start"
@@ -433,7 +433,7 @@ class TestFailures:
     def test_leave_neither_a_claim_nor_a_bound_device(self, machine: Machine, at: int) -> None:
         session = machine.session(Fault(at, "errno", 5))
         try:
-            DomainApi(session).starting.start("web1", connect=URI)
+            DomainApi(session).lifecycle.start("web1", connect=URI)
         except VfioctlError:
             assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
         else:  # a step that may fail
@@ -442,7 +442,7 @@ class TestFailures:
     @pytest.mark.parametrize("at", range(1, WRITES + 1))
     def test_after_a_crash_stop_gives_everything_back(self, machine: Machine, at: int) -> None:
         with pytest.raises(SimulatedDeath):
-            DomainApi(machine.session(Fault(at, "die"))).starting.start("web1", connect=URI)
+            DomainApi(machine.session(Fault(at, "die"))).lifecycle.start("web1", connect=URI)
         machine("recover", "--yes", connect=False)
         stopped = machine("domain", "stop", "web1", "--yes")
         assert stopped.code == 0, stopped.err
@@ -452,7 +452,7 @@ class TestFailures:
     @pytest.mark.parametrize("at", range(1, WRITES + 1))
     def test_after_a_crash_start_starts_it(self, machine: Machine, at: int) -> None:
         with pytest.raises(SimulatedDeath):
-            DomainApi(machine.session(Fault(at, "die"))).starting.start("web1", connect=URI)
+            DomainApi(machine.session(Fault(at, "die"))).lifecycle.start("web1", connect=URI)
         machine("recover", "--yes", connect=False)
         machine("reconcile", "--fix", "--yes", connect=False)
         assert machine("domain", "start", "web1", "--yes").code == 0
@@ -613,7 +613,7 @@ class TestHook:
 
     @pytest.mark.parametrize("uri", ["qemu+unix:///system", "qemu:///system?socket=/run/libvirt/virtqemud-sock"])
     def test_knows_the_claims_of_its_libvirt_by_any_uri(self, machine: Machine, hook: Any, uri: str) -> None:
-        Holding(machine.session(), uri).take(needs_of(xml()))
+        RunClaims(machine.session(), uri).take(needs_of(xml()))
         hook.answer("web1", ("prepare", "begin"), xml().encode())
         (claim,) = machine.claims()
         assert claim["labels"] == {LABEL: SYSTEM}

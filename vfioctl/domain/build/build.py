@@ -25,9 +25,9 @@ from vfioctl.domain.document.values import ballooned, plugged, size_in_words
 from vfioctl.domain.document.xml import MARK, text_of
 from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.owner import refuse_foreign_claim
 from vfioctl.domain.model.spec import Policy, Smt
 from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
-from vfioctl.domain.run.serving_claims import refuse_others
 from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
@@ -112,7 +112,7 @@ class Built(NamedTuple):
         )
 
 
-class Building:
+class DomainBuilder:
     """Builds domains on one host."""
 
     def __init__(self, session: Session) -> None:
@@ -131,7 +131,7 @@ class Building:
         _refuse_unclear(spec, has_own=edits and bool(own))
         claim = self._claims.claim(spec.claim) if spec.claim else None
         if claim:
-            refuse_others(claim, spec.name)
+            refuse_foreign_claim(claim, spec.name)
         if claim and claim.cpus and not spec.cpus:
             spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
         spec = _without_plugged(_filled_in(spec, template, claim), template)

@@ -65,7 +65,7 @@ def check(
     if text is None and connect is None:  # for a file, the variable does not mean that libvirt is to be asked
         connect = os.environ.get(CONNECT_VARIABLE, "")
     if connect is not None:
-        connect = api.provisioning.uri(connect)
+        connect = api.domains.uri(connect)
     text = api.xml_of(file, connect=connect or "") if text is None else text
     found = api.check(text, host=not no_host, version=version, connect=connect or "")
     if as_json:

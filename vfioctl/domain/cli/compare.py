@@ -79,7 +79,7 @@ def edit(  # noqa: PLR0913 - one parameter for each option
         nodes=node,
     )
     built = api.edited(name, given, connect=connect)
-    plan = api.provisioning.plan_define(built.xml, connect=connect, claim=built.spec.claim, replace=replace)
+    plan = api.definitions.plan_define(built.xml, connect=connect, claim=built.spec.claim, replace=replace)
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json, details=partial(_changes, plan))
     for choice in built.weaker:
         say(f"{choice.what}: {choice.weaker}")

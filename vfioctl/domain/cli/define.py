@@ -61,7 +61,7 @@ def define(  # noqa: PLR0913 - one parameter for each option
     with --replace. Nothing is started, and no device is touched.
     """
     session = opened(ctx)
-    plan = DomainApi(session).provisioning.plan_define(file.read(), connect=connect, claim=claim, replace=replace)
+    plan = DomainApi(session).definitions.plan_define(file.read(), connect=connect, claim=claim, replace=replace)
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -80,5 +80,5 @@ def undefine(
     Its disks, the variables of its firmware and the state of its TPM stay, and so does its claim.
     """
     session = opened(ctx)
-    plan = DomainApi(session).provisioning.plan_undefine(name, connect=connect, foreign=foreign)
+    plan = DomainApi(session).definitions.plan_undefine(name, connect=connect, foreign=foreign)
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -27,9 +27,9 @@ def add_to(app: typer.Typer) -> None:
 
 def list_domains(ctx: typer.Context, *, connect: Connect = "", as_json: AsJson = False) -> None:
     """List libvirt's domains: which are vfioctl's, their claims, devices, vCPUs, memory and NUMA nodes."""
-    api = DomainApi(opened(ctx)).provisioning
-    libvirt = api.libvirt(connect)
-    known = api.known(libvirt)
+    domains = DomainApi(opened(ctx)).domains
+    libvirt = domains.libvirt(connect)
+    known = domains.known(libvirt)
     from vfioctl.domain.render.domains import domains_table, list_document
 
     if as_json:
@@ -51,7 +51,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one domain: its claim, its devices, its memory, and which CPUs its vCPUs may run on."""
-    found = DomainApi(opened(ctx)).provisioning.find(name, connect)
+    found = DomainApi(opened(ctx)).domains.find(name, connect)
     from vfioctl.domain.render.domains import domain_page, show_document
 
     if as_json:

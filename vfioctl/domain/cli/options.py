@@ -30,8 +30,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 def suggest_domains(ctx: typer.Context, begun: str) -> list[tuple[str, str]]:
     """Return the domains' names, each with its state."""
     try:
-        api = DomainApi(opened(ctx)).provisioning
-        domains = api.libvirt(ctx.params.get("connect") or "").domains
+        domains = DomainApi(opened(ctx)).domains.libvirt(ctx.params.get("connect") or "").domains
     except (VfioctlError, OSError):
         return []  # no completion is better than a traceback at the prompt
     return [(each.name, each.state) for each in domains if each.name.startswith(begun)]

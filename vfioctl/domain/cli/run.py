@@ -16,7 +16,7 @@ from vfioctl.domain.cli.options import Connect, DryRun, Name
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vfioctl.domain.run.start import Foreseen
+    from vfioctl.domain.run.lifecycle import Preview
     from vfioctl.session import Session
 
 _START = """[bold]Examples[/]
@@ -51,14 +51,14 @@ def start(
     If the domain does not start, everything is put back and given back. A domain that runs is left alone.
     """
     session = opened(ctx)
-    starting = DomainApi(session).starting
+    lifecycle = DomainApi(session).lifecycle
     if dry_run:
-        _foretell(session, starting.foresee(name, connect=connect), as_json=as_json)
+        _show_preview(session, lifecycle.preview(name, connect=connect), as_json=as_json)
         return
     if not yes:
-        agree_on_terminal(lambda: _pages(session, starting.foresee(name, connect=connect)))
+        agree_on_terminal(lambda: _pages(session, lifecycle.preview(name, connect=connect)))
     with reporting():
-        done = starting.start(name, connect=connect, progress=progress_lines(session))
+        done = lifecycle.start(name, connect=connect, progress=progress_lines(session))
     if as_json:
         from vfioctl.domain.render.running import start_document
 
@@ -71,20 +71,20 @@ def start(
         emit(f"Claim {claim.id} of {claim.owner} serves it, and stays.")
 
 
-def _pages(session: "Session", foreseen: "Foreseen") -> "list[RenderableType]":
+def _pages(session: "Session", preview: "Preview") -> "list[RenderableType]":
     """Return what to agree on: nothing if no device is changed and no claim released."""
     from vfioctl.domain.render.running import start_page
 
-    return [start_page(foreseen, session.registry)] if foreseen.plans or foreseen.over else []
+    return [start_page(preview, session.registry)] if preview.plans or preview.over else []
 
 
-def _foretell(session: "Session", foreseen: "Foreseen", *, as_json: bool) -> None:
+def _show_preview(session: "Session", preview: "Preview", *, as_json: bool) -> None:
     from vfioctl.domain.render.running import start_page, start_preview
 
     if as_json:
-        emit_json_text(start_preview(foreseen).model_dump_json(indent=2))
+        emit_json_text(start_preview(preview).model_dump_json(indent=2))
         return
-    draw(start_page(foreseen, session.registry))
+    draw(start_page(preview, session.registry))
     say(_DRY)
 
 
@@ -110,20 +110,20 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     from vfioctl.domain.render.running import stop_document, stop_lines
 
     session, seconds = opened(ctx), seconds_in(timeout)
-    starting = DomainApi(session).starting
-    foreseen = starting.foresee_stop(name, connect=connect)
+    lifecycle = DomainApi(session).lifecycle
+    preview = lifecycle.preview_stop(name, connect=connect)
     if dry_run:
         if as_json:
-            emit_json_text(stop_document(foreseen, dry_run=True).model_dump_json(indent=2))
+            emit_json_text(stop_document(preview, dry_run=True).model_dump_json(indent=2))
         else:
-            for line in stop_lines(foreseen, dry_run=True):
+            for line in stop_lines(preview, dry_run=True):
                 emit(line)
             say(_DRY)
         return
-    if not yes and (foreseen.ran or foreseen.claims):
-        agree_on_terminal(lambda: stop_lines(foreseen, dry_run=True))
+    if not yes and (preview.ran or preview.claims):
+        agree_on_terminal(lambda: stop_lines(preview, dry_run=True))
     with reporting():
-        done = starting.stop(name, connect=connect, timeout=seconds, force=force, progress=progress_lines(session))
+        done = lifecycle.stop(name, connect=connect, timeout=seconds, force=force, progress=progress_lines(session))
     if as_json:
         emit_json_text(stop_document(done).model_dump_json(indent=2))
         return

@@ -1,16 +1,15 @@
-"""The use cases of libvirt's domains: list them, show one, define and undefine one. Changes go through the engine."""
+"""Plans the definitions of libvirt's domains: define, change and undefine one. Changes go through the engine."""
 
 from __future__ import annotations
 
-from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from vfioctl.domain.define.notes import is_ours, notes_of_define
-from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign, UnknownDomain
+from vfioctl.domain.probe.domains import Domains, stop_command, unknown_domain
+from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from vfioctl.core.change import Change, Intent, Plan
     from vfioctl.domain.document.reader import Domain
@@ -19,52 +18,15 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.storage import Storage
     from vfioctl.session import Session
 
-
-class Known(NamedTuple):
-    """A domain of libvirt, and what its document says; `unknown`: why it cannot be read."""
-
-    domain: DomainXml
-    says: Domain | None
-    unknown: str = ""
+_MOST_FAULTS = 3
 
 
-class Provisioning:
-    """The domains of libvirt. Any method may raise any VfioctlError; each documents its own errors."""
+class Definitions:
+    """The definitions of libvirt's domains. Any method may raise any VfioctlError; each documents its own errors."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._kernel = session, session.kernel
-
-    def uri(self, connect: str = "") -> str:
-        """Return the URI of the libvirt to use: the one given, or that of the configuration. Raises BadSpec."""
-        from vfioctl.domain.model.libvirt import checked_uri
-
-        return checked_uri(connect or self._session.settings("domain").connect)
-
-    # -- looking -----------------------------------------------------------------------------------
-
-    def libvirt(self, connect: str = "") -> Libvirt:
-        """Return libvirt and all its domains. Raises HostError, MissingLibrary if it cannot be asked."""
-        from vfioctl.domain.probe.libvirt import ask_libvirt
-
-        return ask_libvirt(self._kernel, self.uri(connect))
-
-    def known(self, libvirt: Libvirt) -> tuple[Known, ...]:
-        """Return the domains with what their documents say: as they run, or as they are defined."""
-        return tuple(_known(each, each.xml) for each in libvirt.domains)
-
-    def known_as_defined(self, libvirt: Libvirt) -> tuple[Known, ...]:
-        """The same for the documents with which they start the next time; of those that have none, as they run."""
-        return tuple(_known(each, each.defined or each.live) for each in libvirt.domains)
-
-    def find(self, name: str, connect: str = "") -> Known:
-        """Return a domain by its name or its UUID. Raises UnknownDomain."""
-        libvirt = self.libvirt(connect)
-        found = libvirt.find(name)
-        if found is None:
-            raise _missing(name, libvirt.uri)
-        return _known(found, found.xml)
-
-    # -- changing ----------------------------------------------------------------------------------
+        self._domains = Domains(session)
 
     def replan(self, intent: Intent) -> Plan:
         """Plan the intent of a saved plan on the host as it is now."""
@@ -98,7 +60,7 @@ class Provisioning:
         if not wanted.name:
             raise BadDocument("the document has no name", hint="it needs <name>NAME</name>")
         intent = DefineIntent(
-            uri=self.uri(connect),
+            uri=self._domains.uri(connect),
             name=checked_name(wanted.name),
             uuid=wanted.uuid or str(uuid4()),
             document=text_of(wanted.document),
@@ -112,7 +74,7 @@ class Provisioning:
         """Plan the volumes of a domain whose definition stays. Raises BadSpec, Foreign, HostError."""
         from vfioctl.domain.model.definition import DefineIntent, checked_name
 
-        uri = self.uri(connect)
+        uri = self._domains.uri(connect)
         return self._define(DefineIntent(uri=uri, name=checked_name(name), uuid="", document="", storage=storage))
 
     def plan_undefine(self, name: str, *, connect: str = "", foreign: bool = False) -> Plan:
@@ -122,8 +84,8 @@ class Provisioning:
         """
         from vfioctl.domain.model.definition import UndefineIntent, checked_name
 
-        found = self.find(name, connect).domain.name
-        return self._undefine(UndefineIntent(uri=self.uri(connect), name=checked_name(found), foreign=foreign))
+        found = self._domains.find(name, connect).domain.name
+        return self._undefine(UndefineIntent(uri=self._domains.uri(connect), name=checked_name(found), foreign=foreign))
 
     def _define(self, intent: DefineIntent, more: tuple[str, ...] = ()) -> Plan:
         from vfioctl.domain.document.differences import is_still
@@ -167,7 +129,7 @@ class Provisioning:
         libvirt = ask_libvirt(self._kernel, intent.uri)
         there = next((each for each in libvirt.domains if each.name == intent.name), None)
         if there is None:
-            raise _missing(intent.name, intent.uri)
+            raise unknown_domain(intent.name, intent.uri)
         if there.is_active:
             raise DeviceInUse(f"domain {intent.name} runs", next_command=stop_command(intent.name, intent.uri))
         before = self._defined(intent.uri, intent.name)
@@ -183,9 +145,9 @@ class Provisioning:
     def _refuse_left_over(self, intent: UndefineIntent) -> None:
         """Raise ClaimConflict if the domain has not given back what it had when it ran: nothing would tell of it."""
         from vfioctl.domain.document.needs import needs_nothing
-        from vfioctl.domain.run.claims import Holding
+        from vfioctl.domain.run.claims import RunClaims
 
-        for claim in Holding(self._session, intent.uri).made_for(needs_nothing(intent.name)):
+        for claim in RunClaims(self._session, intent.uri).made_for(needs_nothing(intent.name)):
             raise ClaimConflict(
                 f"domain {intent.name} has ended, and claim {claim.id}, which was made for it, still holds what it had",
                 hint="this gives everything back; with vfioctl's hook, libvirt does so when a domain ends",
@@ -219,12 +181,12 @@ class Provisioning:
     def _claim(self, intent: DefineIntent) -> str:
         """Return the id of the claim that was given. Raises UnknownDevice, BadSpec, ClaimConflict."""
         from vfioctl.claims.api import ClaimsApi
-        from vfioctl.domain.run.serving_claims import refuse_others
+        from vfioctl.domain.model.owner import refuse_foreign_claim
 
         if not intent.claim:
             return ""
         claim = ClaimsApi(self._session).claim(intent.claim)
-        refuse_others(claim, intent.name)
+        refuse_foreign_claim(claim, intent.name)
         return claim.id
 
     def _refuse_invalid(self, uri: str, text: str) -> None:
@@ -239,25 +201,6 @@ class Provisioning:
                 raise
 
 
-def _known(domain: DomainXml, text: str) -> Known:
-    from vfioctl.domain.document.reader import read_domain
-
-    try:
-        return Known(domain, read_domain(text))
-    except BadDocument as error:
-        return Known(domain, None, error.message)
-
-
-def stop_command(name: str, uri: str, *options: str) -> str:
-    """Return the command that stops a domain."""
-    return " ".join(("vfioctl domain stop", quote(name), *options, "--connect", quote(uri)))
-
-
-def _missing(name: str, uri: str) -> UnknownDomain:
-    command = f"vfioctl domain list --connect {quote(uri)}"
-    return UnknownDomain(f"there is no domain {name} at {uri}", next_command=command)
-
-
 def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
     """Raise Foreign if another domain has the UUID, or the domain has another one: libvirt would refuse it."""
     for each in libvirt.domains:
@@ -268,3 +211,44 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
             )
         if each.name != name and wanted.uuid == each.uuid:
             raise Foreign(f"domain {each.name} has the UUID of the document", hint="remove <uuid> from the document")
+
+
+# -- notes -------------------------------------------------------------------------------------------
+
+
+def is_ours(text: str) -> bool:
+    """Return whether vfioctl wrote a definition."""
+    from vfioctl.domain.document.reader import read_domain
+
+    return bool(text) and read_domain(text).mark.is_own
+
+
+def notes_of_define(name: str, there: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
+    """Return what the user should know before a domain is defined. `before` and `after`: its definitions."""
+    from vfioctl.domain.document.needs import needs_of
+    from vfioctl.domain.model.owner import is_owner
+
+    notes = list(_faults(after))
+    if needs_of(after).is_anything and not is_owner(name):
+        notes.append(
+            f"vfioctl will not start it: no owner of a claim can be called vm/{name}; give it a name of "
+            "letters, digits and . _ -"
+        )
+    if before and before != after:
+        whose = "" if is_ours(before) else ", which is not of vfioctl,"
+        notes.append(f"{name} is defined already; its definition{whose} is replaced")
+    if there and there.is_active:
+        notes.append(f"{name} runs; the new definition counts when it starts the next time")
+    return tuple(notes)
+
+
+def _faults(text: str) -> Iterator[str]:
+    """What is wrong with a document that libvirt would define all the same."""
+    from vfioctl.domain.check.checker import judged
+    from vfioctl.domain.model.finding import Severity
+
+    errors = [each for each in judged(None, text, None).findings if each.severity is Severity.ERROR]
+    for each in errors[:_MOST_FAULTS]:
+        yield f"it will not work as it is: {each.path}: {each.reason}"
+    if errors[_MOST_FAULTS:]:
+        yield f"and {len(errors) - _MOST_FAULTS} more; vfioctl domain check lists them with their remedies"

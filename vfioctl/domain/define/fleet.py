@@ -1,4 +1,4 @@
-"""The use case that makes several domains what one file says: all is planned first, then done one after the other."""
+"""Applies a file that describes several domains: all are planned first, then changed one after the other."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.define.fleet_plan import FleetPlanning
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem
+from vfioctl.domain.probe.domains import Domains
+from vfioctl.domain.run.lifecycle import Lifecycle
 from vfioctl.errors import VerifyError, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.action import Progress
-    from vfioctl.domain.api import DomainApi
     from vfioctl.domain.model.fleet import FleetSpec
     from vfioctl.session import Session
 
@@ -51,8 +52,8 @@ def is_work(item: FleetItem) -> bool:
 class Fleets:
     """Applies fleets on one host."""
 
-    def __init__(self, session: Session, api: DomainApi) -> None:
-        self._session, self._api = session, api
+    def __init__(self, session: Session) -> None:
+        self._session, self._lifecycle = session, Lifecycle(session)
 
     def plan(self, spec: FleetSpec, *, prune: bool = False, connect: str = "") -> Fleet:
         """Plan what makes the domains what the fleet says. Nothing is changed if one of them cannot be had.
@@ -60,13 +61,13 @@ class Fleets:
         A domain whose spec has not changed keeps its devices and CPUs. `prune`: domains of the fleet that the file
         does not name any more are undefined.
 
-        Raises what `Building.build` and `Provisioning.plan_define` raise, with the domain's name; Foreign for a domain
-        that this fleet has not defined, DeviceInUse for one that is to go, and runs; ClaimConflict for a device of two
-        domains; BadSpec and Foreign for a disk of two; and what `Starting.foresee` raises.
+        Raises what `DomainBuilder.build` and `Definitions.plan_define` raise, with the domain's name; Foreign for a
+        domain that this fleet has not defined, DeviceInUse for a running one that would be undefined; ClaimConflict for
+        a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises.
         """
-        items = FleetPlanning(self._session, self._api, spec, connect).items(prune=prune)
+        items = FleetPlanning(self._session, spec, connect).items(prune=prune)
         running = tuple(each.name for each in spec.domains if each.running)
-        return Fleet(spec.fleet, self._api.provisioning.uri(connect), items, running)
+        return Fleet(spec.fleet, Domains(self._session).uri(connect), items, running)
 
     def apply(
         self,
@@ -82,7 +83,7 @@ class Fleets:
 
         `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
 
-        Raises what `Session.apply` and `Starting` raise, with what was done in `restored`; VerifyError for guests
+        Raises what `Session.apply` and `Lifecycle` raise, with what was done in `restored`; VerifyError for guests
         that do not answer in time.
         """
         done: list[str] = []
@@ -110,9 +111,9 @@ class Fleets:
             self._session.apply(item.plan, progress=progress)
         try:
             if item.power == "start":
-                self._api.starting.start(item.domain, connect=uri, progress=progress)
+                self._lifecycle.start(item.domain, connect=uri, progress=progress)
             elif item.power == "stop":
-                self._api.starting.stop(item.domain, connect=uri, progress=progress)
+                self._lifecycle.stop(item.domain, connect=uri, progress=progress)
         except VfioctlError as error:
             if item.change != "none":
                 error.message = f"it is {_DONE[item.change]}, and not {_DONE[item.power]}: {error.message}"

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.domain.build.build import DomainBuilder
+from vfioctl.domain.build.other_domains import read_others
 from vfioctl.domain.build.own_usage import with_own_usage
-from vfioctl.domain.define.definitions import stop_command
-from vfioctl.domain.define.disks import refuse_shared, written_by
-from vfioctl.domain.define.fleet_members import leaving_from, says_of
-from vfioctl.domain.define.storage import Provided, provided
+from vfioctl.domain.define.definitions import Definitions
+from vfioctl.domain.define.storage import Provided, provided, refuse_shared, written_by
 from vfioctl.domain.document.mark import in_fleet
 from vfioctl.domain.document.needs import needs_of
 from vfioctl.domain.document.reader import read_domain
@@ -22,19 +23,21 @@ from vfioctl.domain.document.xml import text_of
 from vfioctl.domain.model.definition import DEFINITION
 from vfioctl.domain.model.fleet import FleetItem
 from vfioctl.domain.model.storage import IMAGE, SEED
-from vfioctl.errors import ClaimConflict, DeviceInUse, VfioctlError
+from vfioctl.domain.probe.domains import Domains, stop_command
+from vfioctl.domain.run.lifecycle import Lifecycle
+from vfioctl.errors import ClaimConflict, DeviceInUse, Foreign, VfioctlError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from vfioctl.core.change import Plan
-    from vfioctl.domain.api import DomainApi
-    from vfioctl.domain.define.definitions import Known
     from vfioctl.domain.document.needs import Needs
+    from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
     from vfioctl.domain.model.other_domains import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.storage import Storage
+    from vfioctl.domain.probe.domains import Known
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
@@ -62,11 +65,12 @@ class _Wanted(NamedTuple):
 class FleetPlanning:
     """One fleet at one libvirt."""
 
-    def __init__(self, session: Session, api: DomainApi, fleet: FleetSpec, connect: str) -> None:
-        self._session, self._api, self._fleet, self._connect = session, api, fleet, connect
-        provisioning = api.provisioning
-        self._uri = provisioning.uri(connect)
-        known = provisioning.known_as_defined(provisioning.libvirt(connect))
+    def __init__(self, session: Session, fleet: FleetSpec, connect: str) -> None:
+        self._session, self._fleet, self._connect = session, fleet, connect
+        self._definitions = Definitions(session)
+        domains = Domains(session)
+        self._uri = domains.uri(connect)
+        known = domains.known(domains.libvirt(connect), as_defined=True)
         self._known = {each.domain.name: each for each in known}
         self._devices: dict[str, str] = {}  # of the domains that are planned already
         self._pinned: dict[int, str] = {}
@@ -76,7 +80,7 @@ class FleetPlanning:
 
         See `Fleets.plan` for the errors.
         """
-        leaving = leaving_from(self._fleet, self._known) if prune else []
+        leaving = _leaving_from(self._fleet, self._known) if prune else []
         pruned = [self._pruned(each) for each in leaving]
         wanted = [self._wanted(each) for each in self._fleet.domains]
         gone = {each.domain.name for each in leaving} | {each.name for each in wanted if self._is_rebuilt(each)}
@@ -85,7 +89,7 @@ class FleetPlanning:
         refuse_shared({each.name: each.provided for each in wanted}, writers)
         items = {each.name: self._item(each, gone) for each in sorted(wanted, key=self._turn)}
         in_order = tuple(items[each.name] for each in wanted)
-        self._foresee(in_order)
+        self._refuse_unstartable(in_order)
         return (*pruned, *in_order)
 
     def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
@@ -93,13 +97,13 @@ class FleetPlanning:
         return not self._stays(wanted), bool(wanted.spec.gpus)
 
     def _pruned(self, known: Known) -> FleetItem:
-        name, provisioning = known.domain.name, self._api.provisioning
+        name = known.domain.name
         if known.domain.is_active:
             raise DeviceInUse(
                 f"{name}: it is not in the fleet any more, and runs",
                 next_command=stop_command(name, self._uri),
             )
-        plan = provisioning.plan_undefine(name, connect=self._connect)
+        plan = self._definitions.plan_undefine(name, connect=self._connect)
         return FleetItem(domain=name, change="undefine", power="none", plan=plan)
 
     def _wanted(self, domain: FleetDomain) -> _Wanted:
@@ -125,7 +129,7 @@ class FleetPlanning:
         known = self._known.get(wanted.name)
         power = _power(wanted, is_active=bool(known and known.domain.is_active))
         with _about(wanted.name):
-            says = says_of(self._fleet.fleet, known, self._uri) if known else None
+            says = _says_of(self._fleet.fleet, known, self._uri) if known else None
             if says and self._stays(wanted):
                 item = self._kept(wanted, power, says.host_devices)
             else:
@@ -137,19 +141,19 @@ class FleetPlanning:
         """Return what is done to a domain whose definition stays."""
         plan = None
         if wanted.storage:
-            plan = self._api.provisioning.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
+            plan = self._definitions.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
         return _item(wanted, "none", power, devices, plan)
 
     def _built(self, wanted: _Wanted, power: Power, known: Known | None, gone: Collection[str]) -> FleetItem:
         """Return what is done to a domain that is new, or whose part of the file has changed."""
-        others = self._api.others(wanted.name, *gone, connect=self._connect)
+        others = read_others(self._session, wanted.name, *gone, connect=self._connect)
         if known:
             others = with_own_usage(known.domain, others)
-        built = self._api.build_beside(wanted.spec, self._and_planned(others))
+        built = DomainBuilder(self._session).build(wanted.spec, self._and_planned(others))
         devices = read_domain(built.xml).host_devices
         _refuse_shared_devices(devices, self._devices)
         self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
-        plan = self._api.provisioning.plan_define(
+        plan = self._definitions.plan_define(
             in_fleet(built.xml, self._fleet.fleet, wanted.digest),
             connect=self._connect,
             claim=built.spec.claim,
@@ -161,7 +165,7 @@ class FleetPlanning:
         change: DefinitionChange = "none" if not is_changed else "change" if is_defined else "define"
         return _item(wanted, change, power, devices, plan)
 
-    def _foresee(self, items: Sequence[FleetItem]) -> None:
+    def _refuse_unstartable(self, items: Sequence[FleetItem]) -> None:
         """Raise what the domains that are to start would be refused for, in the order in which they do.
 
         One that needs what a domain before it gives back is left out: who has that now is not who has it then.
@@ -177,7 +181,7 @@ class FleetPlanning:
                 has -= wanted
                 if wanted.isdisjoint(given_back):
                     with _about(item.domain):
-                        self._api.starting.foresee_needs(needs, connect=self._connect)
+                        Lifecycle(self._session).preview_of(needs, connect=self._connect)
             given_back |= has
 
     def _has(self, name: str) -> set[Subject | int]:
@@ -239,3 +243,26 @@ def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -
             f"{shared} is a device of domain {planned[shared]} of this fleet",
             hint="no two domains of a fleet have one device: give one of them another",
         )
+
+
+def _says_of(fleet: str, known: Known, uri: str) -> Domain:
+    """Return what a domain of the fleet says. Raises Foreign for any other domain."""
+    name, says = known.domain.name, known.says
+    if says and says.mark.is_own and says.mark.fleet == fleet:
+        return says
+    if says and says.mark.is_own:
+        by, foreign = f"by fleet {says.mark.fleet}" if says.mark.fleet else "by no fleet", ""
+    else:
+        by, foreign = "and not by vfioctl", " --foreign"
+    raise Foreign(
+        f"domain {name} is defined already, {by}",
+        hint="give the domain of the file another name, or remove the definition that is there first",
+        next_command=f"vfioctl domain undefine {quote(name)}{foreign} --connect {quote(uri)}",
+    )
+
+
+def _leaving_from(spec: FleetSpec, known: Mapping[str, Known]) -> list[Known]:
+    """Return the domains of the fleet that its file does not name any more."""
+    named = {domain.name for domain in spec.domains}
+    members = (member for member in known.values() if member.says and member.says.mark.fleet == spec.fleet)
+    return [member for member in members if member.domain.name not in named]

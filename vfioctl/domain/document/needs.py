@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of
 from vfioctl.domain.document.memory import hugepages_by_node
 from vfioctl.domain.document.reader import read_domain
-from vfioctl.errors import BadSpec
+from vfioctl.domain.model.owner import owner_of
 from vfioctl.inventory.model.values import Subject
-from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
+
+if TYPE_CHECKING:
+    from vfioctl.placement.model.owner import Owner
 
 
 @dataclass(frozen=True)
@@ -40,20 +43,7 @@ class Needs:
     @property
     def owner(self) -> Owner:
         """The owner of its claims. Raises BadSpec for a name that no owner can have."""
-        try:
-            return Owner(f"vm/{self.name}")
-        except BadSpec as error:
-            raise BadSpec(
-                f"domain {self.name!r} can hold no claim: no owner is called vm/{self.name[:60]}", hint=error.hint
-            ) from None
-
-
-def is_owner(name: str) -> bool:
-    """Return whether a domain of this name can hold claims."""
-    try:
-        return bool(Owner(f"vm/{name}"))
-    except BadSpec:
-        return False
+        return owner_of(self.name)
 
 
 def needs_nothing(name: str) -> Needs:

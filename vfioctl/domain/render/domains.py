@@ -15,8 +15,8 @@ from vfioctl.domain.model.listing import DomainListDocument, DomainPin, DomainSh
 from vfioctl.inventory.model.values import format_cpu_list
 
 if TYPE_CHECKING:
-    from vfioctl.domain.define.definitions import Known
     from vfioctl.domain.model.libvirt import Libvirt
+    from vfioctl.domain.probe.domains import Known
 
 _COLUMNS = (
     Column("NAME"),

@@ -18,7 +18,7 @@ from vfioctl.inventory.model.values import format_cpu_list
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.registry import Registry
-    from vfioctl.domain.run.start import Foreseen, Started, Stopped
+    from vfioctl.domain.run.lifecycle import Preview, Started, Stopped
 
 
 def start_document(done: Started) -> StartDocument:
@@ -32,39 +32,39 @@ def start_document(done: Started) -> StartDocument:
     )
 
 
-def start_preview(foreseen: Foreseen) -> StartPreview:
+def start_preview(preview: Preview) -> StartPreview:
     """Return the document of `start --dry-run --json`."""
     return StartPreview(
-        domain=foreseen.name,
-        uri=foreseen.uri,
-        result="runs already" if foreseen.runs_already else "would start",
-        kept=tuple(claim.id for claim in foreseen.kept),
-        placement=foreseen.placement.document() if foreseen.placement else None,
-        plan=foreseen.plan,
-        over=tuple(claim.id for claim in foreseen.over),
-        before=foreseen.before,
-        managed=() if foreseen.runs_already else foreseen.needs.managed,
+        domain=preview.name,
+        uri=preview.uri,
+        result="runs already" if preview.runs_already else "would start",
+        kept=tuple(claim.id for claim in preview.kept),
+        placement=preview.placement.document() if preview.placement else None,
+        plan=preview.plan,
+        over=tuple(claim.id for claim in preview.over),
+        before=preview.before,
+        managed=() if preview.runs_already else preview.needs.managed,
     )
 
 
-def start_page(foreseen: Foreseen, registry: Registry) -> RenderableType:
+def start_page(preview: Preview, registry: Registry) -> RenderableType:
     """Render what starting a domain would do."""
-    if foreseen.runs_already:
-        return Text(f"Domain {plain(foreseen.name)} runs already.")
-    title = Text(f"Start domain {plain(foreseen.name)} at {plain(foreseen.uri)}", style="bold")
-    parts: list[RenderableType] = [title, fact_grid(_facts(foreseen), style="bold")]
-    for plan in foreseen.plans:
+    if preview.runs_already:
+        return Text(f"Domain {plain(preview.name)} runs already.")
+    title = Text(f"Start domain {plain(preview.name)} at {plain(preview.uri)}", style="bold")
+    parts: list[RenderableType] = [title, fact_grid(_facts(preview), style="bold")]
+    for plan in preview.plans:
         from vfioctl.console.plan_page import planned_page
 
         parts += [Text(""), planned_page(plan, registry)]
     return Stack(*parts)
 
 
-def _facts(foreseen: Foreseen) -> Iterator[tuple[str, str]]:
-    placement = foreseen.placement
-    for number, claim in enumerate(foreseen.over):
+def _facts(preview: Preview) -> Iterator[tuple[str, str]]:
+    placement = preview.placement
+    for number, claim in enumerate(preview.over):
         yield "" if number else "would release", f"{claim.id} of {plain(claim.owner)}, whose run is over"
-    for number, claim in enumerate(foreseen.kept):
+    for number, claim in enumerate(preview.kept):
         ends = "ends with it" if LABEL in claim.labels else "stays"
         yield "" if number else "claims of its own", f"{claim.id}, which {ends}"
     for number, device in enumerate(placement.devices if placement else ()):
@@ -72,7 +72,7 @@ def _facts(foreseen: Foreseen) -> Iterator[tuple[str, str]]:
     yield "CPUs", format_cpu_list(placement.cpus) if placement and placement.cpus else ""
     for number, (node, bytes_, pages) in enumerate(placement.hugepages if placement else ()):
         yield "" if number else "hugepages", f"{counted(pages, 'page')} of {size(bytes_)} on node {node}"
-    for number, device in enumerate(foreseen.needs.managed):
+    for number, device in enumerate(preview.needs.managed):
         yield "" if number else "libvirt binds", device
 
 

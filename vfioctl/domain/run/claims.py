@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
-from vfioctl.domain.document.needs import is_owner
 from vfioctl.domain.model.libvirt import known_as
+from vfioctl.domain.model.owner import is_owner
 from vfioctl.errors import Busy, ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.taken import Hugepages
@@ -40,7 +40,7 @@ class Held(NamedTuple):
     made: tuple[Claim, ...] = ()
 
 
-class Holding:
+class RunClaims:
     """The claims of the domains of one libvirt."""
 
     def __init__(self, session: Session, uri: str) -> None:
@@ -86,7 +86,7 @@ class Holding:
             return True
         return not (is_own and needs.ours) and claim.boot_id != boot_id and _meets(claim, needs)
 
-    def foresee_end(self, needs: Needs) -> Iterator[tuple[Claim, Plan | None]]:
+    def preview_release(self, needs: Needs) -> Iterator[tuple[Claim, Plan | None]]:
         """Yield what `end_over` would release, each with the plan that puts its devices back, if one has to be."""
         for claim in self.over(needs):
             with suppress(VfioctlError):
@@ -119,7 +119,7 @@ class Holding:
         )
         return request if request.devices or request.exact_cpus or request.exact_hugepages else None
 
-    def foresee_restored(self, serving: Sequence[Claim], needs: Needs) -> Iterator[Plan]:
+    def preview_restore(self, serving: Sequence[Claim], needs: Needs) -> Iterator[Plan]:
         """Yield the plans that bind again what claims that serve had bound. Raises ClaimConflict, DeviceInUse."""
         for claim in _to_restore(serving, needs):
             yield from self._claims.reconciling.plans(claim)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import LABEL
-from vfioctl.domain.document.needs import Needs, is_owner, needs_of
+from vfioctl.domain.document.needs import Needs, needs_of
 from vfioctl.domain.model.libvirt import URI
-from vfioctl.domain.run.claims import Holding
+from vfioctl.domain.model.owner import is_owner
+from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
 
 if TYPE_CHECKING:
@@ -34,14 +35,14 @@ class Hook:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._holding = Holding(session, URI)
+        self._holding = RunClaims(session, URI)
 
     def answer(self, name: str, operation: tuple[str, str], xml: bytes, progress: Progress | None = None) -> str:
         """Do what an operation on a domain needs; nothing for those that do not concern vfioctl.
 
-        Return what the system's log should say of it; empty for nothing. Before a start, any error refuses it: what
-        `Holding.take` raises for a domain that vfioctl defined, and ClaimConflict for any other one. For a domain that
-        runs, ClaimConflict tells that another guest has claimed what it has; all else is claimed for it.
+        Return a line for the system's log; empty for none. Before a start, any error refuses it: what `RunClaims.take`
+        raises for a domain that vfioctl defined, and ClaimConflict for any other one. For a running domain,
+        ClaimConflict means that another guest has claimed a device of it; everything else is claimed for it.
         """
         if operation not in (PREPARE, RELEASE, RECONNECT):
             return ""

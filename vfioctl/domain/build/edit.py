@@ -1,27 +1,31 @@
-"""Compares a domain with what would be built for its devices. Reads the host, and may not write to it."""
+"""Builds an existing domain anew: to change it, or to compare it. Reads the host, and may not write to it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.passthrough_devices import subject_of
-from vfioctl.domain.build.build import Building
-from vfioctl.domain.build.build_options import options_of
+from vfioctl.domain.build.build import DomainBuilder
+from vfioctl.domain.build.build_options import completed, options_of
 from vfioctl.domain.build.layout.cpus import even_width
+from vfioctl.domain.build.other_domains import read_others
 from vfioctl.domain.build.own_usage import with_own_usage
 from vfioctl.domain.build.placing import telling
 from vfioctl.domain.document.differences import Difference, differences
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.xml import METADATA
 from vfioctl.domain.model.comparison import ComparedValue, Comparison
+from vfioctl.domain.probe.domains import Domains
 from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.domain.build.build import Built
     from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.libvirt import DomainXml
     from vfioctl.domain.model.other_domains import Others
@@ -35,10 +39,35 @@ _WHOLE = (
 """What is compared both ways; of all else only what would be built, because libvirt and users add more."""
 
 
-def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
-    """Return where a domain differs.
+def edited(
+    session: Session, name: str, wishes: Mapping[str, Any], file: Path | None = None, *, connect: str = ""
+) -> Built:
+    """Return an existing domain with the devices, CPUs and memory of a spec. See `DomainApi.edited`."""
+    from vfioctl.domain.build.specs import content_of, spec_of
+    from vfioctl.domain.check.checker import refuse_new_errors
 
-    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if none would be built now.
+    domains = Domains(session)
+    domain = domains.find(name, connect).domain
+    # with its passwords, which a listing does not have
+    text = session.kernel.ask_libvirt(domains.uri(connect), "definition", domain.name) or domain.live
+    content = content_of(file) if file else {}
+    spec = spec_of({**wishes, "name": domain.name}, content, file)
+    others = with_own_usage(domain, read_others(session, domain.name, connect=connect))
+    before, claims = read_domain(text), ClaimsApi(session)
+    named = {*wishes, *content}
+    if spec.claim and claims.claim(spec.claim).hugepages:
+        named.add("hugepages")
+    spec = completed(spec, named, options_now(claims, before, spec.cpus))
+    built = DomainBuilder(session).build(spec, others, before.document)
+    refuse_new_errors(before.document, built.document)
+    return built
+
+
+def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
+    """Return where a domain differs from what would be built.
+
+    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if it could not be
+    built now.
     """
     document = read_domain(domain.xml)
     if not document.host_devices:
@@ -48,7 +77,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     if document.mark.claim in others.own and _has(claims.claim(document.mark.claim), document.host_devices):
         spec = replace(spec, claim=document.mark.claim, devices=())
     try:
-        built = Building(session).build(spec, with_own_usage(domain, others), document.document).document
+        built = DomainBuilder(session).build(spec, with_own_usage(domain, others), document.document).document
     except (ClaimConflict, NoCapacity) as error:
         is_room = isinstance(error, NoCapacity)
         raise type(error)(

@@ -1,4 +1,4 @@
-"""Says which claims serve a domain: live ones of `vm/NAME`. Pure."""
+"""The owner of a domain's claims: `vm/NAME`. May not do input or output."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, ClaimConflict
+from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
 
 
-def refuse_others(claim: Claim, name: str) -> None:
+def owner_of(name: str) -> Owner:
+    """Return the owner of a domain's claims. Raises BadSpec for a name that no owner can have."""
+    try:
+        return Owner(f"vm/{name}")
+    except BadSpec as error:
+        raise BadSpec(
+            f"domain {name!r} can hold no claim: no owner is called vm/{name[:60]}", hint=error.hint
+        ) from None
+
+
+def is_owner(name: str) -> bool:
+    """Return whether a domain of this name can hold claims."""
+    try:
+        return bool(Owner(f"vm/{name}"))
+    except BadSpec:
+        return False
+
+
+def refuse_foreign_claim(claim: Claim, name: str) -> None:
     """Raise BadSpec for a claim that has ended, ClaimConflict for one of another owner: the domain could not start."""
     if not claim.is_live:
         raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")

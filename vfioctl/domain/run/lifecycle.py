@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.domain.define.definitions import Provisioning, stop_command
+from vfioctl.domain.probe.domains import Domains, stop_command
 from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, StalePlan, UnknownDomain, VerifyError, VfioctlError
 from vfioctl.signals import deferred
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
-    from vfioctl.domain.define.definitions import Known
     from vfioctl.domain.document.needs import Needs
-    from vfioctl.domain.run.claims import Held, Holding
+    from vfioctl.domain.probe.domains import Known
+    from vfioctl.domain.run.claims import Held, RunClaims
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 
@@ -39,7 +39,7 @@ class Started(NamedTuple):
     ran_already: bool = False
 
 
-class Foreseen(NamedTuple):
+class Preview(NamedTuple):
     """What starting a domain would do. `placement`: what would be claimed; None if its owner has it all."""
 
     name: str
@@ -70,33 +70,33 @@ class Stopped(NamedTuple):
     ran: bool = True
 
 
-class Starting:
+class Lifecycle:
     """Starts and stops the domains of this host's libvirt."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._kernel = session, session.kernel
-        self._provisioning = Provisioning(session)
+        self._domains = Domains(session)
 
     # -- starting ------------------------------------------------------------------------------------
 
-    def foresee(self, name: str, *, connect: str = "") -> Foreseen:
+    def preview(self, name: str, *, connect: str = "") -> Preview:
         """Return what `start` would do. Raises what that raises before it changes anything."""
         uri, known = self._find(name, connect)
         needs = self._needs(known)
         if known.domain.is_active:
-            return Foreseen(needs.name, uri, needs, runs_already=True)
-        return self.foresee_needs(needs, connect=connect)
+            return Preview(needs.name, uri, needs, runs_already=True)
+        return self.preview_of(needs, connect=connect)
 
-    def foresee_needs(self, needs: Needs, *, connect: str = "") -> Foreseen:
+    def preview_of(self, needs: Needs, *, connect: str = "") -> Preview:
         """Return what `start` would do for a domain that does not run, and may not be defined yet."""
         from vfioctl.claims.api import ClaimsApi
 
         uri = self._uri(connect)
         holding = self._holding(uri)
-        ending, serving = tuple(holding.foresee_end(needs)), holding.serving(needs)
+        ending, serving = tuple(holding.preview_release(needs)), holding.serving(needs)
         over = tuple(claim for claim, _ in ending)
-        before = (*(plan for _, plan in ending if plan), *holding.foresee_restored(serving, needs))
-        found = Foreseen(needs.name, uri, needs, serving, over=over, before=before)
+        before = (*(plan for _, plan in ending if plan), *holding.preview_restore(serving, needs))
+        found = Preview(needs.name, uri, needs, serving, over=over, before=before)
         if (request := holding.missing(needs)) is None:
             return found
         preview = ClaimsApi(self._session).previewing.create(request, over=over)
@@ -105,7 +105,7 @@ class Starting:
     def start(self, name: str, *, connect: str = "", progress: Progress | None = None) -> Started:
         """Claim, bind and verify what a domain needs, and start it. One that runs is left alone.
 
-        Raises UnknownDomain; what `Holding.take` raises; and libvirt's errors, after which the claims are given back.
+        Raises UnknownDomain; what `RunClaims.take` raises; and libvirt's errors, after which the claims are given back.
         """
         uri, known = self._find(name, connect)
         needs, holding = self._needs(known), self._holding(uri)
@@ -137,7 +137,7 @@ class Starting:
         return Started(needs.name, uri, held.kept, held.made)
 
     def _undo(
-        self, holding: Holding, needs: Needs, held: Held, uri: str, error: VfioctlError | KeyboardInterrupt
+        self, holding: RunClaims, needs: Needs, held: Held, uri: str, error: VfioctlError | KeyboardInterrupt
     ) -> None:
         """Give the claims back after a start that failed, unless the domain runs; say in the error what was done."""
         try:
@@ -154,7 +154,7 @@ class Starting:
 
     # -- stopping ------------------------------------------------------------------------------------
 
-    def foresee_stop(self, name: str, *, connect: str = "") -> Stopped:
+    def preview_stop(self, name: str, *, connect: str = "") -> Stopped:
         """Return what `stop` would do. Raises UnknownDomain."""
         uri, needs, runs = self._stoppable(name, connect)
         return Stopped(needs.name, uri, self._holding(uri).made_for(needs), runs)
@@ -225,23 +225,23 @@ class Starting:
     def _uri(self, connect: str) -> str:
         from vfioctl.domain.model.libvirt import is_elsewhere
 
-        uri = self._provisioning.uri(connect)
+        uri = self._domains.uri(connect)
         if is_elsewhere(uri):
             raise BadSpec(f"{uri} is on another machine, whose devices cannot be claimed here", hint="run it there")
         return uri
 
     def _find(self, name: str, connect: str) -> tuple[str, Known]:
-        return self._uri(connect), self._provisioning.find(name, connect)
+        return self._uri(connect), self._domains.find(name, connect)
 
     def _needs(self, known: Known) -> Needs:
         from vfioctl.domain.document.needs import needs_of
 
         return needs_of(known.domain.defined or known.domain.live)
 
-    def _holding(self, uri: str) -> Holding:
-        from vfioctl.domain.run.claims import Holding
+    def _holding(self, uri: str) -> RunClaims:
+        from vfioctl.domain.run.claims import RunClaims
 
-        return Holding(self._session, uri)
+        return RunClaims(self._session, uri)
 
     def _runs(self, uri: str, name: str) -> bool:
         return bool(self._kernel.ask_libvirt(uri, "is_running", name))

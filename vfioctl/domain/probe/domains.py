@@ -1,0 +1,77 @@
+"""Looks up libvirt's domains, with what their documents say. May not change any."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.errors import BadDocument, UnknownDomain
+
+if TYPE_CHECKING:
+    from vfioctl.domain.document.reader import Domain
+    from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+    from vfioctl.session import Session
+
+
+class Known(NamedTuple):
+    """A domain of libvirt, and what its document says; `unknown`: why it cannot be read."""
+
+    domain: DomainXml
+    says: Domain | None
+    unknown: str = ""
+
+
+class Domains:
+    """The domains of libvirt. Each method raises HostError or MissingLibrary if libvirt does not answer."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def uri(self, connect: str = "") -> str:
+        """Return the URI of the libvirt to use: `connect`, or that of the configuration. Raises BadSpec."""
+        from vfioctl.domain.model.libvirt import checked_uri
+
+        return checked_uri(connect or self._session.settings("domain").connect)
+
+    def libvirt(self, connect: str = "") -> Libvirt:
+        """Return libvirt and all its domains."""
+        from vfioctl.domain.probe.libvirt import ask_libvirt
+
+        return ask_libvirt(self._session.kernel, self.uri(connect))
+
+    def known(self, libvirt: Libvirt, *, as_defined: bool = False) -> tuple[Known, ...]:
+        """Return the domains with what their documents say: as they run, or as they are defined if they do not.
+
+        `as_defined`: the documents with which they start the next time; as they run only for those that have none.
+        """
+        return tuple(
+            _known(domain, domain.defined or domain.live if as_defined else domain.xml) for domain in libvirt.domains
+        )
+
+    def find(self, name: str, connect: str = "") -> Known:
+        """Return a domain by its name or its UUID. Raises UnknownDomain."""
+        libvirt = self.libvirt(connect)
+        domain = libvirt.find(name)
+        if domain is None:
+            raise unknown_domain(name, libvirt.uri)
+        return _known(domain, domain.xml)
+
+
+def _known(domain: DomainXml, text: str) -> Known:
+    from vfioctl.domain.document.reader import read_domain
+
+    try:
+        return Known(domain, read_domain(text))
+    except BadDocument as error:
+        return Known(domain, None, error.message)
+
+
+def unknown_domain(name: str, uri: str) -> UnknownDomain:
+    """Make the error for a domain that libvirt does not have."""
+    command = f"vfioctl domain list --connect {quote(uri)}"
+    return UnknownDomain(f"there is no domain {name} at {uri}", next_command=command)
+
+
+def stop_command(name: str, uri: str, *options: str) -> str:
+    """Return the command that stops a domain."""
+    return " ".join(("vfioctl domain stop", quote(name), *options, "--connect", quote(uri)))
