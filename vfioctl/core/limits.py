@@ -186,8 +186,9 @@ def _limits(kind: Any) -> Mapping[str, Callable[[Any], object]]:
 
 
 def _reader(hint: Any) -> Callable[[Any], object] | None:
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint
+    kind = getattr(hint, "__origin__", hint)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
     limit: Any = next((each for each in getattr(hint, "__metadata__", ()) if hasattr(each, "read")), None)
     if not isinstance(limit, Several):
         return limit.read if limit else None

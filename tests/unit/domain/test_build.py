@@ -46,9 +46,9 @@ class TestSpecs:
     @pytest.mark.parametrize(
         ("words", "why"),
         [
-            ("", "what the domain gets was not said"),
-            ("--gpus 1 --device gpu0", "only one of them can be asked for"),
-            ("--gpus 1 --claim abcd", "only one of them can be asked for"),
+            ("", "one of them is needed"),
+            ("--gpus 1 --device gpu0", "only one of them can be used"),
+            ("--gpus 1 --claim abcd", "only one of them can be used"),
             ("--gpus 1 --cpus 3", "3 vCPUs do not fill cores of 2 threads"),
             ("--gpus 1 --memory 3GB", "not a size"),
             ("--gpus 1 --memory 1000B", "a whole number of MiB is needed"),

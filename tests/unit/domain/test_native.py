@@ -15,7 +15,7 @@ from tests.unit.domain.native import Argument, arguments, native, why_not
 from tests.unit.domain.test_build_golden import HOSTS, TEMPLATES, wish
 from vfioctl.claims.model.passthrough_devices import devices_of
 from vfioctl.domain.build.build import Built
-from vfioctl.domain.cli.build import asked
+from vfioctl.domain.cli.spec_options import given_options
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.layout import Expander, Layout
 from vfioctl.domain.model.verification import State
@@ -71,7 +71,7 @@ def planned(name: str) -> Built:
         else:
             given[key] = value
     api = Host.recorded(host).domain
-    return api.build(api.spec(asked(**given)))
+    return api.build(api.spec(given_options(given)))
 
 
 def test_what_is_refused(answers: Mapping[str, Mapping[str, str]]) -> None:

@@ -126,7 +126,7 @@ class DomainBuilder:
         edits = template is not None
         template = template or read_template(spec.template)
         own = [subject_of(name) for name in devices_named(template.root)]
-        if edits and not (spec.claim or spec.gpus or spec.devices):
+        if edits and not spec.sources:
             spec = replace(spec, claim=_claim_named(template, others))
         _refuse_unclear(spec, has_own=edits and bool(own))
         claim = self._claims.claim(spec.claim) if spec.claim else None
@@ -221,10 +221,9 @@ def _claim_named(template: Document, others: Others) -> str:
 
 
 def _refuse_unclear(spec: DomainSpec, *, has_own: bool) -> None:
-    given = [bool(spec.claim), bool(spec.gpus), bool(spec.devices)]
-    if sum(given) != 1 and not (has_own and not any(given)):
-        what = "what the domain gets was not said" if not any(given) else "only one of them can be asked for"
-        raise BadSpec(f"--claim, --gpus, --device: {what}", hint="say --claim ID, --gpus N or --device DEVICE")
+    if len(spec.sources) != 1 and not (has_own and not spec.sources):
+        what = "only one of them can be used" if spec.sources else "one of them is needed"
+        raise BadSpec(f"--claim, --gpus, --device: {what}", hint="use --claim ID, --gpus N or --device DEVICE")
 
 
 def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:

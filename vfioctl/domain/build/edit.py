@@ -40,7 +40,7 @@ _WHOLE = (
 
 
 def edited(
-    session: Session, name: str, wishes: Mapping[str, Any], file: Path | None = None, *, connect: str = ""
+    session: Session, name: str, requested: Mapping[str, Any], file: Path | None = None, *, connect: str = ""
 ) -> Built:
     """Return an existing domain with the devices, CPUs and memory of a spec. See `DomainApi.edited`."""
     from vfioctl.domain.build.specs import content_of, spec_of
@@ -51,10 +51,10 @@ def edited(
     # with its passwords, which a listing does not have
     text = session.kernel.ask_libvirt(domains.uri(connect), "definition", domain.name) or domain.live
     content = content_of(file) if file else {}
-    spec = spec_of({**wishes, "name": domain.name}, content, file)
+    spec = spec_of({**requested, "name": domain.name}, content, file)
     others = with_own_usage(domain, read_others(session, domain.name, connect=connect))
     before, claims = read_domain(text), ClaimsApi(session)
-    named = {*wishes, *content}
+    named = {*requested, *content}
     if spec.claim and claims.claim(spec.claim).hugepages:
         named.add("hugepages")
     spec = completed(spec, named, options_now(claims, before, spec.cpus))

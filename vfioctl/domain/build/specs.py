@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfioctl.core.limits import read_document, read_words
-from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.model.spec import SOURCES, DomainSpec
 from vfioctl.errors import BadSpec, HostError
 from vfioctl.kernel.untrusted_files import read_file
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.fleet import FleetSpec
 
 _LONGEST = 1 << 20
-_SUBJECTS = ("claim", "gpus", "devices")
-"""What a spec names one of: an option replaces what the file names."""
-
 _QUOTED = re.compile(r" '[!\w-]{2,}'", re.ASCII)
 """A word of the text in an error of PyYAML: the name of an alias, an anchor or a tag. Tokens are `<...>`."""
 _FILES = ("user_data", "network_config")
@@ -32,8 +29,8 @@ def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
 
 def spec_of(given: Mapping[str, Any], said: Mapping[str, Any], file: Path | None) -> DomainSpec:
     """Return the spec of a file that was read, if there is one; `said`: its content."""
-    if any(name in given for name in _SUBJECTS):
-        said = {name: value for name, value in said.items() if name not in _SUBJECTS}
+    if any(name in given for name in SOURCES):
+        said = {name: value for name, value in said.items() if name not in SOURCES}
     if file is None and (plain := read_words(DomainSpec, given)):
         return plain
     from pydantic import ValidationError
@@ -68,8 +65,8 @@ def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
     """Return a domain with the defaults; one that says what it gets has no other devices by default."""
     if not isinstance(domain, dict):
         return domain
-    says = any(name in domain for name in _SUBJECTS)
-    return {**{name: value for name, value in defaults.items() if not (says and name in _SUBJECTS)}, **domain}
+    says = any(name in domain for name in SOURCES)
+    return {**{name: value for name, value in defaults.items() if not (says and name in SOURCES)}, **domain}
 
 
 def _beside(file: Path, domain: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,8 +12,8 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.build import Claim, Cpus, Devices, Gpus, Hugepages, Memory, Nodes, Policy, Threads, asked
-from vfioctl.domain.cli.options import Connect, Name
+from vfioctl.domain.cli.options import Connect, Name, Replace
+from vfioctl.domain.cli.spec_options import spec_options
 from vfioctl.errors import Drift
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ _EDIT = """[bold]Examples[/]
 _DIFF = """[bold]Examples[/]
   vfioctl domain diff web1
   vfioctl domain diff web1 --json"""
-Replace = Annotated[bool, typer.Option("--replace", help="Also change a domain that vfioctl did not define.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,19 +38,12 @@ def add_to(app: typer.Typer) -> None:
     app.command(cls=Command, epilog=_DIFF)(diff)
 
 
+@spec_options(edits=True)
 def edit(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     name: Name,
     *,
-    claim: Claim = None,
-    gpus: Gpus = None,
-    device: Devices = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    hugepages: Hugepages = None,
-    policy: Policy = None,
-    smt: Threads = None,
-    node: Nodes = None,
+    requested: dict[str, Any],
     replace: Replace = False,
     connect: Connect = "",
     dry_run: DryRun = False,
@@ -67,18 +59,7 @@ def edit(  # noqa: PLR0913 - one parameter for each option
     """
     session = opened(ctx)
     api = DomainApi(session)
-    given = asked(
-        claim=claim,
-        gpus=gpus,
-        devices=device,
-        cpus=cpus,
-        memory=memory,
-        hugepages=hugepages,
-        policy=policy,
-        smt=smt,
-        nodes=node,
-    )
-    built = api.edited(name, given, connect=connect)
+    built = api.edited(name, requested, connect=connect)
     plan = api.definitions.plan_define(built.xml, connect=connect, claim=built.spec.claim, replace=replace)
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json, details=partial(_changes, plan))
     for choice in built.weaker:

@@ -9,7 +9,7 @@ from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes, completion
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect, Name
+from vfioctl.domain.cli.options import Connect, Name, Replace
 from vfioctl.session import Session
 
 _DEFINE = """[bold]Examples[/]
@@ -46,9 +46,7 @@ def define(  # noqa: PLR0913 - one parameter for each option
             show_default=False,
         ),
     ] = "",
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Also change a domain that vfioctl did not define.")
-    ] = False,
+    replace: Replace = False,
     connect: Connect = "",
     dry_run: DryRun = False,
     yes: Yes = False,

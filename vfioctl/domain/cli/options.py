@@ -1,4 +1,4 @@
-"""What the commands that ask libvirt share: the option that names a libvirt, and the argument that names a domain."""
+"""Options and arguments that the commands of `vfioctl domain` share: which libvirt, which domain."""
 
 from typing import Annotated
 
@@ -19,12 +19,11 @@ Connect = Annotated[
         envvar=CONNECT_VARIABLE,
         show_envvar=False,
         show_default=False,
-        help="The libvirt that has the domains, instead of qemu:///system or the one of config.toml.",
+        help="URI of libvirt, instead of qemu:///system or that of config.toml.",
     ),
 ]
-
-
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Also change a domain that vfioctl did not define.")]
 
 
 def suggest_domains(ctx: typer.Context, begun: str) -> list[tuple[str, str]]:
@@ -33,10 +32,10 @@ def suggest_domains(ctx: typer.Context, begun: str) -> list[tuple[str, str]]:
         domains = DomainApi(opened(ctx)).domains.libvirt(ctx.params.get("connect") or "").domains
     except (VfioctlError, OSError):
         return []  # no completion is better than a traceback at the prompt
-    return [(each.name, each.state) for each in domains if each.name.startswith(begun)]
+    return [(domain.name, domain.state) for domain in domains if domain.name.startswith(begun)]
 
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="The domain's name or UUID.", autocompletion=suggest_domains),
+    typer.Argument(metavar="NAME", help="Name or UUID of the domain.", autocompletion=suggest_domains),
 ]

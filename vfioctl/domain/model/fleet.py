@@ -64,9 +64,9 @@ class FleetSpec(Value):
 
     @model_validator(mode="after")
     def _refuse_unclear(self) -> FleetSpec:
-        for each in self.domains:
-            if sum(map(bool, (each.claim, each.gpus, each.devices))) != 1:
-                raise ValueError(f"domain {each.name} needs one of gpus, devices and claim")
+        for domain in self.domains:
+            if len(domain.sources) != 1:
+                raise ValueError(f"domain {domain.name} needs one of gpus, devices and claim")
         return self
 
 

@@ -87,7 +87,7 @@ def options_of(spec: DomainSpec) -> Mapping[str, str]:
 
 
 class Size:
-    """Bytes, in whole MiB; also as a text such as 64GiB."""
+    """Bytes, in whole MiB; also as a text such as 64GiB; 0: that of the claim or the template."""
 
     def read(self, value: Any) -> int:
         """Return the bytes. Raises ValueError."""
@@ -123,6 +123,25 @@ def _whole_mib(size: int) -> int:
     return size
 
 
+PLACEMENT, DEVICES = "Placement", "Disks and networks"
+"""The panels of `vfioctl domain build --help` that hold options of their own."""
+SOURCES = ("claim", "gpus", "devices")
+"""What a spec names exactly one of."""
+
+
+class Option:
+    """A field's help, also in the JSON schema, and its option: domain/cli/spec_options.py derives it.
+
+    `names`: the option's, if not the field's. `edits`: whether `domain edit` has it too.
+    """
+
+    def __init__(self, text: str, metavar: str = "", *names: str, panel: str = "", edits: bool = False) -> None:
+        self.text, self.metavar, self.names, self.panel, self.edits = text, metavar, names, panel, edits
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> Mapping[str, Any]:
+        return {**handler(schema), "description": self.text}
+
+
 @plain
 class DomainSpec:
     """A domain with GPUs. It names a claim, devices, or a number of GPUs: exactly one of these."""
@@ -130,36 +149,102 @@ class DomainSpec:
     __pydantic_config__: ClassVar = FORBID
 
     name: Name
-    """the domain's name"""
-    template: Name = "compute-linux"
-    """the template that it is made from"""
-    claim: Annotated[str, Text(64)] = ""
-    """the claim whose devices, CPUs and hugepages it has"""
-    gpus: Annotated[int, Whole(0, 1024)] = 0
-    """so many GPUs, which are chosen"""
-    devices: Annotated[tuple[str, ...], Several(1024)] = ()
-    """these functions and mediated devices"""
-    numa: Annotated[Literal["any", "same"] | int, Node("any", "same")] = "any"
-    """a node, one node for all, or any"""
-    model: Annotated[str, Text(255)] = ""
-    """a part of the GPU's name, its ids, or an alias"""
-    nodes: Mapping[PciAddress, Annotated[int, Whole(0, 1023)]] = field(default_factory=dict)
-    """the NUMA nodes of devices whose node the firmware does not tell"""
-    cpus: Annotated[int, Whole(0, MOST_CPUS)] = 0
-    """vCPUs; 0: the claim's, or the template's"""
-    smt: Smt = Smt.TOGETHER
-    """how vCPUs use the threads of cores"""
-    memory: Annotated[int, Size()] = 0
-    """bytes of memory, or a size such as 64GiB; 0: the template's"""
-    hugepages: PageSize = PageSize.AUTO
-    """the size of the memory's pages on the host"""
-    policy: Policy = Policy.STRICT
-    """what happens if something cannot be had"""
-    disks: Annotated[tuple[DiskPath, ...], Several(64)] = ()
-    """images and block devices, in order"""
-    seed: DiskPathOrNone = ""
-    """an image with a seed for cloud-init, read-only"""
-    networks: Annotated[tuple[Name, ...], Several(16)] = ()
-    """libvirt networks, in order"""
-    display: bool | None = None
-    """whether the first mediated device shows the guest's display; not given: if the template has graphics"""
+    """Name of the domain."""
+    template: Annotated[
+        Name,
+        Option("Template in /etc/vfioctl/templates, or one that comes with vfioctl (compute-linux).", "TEMPLATE"),
+    ] = "compute-linux"
+    claim: Annotated[
+        str, Text(64), Option("Claim whose devices, CPUs and hugepages the domain gets.", "CLAIM", edits=True)
+    ] = ""
+    gpus: Annotated[int, Whole(0, 1024), Option("Number of GPUs; vfioctl selects them.", "N", edits=True)] = 0
+    devices: Annotated[
+        tuple[str, ...],
+        Several(1024),
+        Option(
+            "Device: 41:00.0, gpu0, or the UUID of a mediated device.",
+            *("DEVICE", "--device", "-d"),
+            edits=True,
+        ),
+    ] = ()
+    cpus: Annotated[
+        int,
+        Whole(0, MOST_CPUS),
+        Option(
+            "Number of vCPUs, each pinned to a CPU near the devices; 0: as many as the claim or the template has.",
+            "N",
+            edits=True,
+        ),
+    ] = 0
+    memory: Annotated[
+        int,
+        Size(),
+        Option("Amount of memory, such as 64GiB; 0: that of the claim or the template.", "SIZE", edits=True),
+    ] = 0
+    hugepages: Annotated[
+        PageSize,
+        Option("Page size of the memory; auto: the largest with enough free pages.", panel=PLACEMENT, edits=True),
+    ] = PageSize.AUTO
+    policy: Annotated[
+        Policy,
+        Option(
+            "If something is not available: fail (strict), or do without it and report what is weaker.",
+            panel=PLACEMENT,
+            edits=True,
+        ),
+    ] = Policy.STRICT
+    smt: Annotated[
+        Smt,
+        Option("Use all threads of a core as one guest core, or one thread of each core.", panel=PLACEMENT, edits=True),
+    ] = Smt.TOGETHER
+    numa: Annotated[
+        Literal["any", "same"] | int,
+        Node("any", "same"),
+        Option("Take GPUs of one NUMA node, of node N, or of as few nodes as possible.", "same|N|any", panel=PLACEMENT),
+    ] = "any"
+    model: Annotated[
+        str, Text(255), Option("Part of the GPU's name, or its IDs as in 10de:2330.", "MODEL", panel=PLACEMENT)
+    ] = ""
+    nodes: Annotated[
+        Mapping[PciAddress, Annotated[int, Whole(0, 1023)]],
+        Option(
+            "NUMA node of a device for which the firmware reports none.",
+            *("ADDRESS=N", "--node"),
+            panel=PLACEMENT,
+            edits=True,
+        ),
+    ] = field(default_factory=dict)
+    disks: Annotated[
+        tuple[DiskPath, ...],
+        Several(64),
+        Option(
+            "Disk image or block device; replaces the template's disks.",
+            *("PATH", "--disk"),
+            panel=DEVICES,
+        ),
+    ] = ()
+    seed: Annotated[
+        DiskPathOrNone, Option("Image with data for cloud-init, attached read-only.", "PATH", panel=DEVICES)
+    ] = ""
+    networks: Annotated[
+        tuple[Name, ...],
+        Several(16),
+        Option(
+            "libvirt network; replaces the template's networks.",
+            *("NETWORK", "--network"),
+            panel=DEVICES,
+        ),
+    ] = ()
+    display: Annotated[
+        bool | None,
+        Option(
+            "Show the guest's display on the first mediated device; default: if the template has graphics.",
+            *("", "--display/--no-display"),
+            panel=DEVICES,
+        ),
+    ] = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Those of SOURCES that the spec names."""
+        return tuple(name for name in SOURCES if getattr(self, name))

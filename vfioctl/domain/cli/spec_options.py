@@ -1,0 +1,89 @@
+"""Derives the options of `domain build` and `domain edit` from the fields of `DomainSpec`."""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from vfioctl.console.options import completion
+from vfioctl.domain.model.spec import DomainSpec, Option
+from vfioctl.errors import BadSpec
+from vfioctl.inventory.api import suggest_devices, suggest_nodes
+from vfioctl.inventory.model.values import PciAddress
+
+
+def _suggest_templates(_session: object, _begun: str) -> list[tuple[str, str]]:
+    from vfioctl.domain.document.templates import templates
+
+    return [(name, "") for name in templates()]
+
+
+_COMPLETIONS = {"template": _suggest_templates, "devices": suggest_devices, "numa": suggest_nodes}
+
+
+def spec_options(*, edits: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `DomainSpec`; it gets their values as `requested`, under the names of the fields.
+
+    `edits`: only the options of `domain edit`.
+    """
+    options = [option for option in _spec_options() if not edits or option[1].edits]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(*args: Any, **values: Any) -> None:
+            given = {name: values.pop(name) for name, *_ in options}
+            command(*args, requested=given_options(given), **values)
+
+        own = [parameter for parameter in signature(command).parameters.values() if parameter.name != "requested"]
+        first = [parameter for parameter in own if parameter.kind is not Parameter.KEYWORD_ONLY]
+        parameters = [*first, *(_parameter(*option) for option in options), *own[len(first) :]]
+        called.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return called
+
+    return decorate
+
+
+def _spec_options() -> list[tuple[str, Option, Any]]:
+    """Return the fields that are options, and their types."""
+    hints = get_type_hints(DomainSpec, include_extras=True)
+    found = ((name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Annotated)
+    return [(name, parts[-1], parts[0]) for name, parts in found if isinstance(parts[-1], Option)]
+
+
+def _parameter(name: str, option: Option, kind: Any) -> Parameter:
+    """Return the parameter for typer.
+
+    Numbers are text here, and checked with the rest of the spec: typer takes longer for one than the build does.
+    """
+    is_list = get_origin(kind) in (tuple, Mapping)
+    type_: Any = bool if kind == bool | None else list[str] if is_list else str
+    words = "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else ""
+    suggest = _COMPLETIONS.get(name)
+    info = typer.Option(
+        *(option.names or (f"--{name}",)),
+        metavar=option.metavar or words or None,
+        help=f"{option.text} Repeatable." if is_list else option.text,
+        show_default=False,
+        autocompletion=completion(suggest) if suggest else None,
+        rich_help_panel=option.panel or None,
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[type_ | None, info])
+
+
+def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that were given, in the form of a spec."""
+    requested = {name: value for name, value in values.items() if value is not None}
+    if "nodes" in requested:
+        requested["nodes"] = dict(map(_node, requested["nodes"]))
+    return requested
+
+
+def _node(text: str) -> tuple[PciAddress, str]:
+    address, equals, node = text.partition("=")
+    if not equals:
+        raise BadSpec(f"--node {text[:40]}: the NUMA node is missing", hint="write --node ADDRESS=N, as 41:00.0=1")
+    return PciAddress(address), node
