@@ -21,8 +21,8 @@ from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.groups import Iommu, NumaNode
 from vfioctl.inventory.model.processor import Processor
-from vfioctl.inventory.model.values import CpuSet
 from vfioctl.placement.model.capacity import Capacity
+from vfioctl.units import CpuSet
 
 NAMES = re.compile(
     r"hostdev|mdev|expander-bus|pcihole64|numatune|numad|cpu-numa|cputune|cpuset|hugepages|phys-bits|launch-security"

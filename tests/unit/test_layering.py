@@ -22,7 +22,7 @@ def _shared(name: str) -> tuple[str, ...]:
 
 SUBSYSTEMS = ("inventory", "binding", "vgpu", "placement", "claims", "containers", "domain")
 """In the order in which each may import those before it."""
-BELOW = ("errors", "signals", "kernel", "core", "session")
+BELOW = ("errors", "signals", "units", "kernel", "core", "session")
 WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")
 """How the core writes the ledger and what it publishes of it."""
 SHARED = ("model", "api")
@@ -31,10 +31,11 @@ SHARED = ("model", "api")
 # Each part, and what of vfioctl it may import besides itself.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "units": ("errors",),
     "environment": (),
     "signals": (),
     "subsystems": (),
-    "kernel": ("errors", "signals", "environment"),
+    "kernel": ("errors", "signals", "environment", "units"),
     "config": ("errors", "kernel.open_nodes", "kernel.untrusted_files", "kernel.timeouts", "subsystems"),
     "settings": ("errors", "config", "core.limits", "core.locations", "subsystems"),
     "journald": ("console.words",),
@@ -71,6 +72,7 @@ LOOSE = {"api", "parts", "actions", "render", "migrations"}
 VALUES = (
     "errors",
     "units",
+    "console.words",
     "core.change",
     "core.value",
     "core.frozen",

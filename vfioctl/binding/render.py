@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.binding.model.rom import Image, Rom
-from vfioctl.console import words
 from vfioctl.console.columns import Column, note_lines, table
+from vfioctl.units import format_size
 
 _COLUMNS = (
     Column("OFFSET", right=True),
@@ -29,7 +29,7 @@ def rom_page(rom: Rom, *, width: int) -> RenderableType:
 
 def _parts(rom: Rom, width: int) -> Iterator[RenderableType]:
     verdict = Text("sound", style="green") if rom.is_sound else Text("not sound", style="red")
-    title = Text(f"ROM of {rom.address}: {words.size(rom.size)}, ", style="bold")
+    title = Text(f"ROM of {rom.address}: {format_size(rom.size)}, ", style="bold")
     yield title.append_text(verdict)
     yield Text(f"sha256 {rom.sha256}")
     if rom.images:
@@ -44,7 +44,7 @@ def _row(image: Image) -> tuple[str, ...]:
     code = f"{image.kind} {image.machine}" if image.machine else image.kind
     return (
         f"0x{image.offset:x}",
-        words.size(image.size),
+        format_size(image.size),
         image.class_code,
         checksum,
         f"{image.vendor_id}:{image.device_id}{more}",

@@ -50,14 +50,6 @@ def completes(word: str) -> bool:
     return word.isascii() and all(c.isalnum() or c in _MARKS_OF_WORDS for c in word)
 
 
-def size(count: int) -> str:
-    """Format a number of bytes in the largest binary unit that needs at most one decimal."""
-    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount, units = amount / 1024, units[1:]
-    return f"{amount:.1f}".removesuffix(".0") + f" {units[0]}"
-
-
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 GPU`, `8 GPUs`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.processor import Processor
-    from vfioctl.inventory.model.values import PciAddress, Uuid
+    from vfioctl.inventory.model.values import PciAddress
     from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
     from vfioctl.inventory.probe.guests import guest_name, is_vmm
     from vfioctl.inventory.probe.processes import Processes, hidden
     from vfioctl.session import Session
+    from vfioctl.units import Uuid
 
 __all__ = [
     "InventoryApi",

@@ -14,10 +14,11 @@ from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.preconditions import described, holding, ignored_by, refuse
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, subject
+from vfioctl.inventory.model.values import PciAddress, Subject, subject
 from vfioctl.inventory.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.inventory.probe.inventory import read_some
 from vfioctl.inventory.probe.processes import Processes
+from vfioctl.units import Uuid
 
 UNHELD, UNHELD_VFS = "unheld", "unheld VFs"
 _PAUSE = 0.2

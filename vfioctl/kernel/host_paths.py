@@ -5,12 +5,12 @@ It knows file names only; the vGPU probe interprets the files.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader
+from vfioctl.units import UUID
 
 MDEV_PARENTS, MDEV_DEVICES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
 DEFINITIONS = "/etc/mdevctl.d"
@@ -20,8 +20,6 @@ OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
 
-UUID_FORM = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-UUID = re.compile(UUID_FORM, re.ASCII | re.IGNORECASE)
 """The name of a mediated device; the kernel writes it in lower case."""
 _TYPE = frozenset({"available_instances", "description", "device_api", "name"})
 _NVIDIA = frozenset(

@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console.columns import Column, fact_grid, note_lines, table
-from vfioctl.console.words import counted, listed, size
+from vfioctl.console.words import counted, listed
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.values import PciAddress, Subject, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.placement import NewVgpus, Placement
+from vfioctl.units import format_cpu_list, format_size
 
 _CHOSEN = (Column("DEVICE"), Column("GPU"), Column("NUMA", right=True), Column("GROUP", right=True), Column("NAME"))
 _VGPUS = (
@@ -70,7 +71,9 @@ def _function(device: Subject, inventory: Inventory) -> Function | None:
 
 
 def _beside(placement: Placement) -> Iterator[RenderableType]:
-    pages = (f"{counted(each.pages, 'page')} of {size(each.size)} on node {each.node}" for each in placement.hugepages)
+    pages = (
+        f"{counted(each.pages, 'page')} of {format_size(each.size)} on node {each.node}" for each in placement.hugepages
+    )
     facts = {"CPUs": format_cpu_list(placement.cpus), "hugepages": listed(pages)}
     if any(facts.values()):
         yield Text()

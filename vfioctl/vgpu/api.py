@@ -101,7 +101,7 @@ class VgpuApi:
         """
         from uuid import uuid4
 
-        from vfioctl.inventory.model.values import Uuid
+        from vfioctl.units import Uuid
         from vfioctl.vgpu.model.intents import CreateVgpuIntent, asked, refuse_uuids
         from vfioctl.vgpu.model.kinds import MDEV
 

@@ -46,7 +46,7 @@ def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Seque
 
 def _holders_of_mdevs(devices: InventoryApi, found: Vgpus, words: Sequence[str], processes: Processes) -> Holders:
     """The holders of mediated devices, and the ledger's marks on these. Raises UnknownDevice, BadSpec."""
-    from vfioctl.inventory.model.values import Uuid
+    from vfioctl.units import Uuid
     from vfioctl.vgpu.model.lookup import instance_called
 
     there = tuple(vgpu for vgpu in found.instances if vgpu.state != "defined" and vgpu.dialect == "mdev")

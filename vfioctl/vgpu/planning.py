@@ -14,8 +14,9 @@ from vfioctl.errors import BadDocument, DeviceInUse, UnknownDevice
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_ADDRESS, Kernel
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import VF_COUNTS
 from vfioctl.vgpu.model.lookup import cards_called

@@ -35,8 +35,9 @@ from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
 from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
 from vfioctl.errors import BadDocument, StalePlan
 from vfioctl.host import Host
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_DEVICES
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.strategy import Strategy
 

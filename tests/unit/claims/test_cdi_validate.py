@@ -16,7 +16,8 @@ from vfioctl.containers.cdi.document import devices_in, text_of
 from vfioctl.containers.cdi.validate import MOST_BYTES, problems_of
 from vfioctl.containers.cdi.versions import VERSIONS, needed_version
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import Uuid
 
 FULL: dict[str, Any] = {
     "cdiVersion": "1.1.0",

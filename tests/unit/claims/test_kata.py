@@ -20,10 +20,10 @@ from vfioctl.containers.cdi.intent import CdiIntent
 from vfioctl.containers.kata.api import KataApi
 from vfioctl.containers.kata.check import Finding
 from vfioctl.containers.kata.needs import Needs, needs_of
-from vfioctl.containers.kata.settings import drop_in, merged, permits, size_in_words
+from vfioctl.containers.kata.settings import drop_in, merged, permits
 from vfioctl.errors import HostError
 from vfioctl.host import Host
-from vfioctl.inventory.model.values import Uuid
+from vfioctl.units import Uuid, format_size
 
 GOOD = """[hypervisor.qemu]
 cold_plug_vfio = "root-port"
@@ -263,7 +263,7 @@ class TestSettings:
         assert permits(["(", ".*_vfio"], "cold_plug_vfio")
 
     def test_sizes(self) -> None:
-        assert [size_in_words(1 << bits) for bits in (21, 38, 41)] == ["2 MiB", "256 GiB", "2 TiB"]
+        assert [format_size(1 << bits) for bits in (21, 38, 41)] == ["2 MiB", "256 GiB", "2 TiB"]
 
 
 class TestCommandLine:

@@ -21,9 +21,10 @@ from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.core.change import Caller
 from vfioctl.core.store import Store
 from vfioctl.errors import BadSpec, ClaimConflict
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages, Taken
+from vfioctl.units import Uuid
 
 GPU, OTHER, VF, VF2 = "0000:41:00.0", "0000:42:00.0", "0000:41:00.4", "0000:41:00.5"
 MDEV = Uuid("6d3f2c1a-0000-4000-8000-000000000001")

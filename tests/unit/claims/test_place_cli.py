@@ -45,7 +45,7 @@ def test_on_other_terminals(terminal: Run, golden: Golden, columns: str, monkeyp
         ("", "what is wanted was not said"),
         ("--gpus 1 --device gpu0", "only one of them can be asked for"),
         ("--gpus 1 --numa near", "not a NUMA node: 'near'"),
-        ("--gpus 1 --memory-min 40GB", "not a size: '40GB'"),
+        ("--gpus 1 --memory-min 40QB", "not a size: '40QB'"),
         ("--gpus 1 --hugepages many", "not a size: 'many'"),
         ("--gpus 1 --owner me", "not an owner: 'me'"),
         ("--gpus 1 --label team", "not a label: 'team'"),

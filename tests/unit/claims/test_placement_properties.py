@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.hosts.machines import unhurried
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.errors import NoCapacity
-from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.cpus import FreeCores, choose_cores, free_cores, shares
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.pcie_paths import path_of
@@ -26,6 +26,7 @@ from vfioctl.placement.model.placement import Placement
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
+from vfioctl.units import CpuSet
 
 MIB, GIB = 1 << 20, 1 << 30
 CLAIM = ("c1", Owner("vm/other"))

@@ -16,7 +16,6 @@ from tests.hosts.machines import HOSTS, copy, original
 from tests.users import as_root
 from vfioctl.host import Host
 from vfioctl.inventory.model.groups import NumaNode
-from vfioctl.inventory.model.values import CpuSet
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.kernel.recorded.host import Recorded, read_tree
@@ -28,6 +27,7 @@ from vfioctl.placement.probe.capacity import read_capacity
 from vfioctl.placement.probe.hugepages import read_hugepages
 from vfioctl.placement.probe.pinned import read_pinned
 from vfioctl.placement.probe.topology import CPUS, read_topology
+from vfioctl.units import CpuSet
 
 HOST_FILES = sorted(HOSTS.glob("**/*.host"))
 WITH_CPUS = [file for file in HOST_FILES if "thread_siblings_list" in file.read_text(encoding="utf-8")]

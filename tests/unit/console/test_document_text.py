@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfioctl.console.documents import document_text
-from vfioctl.inventory.model.values import CpuSet
+from vfioctl.units import CpuSet
 
 
 class Colour(StrEnum):

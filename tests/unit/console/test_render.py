@@ -26,13 +26,14 @@ from vfioctl.core.resource import Description, FileResource
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import Function, Inventory, Link, ProbeWarning
 from vfioctl.inventory.model.groups import Blocker, Group, Iommu, NumaNode
-from vfioctl.inventory.model.values import CpuSet, PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.listing import inventory_table
 from vfioctl.inventory.render.tree import inventory_tree
 from vfioctl.kernel.protocol import Reader
 from vfioctl.subsystems import SUBSYSTEMS
+from vfioctl.units import CpuSet, Uuid, format_size
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import AUTOPROBE, DEFINITION, MDEV, PARAMETER, VF_COUNT, VGPU_TYPE
 
@@ -604,7 +605,7 @@ class TestWords:
         [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536 << 20, "1.5 GiB"), (3 << 50, "3072 TiB")],
     )
     def test_sizes(self, count: int, text: str) -> None:
-        assert words.size(count) == text
+        assert format_size(count) == text
 
     def test_lists(self) -> None:
         assert [words.listed("abc"[:length]) for length in range(4)] == ["", "a", "a and b", "a, b and c"]

@@ -18,11 +18,12 @@ from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.snapshot import read_unfinished
 from vfioctl.errors import Foreign, StoreDamaged, Unfinished
 from vfioctl.host import Host
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
+from vfioctl.units import Uuid
 from vfioctl.vgpu.ledger import read_records
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, MDEV, TYPE_NAMES, VF_COUNT, VGPU_TYPE

@@ -17,10 +17,11 @@ from vfioctl.core.limits import Checked, Several, Text, Whole, json_of, read_doc
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.session import Session
+from vfioctl.units import CpuSet
 
 words = st.one_of(
     st.sampled_from(

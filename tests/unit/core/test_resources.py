@@ -19,9 +19,10 @@ from vfioctl.core.change import Change, Draft, Phase
 from vfioctl.core.resource import Found
 from vfioctl.domain.model.hook_script import SCRIPT, script
 from vfioctl.errors import BadDocument, KernelRefused
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import VGPUS, ZOMBIE, creates, removes
 
 GPU = PciAddress("0000:41:00.0")

@@ -20,10 +20,11 @@ from vfioctl.domain.model.finding import Finding, Severity
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
 from vfioctl.inventory.model.processor import Processor
-from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Taken
+from vfioctl.units import CpuSet
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 GIB = 1 << 30

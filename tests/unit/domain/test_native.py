@@ -22,7 +22,8 @@ from vfioctl.domain.model.verification import State
 from vfioctl.domain.run.verify.devices import device_facts
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.host import Host
-from vfioctl.inventory.model.values import PciAddress, parse_cpu_list
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import parse_cpu_list
 
 pytest.importorskip("libvirt")
 if why := why_not():

@@ -17,11 +17,12 @@ from vfioctl.domain.model.other_domains import Others
 from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.errors import ClaimConflict, HostError, NoCapacity
 from vfioctl.host import Host
-from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.placement.model.capacity import Core, Topology
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.units import format_cpu_list
 
 GIB = 1 << 30
 GPU0, GPU4 = PciAddress("0000:1b:00.0"), PciAddress("0000:9d:00.0")

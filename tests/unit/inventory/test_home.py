@@ -8,10 +8,10 @@ import pytest
 
 from vfioctl.host import Host
 from vfioctl.inventory.model.numa_affinity import home_of
-from vfioctl.inventory.model.values import format_cpu_list
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.session import Session
+from vfioctl.units import format_cpu_list
 
 RECORDED = Path(__file__).resolve().parents[2] / "hosts" / "recorded"
 LAB = [pytest.param(file, id=file.stem) for file in sorted(RECORDED.glob("lab-*.host"))]

@@ -15,7 +15,8 @@ from vfioctl.console.documents import document_text
 from vfioctl.core.value import Value
 from vfioctl.errors import BadAddress, BadSpec
 from vfioctl.inventory.model.groups import NumaNode
-from vfioctl.inventory.model.values import CpuSet, PciAddress, format_cpu_list, parse_cpu_list
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import CpuSet, format_cpu_list, parse_cpu_list
 
 Parts = tuple[int, int, int, int]
 PARTS = st.tuples(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F), st.integers(0, 7))

@@ -19,7 +19,6 @@ from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.captured.host import Captured
-from vfioctl.kernel.host_paths import UUID_FORM
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     PCI_DEVICES,
@@ -32,6 +31,7 @@ from vfioctl.kernel.protocol import (
 from vfioctl.kernel.recorded.capture import capture
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
+from vfioctl.units import UUID_FORM
 
 T = TypeVar("T")
 SMALL = "iommu-firmware"

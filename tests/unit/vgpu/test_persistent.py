@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import copy, original, unhurried
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel import files
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.lookup import is_whole, with_owners
 from vfioctl.vgpu.model.persistent import OwnDefinition, definition_file, definition_text, vfs_text, vgpu_text

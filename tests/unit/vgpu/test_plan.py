@@ -14,7 +14,8 @@ from vfioctl.core.change import Change, Draft, Fact, Key, Phase, Plan, Step
 from vfioctl.core.resource import Found
 from vfioctl.errors import BadSpec, ConflictError, DeviceInUse, Foreign, UnknownDevice
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent, asked
 from vfioctl.vgpu.model.kinds import MDEV as MDEV_KIND
 from vfioctl.vgpu.model.kinds import PARAMETER, ZOMBIE, creates

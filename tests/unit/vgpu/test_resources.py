@@ -12,10 +12,11 @@ from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Key, Phase
 from vfioctl.core.resource import Found
 from vfioctl.errors import DeviceInUse, KernelRefused, NoCapacity
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import (
     AUTOPROBE,

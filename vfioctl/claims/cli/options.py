@@ -14,7 +14,7 @@ import typer
 from vfioctl.console.options import completion
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
-from vfioctl.inventory.model.values import parse_size
+from vfioctl.units import parse_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import RequestError
-from vfioctl.inventory.model.values import Uuid, format_cpu_list, parse_cpu_list
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages, Taken
+from vfioctl.units import Uuid, format_cpu_list, parse_cpu_list
 
 CLAIM = "claim "
 """How a claim is called where it reserves a device, before its id."""

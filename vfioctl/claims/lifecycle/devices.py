@@ -10,8 +10,8 @@ from vfioctl.claims.model.claim import ClaimedDevice, Undo
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.scope import scope_of
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
-from vfioctl.kernel.host_paths import UUID
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.units import UUID, Uuid
 
 
 def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:

@@ -19,12 +19,13 @@ from vfioctl.claims.lifecycle.devices import mediated, uses_of, whole_functions
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity, UnknownDevice, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.placement import candidates, place, place_beside, refused
 from vfioctl.placement.explaining.failures import no_capacity
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.probe.capacity import read_capacity
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, creates, place_and_type
 
 if TYPE_CHECKING:

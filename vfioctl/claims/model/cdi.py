@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
-from vfioctl.kernel.host_paths import CDI_RUN, UUID
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.kernel.host_paths import CDI_RUN
+from vfioctl.units import UUID, Uuid
 
 KIND = "vfioctl/vfio"
 """The kind of devices, unless another one is asked for."""

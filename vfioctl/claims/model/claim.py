@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from vfioctl.core.frozen import simple
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
+from vfioctl.units import Uuid
 
 
 class ClaimState(StrEnum):

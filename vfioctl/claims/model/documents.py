@@ -12,7 +12,7 @@ from vfioctl.claims.ledger.rows import Event, device_document
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim, ClaimedDevice
 from vfioctl.claims.model.difference import DifferenceKind
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list
 
 
 class Nodes(NamedTuple):

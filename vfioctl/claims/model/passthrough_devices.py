@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid, any_number
+from vfioctl.inventory.model.values import PciAddress, Subject, any_number
+from vfioctl.units import Uuid
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -207,7 +207,7 @@ class _Look:
 
     def _open(self, on_vfio: Sequence[object]) -> Iterator[Use]:
         from vfioctl.inventory.model.functions import Function
-        from vfioctl.inventory.model.values import Uuid
+        from vfioctl.units import Uuid
 
         functions = [each for each in on_vfio if isinstance(each, Function)]
         found = self._devices.holders_of(functions, self._inventory, self._processes)

@@ -16,7 +16,7 @@ from vfioctl.claims.model.documents import NO_NODES, NOT_STALE, Nodes, Stale, wh
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock
 from vfioctl.console.words import plain
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list, format_size
 
 Row = tuple[str, ...]
 _INDENT = 4
@@ -39,7 +39,6 @@ _STATES = {
     ClaimState.FAILED: "failed: its devices are what they were before",
 }
 _ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reconcile"
-_UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
 _ON_RELEASE = {
     Undo.NOTHING: "stays as it is",
     Undo.UNBIND: "goes back to the driver that it had",
@@ -129,7 +128,7 @@ def _facts(claim: Claim, stale: str, boot_id: str) -> Iterator[tuple[str, str]]:
     if claim.cpus:
         yield "CPUs", format_cpu_list(claim.cpus)
     for each in claim.hugepages:
-        yield "hugepages", f"{each.pages} of {size_words(each.size)} on node {each.node}"
+        yield "hugepages", f"{each.pages} of {format_size(each.size)} on node {each.node}"
     if claim.labels:
         yield "labels", plain(" ".join(f"{key}={value}" for key, value in claim.labels.items()))
     if claim.key:
@@ -160,11 +159,3 @@ def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[Rende
 def _event(event: Event) -> Text:
     plan = f"  plan {event.plan}" if event.plan else ""
     return Text(f"  {event_line(event)}{plan}")
-
-
-def size_words(size: int) -> str:
-    """Return a size in bytes in its largest whole unit, such as 2 MiB."""
-    for shift, unit in _UNITS:
-        if size >= 1 << shift and size % (1 << shift) == 0:
-            return f"{size >> shift} {unit}"
-    return f"{size} bytes"

@@ -9,7 +9,8 @@ from vfioctl.claims.model.cdi import CdiDevice, Node
 from vfioctl.claims.model.claim import Claim
 from vfioctl.errors import HostError, some_of
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.values import Subject, Uuid
+from vfioctl.inventory.model.values import Subject
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.vgpu import Vgpu
 
 NodeOf = Callable[[Function | Vgpu], str | None]

@@ -13,9 +13,10 @@ from typing import Any
 from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, Node, device_name
 from vfioctl.containers.cdi.files import CdiFileFound
 from vfioctl.containers.kata.needs import MOST_PORTS, Needs
-from vfioctl.containers.kata.settings import MODES, NO_PORT, PORTS, hypervisor_of, permits, runtime_of, size_in_words
+from vfioctl.containers.kata.settings import MODES, NO_PORT, PORTS, hypervisor_of, permits, runtime_of
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.units import format_size
 
 _CONFIG = "vfioctl kata config writes a drop-in with it"
 _ANNOTATION = "cdi.k8s.io/*"
@@ -167,7 +168,7 @@ def _ports(setting: str, value: object, needs: Needs) -> Finding:
 def _window(host: Host) -> Finding:
     """The guest's addresses must hold its memory and all windows; half of them is a careful limit."""
     needed, bits = host.needs.window_64, host.address_bits
-    found = f"{size_in_words(needed)} needed"
+    found = f"{format_size(needed)} needed"
     if bits is None:
         return _unknown("BAR window", f"{found}; the width of addresses is unknown")
     ok = needed <= 1 << (bits - 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from vfioctl.containers.kata.needs import MOST_PORTS, Needs
 from vfioctl.errors import HostError
+from vfioctl.units import format_size
 
 DROP_IN = "50-vfioctl.toml"
 PORTS = {"root-port": "pcie_root_port", "switch-port": "pcie_switch_port", "bridge-port": ""}
@@ -65,7 +66,7 @@ def drop_in(needs: Needs, *, mode: str, hypervisor: str = "qemu") -> str:
         f"# Each of these functions needs a root port: {', '.join(needs.functions) or 'none'}",
     ]
     if needs.window_64:
-        lines.append(f"# Their ports need {size_in_words(needs.window_64)} of 64-bit address space in the guest.")
+        lines.append(f"# Their ports need {format_size(needs.window_64)} of 64-bit address space in the guest.")
     lines += [
         "",
         f"[hypervisor.{hypervisor}]",
@@ -77,11 +78,3 @@ def drop_in(needs: Needs, *, mode: str, hypervisor: str = "qemu") -> str:
         f'vfio_mode = "{mode}"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def size_in_words(size: int) -> str:
-    """Return a number of bytes with the largest unit that fits."""
-    for unit, shift in (("TiB", 40), ("GiB", 30)):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):g} {unit}"
-    return f"{size / (1 << 20):g} MiB"

@@ -32,7 +32,8 @@ from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.untyped_vfs import refuse_untyped
-from vfioctl.inventory.model.values import PciAddress, Uuid, parse_size
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import Uuid, parse_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim

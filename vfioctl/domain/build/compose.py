@@ -19,7 +19,7 @@ from vfioctl.domain.document.xml import MARK, Document
 from vfioctl.domain.model.layout import Layout
 from vfioctl.domain.model.spec import BUILD_OPTIONS, DomainSpec, options_of
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import CpuSet, format_cpu_list
+from vfioctl.units import CpuSet, format_cpu_list
 
 _PREALLOCATORS = 8
 """The most threads that fill hugepages."""

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.document.tree import child, insert, remove
 from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.layout import Layout
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list
 
 _MOST_THREADS = 1 << 12
 _PINS = ("vcpupin", "emulatorpin", "iothreadpin", "vcpusched")

@@ -20,7 +20,8 @@ from vfioctl.domain.probe.memory import read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import above
-from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import format_cpu_list
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim

@@ -110,7 +110,7 @@ class _Look:
         """Who has the domain's devices open: all processes are looked at, but only if the host has a device."""
         from vfioctl.inventory.api import InventoryApi
         from vfioctl.inventory.model.holders import HolderKind
-        from vfioctl.inventory.model.values import Uuid
+        from vfioctl.units import Uuid
 
         inventory = capacity.inventory
         functions = [

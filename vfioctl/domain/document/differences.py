@@ -12,7 +12,8 @@ from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.document.values import cpuset, number, scaled, size_in_words, text_in
 from vfioctl.domain.document.xml import METADATA, Document, parse
 from vfioctl.errors import BadDocument
-from vfioctl.inventory.model.values import any_number, format_cpu_list
+from vfioctl.inventory.model.values import any_number
+from vfioctl.units import format_cpu_list
 
 _NAMED_BY: Mapping[str, tuple[str, ...]] = {
     "vcpupin": ("vcpu",),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vfioctl.inventory.model.values import CpuSet, Subject
+from vfioctl.inventory.model.values import Subject
+from vfioctl.units import CpuSet
 
 NO_CPUS = CpuSet()
 _LOCAL, _UNREACHABLE = 10, 255

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from vfioctl.core.frozen import plain
 from vfioctl.core.limits import FORBID, Several, Text, Whole
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import PciAddress, parse_size
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import parse_size
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
@@ -118,9 +119,10 @@ def _bytes(value: object) -> object:
 
 
 def _whole_mib(size: int) -> int:
-    if size % MIB:
-        raise ValueError("a whole number of MiB is needed")
-    return size
+    """Return a size rounded up to a whole MiB, which one in decimal units seldom is."""
+    if 0 < size < MIB:
+        raise ValueError("at least 1 MiB is needed")
+    return -(-size // MIB) * MIB
 
 
 PLACEMENT, DEVICES = "Placement", "Disks and networks"

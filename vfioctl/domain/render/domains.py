@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console.columns import Column, fact_grid, table
-from vfioctl.console.words import plain, size
+from vfioctl.console.words import plain
 from vfioctl.domain.model.listing import DomainListDocument, DomainPin, DomainShowDocument, ListedDomain
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
     from vfioctl.domain.model.libvirt import Libvirt
@@ -49,7 +49,7 @@ def _row(known: Known) -> tuple[str, ...]:
         "vfioctl" if domain.ours else "",
         plain(domain.claim),
         str(domain.vcpus or ""),
-        size(domain.memory_bytes) if domain.memory_bytes else "",
+        format_size(domain.memory_bytes) if domain.memory_bytes else "",
         domain.nodes,
         unclear or " ".join(domain.devices),
     )
@@ -72,7 +72,7 @@ def _facts(domain: ListedDomain) -> Iterator[tuple[str, str]]:
         yield "" if number else "devices", device
     yield "vCPUs", str(domain.vcpus or "")
     yield "pinned", ", ".join(f"{each.vcpu} to {each.cpus}" for each in domain.pins)
-    yield "memory", size(domain.memory_bytes) if domain.memory_bytes else ""
+    yield "memory", format_size(domain.memory_bytes) if domain.memory_bytes else ""
     yield "host nodes", domain.nodes
     yield "guest nodes", str(domain.cells or "")
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from vfioctl.claims.model.claim import LABEL
 from vfioctl.console.columns import fact_grid
-from vfioctl.console.words import counted, plain, size
+from vfioctl.console.words import counted, plain
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
@@ -71,7 +71,7 @@ def _facts(preview: Preview) -> Iterator[tuple[str, str]]:
         yield "" if number else "would claim", device
     yield "CPUs", format_cpu_list(placement.cpus) if placement and placement.cpus else ""
     for number, (node, bytes_, pages) in enumerate(placement.hugepages if placement else ()):
-        yield "" if number else "hugepages", f"{counted(pages, 'page')} of {size(bytes_)} on node {node}"
+        yield "" if number else "hugepages", f"{counted(pages, 'page')} of {format_size(bytes_)} on node {node}"
     for number, device in enumerate(preview.needs.managed):
         yield "" if number else "libvirt binds", device
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from vfioctl.console.words import counted, size
+from vfioctl.console.words import counted
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
 from vfioctl.domain.document.differences import is_definition_of
@@ -14,6 +14,7 @@ from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_n
 from vfioctl.domain.model.libvirt import checked_uri
 from vfioctl.errors import BadDocument, BadSpec
 from vfioctl.kernel.protocol import Reader
+from vfioctl.units import format_size
 
 DEFINE, UNDEFINE = "define domain", "undefine domain"
 """The actions."""
@@ -98,6 +99,7 @@ def _words(text: str) -> str:
         found = read_domain(text)
     except BadDocument:
         return "something else"
-    parts = [counted(found.vcpus or 0, "vCPU"), size(found.memory or 0), counted(len(found.host_devices), "device")]
+    devices = counted(len(found.host_devices), "device")
+    parts = [counted(found.vcpus or 0, "vCPU"), format_size(found.memory or 0), devices]
     parts.append(f"document {found.mark.digest[:_DIGITS]}" if found.mark.digest else "not of vfioctl")
     return ", ".join(parts)

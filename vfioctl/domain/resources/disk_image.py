@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from vfioctl.console.words import size
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Description, Found
 from vfioctl.domain.model.storage import IMAGE
 from vfioctl.domain.resources.volume import Volume, place_of
 from vfioctl.kernel.libvirt_storage import WRITTEN
+from vfioctl.units import format_size
 
 CREATE = "create disk image"
 """The action."""
@@ -59,5 +59,5 @@ def words_of(value: str) -> str:
     if not value:
         return "none"
     amount, _, base = value.removesuffix(WRITTEN).partition(" on ")
-    large = "as large as its base" if amount == "0" else size(int(amount))
+    large = "as large as its base" if amount == "0" else format_size(int(amount))
     return f"{large}, on {base.partition(' ')[2]}" if base else large

@@ -14,7 +14,8 @@ from vfioctl.core.frozen import plain
 from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import Uuid
 
 MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
 """Drivers, besides VFIO variants, that keep a group viable for a guest (`driver_managed_dma`, Linux 5.19)."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from vfioctl.core.frozen import plain
-from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import CpuSet
 
 
 @plain

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from vfioctl.inventory.model.functions import Bar, Function, Link, Nvml
-from vfioctl.inventory.model.values import PciAddress, Uuid, known_address
+from vfioctl.inventory.model.values import PciAddress, known_address
 from vfioctl.inventory.probe.pci import Facts
+from vfioctl.units import Uuid
 
 
 def function_of(facts: Facts) -> Function:

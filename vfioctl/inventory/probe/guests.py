@@ -6,7 +6,7 @@ import json
 import re
 from itertools import pairwise
 
-from vfioctl.kernel.host_paths import UUID_FORM
+from vfioctl.units import UUID_FORM
 
 _NAMES = ("qemu", "kvm", "cloud-hyperviso", "crosvm", "firecracker", "stratovirt")
 """Prefixes of the names of VMMs; the kernel keeps 15 characters (TASK_COMM_LEN)."""

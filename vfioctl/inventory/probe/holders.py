@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.inventory.probe import attachments
 from vfioctl.inventory.probe.disks import Disks
 from vfioctl.inventory.probe.guests import device_at
@@ -19,6 +19,7 @@ from vfioctl.inventory.probe.remedies import remedy
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
 from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
+from vfioctl.units import Uuid
 
 if TYPE_CHECKING:
     from vfioctl.inventory.probe.network import Network

@@ -7,9 +7,9 @@ import re
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.functions import ProbeWarning
 from vfioctl.inventory.model.groups import NumaNode
-from vfioctl.inventory.model.values import CpuSet, parse_cpu_list
 from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.kernel.protocol import Reader
+from vfioctl.units import CpuSet, parse_cpu_list
 
 NODES = "/sys/devices/system/node"
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.host_paths import UUID
 from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Reader
+from vfioctl.units import UUID
 
 Facts = dict[str, Any]
 

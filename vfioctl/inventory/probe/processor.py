@@ -6,9 +6,9 @@ import re
 
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.processor import Processor
-from vfioctl.inventory.model.values import parse_cpu_list
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import FileReader
+from vfioctl.units import parse_cpu_list
 
 _FACT = re.compile(r"^(vendor_id|cpu family|model)\t*: (\S{1,64})$", re.MULTILINE)
 _BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)

@@ -9,10 +9,10 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 
 from vfioctl.console.columns import Cell, Column, Layout
-from vfioctl.console.words import size
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.render import phrases
+from vfioctl.units import format_size
 
 
 class Field(NamedTuple):
@@ -34,7 +34,7 @@ FIELDS: Mapping[str, Field] = {
     "link": Field(Column("LINK", optional=True), lambda _, f: phrases.link_now(f.link)),
     "bars": Field(
         Column("64-BIT BARS", right=True, optional=True),
-        lambda _, f: size(f.prefetchable_64) if f.prefetchable_64 else "",
+        lambda _, f: format_size(f.prefetchable_64) if f.prefetchable_64 else "",
     ),
     "ids": Field(Column("IDS", optional=True), lambda _, f: f"{f.vendor_id}:{f.device_id}"),
     "class": Field(Column("CLASS", optional=True), lambda _, f: f.class_name or f.class_code),

@@ -16,6 +16,7 @@ from vfioctl.inventory.model.groups import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.travel import travel_lines
+from vfioctl.units import format_size
 
 _Facts = Iterable[tuple[str, str | Text | None]]
 
@@ -99,9 +100,9 @@ def _place(inventory: Inventory, function: Function) -> _Facts:
 def _memory(function: Function) -> _Facts:
     for bar in function.bars:
         name = "expansion ROM" if bar.index == 6 else f"BAR {bar.index}"
-        yield name, f"{words.size(bar.size)} {bar.kind}" + (", prefetchable" if bar.prefetchable else "")
+        yield name, f"{format_size(bar.size)} {bar.kind}" + (", prefetchable" if bar.prefetchable else "")
     if function.prefetchable_64:
-        yield "64-bit in all", f"{words.size(function.prefetchable_64)}, prefetchable"
+        yield "64-bit in all", f"{format_size(function.prefetchable_64)}, prefetchable"
 
 
 def _link_and_power(function: Function) -> _Facts:
@@ -139,7 +140,7 @@ def _nvml(function: Function) -> _Facts:
         return
     yield "name", known.name
     yield "UUID", known.uuid
-    yield "memory", words.size(known.memory_bytes) if known.memory_bytes is not None else None
+    yield "memory", format_size(known.memory_bytes) if known.memory_bytes is not None else None
     yield "compute mode", known.compute_mode
     yield "persistence mode", _switched(known.persistence_mode) or words.UNKNOWN
     yield "MIG mode", _switched(known.mig_mode)

@@ -11,10 +11,11 @@ from rich.text import Text
 from vfioctl.console import words
 from vfioctl.console.columns import Cell, Layout, note_lines, table
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.fields import FIELDS, cells
 from vfioctl.inventory.render.notes import gpu_notes, mark_notes, warning_notes
+from vfioctl.units import format_cpu_list
 
 _GPU_FIELDS = (
     *("group", "address", "gpu", "driver", "guest"),

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain, size
+from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.functions import Function, Inventory, Link
 from vfioctl.inventory.model.groups import Group, NumaNode
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list, format_size
 
 
 def link_pair(speed: float | None, width: int | None) -> str:
@@ -52,7 +52,7 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
     if number is None:
         return "NUMA node unknown   the firmware does not say"
     cpus = f"CPUs {format_cpu_list(node.cpus)}" if node and node.cpus else ""
-    memory = size(node.memory_bytes) if node and node.memory_bytes is not None else ""
+    memory = format_size(node.memory_bytes) if node and node.memory_bytes is not None else ""
     return "   ".join(filter(None, (f"NUMA node {number}", cpus, memory)))
 
 

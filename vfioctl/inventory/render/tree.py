@@ -13,9 +13,10 @@ from vfioctl.console import words
 from vfioctl.console.columns import note_lines
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group
-from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.notes import gpu_notes, warning_notes
+from vfioctl.units import format_cpu_list
 
 
 def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:

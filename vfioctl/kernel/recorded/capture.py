@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.host_paths import SILENT, UUID_FORM, places
+from vfioctl.kernel.host_paths import SILENT, places
 from vfioctl.kernel.lenient import nvidia_gpus
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.protocol import (
@@ -26,6 +26,7 @@ from vfioctl.kernel.protocol import (
 )
 from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
+from vfioctl.units import UUID_FORM
 
 _CPUS = "/sys/devices/system/cpu"
 _UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)

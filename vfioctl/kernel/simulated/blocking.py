@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from vfioctl.errors import KernelRefused, Stuck
-from vfioctl.kernel.host_paths import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices as surroundings
 from vfioctl.kernel.simulated import drivers, groups, mediated, rules, virtual
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
+from vfioctl.units import UUID
 
 MANAGING = "sriov-manage:"
 """The prefix of the path by which a run of NVIDIA's tool is recorded; the GPU's address follows."""

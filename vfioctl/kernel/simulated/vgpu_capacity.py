@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from vfioctl.errors import BadDocument
-from vfioctl.kernel.host_paths import UUID_FORM
 from vfioctl.kernel.recorded.tree import Tree
+from vfioctl.units import UUID_FORM
 
 TYPES, VENDOR = "mdev_supported_types", "nvidia"
 UUID = re.compile(UUID_FORM, re.ASCII)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from vfioctl.console.words import counted
 from vfioctl.core.frozen import simple
 from vfioctl.placement.choosing.cpus import choose_cores, fewest, free_cores, shares
 from vfioctl.placement.choosing.numa_affinity import Distances, by_home
-from vfioctl.placement.explaining.words import binary_size, counted
 from vfioctl.placement.model.capacity import Capacity, Core
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.taken import Hugepages
+from vfioctl.units import format_size
 
 
 @simple
@@ -60,7 +61,7 @@ class Rooms:
             return counted(cpus, "free CPU"), f"{self._request.cpus} are needed"
         if self._request.hugepages and self._size(homes) is None:
             most = max((size * sum(self._of(homes, size)) for size in self._pages), default=0)
-            return f"{binary_size(most)} in free hugepages", f"{binary_size(self._request.hugepages)} are needed"
+            return f"{format_size(most)} in free hugepages", f"{format_size(self._request.hugepages)} are needed"
         return "", ""
 
     def missing_exactly(self) -> str:
@@ -68,7 +69,7 @@ class Rooms:
         for node, size, pages in self._request.exact_hugepages:
             free = self._pages.get(size, {}).get(node, 0)
             if free < pages:
-                return f"node {node} has {free} free hugepages of {binary_size(size)}, and {pages} are needed"
+                return f"node {node} has {free} free hugepages of {format_size(size)}, and {pages} are needed"
         return ""
 
     def _of(self, homes: Iterable[int], size: int) -> list[int]:

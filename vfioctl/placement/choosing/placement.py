@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vfioctl.errors import BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import Rooms
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
@@ -18,6 +18,7 @@ from vfioctl.placement.explaining.reasons import rejections, why_beside, why_the
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.units import Uuid
 
 _BRIDGES = "06"
 """The class of bridges; NVSwitches have it too (0680)."""

@@ -10,10 +10,10 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.scope import Scope, scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.numa_affinity import node_of
-from vfioctl.placement.explaining.words import binary_size
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Mode
+from vfioctl.units import format_size
 
 BOOT_DISPLAY = "it is the boot display"
 _SLACK = 512 << 20
@@ -150,7 +150,7 @@ def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> It
         if memory is None:
             yield "its memory is not known: NVML tells it while the GPU is on the nvidia driver"
         elif memory + _SLACK < request.memory_min * 15 // 16:  # error correction and the driver use the difference
-            yield f"it has {binary_size(memory)} of memory"
+            yield f"it has {format_size(memory)} of memory"
 
 
 def is_model(function: Function, model: str, capacity: Capacity) -> bool:

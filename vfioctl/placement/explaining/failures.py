@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from vfioctl.console.words import counted
 from vfioctl.errors import NoCapacity, some_of
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE
-from vfioctl.placement.explaining.words import binary_size, counted
 from vfioctl.placement.model.placement import Rejection, rejection_document
+from vfioctl.units import format_size
 
 _CAN = "can be chosen"
 _MOST_REASONS = 6
@@ -44,7 +45,7 @@ def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, s
 def _beside(pool: Pool) -> str:
     request = pool.request
     cpus = f"{counted(request.cpus, 'free CPU')}" if request.cpus else ""
-    pages = f"{binary_size(request.hugepages)} in free hugepages" if request.hugepages else ""
+    pages = f"{format_size(request.hugepages)} in free hugepages" if request.hugepages else ""
     return " and ".join(filter(None, (cpus, pages)))
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from vfioctl.console.words import counted
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.values import PciAddress, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import Beside
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE
 from vfioctl.placement.choosing.tree import Kind, Meeting
-from vfioctl.placement.explaining.words import binary_size, counted
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.placement import Rejection
 from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.units import format_cpu_list, format_size
 
 _MEET = {
     Kind.SWITCH: "behind one PCIe switch, {}",
@@ -150,4 +151,4 @@ def _why_beside(request: ClaimRequest, capacity: Capacity, beside: Beside) -> It
     if request.cpus:
         yield from (f"{what}: {why}" for what, why in capacity.topology.unknown.items())
     for pages in beside.hugepages:
-        yield f"{counted(pages.pages, 'hugepage')} of {binary_size(pages.size)} of NUMA node {pages.node}"
+        yield f"{counted(pages.pages, 'hugepage')} of {format_size(pages.size)} of NUMA node {pages.node}"

@@ -8,9 +8,10 @@ from functools import cached_property
 
 from vfioctl.core.frozen import simple
 from vfioctl.inventory.model.functions import Inventory
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
+from vfioctl.units import Uuid
 
 
 @simple

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from vfioctl.core.frozen import simple
-from vfioctl.inventory.model.values import PciAddress, Subject, format_cpu_list
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.taken import Hugepages
+from vfioctl.units import format_cpu_list
 
 
 @simple

@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar
 
 from vfioctl.core.frozen import plain
 from vfioctl.core.limits import FORBID, Checked, Strict, Whole
-from vfioctl.inventory.model.values import CpuSet, PciAddress
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import CpuSet
 
 
 class Mode(StrEnum):

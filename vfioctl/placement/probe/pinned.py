@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vfioctl.errors import BadSpec, KernelRefused
-from vfioctl.inventory.model.values import parse_cpu_list
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import Reader
+from vfioctl.units import parse_cpu_list
 
 _VMMS = ("qemu", "kvm", "cloud-hyperviso", "crosvm", "firecracker")
 _VCPU = re.compile(r"^Name:\t(?:CPU [0-9]+/[A-Z]+|(?:fc_|crosvm_)?vcpu[ _]?[0-9]+)$", re.ASCII | re.MULTILINE)

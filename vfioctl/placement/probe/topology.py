@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.groups import NumaNode
-from vfioctl.inventory.model.values import format_cpu_list, parse_cpu_list
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.placement.model.capacity import Core, Topology
+from vfioctl.units import format_cpu_list, parse_cpu_list
 
 CPUS = "/sys/devices/system/cpu"
 _LEVEL, _SHARED = "level", "shared_cpu_list"

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS, UUID
+from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
 from vfioctl.kernel.lenient import names_in, number_in, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
+from vfioctl.units import UUID
 from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
 from vfioctl.vgpu.probe.describe import described
 

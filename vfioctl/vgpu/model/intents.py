@@ -14,7 +14,8 @@ from vfioctl.core.value import first_problem
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.exclusive_intent import MeetsHolders, TakesDevices
 from vfioctl.inventory.model.holders import HolderKind
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import (
     AUTOPROBE,
     BINDING,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfioctl.kernel.host_paths import MDEV_DEVICES, UUID
+from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_DEVICES
+from vfioctl.units import UUID
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Change, Key

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vfioctl.errors import BadSpec, UnknownDevice, some_of
-from vfioctl.kernel.host_paths import UUID
 from vfioctl.kernel.protocol import PCI_ADDRESS
+from vfioctl.units import UUID
 from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Sharing, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 
 _SHORT = re.compile(r"[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]", re.ASCII)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact
 from vfioctl.errors import BadSpec, DeviceInUse, NoCapacity
-from vfioctl.inventory.model.values import PciAddress, Uuid
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
 from vfioctl.vgpu.model.lookup import long_address

@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.host_paths import DEFINITIONS, UUID
+from vfioctl.kernel.host_paths import DEFINITIONS
 from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import FileReader
+from vfioctl.units import UUID
 
 _LONGEST = 65_536
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from vfioctl.core.value import first_problem
 from vfioctl.errors import KernelRefused
-from vfioctl.inventory.model.values import Uuid
 from vfioctl.kernel.host_paths import OWN_DEFINITIONS
 from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
+from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.persistent import OwnDefinition, own_definition_file
 from vfioctl.vgpu.model.vgpu import Created

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function
-from vfioctl.kernel.host_paths import MDEV_DEVICES, UUID
+from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import names_in, number_in, physical, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader
+from vfioctl.units import UUID
 from vfioctl.vgpu.model.lookup import with_owners
 from vfioctl.vgpu.model.persistent import own_definition_file
 from vfioctl.vgpu.model.physical import PhysicalFunction

@@ -12,6 +12,7 @@ from rich.text import Text
 from vfioctl.console import words
 from vfioctl.console.columns import Cell, Column, Layout, fact_grid, note_lines, table
 from vfioctl.core.reservations import Reservation
+from vfioctl.units import format_size
 from vfioctl.vgpu.model.vgpu import (
     Count,
     Dialect,
@@ -130,7 +131,7 @@ def _type_row(kind: VgpuType, forecast: Forecast | None) -> tuple[Cell, ...]:
     after = [count_words(forecast.available[kind.id])] if forecast else []
     return (
         words.plain(kind.profile or kind.name or kind.id),
-        words.size(kind.framebuffer_bytes) if kind.framebuffer_bytes else "",
+        format_size(kind.framebuffer_bytes) if kind.framebuffer_bytes else "",
         "" if kind.heads is None else str(kind.heads),
         words.plain(kind.max_resolution),
         most,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from vfioctl.domain.model.layout import Choice, Shape
 from vfioctl.domain.model.spec import Smt
 from vfioctl.errors import BadSpec, some_of
-from vfioctl.inventory.model.values import format_cpu_list
 from vfioctl.placement.model.capacity import Capacity, Core, Topology
+from vfioctl.units import format_cpu_list
 
 _UNSEEN = "the guest does not see which cores share an L3 cache"
 

@@ -10,7 +10,8 @@ from vfioctl.domain.model.spec import Policy
 from vfioctl.errors import HostError
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.numa_affinity import home_of, root_complex
-from vfioctl.inventory.model.values import PciAddress, Subject, Uuid
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.units import Uuid
 
 _LABELS = (
     ("03", "gpu"),

@@ -12,8 +12,8 @@ from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.processor import Processor
-from vfioctl.inventory.model.values import CpuSet
 from vfioctl.placement.model.capacity import Capacity
+from vfioctl.units import CpuSet
 
 
 class Host(NamedTuple):

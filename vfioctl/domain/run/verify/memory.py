@@ -14,7 +14,7 @@ from vfioctl.domain.model.process import Mapping as Part
 from vfioctl.domain.model.process import Qemu
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.run.verify.subject import Subject, listed, number, numbers
-from vfioctl.inventory.model.values import format_cpu_list
+from vfioctl.units import format_cpu_list
 
 _POLICIES: Mapping[str, tuple[str, ...]] = {
     "strict": ("bind",),

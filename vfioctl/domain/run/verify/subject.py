@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import format_cpu_list, parse_cpu_list
+from vfioctl.units import format_cpu_list, parse_cpu_list
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
