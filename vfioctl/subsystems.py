@@ -36,6 +36,8 @@ class Subsystem(NamedTuple):
     """Location of the pydantic model of its table in config.toml, which has the subsystem's name."""
     reservations: str = ""
     """Location of a function (session) that returns what is reserved, `vfioctl.core.reservations.Reservation`s."""
+    follower: str = ""
+    """Location of a class that keeps files in step with claims: a `vfioctl.claims.model.follower.Follower`."""
     published: str = ""
     """Location of a `vfioctl.core.publishing.Record`: what ordinary users may know of the records in the ledger."""
 
@@ -101,6 +103,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         },
         api="vfioctl.containers.api:ContainersApi",
         parts="vfioctl.containers.parts:PARTS",
+        follower="vfioctl.containers.cdi.follower:CdiFollower",
     ),
     Subsystem(
         name="domain",

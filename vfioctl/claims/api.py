@@ -7,37 +7,33 @@ plan of another subsystem, made for the claim. May not write to the host by itse
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
-from vfioctl.claims.lifecycle.liveness import Makers
+from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle
 from vfioctl.claims.lifecycle.outcome import Claimed
 from vfioctl.claims.lifecycle.timestamps import after, moment_of
-from vfioctl.claims.model.claim import Claim, ClaimState
-from vfioctl.errors import BadSpec, ClaimConflict, Stuck, VfioctlError
-from vfioctl.inventory.api import Waiting, until_released
+from vfioctl.claims.model.claim import Claim
+from vfioctl.errors import BadSpec
+from vfioctl.inventory.api import Waiting
 from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.ledger.rows import Event
     from vfioctl.claims.lifecycle.preview import Previewing
-    from vfioctl.claims.lifecycle.selection import Choosing
+    from vfioctl.claims.model.claim import Event
     from vfioctl.claims.model.documents import Nodes, Stale
     from vfioctl.claims.reconcile.reconcile import Reconciling
     from vfioctl.core.action import Progress
-    from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
-Confirm = Callable[["Plan"], None]
-"""Callback (plan), called before a plan is applied; may raise to cancel."""
 NO_LABELS: Mapping[str, str] = {}
-_PAUSE, _ATTEMPTS = 0.2, 8
+_PAUSE = 0.2
 
 
 class ClaimsApi:
@@ -52,8 +48,8 @@ class ClaimsApi:
         return ClaimLedger(self._session.store, self._session.publish)
 
     @cached_property
-    def _makers(self) -> Makers:
-        return Makers(self._session, self.ledger)
+    def _lifecycle(self) -> Lifecycle:
+        return Lifecycle(self._session, self.ledger)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -117,7 +113,7 @@ class ClaimsApi:
         """Says what would be done."""
         from vfioctl.claims.lifecycle.preview import Previewing
 
-        return Previewing(self._session, self.ledger, self._makers)
+        return Previewing(self._session, self.ledger, self._lifecycle.makers)
 
     def create(
         self,
@@ -134,62 +130,14 @@ class ClaimsApi:
         Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`, `VgpuApi.plan_create` and
         `Session.apply` raise. The claim has failed then; after Stuck it is wedged.
         """
-        text = request.canonical()
-        while True:
-            if key and (known := self._makers.made(key, text)):
-                return Claimed(known)
-            claim, choosing, is_new = self._reserve(request, text, key)
-            if is_new:
-                return self._followed(self._bring(claim, choosing, progress, confirm)._replace(choosing=choosing))
-            # another process was faster with the same key, and makes it
-
-    def _reserve(
-        self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
-    ) -> tuple[Claim, Choosing, bool]:
-        for attempt in range(_ATTEMPTS):
-            moment = moment_of(self._session)
-            choosing = self._choosing(request, as_they_are=as_they_are)
-            draft = partial(choosing.draft, expires=after(moment.now, request.ttl))
-            try:
-                claim, is_new = self.ledger.reserve(draft, text, key, moment)
-            except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
-                if choosing.plan is None or attempt + 1 == _ATTEMPTS:
-                    raise
-            else:
-                return claim, choosing, is_new
-        raise AssertionError("the last attempt returns or raises")
-
-    def _choosing(self, request: ClaimRequest, *, as_they_are: bool = False) -> Choosing:
-        from vfioctl.claims.lifecycle.selection import Choosing
-
-        return Choosing(self._session, request, self.ledger.taken(), as_they_are=as_they_are)
-
-    def _bring(self, claim: Claim, choosing: Choosing, progress: Progress | None, confirm: Confirm | None) -> Claimed:
-        """Bring a reserved claim's devices into the state that it needs."""
-        from vfioctl.claims.lifecycle.device_plans import plan_needed
-
-        session = self._acting_for(claim)
-        try:
-            plan = choosing.plan or plan_needed(session, claim, choosing)
-            if plan is None or plan.nothing_to_do:
-                return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session)))
-            if confirm:
-                confirm(plan)
-            outcome = session.apply(plan, progress=progress)
-        except (VfioctlError, KeyboardInterrupt) as error:
-            ended = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED
-            self._settle(claim, ClaimState.RESERVED, ended, str(error))
-            raise
-        return Claimed(self._settle(claim, ClaimState.RESERVED, ClaimState.HELD), outcome)
+        return self._lifecycle.create(request, key, progress, confirm)
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices as they are, in use or not, for an owner who has them already. Raises ClaimConflict."""
         from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
-        claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
-        held = self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted")
-        return self._followed(Claimed(held))
+        return self._lifecycle.adopt(request)
 
     # -- afterwards --------------------------------------------------------------------------------
 
@@ -211,33 +159,18 @@ class ClaimsApi:
         Raises Busy while another process makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim
         holds its devices then.
         """
-        from vfioctl.claims.lifecycle.device_plans import plan_undo
-
-        claim = self.await_maker(name)
-        if not claim.is_live:
-            return Claimed(claim)
-        if self._makers.has_died(claim):
-            return Claimed(self._makers.end(claim))
-        session = self._acting_for(claim)
-        plan = until_released(
-            partial(plan_undo, session, claim, unchanged_in_use=unchanged_in_use), wait=wait, waiting=waiting
+        return self._lifecycle.release(
+            name,
+            wait=wait,
+            waiting=waiting,
+            unchanged_in_use=unchanged_in_use,
+            progress=progress,
+            confirm=confirm,
         )
-        if plan is None or plan.nothing_to_do:
-            return self._followed(Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session))))
-        if confirm:
-            confirm(plan)
-        self.ledger.move(claim.id, ClaimState.RELEASING, moment_of(self._session))
-        try:
-            outcome = session.apply(plan, progress=progress)
-        except (VfioctlError, KeyboardInterrupt) as error:
-            held = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD
-            self._settle(claim, ClaimState.RELEASING, held, str(error))
-            raise
-        return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
 
     def await_maker(self, name: str) -> Claim:
         """Wait until no process makes a claim any more, and return it. Raises Busy, Unfinished."""
-        return self._makers.awaited(self.claim(name))
+        return self._lifecycle.makers.awaited(self.claim(name))
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
@@ -264,28 +197,7 @@ class ClaimsApi:
         """Compares the ledger with the machine."""
         from vfioctl.claims.reconcile.reconcile import Reconciling
 
-        return Reconciling(self._session, self)
-
-    def _followed(self, made: Claimed) -> Claimed:
-        """Let the CDI files follow the claims, if the configuration says so. The claim is what it is if that fails."""
-        try:
-            if self._session.settings("claims").renew_cdi:
-                from vfioctl.containers.api import ContainersApi
-
-                ContainersApi(self._session).cdi.renew(create=True)
-        except VfioctlError as error:
-            return made._replace(problem=f"the CDI files were not written again: {error.message}")
-        return made
-
-    # -- common ------------------------------------------------------------------------------------
-
-    def _acting_for(self, claim: Claim) -> Session:
-        return self._session.acting_for(f"{CLAIM}{claim.id}")
-
-    def _settle(self, claim: Claim, during: ClaimState, state: ClaimState, why: str = "") -> Claim:
-        """Set the state after a change, unless the change's own transaction has set it already."""
-        now = self.claim(claim.id)
-        return self.ledger.move(claim.id, state, moment_of(self._session), why=why) if now.state is during else now
+        return Reconciling(self._session, self.ledger)
 
 
 def suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:

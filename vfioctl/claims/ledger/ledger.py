@@ -12,8 +12,7 @@ from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger import rows
-from vfioctl.claims.ledger.rows import Event
-from vfioctl.claims.model.claim import Claim, ClaimState, Undo
+from vfioctl.claims.model.claim import Claim, ClaimState, Event, Undo
 from vfioctl.core.frozen import simple
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import BadSpec, ClaimConflict

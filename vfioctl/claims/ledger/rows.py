@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
+from vfioctl.claims.model.documents import device_document
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import RequestError
 from vfioctl.placement.model.owner import Owner
@@ -38,24 +39,6 @@ _SHARED = """
     SELECT resource, claim_part.claim, owner FROM claim_part JOIN claim ON claim.id = claim_part.claim
     ORDER BY claim_part.rowid
 """
-
-
-class Event(NamedTuple):
-    """One change of a claim's state, or of its owner or term. Times are ISO 8601 in UTC."""
-
-    number: int
-    claim: str
-    state: str
-    owner: str
-    at: str
-    boot_id: str
-    user: str
-    sudo_user: str
-    pid: int | None
-    command: str
-    plan: str
-    """The id of the plan that changed the devices; empty if none did."""
-    why: str
 
 
 def claim_in(row: tuple[Any, ...]) -> Claim:
@@ -135,17 +118,6 @@ def columns_of(claim: Claim, request: str) -> tuple[object, ...]:
 def devices_text(devices: Iterable[ClaimedDevice]) -> str:
     """Return devices as the ledger holds them."""
     return json.dumps([device_document(device) for device in devices])
-
-
-def device_document(device: ClaimedDevice) -> dict[str, Any]:
-    """Return a device as JSON has it."""
-    return {
-        "address": device.address,
-        "mdev": device.mdev,
-        "identity": device.identity,
-        "asked": device.asked,
-        "undo": device.undo,
-    }
 
 
 @lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other

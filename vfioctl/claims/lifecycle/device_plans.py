@@ -15,7 +15,6 @@ from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
     from vfioctl.binding.api import BindingApi
-    from vfioctl.claims.lifecycle.selection import Choosing
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
@@ -23,15 +22,14 @@ if TYPE_CHECKING:
     from vfioctl.vgpu.model.vgpu import Made
 
 
-def plan_needed(session: Session, claim: Claim, choosing: Choosing) -> Plan | None:
+def plan_needed(session: Session, claim: Claim, inventory: Inventory, *, bind: bool) -> Plan | None:
     """Return the plan that binds the claim's functions; None if they are ready, and free.
 
     Raises DeviceInUse, and HostError for a VF of NVIDIA's driver that is no vGPU.
     """
-    inventory = choosing.inventory
     refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
     functions = [inventory.by_address[each] for each in claim.functions]
-    if not choosing.binds or all(map(inventory.is_ready, functions)):
+    if not bind or all(map(inventory.is_ready, functions)):
         return None
     refuse_untyped(functions)
     return _binding(session).plan_bind(claim.functions)
@@ -63,7 +61,7 @@ def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]
 def _plans_of_vgpus(session: Session, claim: Claim, inventory: Inventory) -> list[Plan]:
     """Return the plans that create the claim's lost vGPUs: one for those of one parent and type."""
     api = _vgpus(session)
-    from vfioctl.claims.reconcile.missing_vgpus import LostVgpus
+    from vfioctl.claims.lifecycle.missing_vgpus import LostVgpus
 
     lost = LostVgpus(api, inventory, [claim])
     alike: dict[Made, list[str]] = {}

@@ -83,7 +83,7 @@ class Previewing:
         devices = {each.subject for each in claim.devices}
         before = (*dead, *(each.id for each in over if any(device.subject in devices for device in each.devices)))
         session = self._session.acting_for(f"{CLAIM}{before[0]}") if before else self._session
-        plan = choosing.plan or plan_needed(session, claim, choosing)
+        plan = choosing.plan or plan_needed(session, claim, choosing.inventory, bind=choosing.binds)
         return Preview(choosing.explained(), choosing.inventory, plan if plan and not plan.nothing_to_do else None)
 
     def _again(self, claim: Claim) -> Preview:

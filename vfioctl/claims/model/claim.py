@@ -110,3 +110,21 @@ class Claim(NamedTuple):
     @property
     def mdevs(self) -> tuple[Uuid, ...]:
         return tuple(each.mdev for each in self.devices if each.mdev)
+
+
+class Event(NamedTuple):
+    """One change of a claim's state, or of its owner or term. Times are ISO 8601 in UTC."""
+
+    number: int
+    claim: str
+    state: str
+    owner: str
+    at: str
+    boot_id: str
+    user: str
+    sudo_user: str
+    pid: int | None
+    command: str
+    plan: str
+    """The id of the plan that changed the devices; empty if none did."""
+    why: str

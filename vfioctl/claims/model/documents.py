@@ -8,9 +8,8 @@ from functools import lru_cache
 from json.encoder import encode_basestring as _text
 from typing import Any, NamedTuple
 
-from vfioctl.claims.ledger.rows import Event, device_document
 from vfioctl.claims.model.cdi import qualified_name
-from vfioctl.claims.model.claim import Claim, ClaimedDevice
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, Event
 from vfioctl.claims.model.difference import DifferenceKind
 from vfioctl.units import format_cpu_list
 
@@ -28,6 +27,17 @@ Stale = Mapping[str, tuple[DifferenceKind, str]]
 """The claims that are stale, by id: in which way, and why."""
 NOT_STALE: Stale = {}
 NO_NODES: Mapping[str, Nodes] = {}
+
+
+def device_document(device: ClaimedDevice) -> dict[str, Any]:
+    """Return a device as JSON has it."""
+    return {
+        "address": device.address,
+        "mdev": device.mdev,
+        "identity": device.identity,
+        "asked": device.asked,
+        "undo": device.undo,
+    }
 
 
 def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, *, stale: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.ledger.rows import CLAIM
+from vfioctl.claims.lifecycle.lifecycle import Lifecycle, followers
 from vfioctl.claims.lifecycle.timestamps import moment_of
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.claims.model.difference import (
@@ -22,12 +22,12 @@ from vfioctl.claims.model.difference import (
     SeenFunction,
     Use,
 )
-from vfioctl.claims.reconcile.staleness import is_settled
+from vfioctl.claims.reconcile.staleness import is_settled, stale_claims
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.api import ClaimsApi
+    from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.model.documents import Stale
     from vfioctl.claims.probe.container_states import Containers
     from vfioctl.claims.probe.domains import Domains
@@ -49,15 +49,15 @@ class Fixed(NamedTuple):
 class Reconciling:
     """Compares the claims of one host with the host."""
 
-    def __init__(self, session: Session, claims: ClaimsApi) -> None:
-        self._session, self._kernel, self._claims = session, session.kernel, claims
+    def __init__(self, session: Session, ledger: ClaimLedger) -> None:
+        self._session, self._ledger, self._lifecycle = session, ledger, Lifecycle(session, ledger)
 
     def compare(self) -> Reconciled:
         """Return the differences between the ledger and the machine. Raises StoreDamaged."""
         from vfioctl.claims.reconcile.compare import compare
 
-        claims = self._claims.claims()
-        seen = _Look(self._session, self._claims, claims).seen()
+        claims = self._ledger.claims()
+        seen = _Look(self._session, self._ledger, claims).seen()
         return Reconciled(compare(claims, seen), seen.unknown)
 
     def fix(self, differences: Sequence[Difference], *, progress: Progress | None = None) -> tuple[Fixed, ...]:
@@ -81,23 +81,20 @@ class Reconciling:
         Its devices, and the parents of its vGPUs, must be the same. Raises ClaimConflict, and what
         `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is told again then.
         """
-        claim = self._claims.claim(name)
-        session = self._acting_for(claim)
+        claim = self._ledger.claim(name)
+        session = self._lifecycle.acting_for(claim)
         plans = self.plans(claim)
         for plan in plans:
             session.apply(plan, progress=progress)
         if not plans and claim.boot_id != session.boot_id:
-            return self._claims.ledger.restored(claim.id, moment_of(session))
-        return self._claims.claim(claim.id)
+            return self._ledger.restored(claim.id, moment_of(session))
+        return self._ledger.claim(claim.id)
 
     def plans(self, claim: Claim) -> tuple[Plan, ...]:
         """Return what `restore` would change. Raises what it raises before it changes anything."""
         from vfioctl.claims.lifecycle.device_plans import plans_again
 
-        return tuple(plan for plan in plans_again(self._acting_for(claim), claim) if not plan.nothing_to_do)
-
-    def _acting_for(self, claim: Claim) -> Session:
-        return self._session.acting_for(f"{CLAIM}{claim.id}")
+        return tuple(plan for plan in plans_again(self._lifecycle.acting_for(claim), claim) if not plan.nothing_to_do)
 
     def _error_of(self, difference: Difference, progress: Progress | None) -> VfioctlError | None:
         """Fix a difference; return why it could not be."""
@@ -105,11 +102,10 @@ class Reconciling:
             if difference.fix is Fix.RESTORE:
                 self.restore(difference.claim, progress=progress)
             elif difference.fix is Fix.RENEW:
-                from vfioctl.containers.api import ContainersApi
-
-                ContainersApi(self._session).cdi.renew(progress=progress)
+                for follower in followers(self._session):
+                    follower.renew(progress=progress)
             else:  # the release of a claim whose process died before any change ends it
-                self._claims.release(difference.claim, progress=progress)
+                self._lifecycle.release(difference.claim, progress=progress)
         except VfioctlError as error:
             return error
         return None
@@ -118,14 +114,14 @@ class Reconciling:
 class _Look:
     """One look at the machine."""
 
-    def __init__(self, session: Session, api: ClaimsApi, claims: Sequence[Claim]) -> None:
+    def __init__(self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim]) -> None:
+        from vfioctl.claims.lifecycle.missing_vgpus import LostVgpus
         from vfioctl.claims.probe.container_states import read_containers
         from vfioctl.claims.probe.domains import read_domains
-        from vfioctl.claims.reconcile.missing_vgpus import LostVgpus
         from vfioctl.inventory.api import InventoryApi
         from vfioctl.vgpu.api import VgpuApi
 
-        self._session, self._api, self._claims, self._kernel = session, api, claims, session.kernel
+        self._session, self._ledger, self._claims, self._kernel = session, ledger, claims, session.kernel
         self._devices = InventoryApi(session)
         self._processes = self._devices.processes()  # its workers scan meanwhile
         self._inventory: Inventory = self._devices.inventory(nvml=False)
@@ -140,8 +136,6 @@ class _Look:
         self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
 
     def seen(self) -> Seen:
-        from vfioctl.containers.api import ContainersApi
-
         inventory = self._inventory
         uses = tuple(self._uses())
         moment = moment_of(self._session)
@@ -162,9 +156,13 @@ class _Look:
             lost={name: LostVgpu(self._lost.words(name), self._lost.why_not(name)) for name in self._lost.names},
             definitions=frozenset(vgpu.id for vgpu in self._vgpus if vgpu.state == "defined"),
             uses=uses,
-            cdi=tuple(ContainersApi(self._session).cdi.differing(inventory, self._mdevs)),
+            cdi=tuple(
+                difference
+                for follower in followers(self._session)
+                for difference in follower.differences(inventory, self._mdevs)
+            ),
             stale=self._stale(moment.now, uses),
-            changing=frozenset(claim.id for claim in self._claims if self._api.ledger.is_changing(claim.id)),
+            changing=frozenset(claim.id for claim in self._claims if self._ledger.is_changing(claim.id)),
             unknown=tuple(dict.fromkeys(self._unknown)),
         )
 
@@ -236,7 +234,7 @@ class _Look:
 
     def _stale(self, now: str, uses: Sequence[Use]) -> Stale:
         """Return the stale claims: libvirt and the container runtimes know more than a listing."""
-        found = dict(self._api.stale(self._claims))
+        found = dict(stale_claims(self._session, self._claims, self._ledger))
         used = {use.guest for use in uses}
         pods = {container.pod for container in self._containers.found}
         is_known = bool(pods - {""}) and not self._containers.unknown  # else this may be no node of Kubernetes

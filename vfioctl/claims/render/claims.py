@@ -9,9 +9,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.claims.ledger.rows import Event
 from vfioctl.claims.model.cdi import qualified_name
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
 from vfioctl.claims.model.documents import NO_NODES, NOT_STALE, Nodes, Stale, why_stale
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock

@@ -1,0 +1,146 @@
+"""The life of claims: create, adopt, release. The ledger is written before anything is changed for a claim.
+
+Each change of devices is one journaled plan of another subsystem, made for the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vfioctl.claims.ledger.rows import CLAIM
+from vfioctl.claims.lifecycle.liveness import Makers
+from vfioctl.claims.lifecycle.outcome import Claimed
+from vfioctl.claims.lifecycle.timestamps import after, moment_of
+from vfioctl.claims.model.claim import Claim, ClaimState
+from vfioctl.core.locations import placed
+from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
+from vfioctl.inventory.api import Waiting, until_released
+
+if TYPE_CHECKING:
+    from vfioctl.claims.ledger.ledger import ClaimLedger
+    from vfioctl.claims.lifecycle.selection import Choosing
+    from vfioctl.claims.model.follower import Follower
+    from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
+    from vfioctl.placement.model.request import ClaimRequest
+    from vfioctl.session import Session
+
+Confirm = Callable[["Plan"], None]
+"""Callback (plan), called before a plan is applied; may raise to cancel."""
+_ATTEMPTS = 8
+
+
+def followers(session: Session) -> tuple[Follower, ...]:
+    """Return what other subsystems keep in step with claims."""
+    return tuple(placed(row.follower)(session) for row in session.subsystems if row.follower)
+
+
+class Lifecycle:
+    """Creates and releases the claims of one host; see `ClaimsApi` for what each method raises."""
+
+    def __init__(self, session: Session, ledger: ClaimLedger) -> None:
+        self._session, self._ledger, self.makers = session, ledger, Makers(session, ledger)
+
+    def create(self, request: ClaimRequest, key: str, progress: Progress | None, confirm: Confirm | None) -> Claimed:
+        """Choose the devices of a request, reserve them, bring them into the state that it needs, and hold them."""
+        text = request.canonical()
+        while True:
+            if key and (known := self.makers.made(key, text)):
+                return Claimed(known)
+            claim, choosing, is_new = self._reserve(request, text, key)
+            if is_new:
+                return self._followed(self._prepare(claim, choosing, progress, confirm)._replace(choosing=choosing))
+            # another process was faster with the same key, and makes it
+
+    def adopt(self, request: ClaimRequest) -> Claimed:
+        """Claim the devices of a request as they are."""
+        claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
+        held = self._ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted")
+        return self._followed(Claimed(held))
+
+    def _reserve(
+        self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
+    ) -> tuple[Claim, Choosing, bool]:
+        from vfioctl.claims.lifecycle.selection import Choosing
+
+        for attempt in range(_ATTEMPTS):
+            moment = moment_of(self._session)
+            choosing = Choosing(self._session, request, self._ledger.taken(), as_they_are=as_they_are)
+            draft = partial(choosing.draft, expires=after(moment.now, request.ttl))
+            try:
+                claim, is_new = self._ledger.reserve(draft, text, key, moment)
+            except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
+                if choosing.plan is None or attempt + 1 == _ATTEMPTS:
+                    raise
+            else:
+                return claim, choosing, is_new
+        raise AssertionError("the last attempt returns or raises")
+
+    def _prepare(self, claim: Claim, choosing: Choosing, progress: Progress | None, confirm: Confirm | None) -> Claimed:
+        """Bring a reserved claim's devices into the state that it needs."""
+        from vfioctl.claims.lifecycle.device_plans import plan_needed
+
+        session = self.acting_for(claim)
+        try:
+            plan = choosing.plan or plan_needed(session, claim, choosing.inventory, bind=choosing.binds)
+            if plan is None or plan.nothing_to_do:
+                return Claimed(self._ledger.move(claim.id, ClaimState.HELD, moment_of(self._session)))
+            if confirm:
+                confirm(plan)
+            outcome = session.apply(plan, progress=progress)
+        except (VfioctlError, KeyboardInterrupt) as error:
+            ended = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED
+            self._settle(claim, ClaimState.RESERVED, ended, str(error))
+            raise
+        return Claimed(self._settle(claim, ClaimState.RESERVED, ClaimState.HELD), outcome)
+
+    def release(
+        self,
+        name: str,
+        *,
+        wait: float = 0.0,
+        waiting: Waiting | None = None,
+        unchanged_in_use: bool = False,
+        progress: Progress | None = None,
+        confirm: Confirm | None = None,
+    ) -> Claimed:
+        """Make the claim's devices what they were before the claim, and give them back."""
+        from vfioctl.claims.lifecycle.device_plans import plan_undo
+
+        claim = self.makers.awaited(self._ledger.claim(name))
+        if not claim.is_live:
+            return Claimed(claim)
+        if self.makers.has_died(claim):
+            return Claimed(self.makers.end(claim))
+        session = self.acting_for(claim)
+        plan = until_released(
+            partial(plan_undo, session, claim, unchanged_in_use=unchanged_in_use), wait=wait, waiting=waiting
+        )
+        if plan is None or plan.nothing_to_do:
+            return self._followed(Claimed(self._ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session))))
+        if confirm:
+            confirm(plan)
+        self._ledger.move(claim.id, ClaimState.RELEASING, moment_of(self._session))
+        try:
+            outcome = session.apply(plan, progress=progress)
+        except (VfioctlError, KeyboardInterrupt) as error:
+            held = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD
+            self._settle(claim, ClaimState.RELEASING, held, str(error))
+            raise
+        return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
+
+    def acting_for(self, claim: Claim) -> Session:
+        """Return a session whose changes are made for this claim."""
+        return self._session.acting_for(f"{CLAIM}{claim.id}")
+
+    def _settle(self, claim: Claim, during: ClaimState, state: ClaimState, why: str = "") -> Claim:
+        """Set the state after a change, unless the change's own transaction has set it already."""
+        now = self._ledger.claim(claim.id)
+        return self._ledger.move(claim.id, state, moment_of(self._session), why=why) if now.state is during else now
+
+    def _followed(self, made: Claimed) -> Claimed:
+        """Let the followers of claims follow. The claim is what it is if that fails."""
+        problems = (follower.follow() for follower in followers(self._session))
+        return made._replace(problem="; ".join(filter(None, problems)))
