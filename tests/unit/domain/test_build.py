@@ -156,6 +156,20 @@ class TestTemplates:
         assert limit is not None
         assert (scheduler.get("vcpus"), limit.text) == ("0-3", str((64 * GIB + GIB + 2 * GIB) >> 10))
 
+    @pytest.mark.parametrize("gpus", [1, 2])
+    def test_a_hard_limit_has_room_for_what_vfio_locks_behind_a_viommu(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
+    ) -> None:
+        text = templates()["realtime"].read_text()
+        iommu = "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu></devices>"
+        text = text.replace("</devices>", iommu).replace("<features>", "<features><ioapic driver='qemu'/>")
+        (tmp_path / "viommu.xml").write_text(text)
+        monkeypatch.setattr("vfioctl.domain.document.templates._BUNDLED", (tmp_path,))
+        built = run(f"{BUILD} --gpus {gpus} --cpus 4 --memory 64GiB --template viommu").out
+        assert not [each for each in check(parse(built)) if "hard_limit" in each.path]
+        limit = int(parse(built).root.findtext("memtune/hard_limit", "0")) << 10
+        assert limit == (64 * gpus + 1 + 1 + 1) * GIB
+
     def test_a_confidential_guest_has_one_gpu(self, run: Run) -> None:
         build = "domain build vm1 --host mi300x --template confidential"
         done = run(f"{build} --gpus 2")

@@ -13,6 +13,8 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.build.guest_cpus import is_host_x86, use_iothreads, write_vcpus
 from vfioctl.domain.build.guest_pci import add_pci
+from vfioctl.domain.document.memory import least_hard_limit
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.tree import add, child, insert, remove
 from vfioctl.domain.document.values import ballooned, is_element, plugged, size_of
 from vfioctl.domain.document.xml import MARK, Document
@@ -35,8 +37,8 @@ _ARM = "virt"
 _CELL = dict.fromkeys(("id", "cpus", "memory", "unit"), "")
 """What is written of a cell, in this order."""
 _BLOCK = "/dev/"
-_OVERHEAD, _OWN = 64, 2 << 30
-"""What QEMU takes besides the guest's memory: page tables in proportion to it, and its own (bytes)."""
+_OVERHEAD, _OWN = 64, 1 << 30
+"""What QEMU takes besides what VFIO locks: page tables in proportion to the guest's memory, and its own (bytes)."""
 
 
 def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: bool = False) -> Document:
@@ -66,6 +68,7 @@ def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: boo
         _seed(devices, spec.seed, is_arm=not layout.is_x86)
     _networks(devices, spec.networks, is_confidential=is_confidential)
     add_pci(devices, layout)
+    _hard_limit(document, edits=edits)
     return document
 
 
@@ -131,11 +134,6 @@ def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
     most = root.find("maxMemory")
     if most is not None and (size_of(most) or 0) < total:
         child(root, "maxMemory", {"unit": "KiB"}, str(total >> 10))
-    limit = root.find("memtune/hard_limit")
-    needed = total + total // _OVERHEAD + _OWN
-    if limit is not None and not (edits and (size_of(limit) or 0) >= needed):
-        limit.set("unit", "KiB")
-        limit.text = str(needed >> 10)
     remove(root, "memoryBacking/hugepages")
     if layout.page_size is None:
         return
@@ -145,6 +143,16 @@ def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
     add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
     if backing.find("allocation") is None:
         child(backing, "allocation", {"mode": "immediate", "threads": min(_PREALLOCATORS, layout.vcpus)})
+
+
+def _hard_limit(document: Document, *, edits: bool) -> None:
+    """Write the hard limit of the memory, if there is one; one that is large enough stays."""
+    domain = Domain(document)
+    limit = domain.one("memtune/hard_limit")
+    needed = least_hard_limit(domain) + (domain.memory or 0) // _OVERHEAD + _OWN
+    if limit is not None and not (edits and (size_of(limit) or 0) >= needed):
+        limit.set("unit", "KiB")
+        limit.text = str(needed >> 10)
 
 
 def _nodes(root: Element, layout: Layout) -> None:

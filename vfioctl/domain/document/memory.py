@@ -1,12 +1,12 @@
-"""Which pages and NUMA nodes of the host the memory of a domain is on. Pure."""
+"""Which pages and NUMA nodes of the host the memory of a domain is on, and how much of it VFIO locks. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.domain.document.values import cpuset, scaled
+from vfioctl.domain.document.values import cpuset, is_on, scaled
 from vfioctl.placement.model.taken import Hugepages
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vfioctl.domain.document.reader import Domain
 
 _NORMAL = 4096
+_TRANSLATING = ("intel", "amd", "smmuv3")
+_VFIO_EXTRA = 1 << 30
 
 
 def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[Element, int, frozenset[int], int]]:
@@ -67,3 +69,47 @@ def ordinary_by_node(domain: Domain) -> Iterator[tuple[int, int]]:
         nodes = domain.memnodes.get(cell.id) or frozenset()
         if cell.memory and len(nodes) == 1:
             yield min(nodes), cell.memory
+
+
+class VfioLocks(NamedTuple):
+    """How often VFIO locks all memory of a guest: once for each address space of a device.
+
+    Without a vIOMMU all devices share one. Behind a vIOMMU each device has its own, of all memory until the guest's
+    driver takes over; iommufd counts memory once all the same.
+    """
+
+    least: int
+    """For the functions; 0 if the guest has none."""
+    most: int
+    """For mediated devices as well, whose drivers may lock less."""
+
+
+def vfio_locks(domain: Domain) -> VfioLocks:
+    """Return how often VFIO locks the memory of a guest."""
+    functions, mediated = len(domain.passed_through), len(domain.hostdevs_of("mdev"))
+    if locks_for_each(domain):
+        return VfioLocks(functions, functions + mediated)
+    return VfioLocks(min(functions, 1), min(functions + mediated, 1))
+
+
+def least_hard_limit(domain: Domain) -> int:
+    """Return the bytes that a guest needs as its hard limit, which is also the limit of its locked memory.
+
+    That is the limit which libvirt itself sets for VFIO without a hard limit: the memory, as often as it is locked, and
+    1 GiB (qemuDomainGetMemLockLimitBytes in its qemu_domain.c).
+    """
+    return (domain.memory or 0) * max(vfio_locks(domain).most, 1) + _VFIO_EXTRA
+
+
+def locks_for_each(domain: Domain) -> bool:
+    """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
+    translates = any(iommu.get("model") in _TRANSLATING for iommu in domain.all("devices/iommu"))
+    return translates and not _has_iommufd(domain)
+
+
+def _has_iommufd(domain: Domain) -> bool:
+    whole = domain.one("iommufd")
+    if whole is not None:
+        return is_on(whole.get("enabled", "yes"))
+    drivers = [device.find("driver") for device in domain.passed_through]
+    return all(driver is not None and is_on(driver.get("iommufd")) for driver in drivers)

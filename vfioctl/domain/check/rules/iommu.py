@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.document.memory import locks_for_each
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_on, number
 
 _MODELS = ("intel", "smmuv3", "virtio", "amd")
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _WIDTHS = (39, 48, 57)
-_TRANSLATING = ("intel", "amd", "smmuv3")
 _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
 
 
@@ -98,20 +98,6 @@ def locked(domain: Domain) -> Iterator[Fault]:
     if many > 1 and locks_for_each(domain):
         reason = f"each of {many} devices counts all memory as locked: {many} times the guest's memory"
         yield warning(domain.at("devices/iommu"), reason, "no vIOMMU, or iommufd (libvirt 12.1), which counts it once")
-
-
-def locks_for_each(domain: Domain) -> bool:
-    """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
-    translates = any(each.get("model") in _TRANSLATING for each in domain.all("devices/iommu"))
-    return translates and not _has_iommufd(domain)
-
-
-def _has_iommufd(domain: Domain) -> bool:
-    whole = domain.one("iommufd")
-    if whole is not None:
-        return is_on(whole.get("enabled", "yes"))
-    drivers = [each.find("driver") for each in domain.passed_through]
-    return all(driver is not None and is_on(driver.get("iommufd")) for driver in drivers)
 
 
 def hidden(domain: Domain) -> Iterator[Fault]:

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.fault import Fault, warning
-from vfioctl.domain.check.rules.iommu import locks_for_each
+from vfioctl.domain.document.memory import least_hard_limit, vfio_locks
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, scaled, shown, size_in_words, size_of, text_in
 
 _MOST = 1 << 52
 """Bytes that an x86 CPU can address at most."""
 _ALIGNED = 1 << 20
-_VFIO_EXTRA = 1 << 30
-"""What libvirt itself adds to a guest's memory when it limits locked memory for VFIO: 1 GiB."""
 _X86_PAGES = (4096, 2 << 20, 1 << 30)
 
 
@@ -89,14 +87,12 @@ def hard_limit(domain: Domain) -> Iterator[Fault]:
     element, limit = domain.one("memtune/hard_limit"), size_of(domain.one("memtune/hard_limit"))
     if element is None or limit is None or not domain.memory:
         return
-    devices, mediated = domain.passed_through, domain.hostdevs_of("mdev")
-    times, most = (max(len(each), 1) if locks_for_each(domain) else 1 for each in (devices, (*devices, *mediated)))
-    needed = domain.memory * most + _VFIO_EXTRA
-    if (devices or mediated) and limit < domain.memory * times:
+    locks, needed = vfio_locks(domain), least_hard_limit(domain)
+    if limit < domain.memory * locks.least:
         reason = f"hard_limit is {size_in_words(limit)}, and VFIO locks all {size_in_words(domain.memory)} of memory"
-        yield Fault(element, reason + _for_each(times), f"remove it, or make it at least {size_in_words(needed)}")
-    elif (devices or mediated) and limit < needed:
-        reason = f"hard_limit leaves little: VFIO locks all memory{_for_each(most)}, and QEMU needs more for itself"
+        yield Fault(element, reason + _for_each(locks.least), f"remove it, or make it at least {size_in_words(needed)}")
+    elif locks.most and limit < needed:
+        reason = f"hard_limit leaves little: VFIO locks all memory{_for_each(locks.most)}, and QEMU needs more"
         yield warning(element, reason, f"remove it, or make it at least {size_in_words(needed)}")
     elif limit < domain.memory:
         yield warning(element, "hard_limit is less than <memory>: the kernel may kill the guest", "raise or remove it")
