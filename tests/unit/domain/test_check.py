@@ -632,7 +632,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ),
     ("alias", WARNING, "begin with ua-", (("ua-gpu0", "gpu0"),)),
     ("alias", ERROR, "two devices", ((f"<source>{AUDIO}", f"<alias name='ua-gpu0'/><source>{AUDIO}"),)),
-    ("mdev-model", ERROR, "needs a model", ((" model='vfio-pci'", ""),)),
+    ("mdev-model", ERROR, "has no model=", ((" model='vfio-pci'", ""),)),
     ("mdev-model", ERROR, "unknown", ((" model='vfio-pci'", " model='vfio'"),)),
     ("mdev-model", ERROR, "boot", ((f"<source>{MDEV}", f"<boot order='1'/><source>{MDEV}"),)),
     ("mdev-model", ERROR, "no display", ((" model='vfio-pci'", " model='vfio-ap'"),)),

@@ -78,10 +78,6 @@ def built_in(domain: Domain) -> Iterator[Fault]:
 
 def multifunction(domain: Domain) -> Iterator[Fault]:
     """Of several functions in a slot, function 0 must say so, or QEMU does not start."""
-    for device in domain.devices:
-        where = device.find("address")
-        if where is not None and where.get("multifunction") not in (None, "on", "off"):
-            yield Fault(where, f"multifunction='{where.get('multifunction', '')[:40]}' is unknown", "on or off")
     by_slot: dict[GuestAddress, list[tuple[int, Element]]] = {}
     for element, address in domain.placed:
         if not _is_built_in_slot(domain, address):

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
 
 _WITHOUT_EIM = 255
 _LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
-_WORDS = (
-    ("cpu", "mode", ("custom", "host-model", "host-passthrough", "maximum")),
-    ("cpu", "match", ("minimum", "exact", "strict")),
-    ("cpu", "check", ("none", "partial", "full")),
-    ("cpu", "migratable", ("on", "off")),
-    ("cpu/feature", "policy", ("force", "require", "optional", "disable", "forbid")),
-)
 _ONLY_X86 = (
     *("features/ioapic", "features/pvspinlock", "features/vmport", "features/ps2", "features/smm"),
     *("features/apic[@eoi]", "features/hyperv[@mode='passthrough']", "features/hyperv/*[@state='on']"),
@@ -45,8 +38,6 @@ def count(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, f"{current} of {domain.vcpus} vCPUs are on at the start", "at most as many as there are")
     elif current is not None and number(current) == 0:
         yield Fault(element, "no vCPU is on at the start", "current= must be at least 1")
-    if element.get("placement", "static") not in ("static", "auto"):
-        yield Fault(element, f"placement='{element.get('placement', '')[:40]}' is unknown", "static or auto")
 
 
 def each_vcpu(domain: Domain) -> Iterator[Fault]:
@@ -55,20 +46,12 @@ def each_vcpu(domain: Domain) -> Iterator[Fault]:
         vcpu = number(element.get("id"))
         if vcpu is None or (domain.vcpus is not None and vcpu >= domain.vcpus):
             yield Fault(element, f"there is no vCPU {(element.get('id') or '')[:40]}".rstrip(), "an id below <vcpu>")
-        for name in ("enabled", "hotpluggable"):
-            if element.get(name) not in (None, "yes", "no"):
-                yield Fault(element, f"{name}='{element.get(name, '')[:40]}' is unknown", "yes or no")
         if element.get("enabled") == "no" and element.get("hotpluggable") == "no":
             yield Fault(element, "the vCPU is off, and cannot be plugged in", "enabled='yes', or hotpluggable='yes'")
 
 
 def model(domain: Domain) -> Iterator[Fault]:
-    """Words in <cpu> that libvirt refuses. Source: libvirt's schema, cputypes.rng, and cpu_conf.c."""
-    for path, name, allowed in _WORDS:
-        for element in domain.all(path):
-            given = element.get(name)
-            if given is not None and given not in allowed:
-                yield unknown(element, name, allowed)
+    """Features that are named twice, and attributes that the mode does not have."""
     seen: set[str | None] = set()
     for feature in domain.all("cpu/feature"):
         if feature.get("name") in seen:
@@ -128,11 +111,9 @@ def cache(domain: Domain) -> Iterator[Fault]:
     if element is None:
         return
     mode, level, cpu = element.get("mode"), element.get("level"), domain.at("cpu").get("mode", "custom")
-    if mode not in ("emulate", "passthrough", "disable"):
-        yield Fault(element, f"mode='{(mode or '')[:40]}' is unknown", "emulate, passthrough or disable")
-    elif mode == "emulate" and level != "3":
+    if mode == "emulate" and level != "3":
         yield Fault(element, "mode='emulate' needs level='3'", "level='3', or mode='passthrough'")
-    elif mode != "emulate" and level is not None:
+    elif mode in ("passthrough", "disable") and level is not None:
         yield Fault(element, f"mode='{mode}' takes no level", "remove level=")
     elif mode == "passthrough" and cpu not in ("host-passthrough", "maximum"):
         yield Fault(element, f"mode='passthrough' with <cpu mode='{cpu[:40]}'>", "<cpu mode='host-passthrough'>")
@@ -145,8 +126,6 @@ def address_bits(domain: Domain) -> Iterator[Fault]:
     mode, bits, limit = element.get("mode"), element.get("bits"), element.get("limit")
     if domain.arch and not domain.is_x86:
         yield Fault(element, f"{domain.arch} has no maxphysaddr", "remove it")
-    if mode not in ("passthrough", "emulate"):
-        yield Fault(element, f"mode='{(mode or '')[:40]}' is unknown", "passthrough or emulate")
     if mode == "passthrough" and bits is not None:
         yield Fault(element, "mode='passthrough' takes no bits=", "limit=, or mode='emulate'")
     if mode == "emulate" and limit is not None:
@@ -164,14 +143,6 @@ def emulated_passthrough(domain: Domain) -> Iterator[Fault]:
     element = domain.one("cpu")
     if element is not None and element.get("mode") == "host-passthrough" and domain.root.get("type") == "qemu":
         yield Fault(element, "host-passthrough needs KVM, and the domain's type is qemu", "<domain type='kvm'>")
-
-
-def feature_states(domain: Domain) -> Iterator[Fault]:
-    for path in ("features", "features/kvm", "features/hyperv"):
-        for parent in domain.all(path):
-            for element in parent:
-                if element.get("state") not in (None, "on", "off"):
-                    yield Fault(element, f"state='{element.get('state', '')[:40]}' is unknown", "on or off")
 
 
 def other_architectures(domain: Domain) -> Iterator[Fault]:

@@ -26,9 +26,4 @@ def warning(element: Element, reason: str, remedy: str) -> Fault:
     return Fault(element, reason, remedy, Severity.WARNING)
 
 
-def unknown(element: Element, name: str, known: Iterable[str]) -> Fault:
-    """Return that an attribute has another word than those that libvirt knows."""
-    return Fault(element, f"{name}='{(element.get(name) or '')[:40]}' is unknown", ", ".join(known))
-
-
 Rule = Callable[["Domain"], Iterable[Fault]]

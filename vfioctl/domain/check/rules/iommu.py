@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.memory import locks_for_each
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_on, number
 
-_MODELS = ("intel", "smmuv3", "virtio", "amd")
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _WIDTHS = (39, 48, 57)
 _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
@@ -22,9 +21,7 @@ def models(domain: Domain) -> Iterator[Fault]:
             yield Fault(extra, "there are two <iommu>", "keep one of them")
     for element in found:
         model = element.get("model")
-        if model not in _MODELS:
-            yield unknown(element, "model", _MODELS)
-        elif model in ("intel", "amd") and domain.machine and not domain.is_q35:
+        if model in ("intel", "amd") and domain.machine and not domain.is_q35:
             yield Fault(element, f"{domain.machine[:40]} has no {model} IOMMU", "the machine q35")
         elif model == "smmuv3" and domain.machine and not domain.is_arm_virt:
             yield Fault(element, f"{domain.machine[:40]} has no SMMUv3", "the machine virt on Arm")

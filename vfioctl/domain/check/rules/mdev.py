@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_uuid
 
 _MODELS = {"vfio-pci": ("pci",), "vfio-ccw": ("ccw",), "vfio-ap": ()}
 """Each with the types of address that it has in the guest."""
+_OTHER = ("vfio-ccw", "vfio-ap")
 
 
 def models(domain: Domain) -> Iterator[Fault]:
     for each in domain.hostdevs_of("mdev"):
         model = each.get("model")
-        if model is None:
-            yield Fault(each, "a mediated device needs a model", "model='vfio-pci' for GPUs")
-        elif model not in _MODELS:
-            yield unknown(each, "model", _MODELS)
-        elif model == "vfio-pci" and each.find("boot") is not None:
+        if model == "vfio-pci" and each.find("boot") is not None:
             yield Fault(each, "QEMU cannot boot from a mediated device", "remove <boot>")
-        elif model != "vfio-pci" and each.get("display") is not None:
+        elif model in _OTHER and each.get("display") is not None:
             yield Fault(each, f"model='{model}' has no display", "remove display=")
-        elif model != "vfio-pci" and domain.is_x86:
+        elif model in _OTHER and domain.is_x86:
             yield Fault(each, f"model='{model}' exists on s390 only", "model='vfio-pci'")
 
 

@@ -170,25 +170,3 @@ def page_backing(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "hugepages with anonymous memory", "remove <source type='anonymous'/>")
     if domain.at("memoryBacking/allocation").get("mode") == "ondemand":
         yield Fault(element, "hugepages that are allocated on demand", "<allocation mode='immediate'/>")
-
-
-_CHOICES = {
-    "source": ("type", ("file", "anonymous", "memfd")),
-    "access": ("mode", ("shared", "private")),
-    "allocation": ("mode", ("immediate", "ondemand")),
-}
-
-
-def backing_values(domain: Domain) -> Iterator[Fault]:
-    for name, (attribute, allowed) in _CHOICES.items():
-        element = domain.one(f"memoryBacking/{name}")
-        given = None if element is None else element.get(attribute)
-        if element is not None and given is not None and given not in allowed:
-            yield Fault(element, f"{attribute}='{given[:40]}' is unknown", " or ".join(allowed))
-
-
-def access_of_cell(domain: Domain) -> Iterator[Fault]:
-    for cell in domain.cells:
-        given = cell.element.get("memAccess")
-        if given is not None and given not in ("shared", "private"):
-            yield Fault(cell.element, f"memAccess='{given[:40]}' is unknown", "shared or private")

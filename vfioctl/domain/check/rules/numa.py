@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, unknown, warning
+from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.reader import Cell, Domain
 from vfioctl.domain.document.values import cpuset, number, shown
 from vfioctl.domain.model.layout import is_distance
 
-_MODES = ("strict", "preferred", "interleave", "restrictive")
 _MOST_CELLS = 256
 
 
@@ -100,9 +99,7 @@ def nodesets(domain: Domain) -> Iterator[Fault]:
     for extra in domain.all("numatune")[1:]:
         yield Fault(extra, "there are two <numatune>", "keep one of them")
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
-        text, mode = element.get("nodeset"), element.get("mode")
-        if mode is not None and mode not in _MODES:
-            yield unknown(element, "mode", _MODES)
+        text = element.get("nodeset")
         if text is not None and not cpuset(text) and not _ignores_nodeset(element):
             yield Fault(element, f"nodeset='{text[:40]}' names no node", "nodes of the host, such as 0-1")
         elif text is not None and not cpuset(text):
@@ -120,8 +117,6 @@ def placement(domain: Domain) -> Iterator[Fault]:
     if element is None:
         return
     given = element.get("placement")
-    if given not in (None, "static", "auto"):
-        yield Fault(element, f"placement='{(given or '')[:40]}' is unknown", "static or auto")
     is_static = given == "static" or (given is None and domain.at("vcpu").get("placement") != "auto")
     if is_static and element.get("nodeset") is None:
         yield Fault(element, "there is no nodeset", "nodeset= with nodes of the host, or placement='auto'")

@@ -9,7 +9,7 @@ from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import scaled, text_in
 from vfioctl.inventory.model.values import any_number
 
-_KINDS = {"sev": "x86", "sev-snp": "x86", "tdx": "x86", "s390-pv": "s390"}
+_S390 = "s390-pv"
 _WITH_DEVICES = {
     "sev-snp": (
         "QEMU 9.1 gives a guest with sev-snp no devices of the host",
@@ -23,11 +23,8 @@ _TSEG_UNIT = 1 << 20
 def kinds(domain: Domain) -> Iterator[Fault]:
     found = domain.all("launchSecurity")
     for element in found:
-        kind = element.get("type")
-        if kind not in _KINDS:
-            yield Fault(element, f"launchSecurity type='{(kind or '')[:40]}' is unknown", ", ".join(_KINDS))
-        elif domain.is_x86 and _KINDS[kind] != "x86":
-            yield Fault(element, f"{kind} exists on s390 only", "sev-snp or tdx")
+        if domain.is_x86 and element.get("type") == _S390:
+            yield Fault(element, f"{_S390} exists on s390 only", "sev-snp or tdx")
     for extra in found[1:]:
         yield Fault(extra, "there are two <launchSecurity>", "keep one of them: libvirt reads the first")
 
@@ -93,9 +90,3 @@ def secure_boot(domain: Domain) -> Iterator[Fault]:
     if domain.one("os[@firmware='efi']") is not None and domain.passed_through and not is_said:
         remedy = "<firmware><feature enabled='no' name='secure-boot'/></firmware>"
         yield warning(domain.at("os"), "libvirt chooses whether Secure Boot is on, and may choose it", remedy)
-
-
-def ioapic(domain: Domain) -> Iterator[Fault]:
-    element = domain.one("features/ioapic")
-    if element is not None and element.get("driver") not in ("kvm", "qemu"):
-        yield Fault(element, f"driver='{(element.get('driver') or '')[:40]}' is unknown", "kvm or qemu")

@@ -1,15 +1,15 @@
-"""Rules about words that libvirt knows, and parts that it wants, wherever they are. May not do input or output.
+"""The words that libvirt knows as the values of attributes, by rule; and parts that it needs, wherever they are.
 
-Source: the enumerations in libvirt's domain_conf.c, and its parsers of disks, interfaces and random number generators.
-An empty word is left to libvirt, which takes it for none in some places.
+Source: the enumerations in libvirt's domain_conf.c, numa_conf.c and cpu_conf.c, its schema (cputypes.rng), and its
+parsers of disks, interfaces and random number generators. May not do input or output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vfioctl.domain.check.rules.fault import Fault, unknown
+from vfioctl.domain.check.rules.fault import Fault
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import text_in
 
@@ -18,7 +18,7 @@ _ACTIONS = "destroy restart rename-restart preserve coredump-destroy coredump-re
 
 
 class _Words(NamedTuple):
-    """The words that an attribute may be."""
+    """The words that an attribute may be. `is_needed`: libvirt refuses an element without the attribute."""
 
     path: str
     name: str
@@ -26,7 +26,11 @@ class _Words(NamedTuple):
     is_needed: bool = False
 
 
-_ATTRIBUTES = (
+_ANYWHERE = "word-unknown"
+_SWITCH, _SAID = "on off", "yes no"
+_POLICIES = "strict preferred interleave restrictive"
+_SCHEDULERS = "fifo rr batch idle"
+_GENERAL = (
     _Words("os", "firmware", "bios efi"),
     _Words("os/boot", "dev", "fd cdrom hd network", is_needed=True),
     _Words("clock", "offset", "utc localtime variable timezone absolute"),
@@ -39,6 +43,52 @@ _ATTRIBUTES = (
     _Words("devices/rng", "model", "virtio virtio-transitional virtio-non-transitional", is_needed=True),
     _Words("devices/rng/backend", "model", "random egd builtin", is_needed=True),
 )
+ATTRIBUTES: Mapping[str, Sequence[_Words]] = {
+    _ANYWHERE: _GENERAL,
+    "memory-backing": (
+        _Words("memoryBacking/source", "type", "file anonymous memfd"),
+        _Words("memoryBacking/access", "mode", "shared private"),
+        _Words("memoryBacking/allocation", "mode", "immediate ondemand"),
+    ),
+    "memory-access": (_Words("cpu/numa/cell", "memAccess", "shared private"),),
+    "vcpu-count": (_Words("vcpu", "placement", "static auto"),),
+    "vcpu-each": tuple(_Words("vcpus/vcpu", name, _SAID) for name in ("enabled", "hotpluggable")),
+    "cpu-model": (
+        _Words("cpu", "mode", "custom host-model host-passthrough maximum"),
+        _Words("cpu", "match", "minimum exact strict"),
+        _Words("cpu", "check", "none partial full"),
+        _Words("cpu", "migratable", _SWITCH),
+        _Words("cpu/feature", "policy", "force require optional disable forbid"),
+    ),
+    "cpu-cache": (_Words("cpu/cache", "mode", "emulate passthrough disable", is_needed=True),),
+    "cpu-address-bits": (_Words("cpu/maxphysaddr", "mode", "passthrough emulate", is_needed=True),),
+    "feature-state": tuple(
+        _Words(path, "state", _SWITCH) for path in ("features/*", "features/kvm/*", "features/hyperv/*")
+    ),
+    "scheduler": tuple(
+        _Words(f"cputune/{name}", "scheduler", _SCHEDULERS, is_needed=True)
+        for name in ("vcpusched", "iothreadsched", "emulatorsched")
+    ),
+    "numa-nodeset": (_Words("numatune/memory", "mode", _POLICIES), _Words("numatune/memnode", "mode", _POLICIES)),
+    "numa-placement": (_Words("numatune/memory", "placement", "static auto"),),
+    "address-multifunction": (_Words("devices/*/address", "multifunction", _SWITCH),),
+    "hostdev-type": (
+        _Words("devices/hostdev", "type", "pci usb scsi scsi_host mdev", is_needed=True),
+        _Words("devices/hostdev", "mode", "subsystem capabilities"),
+    ),
+    "hostdev-driver": (
+        _Words("devices/hostdev[@type='pci']/driver", "name", "vfio kvm xen default"),
+        _Words("devices/hostdev[@type='pci']/driver", "iommufd", _SAID),
+        _Words("devices/interface[@type='hostdev']/driver", "iommufd", _SAID),
+    ),
+    "hostdev-managed": (_Words("devices/hostdev[@type='pci']", "managed", _SAID),),
+    "hostdev-rom": tuple(_Words("devices/*/rom", name, f"{_SWITCH} {_SAID}") for name in ("bar", "enabled")),
+    "mdev-model": (_Words("devices/hostdev[@type='mdev']", "model", "vfio-pci vfio-ccw vfio-ap", is_needed=True),),
+    "iommu-model": (_Words("devices/iommu", "model", "intel smmuv3 virtio amd", is_needed=True),),
+    "ioapic": (_Words("features/ioapic", "driver", "kvm qemu", is_needed=True),),
+    "confidential-type": (_Words("launchSecurity", "type", "sev sev-snp tdx s390-pv", is_needed=True),),
+}
+"""The attributes that each rule judges."""
 _TEXTS: Mapping[str, str] = {
     "on_poweroff": _ACTIONS,
     "on_reboot": _ACTIONS,
@@ -60,14 +110,21 @@ _SOURCES: Mapping[str, str] = {
 """What the source of each type of interface says at least."""
 
 
-def words(domain: Domain) -> Iterator[Fault]:
-    for path, name, known, is_needed in _ATTRIBUTES:
+def unknown_words(domain: Domain, rule: str) -> Iterator[Fault]:
+    """Yield the attributes of a rule that have none of the words that libvirt knows."""
+    for path, name, known, is_needed in ATTRIBUTES.get(rule, ()):
+        remedy = ", ".join(known.split())
         for element in domain.all(path):
-            given = element.get(name)
-            if given is None and is_needed:
-                yield Fault(element, f"<{element.tag}> has no {name}=", ", ".join(known.split()))
-            elif given and given not in known.split():
-                yield unknown(element, name, known.split())
+            value = element.get(name)
+            if value is None and is_needed:
+                yield Fault(element, f"<{element.tag}> has no {name}=", remedy)
+            elif value is not None and value not in known.split() and (value or rule != _ANYWHERE):
+                yield Fault(
+                    element, f"{name}='{value[:40]}' is unknown", remedy
+                )  # libvirt takes some empty ones for none
+
+
+def texts(domain: Domain) -> Iterator[Fault]:
     for path, known in _TEXTS.items():
         first = domain.one(path)
         text = text_in(first)
