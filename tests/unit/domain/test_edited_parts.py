@@ -13,7 +13,7 @@ from vfioctl.domain.build.layout.pci import expanders
 from vfioctl.domain.document.xml import Document, parse, text_of
 from vfioctl.domain.model.layout import CurrentExpander, CurrentPort, Device, GuestTopology, Layout, Shape, Slot
 from vfioctl.domain.model.other_domains import NOBODY
-from vfioctl.domain.model.spec import DomainSpec, Smt
+from vfioctl.domain.model.spec import DomainSpec, PageSize, Smt
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
@@ -182,8 +182,12 @@ class TestMemory:
         text = RICH.replace("</memory>", "</memory><currentMemory unit='GiB'>8</currentMemory>", 1)
         assert edited(text, memory=16 << 30).findtext("currentMemory") == str(16 << 20)
 
-    def test_allocation_and_a_larger_hole_stay(self, rich: Element) -> None:
-        assert attributes(rich, "memoryBacking/allocation") == [{"mode": "ondemand"}]
+    def test_allocation_stays_unless_libvirt_refuses_it_with_hugepages(self, rich: Element) -> None:
+        assert attributes(rich, "memoryBacking/allocation") == [{"mode": "immediate", "threads": "4"}]
+        without = edited(RICH, hugepages=PageSize.NONE)
+        assert attributes(without, "memoryBacking/allocation") == [{"mode": "ondemand"}]
+
+    def test_a_larger_hole_stays(self, rich: Element) -> None:
         assert rich.findtext("devices/controller/pcihole64") == "1073741824"
 
     def test_metadata(self, rich: Element) -> None:

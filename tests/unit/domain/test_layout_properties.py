@@ -15,13 +15,17 @@ from tests.hosts.machines import unhurried
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.core.limits import read_document
 from vfioctl.domain.build.compose import composed
+from vfioctl.domain.build.confidential import refuse_elsewhere, without_hugepages
 from vfioctl.domain.build.layout.cpus import needed
 from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.layout.memory import free_pages
 from vfioctl.domain.build.layout.pci import BUSES
 from vfioctl.domain.check.checker import judged
+from vfioctl.domain.document.guest_topology import read_topology
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.templates import read_template, templates
+from vfioctl.domain.document.tree import child, insert
 from vfioctl.domain.document.xml import Document, parse, text_of
 from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Layout
@@ -207,3 +211,136 @@ def test_the_schema_takes_it(found: tuple[Capacity, Layout, Document]) -> None:
     command = ["xmllint", "--noout", "--relaxng", "/usr/share/libvirt/schemas/domain.rng", "-"]
     done = subprocess.run(command, input=text_of(found[2]), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# -- other templates, and domains that are edited --------------------------------------------------------
+
+_CELL = "<numa><cell id='0' cpus='0' memory='64' unit='MiB' memAccess='shared'{}</numa>"
+MUTATIONS = (
+    (".", "<memtune><hard_limit unit='MiB'>64</hard_limit><soft_limit unit='MiB'>8</soft_limit></memtune>"),
+    (".", "<maxMemory slots='4' unit='MiB'>512</maxMemory>"),
+    (".", "<currentMemory unit='MiB'>8</currentMemory>"),
+    (".", "<iothreads>3</iothreads>"),
+    (".", "<iothreadids><iothread id='2'/></iothreadids>"),
+    (".", "<vcpus><vcpu id='0' enabled='yes' hotpluggable='no'/></vcpus>"),
+    (".", "<numatune><memory mode='interleave' nodeset='0'/></numatune>"),
+    (".", "<numatune><memory mode='strict' placement='auto'/></numatune>"),
+    (".", "<launchSecurity type='sev'><policy>0x0001</policy></launchSecurity>"),
+    (".", "<iommufd enabled='yes'/>"),
+    ("features", "<ioapic driver='qemu'/>"),
+    ("features", "<smm state='on'><tseg unit='MiB'>16</tseg></smm>"),
+    ("features", "<hyperv mode='custom'><relaxed state='on'/><vendor_id state='on' value='a'/></hyperv>"),
+    ("features", "<kvm><hidden state='on'/><pv-ipi state='off'/><poll-control state='on'/></kvm>"),
+    ("features", "<pvspinlock state='on'/>"),
+    ("memoryBacking", "<locked/>"),
+    ("memoryBacking", "<source type='memfd'/>"),
+    ("memoryBacking", "<source type='anonymous'/>"),
+    ("memoryBacking", "<access mode='private'/>"),
+    ("memoryBacking", "<allocation mode='ondemand'/>"),
+    ("memoryBacking", "<hugepages/>"),
+    ("memoryBacking", "<hugepages><page size='2' unit='MiB' nodeset='0'/></hugepages>"),
+    ("vcpu", "placement='auto'"),
+    ("vcpu", "cpuset='0-1'"),
+    ("vcpu", "current='1'"),
+    ("cputune", "<vcpupin vcpu='0' cpuset='0'/>"),
+    ("cputune", "<vcpusched vcpus='0' scheduler='fifo' priority='1'/>"),
+    ("cputune", "<vcpusched vcpus='1-3' scheduler='rr' priority='2'/>"),
+    ("cputune", "<iothreadsched iothreads='3' scheduler='batch'/>"),
+    ("cputune", "<iothreadpin iothread='2' cpuset='0'/>"),
+    ("cputune", "<emulatorsched scheduler='fifo' priority='1'/>"),
+    ("cputune", "<cachetune vcpus='0-1'><cache id='0' level='3' type='both' size='1' unit='MiB'/></cachetune>"),
+    ("cputune", "<memorytune vcpus='3'><node id='0' bandwidth='20'/></memorytune>"),
+    ("cputune", "<quota>-1</quota>"),
+    ("cpu", "<cache mode='passthrough'/>"),
+    ("cpu", "<cache level='3' mode='emulate'/>"),
+    ("cpu", "<maxphysaddr mode='emulate' bits='40'/>"),
+    ("cpu", "<maxphysaddr mode='passthrough' limit='39'/>"),
+    ("cpu", "<feature policy='disable' name='topoext'/>"),
+    ("cpu", "mode='host-model'"),
+    ("cpu", "mode='custom'"),
+    ("cpu", _CELL.format("/>")),
+    ("cpu", _CELL.format("><cache level='1' associativity='direct' policy='none'/></cell>")),
+    (
+        "cpu",
+        _CELL.format("/><interconnects><latency initiator='0' target='0' type='access' value='5'/></interconnects>"),
+    ),
+    ("devices", "<iommu model='intel'><driver intremap='off' caching_mode='on'/></iommu>"),
+    ("devices", "<iommu model='virtio'/>"),
+    ("devices", "<memory model='dimm'><target><size unit='MiB'>64</size><node>0</node></target></memory>"),
+    ("devices", "<controller type='pci' index='1' model='pcie-root-port'/>"),
+    ("devices", "<controller type='pci' index='7' model='pcie-root-port'><target chassis='2'/></controller>"),
+    ("devices", "<controller type='pci' index='3' model='pcie-expander-bus'><target busNr='200'/></controller>"),
+    ("devices", "<controller type='pci' model='pcie-root-port'/>"),
+    ("devices", "<controller type='usb' model='none'/>"),
+    ("devices", "<interface type='network'><source network='a'/><alias name='ua-gpu0'/></interface>"),
+    ("devices", "<disk type='file' device='disk'><driver name='qemu' io='native'/><target dev='vda'/></disk>"),
+    ("devices", "<disk type='file' device='disk'><driver cache='none' iothread='2'/><target dev='vdb'/></disk>"),
+    ("devices", "<disk type='file' device='cdrom'><target dev='sda' bus='sata'/><boot order='1'/></disk>"),
+    ("devices", "<rng model='virtio'><backend model='random'/><address type='pci' bus='0' slot='4'/></rng>"),
+    ("devices", "<hostdev mode='subsystem' type='usb'><source><vendor id='0x1'/></source></hostdev>"),
+    ("devices", "<filesystem type='mount'><driver type='virtiofs'/><source dir='/a'/><target dir='a'/></filesystem>"),
+    ("os", "<boot dev='hd'/>"),
+    ("os", "<loader type='pflash' readonly='yes'>/a</loader>"),
+)
+"""Parts and attributes that a document may have besides: each with the path of the element that gets it."""
+
+
+def errors_of(document: Document) -> list[tuple[str, str, str]]:
+    findings = judged(None, text_of(document), None).findings
+    return [(each.rule, each.path, each.reason) for each in findings if each.severity is Severity.ERROR]
+
+
+def mutated(document: Document, mutation: tuple[str, str] | int) -> Document:
+    """Return a document with a part more, or with one less; the document itself if that is wrong already."""
+    made = parse(text_of(document))
+    if isinstance(mutation, int):
+        parents = [(parent, part) for parent in made.root.iter() for part in parent]
+        parent, part = parents[mutation % len(parents)]
+        parent.remove(part)
+    else:
+        path, text = mutation
+        parent = made.root if path == "." else child(made.root, path)
+        if text.startswith("<"):
+            insert(parent, parse(text).root)
+        else:
+            name, _, value = text.partition("=")
+            parent.set(name, value.strip("'"))
+    return document if errors_of(made) else made
+
+
+mutations = st.lists(st.sampled_from(MUTATIONS) | st.integers(0, 200), max_size=5)
+
+
+@st.composite
+def rebuilds(draw: st.DrawFn) -> tuple[Document, Document]:
+    """A domain that is built from a mutated template, and what becomes of it when it is mutated and edited."""
+    capacity, processor = draw(capacities()), draw(processors)
+    template = read_template(draw(st.sampled_from(sorted(templates()))))
+    made: list[Document] = []
+    for edits in (False, True):
+        for mutation in draw(mutations):
+            template = mutated(template, mutation)
+        own = Domain(template).host_devices
+        named = [*own, *draw(st.lists(st.sampled_from(gpus_of(capacity)), min_size=not own, max_size=2))]
+        spec = read_document(DomainSpec, {"name": "a", "devices": tuple(dict.fromkeys(named)), **draw(specs)})
+        try:
+            security = template.root.find("launchSecurity")
+            if security is not None:
+                refuse_elsewhere(security.get("type", ""), processor)
+                spec, _ = without_hugepages(spec)
+            cpus = needed(spec.cpus, spec.smt, capacity.topology)
+            placement = place(asking(devices=spec.devices, cpus=cpus), capacity)
+            devices = devices_of(placement.devices, capacity.inventory, {}, {})
+            host = Host(capacity, processor, {})
+            layout = lay_out(spec, devices, placement.cpus, host, (), read_topology(template))
+            template = composed(template, spec, layout, edits=edits)
+        except (NoCapacity, BadSpec):
+            reject()
+        made.append(template)
+    return made[0], made[1]
+
+
+@unhurried
+@given(rebuilds())
+def test_the_checker_takes_what_is_made_of_a_mutated_document(made: tuple[Document, Document]) -> None:
+    assert [errors_of(document) for document in made] == [[], []]

@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.build.guest_cpus import is_host_x86, use_iothreads, write_vcpus
 from vfioctl.domain.build.guest_pci import add_pci
+from vfioctl.domain.document.architecture import MEANT_FOR_X86, ONLY_X86
 from vfioctl.domain.document.memory import least_hard_limit
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.tree import add, child, insert, remove
@@ -25,13 +26,6 @@ from vfioctl.units import CpuSet, format_cpu_list
 
 _PREALLOCATORS = 8
 """The most threads that fill hugepages."""
-_ONLY_X86 = (
-    *("features/apic", "features/smm", "features/hyperv", "features/kvm", "features/pmu", "features/ioapic"),
-    *("features/pvspinlock", "features/vmport", "features/ps2"),
-    *("cpu/cache", "cpu/maxphysaddr", "cpu/feature", "clock/timer", "pm", "launchSecurity"),
-    *("devices/tpm", "devices/serial", "devices/console"),
-)
-"""What a template has for x86_64, and QEMU's `virt` machine has not."""
 _ARM = "virt"
 """The machine for Arm; a release of it is called virt-7.2."""
 _CELL = dict.fromkeys(("id", "cpus", "memory", "unit"), "")
@@ -96,7 +90,7 @@ def _for_arch(root: Element, layout: Layout) -> None:
 
 
 def _for_arm(root: Element, arch: str) -> None:
-    for path in _ONLY_X86:
+    for path in (*ONLY_X86, *MEANT_FOR_X86):
         remove(root, path)
     kind = child(child(root, "os"), "type", text="hvm")
     kind.set("arch", arch)
@@ -141,6 +135,8 @@ def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
     cells = format_cpu_list(number for number, cell in enumerate(layout.cells) if cell.memory)
     pages = child(backing, "hugepages")
     add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
+    remove(backing, "source[@type='anonymous']")  # with which libvirt refuses hugepages, as with those on demand
+    remove(backing, "allocation[@mode='ondemand']")
     if backing.find("allocation") is None:
         child(backing, "allocation", {"mode": "immediate", "threads": min(_PREALLOCATORS, layout.vcpus)})
 

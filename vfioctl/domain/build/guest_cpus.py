@@ -68,7 +68,9 @@ def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
         kind = each.get("scheduler"), each.get("priority")
         found[kind] = found.get(kind, frozenset()) | which
     for (scheduler, priority), which in found.items():
-        vcpus = range(after) if which.issuperset(range(before)) else sorted(which.intersection(range(after)))
+        vcpus = (
+            range(after) if which.issuperset(range(before)) else sorted(which.intersection(range(min(before, after))))
+        )
         if vcpus:
             given = {"vcpus": format_cpu_list(vcpus), "scheduler": scheduler, "priority": priority}
             yield Element("vcpusched", {name: value for name, value in given.items() if value is not None})

@@ -11,7 +11,7 @@ from vfioctl.domain.document.guest_topology import EXPANDER, host_devices
 from vfioctl.domain.document.tree import add, child, insert
 from vfioctl.domain.document.values import address_of, size_of
 from vfioctl.domain.model.layout import Device, Expander, Layout, Placed, Port
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, any_number
 
 
 def add_pci(devices: Element, layout: Layout) -> None:
@@ -71,10 +71,12 @@ def _bus(address: Element) -> int | None:
 def _free_index(devices: Element, above: int) -> int:
     """Return the lowest index above that of the bus that a controller is on: libvirt makes them in this order.
 
-    Not one that is only named in addresses: libvirt makes that controller itself.
+    Not one that is only named in addresses: libvirt makes that controller itself. Nor the chassis of a port: that of a
+    port without one is its index.
     """
     used = {_index(each) for each in devices.findall("controller[@type='pci']")}
     used |= {_bus(each) for each in devices.iterfind("*/address[@type='pci']")}
+    used |= {any_number(target.get("chassis")) for target in devices.iterfind("controller/target[@chassis]")}
     return next(index for index in count(above + 1) if index not in used)
 
 

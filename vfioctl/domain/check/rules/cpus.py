@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.architecture import ONLY_X86, SETTINGS_ONLY_X86
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
 
 _WITHOUT_EIM = 255
 _LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
-_ONLY_X86 = (
-    *("features/ioapic", "features/pvspinlock", "features/vmport", "features/ps2", "features/smm"),
-    *("features/apic[@eoi]", "features/hyperv[@mode='passthrough']", "features/hyperv/*[@state='on']"),
-    *("features/kvm/hidden[@state='on']", "features/kvm/hint-dedicated[@state='on']"),
-    *("features/kvm/poll-control[@state='on']", "features/kvm/pv-ipi[@state='off']"),
-    "cpu/cache",
-)
-"""What other architectures have not. Sources: libvirt's qemu_validate.c; for <smm>, <hyperv> and <kvm>, which libvirt
-defines, the properties in QEMU's hw/i386 and target/i386."""
 _LEAST_BITS, _MOST_BITS = 32, 52
 _WITHOUT_BITS = (9, 2)
 
@@ -148,7 +140,7 @@ def emulated_passthrough(domain: Domain) -> Iterator[Fault]:
 def other_architectures(domain: Domain) -> Iterator[Fault]:
     if not domain.arch or domain.is_x86:
         return
-    for path in _ONLY_X86:
+    for path in (*ONLY_X86, *SETTINGS_ONLY_X86):
         for element in domain.all(path):
             yield Fault(element, f"{domain.arch[:40]} has no <{element.tag}>", "remove it: only x86 has it")
 
