@@ -71,7 +71,7 @@ class DomainApi:
 
         Raises UnknownDomain; HostError for one that does not run.
         """
-        from vfioctl.domain.run.verify.verification import verified
+        from vfioctl.domain.run.verification import verified
 
         domain = self.domains.find(name, connect).domain
         return verified(self._session.kernel, self.domains.uri(connect), domain, guest=guest)
