@@ -145,7 +145,7 @@ def test_an_image_that_is_there_is_used_and_never_changed(machine: Machine) -> N
     refused = machine.apply({**ONE, "name": "b"}, {**ONE, "name": "c"})
     assert (refused.code, refused.document["error"]["kind"]) == (4, "Foreign")
     assert (
-        "b.qcow2 is there, with 20 GiB, on /images/debian.qcow2; wanted: 40 GiB" in refused.document["error"]["message"]
+        "b.qcow2 exists, with 20 GiB, on /images/debian.qcow2; wanted: 40 GiB" in refused.document["error"]["message"]
     )
     assert list(machine.domains()) == ["a"]
 

@@ -142,20 +142,24 @@ class DomainBuilder:
         if security is not None:
             refuse_elsewhere(security.get("type", ""), processor)
             spec, weaker = without_hugepages(spec)
-        placement, found = Placing(self._session, spec, claim, others, own).placed()
-        capacity = without_itself(found, others)
+        placement, host_capacity = Placing(self._session, spec, claim, others, own).placed()
+        capacity = without_itself(host_capacity, others)
         used = telling(spec.nodes, placement.devices, capacity) if spec.nodes else {}
         unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
         spec = replace(spec, nodes=used)
         withheld = withheld_in(template.root)
         devices = devices_of(
-            [each for each in self._with_companions(placement.devices, capacity) if each not in withheld],
+            [
+                companion
+                for companion in self._with_companions(placement.devices, capacity)
+                if companion not in withheld
+            ],
             capacity.inventory,
             capacity.parents,
             spec.nodes,
             mdev_display=_shows_display(spec, template) and not _has_display(template),
         )
-        refuse_untyped(capacity.inventory.by_address[each] for each in placement.functions)
+        refuse_untyped(capacity.inventory.by_address[function] for function in placement.functions)
         _refuse_no_display(spec, devices, template)
         if security is not None:
             refuse_several(devices)
@@ -169,16 +173,16 @@ class DomainBuilder:
         )
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template))
         document = composed(template, spec, layout, edits=edits)
-        told = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
-        layout = layout._replace(choices=(*layout.choices, *weaker, *told))
+        notes = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
+        layout = layout._replace(choices=(*layout.choices, *weaker, *notes))
         return Built(spec, layout, document, capacity.inventory, processor)
 
     def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
         """A policy that prefers takes memory that others have now, and none that there is not."""
-        there = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
-        if there is not None and spec.memory > there:
+        total = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
+        if total is not None and spec.memory > total:
             raise NoCapacity(
-                f"the host has {there >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for",
+                f"the host has {total >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for",
                 hint="ask for less with --memory",
             )
 
@@ -190,16 +194,21 @@ class DomainBuilder:
 
     def _with_companions(self, subjects: Sequence[Subject], capacity: Capacity) -> Sequence[Subject]:
         """Return the devices with the functions that must travel with them."""
-        functions = [each for each in subjects if isinstance(each, PciAddress)]
+        functions = [subject for subject in subjects if isinstance(subject, PciAddress)]
         scope = scope_of(capacity.inventory, functions)
-        return [*scope.asked, *scope.own, *scope.foreign, *(each for each in subjects if isinstance(each, Uuid))]
+        return [
+            *scope.asked,
+            *scope.own,
+            *scope.foreign,
+            *(subject for subject in subjects if isinstance(subject, Uuid)),
+        ]
 
 
 def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
     """Yield that devices stay without a place in the guest, which somebody has asked for in the XML."""
     if devices:
-        told = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
-        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=told)
+        weaker = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
+        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=weaker)
 
 
 def _ballooned(document: Document) -> Iterator[Choice]:
@@ -211,7 +220,7 @@ def _ballooned(document: Document) -> Iterator[Choice]:
 def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:
     """Yield the nodes of devices that were not chosen."""
     weaker = "the domain does not get this device"
-    yield from (Choice(f"--node {each}", "not used", "other devices were chosen", weaker=weaker) for each in nodes)
+    yield from (Choice(f"--node {node}", "not used", "other devices were chosen", weaker=weaker) for node in nodes)
 
 
 def _claim_named(template: Document, others: Others) -> str:
@@ -229,14 +238,14 @@ def _refuse_unclear(spec: DomainSpec, *, has_own: bool) -> None:
 
 def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
     """Return the spec with the template's numbers where it has none, and with the whole id of its claim."""
-    given: dict[str, Any] = {"claim": claim.id} if claim else {}
+    defaults: dict[str, Any] = {"claim": claim.id} if claim else {}
     if not spec.cpus:
         text = template.root.findtext("vcpu", "1").strip()
-        given["cpus"] = int(text) if text.isdecimal() else 1
+        defaults["cpus"] = int(text) if text.isdecimal() else 1
     if not spec.memory:
-        given["memory"] = sum(each.size * each.pages for each in claim.hugepages) if claim else 0
-        given["memory"] = given["memory"] or _memory_of(template)
-    return replace(spec, **given)
+        defaults["memory"] = sum(reserved.size * reserved.pages for reserved in claim.hugepages) if claim else 0
+        defaults["memory"] = defaults["memory"] or _memory_of(template)
+    return replace(spec, **defaults)
 
 
 def _without_plugged(spec: DomainSpec, template: Document) -> DomainSpec:

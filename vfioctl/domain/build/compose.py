@@ -105,11 +105,11 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
     metadata = child(root, "metadata")
     if not edits:
         remove(metadata, MARK)
-    given = {"id": spec.claim} if spec.claim else {}
+    attributes = {"id": spec.claim} if spec.claim else {}
     wishes = dict(options_of(spec))
     if root.find("launchSecurity") is not None:  # such a guest has none, whatever is asked for
         wishes.pop("hugepages", None)
-    mark = child(metadata, MARK, given if edits else {**given, "template": spec.template})
+    mark = child(metadata, MARK, attributes if edits else {**attributes, "template": spec.template})
     for name in BUILD_OPTIONS:
         mark.attrib.pop(name, None)
     mark.attrib.update(wishes)
@@ -185,23 +185,23 @@ def _processor(root: Element, layout: Layout, *, edits: bool) -> None:
 
 def _cells(numa: Element, layout: Layout) -> None:
     """Write the cells. One that is there keeps its other settings; a further one has the attributes of the last."""
-    there = {each.get("id", str(number)): each for number, each in enumerate(numa.findall("cell"))}
+    existing = {element.get("id", str(number)): element for number, element in enumerate(numa.findall("cell"))}
     _interconnects(numa, layout)
-    last = next((dict(each.items()) for each in reversed(there.values())), {})
+    last = next((dict(cell.items()) for cell in reversed(existing.values())), {})
     remove(numa, "cell")
     for number, cell in enumerate(layout.cells):
-        made = there.get(str(number))
-        if made is None:
-            made = Element("cell", {**_CELL, **last})
-        remove(made, "distances")
-        numa.insert(number, made)
-        given = {"id": number, "cpus": cell.vcpus, "memory": cell.memory >> 10, "unit": "KiB"}
-        made.attrib.update({name: str(value) for name, value in given.items()})
+        cell_element = existing.get(str(number))
+        if cell_element is None:
+            cell_element = Element("cell", {**_CELL, **last})
+        remove(cell_element, "distances")
+        numa.insert(number, cell_element)
+        attributes = {"id": number, "cpus": cell.vcpus, "memory": cell.memory >> 10, "unit": "KiB"}
+        cell_element.attrib.update({name: str(value) for name, value in attributes.items()})
         if not cell.vcpus:
-            made.attrib.pop("cpus", None)
+            cell_element.attrib.pop("cpus", None)
         if cell.distances:
             distances = Element("distances")
-            made.insert(0, distances)
+            cell_element.insert(0, distances)
             for other, value in enumerate(cell.distances):
                 add(distances, "sibling", {"id": other, "value": value})
 
@@ -210,10 +210,10 @@ def _interconnects(numa: Element, layout: Layout) -> None:
     """Remove those of cells that are no longer there, or no longer have vCPUs, which an initiator needs."""
     cells = {str(number): cell for number, cell in enumerate(layout.cells)}
     for parent in numa.findall("interconnects"):
-        for each in [each for each in parent if is_element(each)]:
-            initiator = cells.get((each.get("initiator") or "").lstrip())
-            if not (initiator and initiator.vcpus and (each.get("target") or "").lstrip() in cells):
-                parent.remove(each)
+        for link in [connection for connection in parent if is_element(connection)]:
+            initiator = cells.get((link.get("initiator") or "").lstrip())
+            if not (initiator and initiator.vcpus and (link.get("target") or "").lstrip() in cells):
+                parent.remove(link)
         if not len(parent):
             numa.remove(parent)
 

@@ -31,13 +31,13 @@ def refuse_elsewhere(kind: str, processor: Processor) -> None:
     """Raise BadSpec if a host's processor has no such encryption. `kind`: the type of libvirt's launchSecurity."""
     if not processor.is_x86:
         raise BadSpec(f"the template wants {kind}, which {processor.arch} processors do not have", hint=_OTHER)
-    made = f"this host's is {processor.vendor}" if processor.vendor else "who made this host's is not known"
+    actual = f"this host's is {processor.vendor}" if processor.vendor else "who made this host's is not known"
     for kinds, vendor, is_theirs in (
         (_AMD, "AMD", processor.is_amd),
         (_INTEL, "Intel", processor.vendor == _MADE_BY_INTEL),
     ):
         if kind in kinds and not is_theirs:
-            raise BadSpec(f"the template wants {kind}, which only processors of {vendor} have: {made}", hint=_OTHER)
+            raise BadSpec(f"the template wants {kind}, which only processors of {vendor} have: {actual}", hint=_OTHER)
 
 
 def without_hugepages(spec: DomainSpec) -> tuple[DomainSpec, tuple[Choice, ...]]:

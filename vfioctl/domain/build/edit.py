@@ -86,11 +86,14 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
             next_command=error.next_command if is_room else "",
             facts=error.facts,
         ) from None
-    found = [each for each in differences(document.document, built) if _counts(each)]
+    differing = [difference for difference in differences(document.document, built) if _counts(difference)]
     return Comparison(
         name=domain.name,
         running=bool(domain.live),
-        differences=tuple(ComparedValue(path=each.path, found=each.before, built=each.after) for each in found),
+        differences=tuple(
+            ComparedValue(path=difference.path, found=difference.before, built=difference.after)
+            for difference in differing
+        ),
     )
 
 
@@ -105,7 +108,7 @@ def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpe
 
 
 def _has(claim: Claim, devices: Sequence[str]) -> bool:
-    return {str(each.subject) for each in claim.devices}.issuperset(devices)
+    return {str(device.subject) for device in claim.devices}.issuperset(devices)
 
 
 def _counts(difference: Difference) -> bool:

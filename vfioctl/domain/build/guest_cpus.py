@@ -44,8 +44,8 @@ def _pin(root: Element, layout: Layout, schedulers: Sequence[Element]) -> None:
         _add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
     if layout.emulator:
         _add(tune, "emulatorpin", {"cpuset": layout.emulator})
-        for each in iothreads(root):
-            _add(tune, "iothreadpin", {"iothread": each, "cpuset": layout.emulator})
+        for iothread in iothreads(root):
+            _add(tune, "iothreadpin", {"iothread": iothread, "cpuset": layout.emulator})
     for scheduler in schedulers:
         insert(tune, scheduler)
     if is_host_x86(root, layout):  # libvirt takes the hint for no other model, QEMU for no other architecture
@@ -62,25 +62,25 @@ def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
 
     One that all vCPUs have, all have afterwards; of another, those that are left.
     """
-    found: dict[tuple[str | None, str | None], frozenset[int]] = {}
-    for each in root.iterfind("cputune/vcpusched"):
-        which = cpuset(each.get("vcpus")) or frozenset()
-        kind = each.get("scheduler"), each.get("priority")
-        found[kind] = found.get(kind, frozenset()) | which
-    for (scheduler, priority), which in found.items():
+    vcpus_of: dict[tuple[str | None, str | None], frozenset[int]] = {}
+    for vcpusched in root.iterfind("cputune/vcpusched"):
+        which = cpuset(vcpusched.get("vcpus")) or frozenset()
+        kind = vcpusched.get("scheduler"), vcpusched.get("priority")
+        vcpus_of[kind] = vcpus_of.get(kind, frozenset()) | which
+    for (scheduler, priority), which in vcpus_of.items():
         vcpus = (
             range(after) if which.issuperset(range(before)) else sorted(which.intersection(range(min(before, after))))
         )
         if vcpus:
-            given = {"vcpus": format_cpu_list(vcpus), "scheduler": scheduler, "priority": priority}
-            yield Element("vcpusched", {name: value for name, value in given.items() if value is not None})
+            attributes = {"vcpus": format_cpu_list(vcpus), "scheduler": scheduler, "priority": priority}
+            yield Element("vcpusched", {name: value for name, value in attributes.items() if value is not None})
 
 
 def iothreads(root: Element) -> Sequence[int]:
     """Return the ids of the I/O threads. Those that no id is given for have the lowest that are free."""
-    ids = {id_ for each in root.iterfind("iothreadids/iothread") if (id_ := number(each.get("id")))}
+    ids = {id_ for iothread in root.iterfind("iothreadids/iothread") if (id_ := number(iothread.get("id")))}
     count = min(number(root.findtext("iothreads")) or 0, _MOST_THREADS)
-    free = (each for each in range(1, _MOST_THREADS) if each not in ids)
+    free = (id_ for id_ in range(1, _MOST_THREADS) if id_ not in ids)
     return sorted((*ids, *(next(free) for _ in range(count - len(ids)))))
 
 

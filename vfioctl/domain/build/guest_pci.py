@@ -22,14 +22,14 @@ def add_pci(devices: Element, layout: Layout) -> None:
     if not layout.expanders:
         return
     _make_root(devices, layout.hole)
-    there = dict(host_devices(devices))
-    aliases = {each.get("name", "") for each in devices.iterfind("*/alias")}
+    existing = dict(host_devices(devices))
+    aliases = {alias.get("name", "") for alias in devices.iterfind("*/alias")}
     for expander in layout.expanders:
         bus = _expander(devices, expander)
         for port in expander.ports:
             index = _port(devices, port, bus)
             for placed in port.devices:
-                element = there.get(placed.device.subject)
+                element = existing.get(placed.device.subject)
                 if element is None:
                     element = _hostdev(placed.device, _free_alias(placed.device, aliases))
                     insert(devices, element)
@@ -38,7 +38,7 @@ def add_pci(devices: Element, layout: Layout) -> None:
 
 
 def _make_root(devices: Element, hole: int) -> None:
-    root = next((each for each in devices.findall("controller[@model='pcie-root']")), None)
+    root = next((controller for controller in devices.findall("controller[@model='pcie-root']")), None)
     if root is None:
         root = Element("controller", {"type": "pci", "index": "0", "model": "pcie-root"})
         insert(devices, root)
@@ -48,10 +48,10 @@ def _make_root(devices: Element, hole: int) -> None:
 
 def _remove_empty(devices: Element, layout: Layout) -> None:
     """Remove the ports of expander buses from which the last device has gone, and the buses that are empty then."""
-    placed = (each for expander in layout.expanders for port in expander.ports for each in port.devices)
-    left = {each.was for each in placed if each.was and not each.stays and each.was.expander is not None}
-    for index in ({seat.bus for seat in left}, {seat.expander for seat in left}):
-        used = {_bus(each) for each in devices.iterfind("*/address[@type='pci']")}
+    placed = (device for expander in layout.expanders for port in expander.ports for device in port.devices)
+    left = {device.was for device in placed if device.was and not device.stays and device.was.expander is not None}
+    for index in ({slot.bus for slot in left}, {slot.expander for slot in left}):
+        used = {_bus(address) for address in devices.iterfind("*/address[@type='pci']")}
         for controller in devices.findall("controller[@type='pci']"):
             number = _index(controller)
             if number in index and number not in used:
@@ -64,8 +64,8 @@ def _index(controller: Element) -> int | None:
 
 
 def _bus(address: Element) -> int | None:
-    found = address_of(address)
-    return found.bus if found else None
+    parsed = address_of(address)
+    return parsed.bus if parsed else None
 
 
 def _free_index(devices: Element, above: int) -> int:
@@ -74,8 +74,8 @@ def _free_index(devices: Element, above: int) -> int:
     Not one that is only named in addresses: libvirt makes that controller itself. Nor the chassis of a port: that of a
     port without one is its index.
     """
-    used = {_index(each) for each in devices.findall("controller[@type='pci']")}
-    used |= {_bus(each) for each in devices.iterfind("*/address[@type='pci']")}
+    used = {_index(controller) for controller in devices.findall("controller[@type='pci']")}
+    used |= {_bus(address) for address in devices.iterfind("*/address[@type='pci']")}
     used |= {any_number(target.get("chassis")) for target in devices.iterfind("controller/target[@chassis]")}
     return next(index for index in count(above + 1) if index not in used)
 
@@ -86,12 +86,16 @@ def _expander(devices: Element, expander: Expander) -> int:
         return 0
     if expander.controller is None:
         index = _free_index(devices, 0)
-        made = Element("controller", {"type": "pci", "index": str(index), "model": EXPANDER})
-        insert(devices, made)
+        element = Element("controller", {"type": "pci", "index": str(index), "model": EXPANDER})
+        insert(devices, element)
     else:
         index = expander.controller
-        made = next(each for each in devices.findall(f"controller[@model='{EXPANDER}']") if _index(each) == index)
-    target = child(made, "target", {"busNr": expander.bus_number})
+        element = next(
+            controller
+            for controller in devices.findall(f"controller[@model='{EXPANDER}']")
+            if _index(controller) == index
+        )
+    target = child(element, "target", {"busNr": expander.bus_number})
     child(target, "node", text=str(expander.cell))
     return index
 
@@ -101,10 +105,10 @@ def _port(devices: Element, port: Port, bus: int) -> int:
     if port.controller is not None:
         return port.controller
     index = _free_index(devices, bus)
-    made = Element("controller", {"type": "pci", "index": str(index), "model": "pcie-root-port"})
+    controller = Element("controller", {"type": "pci", "index": str(index), "model": "pcie-root-port"})
     if bus:
-        add(made, "address", _guest_address(bus, port.slot, 0))
-    insert(devices, made)
+        add(controller, "address", _guest_address(bus, port.slot, 0))
+    insert(devices, controller)
     return index
 
 
@@ -128,12 +132,12 @@ def _free_alias(device: Device, used: set[str]) -> str:
 
 
 def _hostdev(device: Device, alias: str) -> Element:
-    made = Element("hostdev", dict(_kind(device)))
+    hostdev = Element("hostdev", dict(_kind(device)))
     if isinstance(device.subject, PciAddress):
-        add(made, "driver", {"name": "vfio"})
-    add(add(made, "source"), "address", _source(device))
-    add(made, "alias", {"name": alias})
-    return made
+        add(hostdev, "driver", {"name": "vfio"})
+    add(add(hostdev, "source"), "address", _source(device))
+    add(hostdev, "alias", {"name": alias})
+    return hostdev
 
 
 def _place(element: Element, placed: Placed, bus: int) -> None:

@@ -40,17 +40,17 @@ def nccl_topology(layout: Layout, inventory: Inventory, processor: Processor) ->
     for number, cell in enumerate(layout.cells):
         cpu = SubElement(root, "cpu", {"numaid": str(number), "affinity": _mask(cell.vcpus), **_processor(processor)})
         by_switch: dict[str, list[_Seen]] = {}
-        for each in seen:
-            if each.cell == number:
-                by_switch.setdefault(_switch(each.function, inventory), []).append(each)
+        for function in seen:
+            if function.cell == number:
+                by_switch.setdefault(_switch(function.function, inventory), []).append(function)
         for switch, members in by_switch.items():
-            home = cpu
+            parent = cpu
             if switch:
                 switches += 1
                 bridge = inventory.by_address[PciAddress(switch)]
-                home = SubElement(cpu, "pci", _pci(bridge, f"ffff:ff:{switches:02x}.0", _SWITCH_CLASS))
-            for each in members:
-                SubElement(home, "pci", _pci(each.function, each.address, each.function.class_code))
+                parent = SubElement(cpu, "pci", _pci(bridge, f"ffff:ff:{switches:02x}.0", _SWITCH_CLASS))
+            for member in members:
+                SubElement(parent, "pci", _pci(member.function, member.address, member.function.class_code))
     return text_of(Document(root))
 
 
@@ -88,18 +88,18 @@ def _switch(function: Function, inventory: Inventory) -> str:
 
 
 def _pci(function: Function, address: str, class_code: str) -> dict[str, str]:
-    found = {"busid": address, "class": f"0x{class_code}"}
+    attributes = {"busid": address, "class": f"0x{class_code}"}
     link = function.link
     speed, width = (link.max_speed or link.speed, link.max_width or link.width) if link else (None, None)
     if speed and width:
-        found |= {"link_speed": f"{speed:g} GT/s", "link_width": str(width)}
-    return found
+        attributes |= {"link_speed": f"{speed:g} GT/s", "link_width": str(width)}
+    return attributes
 
 
 def _processor(processor: Processor) -> dict[str, str]:
-    found = {"arch": "arm64" if processor.arch == "aarch64" else processor.arch}
-    told = {"vendor": processor.vendor, "familyid": processor.family, "modelid": processor.model}
-    return {**found, **{name: value for name, value in told.items() if value}}
+    attributes = {"arch": "arm64" if processor.arch == "aarch64" else processor.arch}
+    optional = {"vendor": processor.vendor, "familyid": processor.family, "modelid": processor.model}
+    return {**attributes, **{name: value for name, value in optional.items() if value}}
 
 
 def _mask(vcpus: Sequence[int]) -> str:

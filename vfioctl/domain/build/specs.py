@@ -22,23 +22,23 @@ _FILES = ("user_data", "network_config")
 _HINT = "docs/reference/fleet.schema.json says what each setting may be, docs/how-to/apply-a-fleet.md has examples"
 
 
-def read_spec(given: Mapping[str, Any], file: Path | None) -> DomainSpec:
+def read_spec(options: Mapping[str, Any], file: Path | None) -> DomainSpec:
     """Return the spec. Raises BadSpec for what is wrong in it, HostError for YAML without PyYAML."""
-    return spec_of(given, content_of(file) if file else {}, file)
+    return spec_of(options, content_of(file) if file else {}, file)
 
 
-def spec_of(given: Mapping[str, Any], said: Mapping[str, Any], file: Path | None) -> DomainSpec:
+def spec_of(options: Mapping[str, Any], content: Mapping[str, Any], file: Path | None) -> DomainSpec:
     """Return the spec of a file that was read, if there is one; `said`: its content."""
-    if any(name in given for name in SOURCES):
-        said = {name: value for name, value in said.items() if name not in SOURCES}
-    if file is None and (plain := read_words(DomainSpec, given)):
+    if any(name in options for name in SOURCES):
+        content = {name: value for name, value in content.items() if name not in SOURCES}
+    if file is None and (plain := read_words(DomainSpec, options)):
         return plain
     from pydantic import ValidationError
 
     from vfioctl.core.value import first_problem
 
     try:
-        return read_document(DomainSpec, {**said, **given})
+        return read_document(DomainSpec, {**content, **options})
     except ValidationError as error:
         where = f"{file}: " if file else ""
         raise BadSpec(f"{where}{first_problem(error)}", hint="vfioctl domain build --help shows the options") from None
@@ -54,7 +54,7 @@ def read_fleet(file: Path) -> FleetSpec:
     content = dict(content_of(file))
     defaults, domains = content.get("defaults", {}), content.get("domains")
     if isinstance(defaults, dict) and isinstance(domains, list):
-        content["domains"] = [_beside(file, _merged(defaults, each)) for each in domains]
+        content["domains"] = [_beside(file, _merged(defaults, domain)) for domain in domains]
     try:
         return FleetSpec.model_validate(content)
     except ValidationError as error:
@@ -65,8 +65,8 @@ def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
     """Return a domain with the defaults; one that says what it gets has no other devices by default."""
     if not isinstance(domain, dict):
         return domain
-    says = any(name in domain for name in SOURCES)
-    return {**{name: value for name, value in defaults.items() if not (says and name in SOURCES)}, **domain}
+    has_source = any(name in domain for name in SOURCES)
+    return {**{name: value for name, value in defaults.items() if not (has_source and name in SOURCES)}, **domain}
 
 
 def _beside(file: Path, domain: Any) -> Any:
@@ -74,11 +74,11 @@ def _beside(file: Path, domain: Any) -> Any:
     if not (isinstance(domain, dict) and isinstance(domain.get("cloud_init"), dict)):
         return domain
     folder = file.absolute().parent
-    given = {
+    paths = {
         name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
         for name, value in domain["cloud_init"].items()
     }
-    return {**domain, "cloud_init": given}
+    return {**domain, "cloud_init": paths}
 
 
 def content_of(file: Path) -> Mapping[str, Any]:
@@ -133,8 +133,8 @@ def _refuse_twice(node: Any) -> None:
     if node is None or node.id == "scalar":
         return
     if node.id == "sequence":
-        for each in node.value:
-            _refuse_twice(each)
+        for item in node.value:
+            _refuse_twice(item)
         return
     names = set()
     for key, value in node.value:

@@ -67,19 +67,19 @@ def check(
     if connect is not None:
         connect = api.domains.uri(connect)
     text = api.xml_of(file, connect=connect or "") if text is None else text
-    found = api.check(text, host=not no_host, version=version, connect=connect or "")
+    result = api.check(text, host=not no_host, version=version, connect=connect or "")
     if as_json:
-        emit_document(found)
-        if not found.ok:
+        emit_document(result)
+        if not result.ok:
             raise typer.Exit(BadDocument.exit_code)
         return
     from vfioctl.domain.render.findings import counted, findings_page
 
-    draw(findings_page(found))
-    for each in found.unknown:
-        say(f"vfioctl: not judged: {each}")
-    if not found.ok:
-        errors = sum(each.severity == "error" for each in found.findings)
+    draw(findings_page(result))
+    for reason in result.unknown:
+        say(f"vfioctl: not judged: {reason}")
+    if not result.ok:
+        errors = sum(finding.severity == "error" for finding in result.findings)
         raise BadDocument(
             f"the domain would not work: {counted(errors, 'error')}", hint="a line with -> says what to do"
         )

@@ -73,10 +73,10 @@ def _changes(plan: "Plan") -> "Sequence[RenderableType]":
     from vfioctl.domain.model.definition import DEFINITION
     from vfioctl.domain.render.compare import changes_page
 
-    found = [
-        each for change in plan.changes_of(DEFINITION) for each in changed(*map(parse, (change.before, change.after)))
+    facts = [
+        fact for change in plan.changes_of(DEFINITION) for fact in changed(*map(parse, (change.before, change.after)))
     ]
-    return [changes_page(found)] if found else []
+    return [changes_page(facts)] if facts else []
 
 
 def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJson = False) -> None:
@@ -88,17 +88,17 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
     Exits with 4 if something differs; also if others have what it needs, so that it would not be built now. --json
     tells these apart: it prints the comparison, or an error.
     """
-    found = DomainApi(opened(ctx)).compared(name, connect=connect)
+    comparison = DomainApi(opened(ctx)).compared(name, connect=connect)
     if as_json:
-        emit_document(found, indented=True)
-        if found.differences:
+        emit_document(comparison, indented=True)
+        if comparison.differences:
             raise typer.Exit(Drift.exit_code)
         return
     from vfioctl.domain.render.compare import comparison_page
 
-    draw(comparison_page(found))
-    if found.differences:
-        number = f"{len(found.differences)} value{'s' if found.differences[1:] else ''}"
+    draw(comparison_page(comparison))
+    if comparison.differences:
+        number = f"{len(comparison.differences)} value{'s' if comparison.differences[1:] else ''}"
         where = f" --connect {quote(connect)}" if connect else ""
-        next_command = f"vfioctl domain edit {quote(found.name)} --dry-run{where}"
-        raise Drift(f"{found.name} is not what would be built, in {number}", next_command=next_command)
+        next_command = f"vfioctl domain edit {quote(comparison.name)} --dry-run{where}"
+        raise Drift(f"{comparison.name} is not what would be built, in {number}", next_command=next_command)

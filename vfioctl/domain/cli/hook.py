@@ -100,8 +100,8 @@ def qemu(
     with _end_in_time(), reporting():
         session = opened(ctx)
         session.lock_wait = _LOCK_SECONDS
-        if told := DomainApi(session).hook.answer(name, (operation, step), xml):
-            say(f"vfioctl: {told}")
+        if note := DomainApi(session).hook.answer(name, (operation, step), xml):
+            say(f"vfioctl: {note}")
 
 
 @contextmanager
@@ -117,8 +117,8 @@ def _end_in_time() -> Iterator[None]:
 
 
 def _this_command() -> str:
-    beside = Path(sys.executable).with_name("vfioctl")
-    found = str(beside) if beside.exists() else shutil.which("vfioctl")
-    if not found:
+    installed = Path(sys.executable).with_name("vfioctl")
+    path = str(installed) if installed.exists() else shutil.which("vfioctl")
+    if not path:
         raise BadSpec("where vfioctl is installed is not known", hint="say it with --command PATH")
-    return found
+    return path

@@ -51,12 +51,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one domain: its claim, its devices, its memory, and which CPUs its vCPUs may run on."""
-    found = DomainApi(opened(ctx)).domains.find(name, connect)
+    domain = DomainApi(opened(ctx)).domains.find(name, connect)
     from vfioctl.domain.render.domains import domain_page, show_document
 
     if as_json:
-        emit_document(show_document(found), indented=True)
+        emit_document(show_document(domain), indented=True)
     elif xml:
-        emit_file(found.domain.xml)
+        emit_file(domain.domain.xml)
     else:
-        draw(domain_page(found))
+        draw(domain_page(domain))

@@ -50,8 +50,8 @@ def spec_options(*, edits: bool = False) -> Callable[[Callable[..., None]], Call
 def _spec_options() -> list[tuple[str, Option, Any]]:
     """Return the fields that are options, and their types."""
     hints = get_type_hints(DomainSpec, include_extras=True)
-    found = ((name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Annotated)
-    return [(name, parts[-1], parts[0]) for name, parts in found if isinstance(parts[-1], Option)]
+    annotated = ((name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Annotated)
+    return [(name, parts[-1], parts[0]) for name, parts in annotated if isinstance(parts[-1], Option)]
 
 
 def _parameter(name: str, option: Option, kind: Any) -> Parameter:

@@ -37,23 +37,23 @@ def verify(
     the next start takes. Asks the guest's agent, where there is one, for each GPU's NUMA node and link. Exits with 6 if
     something differs, and with 3 if the domain does not run or neither its CPUs nor its memory can be seen.
     """
-    found = DomainApi(opened(ctx)).verify(name, connect=connect, guest=not no_guest)
-    different = [each for each in found.facts if each.state == "differs"]
+    result = DomainApi(opened(ctx)).verify(name, connect=connect, guest=not no_guest)
+    different = [fact for fact in result.facts if fact.state == "differs"]
     failure: VfioctlError | None = None
     if different:
         number = f"{len(different)} value{'s' if different[1:] else ''}"
-        failure = VerifyError(f"{found.name} does not run as its document says, in {number}")
-    elif found.state != "ok":
+        failure = VerifyError(f"{result.name} does not run as its document says, in {number}")
+    elif result.state != "ok":
         failure = HostError(
-            f"{found.name} cannot be verified: neither its CPUs nor its memory can be seen", hint="run it as root"
+            f"{result.name} cannot be verified: neither its CPUs nor its memory can be seen", hint="run it as root"
         )
     if as_json:
-        emit_document(found, indented=True)
+        emit_document(result, indented=True)
         if failure:
             raise typer.Exit(failure.exit_code)
         return
     from vfioctl.domain.render.verify import verification_page
 
-    draw(verification_page(found))
+    draw(verification_page(result))
     if failure:
         raise failure

@@ -84,8 +84,10 @@ class Definitions:
         """
         from vfioctl.domain.model.definition import UndefineIntent, checked_name
 
-        found = self._domains.find(name, connect).domain.name
-        return self._undefine(UndefineIntent(uri=self._domains.uri(connect), name=checked_name(found), foreign=foreign))
+        domain = self._domains.find(name, connect).domain.name
+        return self._undefine(
+            UndefineIntent(uri=self._domains.uri(connect), name=checked_name(domain), foreign=foreign)
+        )
 
     def _define(self, intent: DefineIntent, more: tuple[str, ...] = ()) -> Plan:
         from vfioctl.domain.document.differences import is_still
@@ -97,22 +99,22 @@ class Definitions:
         if not intent.document:
             return self._planned(intent, "", "", (), volumes)
         libvirt = ask_libvirt(self._kernel, intent.uri)
-        there = next((each for each in libvirt.domains if each.name == intent.name), None)
+        current = next((domain for domain in libvirt.domains if domain.name == intent.name), None)
         wanted = read_domain(intent.document)
         _refuse_clash(libvirt, intent.name, wanted)
         before = self._defined(intent.uri, intent.name)
-        known = before or (there.live if there else "")
+        known = before or (current.live if current else "")
         if known and not is_ours(known) and not intent.replace:
             raise Foreign(
                 f"vfioctl did not define domain {intent.name}",
                 hint="--replace changes it all the same; or give the document another <name> and <uuid>",
             )
         claim = self._claim(intent)
-        after = marked(intent.document, uuid=there.uuid if there else intent.uuid, claim=claim, before=before)
+        after = marked(intent.document, uuid=current.uuid if current else intent.uuid, claim=claim, before=before)
         self._refuse_invalid(intent.uri, after)
         if is_still(before, after):
             after = before
-        notes = (*more, *notes_of_define(intent.name, there, before, after), *(() if before else notes))
+        notes = (*more, *notes_of_define(intent.name, current, before, after), *(() if before else notes))
         return self._planned(intent, before, after, notes, volumes)
 
     def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:
@@ -127,10 +129,10 @@ class Definitions:
         from vfioctl.domain.probe.libvirt import ask_libvirt
 
         libvirt = ask_libvirt(self._kernel, intent.uri)
-        there = next((each for each in libvirt.domains if each.name == intent.name), None)
-        if there is None:
+        current = next((domain for domain in libvirt.domains if domain.name == intent.name), None)
+        if current is None:
             raise unknown_domain(intent.name, intent.uri)
-        if there.is_active:
+        if current.is_active:
             raise DeviceInUse(f"domain {intent.name} runs", next_command=stop_command(intent.name, intent.uri))
         before = self._defined(intent.uri, intent.name)
         if not is_ours(before) and not intent.foreign:
@@ -203,14 +205,14 @@ class Definitions:
 
 def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
     """Raise Foreign if another domain has the UUID, or the domain has another one: libvirt would refuse it."""
-    for each in libvirt.domains:
-        if each.name == name and wanted.uuid and each.uuid != wanted.uuid:
+    for domain in libvirt.domains:
+        if domain.name == name and wanted.uuid and domain.uuid != wanted.uuid:
             raise Foreign(
-                f"domain {name} has the UUID {each.uuid}, and the document another one",
+                f"domain {name} has the UUID {domain.uuid}, and the document another one",
                 hint="remove <uuid> from the document, or change its <name>",
             )
-        if each.name != name and wanted.uuid == each.uuid:
-            raise Foreign(f"domain {each.name} has the UUID of the document", hint="remove <uuid> from the document")
+        if domain.name != name and wanted.uuid == domain.uuid:
+            raise Foreign(f"domain {domain.name} has the UUID of the document", hint="remove <uuid> from the document")
 
 
 # -- notes -------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def is_ours(text: str) -> bool:
     return bool(text) and read_domain(text).mark.is_own
 
 
-def notes_of_define(name: str, there: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
+def notes_of_define(name: str, current: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
     """Return what the user should know before a domain is defined. `before` and `after`: its definitions."""
     from vfioctl.domain.document.needs import needs_of
     from vfioctl.domain.model.owner import is_owner
@@ -237,7 +239,7 @@ def notes_of_define(name: str, there: DomainXml | None, before: str, after: str)
     if before and before != after:
         whose = "" if is_ours(before) else ", which is not of vfioctl,"
         notes.append(f"{name} is defined already; its definition{whose} is replaced")
-    if there and there.is_active:
+    if current and current.is_active:
         notes.append(f"{name} runs; the new definition counts when it starts the next time")
     return tuple(notes)
 
@@ -247,8 +249,8 @@ def _faults(text: str) -> Iterator[str]:
     from vfioctl.domain.check.checker import judged
     from vfioctl.domain.model.finding import Severity
 
-    errors = [each for each in judged(None, text, None).findings if each.severity is Severity.ERROR]
-    for each in errors[:_MOST_FAULTS]:
-        yield f"it will not work as it is: {each.path}: {each.reason}"
+    errors = [finding for finding in judged(None, text, None).findings if finding.severity is Severity.ERROR]
+    for error in errors[:_MOST_FAULTS]:
+        yield f"it will not work as it is: {error.path}: {error.reason}"
     if errors[_MOST_FAULTS:]:
         yield f"and {len(errors) - _MOST_FAULTS} more; vfioctl domain check lists them with their remedies"

@@ -40,7 +40,7 @@ class Fleet(NamedTuple):
 
     def document(self, result: str, done: Sequence[str] = ()) -> FleetDocument:
         """Return the JSON form. `done`: the domains that were changed."""
-        items = tuple(each.model_copy(update={"done": each.domain in done}) for each in self.items)
+        items = tuple(item.model_copy(update={"done": item.domain in done}) for item in self.items)
         return FleetDocument.model_validate({"fleet": self.name, "uri": self.uri, "result": result, "domains": items})
 
 
@@ -66,7 +66,7 @@ class Fleets:
         a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises.
         """
         items = FleetPlanning(self._session, spec, connect).items(prune=prune)
-        running = tuple(each.name for each in spec.domains if each.running)
+        running = tuple(domain.name for domain in spec.domains if domain.running)
         return Fleet(spec.fleet, Domains(self._session).uri(connect), items, running)
 
     def apply(
@@ -87,13 +87,13 @@ class Fleets:
         that do not answer in time.
         """
         done: list[str] = []
-        work = [each for each in fleet.items if is_work(each)]
+        work = [item for item in fleet.items if is_work(item)]
         for item in work:
             tell(_sentence(item))
             try:
                 self._carry_out(item, fleet.uri, progress)
             except VfioctlError as error:
-                left = [each.domain for each in work if each.domain not in (*done, item.domain)]
+                left = [other.domain for other in work if other.domain not in (*done, item.domain)]
                 did = f"done before: {', '.join(done) or 'nothing'}; not done: {', '.join(left) or 'nothing else'}"
                 error.message = f"{item.domain}: {error.message}"
                 error.restored = "; ".join(filter(None, (error.restored, did)))
@@ -142,7 +142,7 @@ class Fleets:
 
 def _sentence(item: FleetItem) -> str:
     words = {"define": "define", "change": "change the definition of", "undefine": "undefine", "none": ""}[item.change]
-    made = f"create {' and '.join(item.volumes)}" if item.volumes else ""
+    create = f"create {' and '.join(item.volumes)}" if item.volumes else ""
     define = f"{words} {item.domain}" if words else ""
     power = f"{item.power} {item.domain}" if item.power != "none" else ""
-    return ", then ".join(filter(None, (made, define, power)))
+    return ", then ".join(filter(None, (create, define, power)))

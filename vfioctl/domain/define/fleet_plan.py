@@ -71,7 +71,7 @@ class FleetPlanning:
         domains = Domains(session)
         self._uri = domains.uri(connect)
         known = domains.known(domains.libvirt(connect), as_defined=True)
-        self._known = {each.domain.name: each for each in known}
+        self._known = {domain.domain.name: domain for domain in known}
         self._devices: dict[str, str] = {}  # of the domains that are planned already
         self._pinned: dict[int, str] = {}
 
@@ -81,14 +81,16 @@ class FleetPlanning:
         See `Fleets.plan` for the errors.
         """
         leaving = _leaving_from(self._fleet, self._known) if prune else []
-        pruned = [self._pruned(each) for each in leaving]
-        wanted = [self._wanted(each) for each in self._fleet.domains]
-        gone = {each.domain.name for each in leaving} | {each.name for each in wanted if self._is_rebuilt(each)}
-        stay = (each.domain for name, each in self._known.items() if name not in gone)
-        writers = {each.name: written_by((each.live, each.defined)) for each in stay}
-        refuse_shared({each.name: each.provided for each in wanted}, writers)
-        items = {each.name: self._item(each, gone) for each in sorted(wanted, key=self._turn)}
-        in_order = tuple(items[each.name] for each in wanted)
+        pruned = [self._pruned(domain) for domain in leaving]
+        wanted = [self._wanted(domain) for domain in self._fleet.domains]
+        gone = {domain.domain.name for domain in leaving} | {
+            domain.name for domain in wanted if self._is_rebuilt(domain)
+        }
+        stay = (known.domain for name, known in self._known.items() if name not in gone)
+        writers = {domain.name: written_by((domain.live, domain.defined)) for domain in stay}
+        refuse_shared({domain.name: domain.provided for domain in wanted}, writers)
+        items = {domain.name: self._item(domain, gone) for domain in sorted(wanted, key=self._turn)}
+        in_order = tuple(items[domain.name] for domain in wanted)
         self._refuse_unstartable(in_order)
         return (*pruned, *in_order)
 
@@ -108,30 +110,30 @@ class FleetPlanning:
 
     def _wanted(self, domain: FleetDomain) -> _Wanted:
         with _about(domain.name):
-            found = provided(self._session.kernel, self._uri, domain)
-            template = text_of(read_template(found.spec.template))
-        digest = sha256(f"{json.dumps(asdict(found.spec), sort_keys=True)}{template}".encode()).hexdigest()[:12]
-        return _Wanted(found, digest, domain.running)
+            stored = provided(self._session.kernel, self._uri, domain)
+            template = text_of(read_template(stored.spec.template))
+        digest = sha256(f"{json.dumps(asdict(stored.spec), sort_keys=True)}{template}".encode()).hexdigest()[:12]
+        return _Wanted(stored, digest, domain.running)
 
     def _is_rebuilt(self, wanted: _Wanted) -> bool:
         """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
-        there = self._known.get(wanted.name)
-        return bool(there and there.says and not there.domain.is_active) and not self._stays(wanted)
+        known = self._known.get(wanted.name)
+        return bool(known and known.says and not known.domain.is_active) and not self._stays(wanted)
 
     def _stays(self, wanted: _Wanted) -> bool:
         """Return whether the domain is defined, and its part of the file has not changed."""
-        there = self._known.get(wanted.name)
-        if there is None or there.says is None or not there.domain.is_defined:
+        known = self._known.get(wanted.name)
+        if known is None or known.says is None or not known.domain.is_defined:
             return False
-        return (there.says.mark.fleet, there.says.mark.spec) == (self._fleet.fleet, wanted.digest)
+        return (known.says.mark.fleet, known.says.mark.spec) == (self._fleet.fleet, wanted.digest)
 
     def _item(self, wanted: _Wanted, gone: Collection[str]) -> FleetItem:
         known = self._known.get(wanted.name)
         power = _power(wanted, is_active=bool(known and known.domain.is_active))
         with _about(wanted.name):
-            says = _says_of(self._fleet.fleet, known, self._uri) if known else None
-            if says and self._stays(wanted):
-                item = self._kept(wanted, power, says.host_devices)
+            document = _says_of(self._fleet.fleet, known, self._uri) if known else None
+            if document and self._stays(wanted):
+                item = self._kept(wanted, power, document.host_devices)
             else:
                 item = self._built(wanted, power, known, gone)
         self._devices.update(dict.fromkeys(item.devices, wanted.name))
@@ -158,7 +160,7 @@ class FleetPlanning:
             connect=self._connect,
             claim=built.spec.claim,
             storage=wanted.storage,
-            notes=tuple(f"{wanted.name}: {each.what}: {each.weaker}" for each in built.weaker),
+            notes=tuple(f"{wanted.name}: {choice.what}: {choice.weaker}" for choice in built.weaker),
         )
         is_changed = bool(plan.changes_of(DEFINITION))
         is_defined = bool(known and known.domain.is_defined)
@@ -186,9 +188,9 @@ class FleetPlanning:
 
     def _has(self, name: str) -> set[Subject | int]:
         """Return what a domain may have now: claims that were made for it may be left also when it has ended."""
-        there = self._known.get(name)
-        texts = (there.domain.live, there.domain.defined) if there else ()
-        return {each for text in texts if text for each in _resources(needs_of(text))}
+        known = self._known.get(name)
+        texts = (known.domain.live, known.domain.defined) if known else ()
+        return {resource for text in texts if text for resource in _resources(needs_of(text))}
 
     def _document(self, item: FleetItem) -> str:
         """Return the document of a domain when its plan was applied."""
@@ -220,7 +222,7 @@ def _item(
         change=change,
         power=power,
         devices=tuple(devices),
-        volumes=tuple(each.name.rpartition(" ")[2] for each in volumes),
+        volumes=tuple(volume.name.rpartition(" ")[2] for volume in volumes),
         plan=plan if plan and plan.changes else None,
     )
 
@@ -238,7 +240,7 @@ def _resources(needs: Needs) -> set[Subject | int]:
 
 def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -> None:
     """Raise ClaimConflict if a domain that is planned already has one of them."""
-    if shared := next((each for each in devices if each in planned), ""):
+    if shared := next((device for device in devices if device in planned), ""):
         raise ClaimConflict(
             f"{shared} is a device of domain {planned[shared]} of this fleet",
             hint="no two domains of a fleet have one device: give one of them another",
@@ -247,11 +249,11 @@ def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -
 
 def _says_of(fleet: str, known: Known, uri: str) -> Domain:
     """Return what a domain of the fleet says. Raises Foreign for any other domain."""
-    name, says = known.domain.name, known.says
-    if says and says.mark.is_own and says.mark.fleet == fleet:
-        return says
-    if says and says.mark.is_own:
-        by, foreign = f"by fleet {says.mark.fleet}" if says.mark.fleet else "by no fleet", ""
+    name, document = known.domain.name, known.says
+    if document and document.mark.is_own and document.mark.fleet == fleet:
+        return document
+    if document and document.mark.is_own:
+        by, foreign = f"by fleet {document.mark.fleet}" if document.mark.fleet else "by no fleet", ""
     else:
         by, foreign = "and not by vfioctl", " --foreign"
     raise Foreign(

@@ -55,15 +55,15 @@ def provided(kernel: Reader, uri: str, domain: FleetDomain) -> Provided:
     if not (domain.images or domain.cloud_init):
         return Provided(spec, None)
     images = tuple(_named(image, spec.name, number) for number, image in enumerate(domain.images, 1))
-    folder = _folder(kernel, uri, domain.pool, [each.base for each in images])
+    folder = _folder(kernel, uri, domain.pool, [image.base for image in images])
     seed = _seed(domain)
     storage = Storage(
         pool=domain.pool, images=images, seed=seed, seed_name=seed_name(spec.name, seed.sha256) if seed else ""
     )
-    given: dict[str, Any] = {"disks": (*(f"{folder}/{each.name}" for each in images), *spec.disks)}
+    values: dict[str, Any] = {"disks": (*(f"{folder}/{image.name}" for image in images), *spec.disks)}
     if seed:
-        given["seed"] = f"{folder}/{storage.seed_name}"
-    return Provided(replace(spec, **given), storage)
+        values["seed"] = f"{folder}/{storage.seed_name}"
+    return Provided(replace(spec, **values), storage)
 
 
 def _named(image: Image, domain: str, number: int) -> Image:
@@ -84,16 +84,16 @@ def _folder(kernel: Reader, uri: str, pool: str, bases: list[str]) -> str:
 
 
 def _seed(domain: FleetDomain) -> Seed | None:
-    asked = domain.cloud_init
-    if asked is None:
+    settings = domain.cloud_init
+    if settings is None:
         return None
     refuse_without_library()
-    names = {"instance_id": asked.instance_id or domain.name, "hostname": asked.hostname or domain.name}
-    files = seed_files(**names, user_data=asked.user_data, network_config=asked.network_config)
-    refuse_user_data(asked.user_data, files[USER])
-    if asked.network_config:
-        refuse_network_config(asked.network_config, files[NETWORK])
-    return Seed(**names, user_data=asked.user_data, network_config=asked.network_config, sha256=digest_of(files))
+    names = {"instance_id": settings.instance_id or domain.name, "hostname": settings.hostname or domain.name}
+    files = seed_files(**names, user_data=settings.user_data, network_config=settings.network_config)
+    refuse_user_data(settings.user_data, files[USER])
+    if settings.network_config:
+        refuse_network_config(settings.network_config, files[NETWORK])
+    return Seed(**names, user_data=settings.user_data, network_config=settings.network_config, sha256=digest_of(files))
 
 
 # -- planning ----------------------------------------------------------------------------------------
@@ -107,15 +107,15 @@ def planned_volumes(kernel: Reader, uri: str, storage: Storage) -> tuple[list[Ch
     changes, notes = list(_seeds(kernel, uri, storage)), []
     for image in storage.images:
         wanted = image_text(image.size, image.base, image.base_format)
-        found = kernel.ask_libvirt(uri, "volume", storage.pool, image.name)
-        if not found:
+        current = kernel.ask_libvirt(uri, "volume", storage.pool, image.name)
+        if not current:
             changes.append(_change(IMAGE, uri, storage.pool, image.name, "", wanted))
-        elif is_image(found, wanted):
-            notes.append(f"disk image {storage.pool}/{image.name} is there already, and is used as it is")
+        elif is_image(current, wanted):
+            notes.append(f"disk image {storage.pool}/{image.name} exists already and is used as it is")
         else:
             raise Foreign(
-                f"disk image {storage.pool}/{image.name} is there, with {words_of(found)}; wanted: {words_of(wanted)}",
-                hint="vfioctl never changes one: change the file, or virsh vol-resize, or virsh vol-delete",
+                f"disk image {storage.pool}/{image.name} exists, with {words_of(current)}; wanted: {words_of(wanted)}",
+                hint="vfioctl changes no existing image: change the file, or use virsh vol-resize or vol-delete",
             )
     return changes, tuple(notes)
 
@@ -127,9 +127,9 @@ def _seeds(kernel: Reader, uri: str, storage: Storage) -> Iterator[Change]:
     files = seed_files(seed.instance_id, seed.hostname, seed.user_data, seed.network_config)
     if digest_of(files) != seed.sha256:
         raise StalePlan(f"{seed.user_data} has changed", hint="make a new plan")
-    found = kernel.ask_libvirt(uri, "seed", storage.pool, storage.seed_name)
-    if found != seed.sha256:
-        yield _change(SEED, uri, storage.pool, storage.seed_name, found, seed.canonical())
+    current = kernel.ask_libvirt(uri, "seed", storage.pool, storage.seed_name)
+    if current != seed.sha256:
+        yield _change(SEED, uri, storage.pool, storage.seed_name, current, seed.canonical())
 
 
 def _change(kind: str, uri: str, pool: str, volume: str, before: str, after: str) -> Change:
@@ -174,7 +174,7 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
-    disks = {name: [*map(_path, each.spec.disks)] for name, each in fleet.items()}
+    disks = {name: [*map(_path, domain.spec.disks)] for name, domain in fleet.items()}
     writers: dict[str, set[str]] = defaultdict(set)
     for name, places in (*others.items(), *disks.items()):
         for place in places:

@@ -19,19 +19,19 @@ def read_libvirt(kernel: Reader, uri: str) -> Libvirt:
     try:
         return ask_libvirt(kernel, uri)
     except (HostError, RequestError) as error:
-        said = error.kernel_said or error.hint
-        return Libvirt(uri=uri, unknown=f"{error.message}: {said}" if said else error.message)
+        reason = error.kernel_said or error.hint
+        return Libvirt(uri=uri, unknown=f"{error.message}: {reason}" if reason else error.message)
 
 
 def ask_libvirt(kernel: Reader, uri: str) -> Libvirt:
     """Return libvirt and its domains. Raises HostError, MissingLibrary if it cannot be asked."""
     version, hypervisor, domains = kernel.ask_libvirt(uri, "facts")
-    found = (
+    listed = (
         DomainXml(name=name, uuid=uuid, is_active=is_active, is_defined=is_defined, live=live, defined=defined)
         for name, uuid, is_active, is_defined, live, defined in domains
     )
     return Libvirt(
-        uri=uri, version=version, hypervisor=hypervisor, domains=tuple(sorted(found, key=lambda each: each.name))
+        uri=uri, version=version, hypervisor=hypervisor, domains=tuple(sorted(listed, key=lambda domain: domain.name))
     )
 
 

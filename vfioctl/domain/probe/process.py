@@ -57,24 +57,24 @@ def read_qemu(kernel: Reader, name: str, uuid: str) -> Qemu:
     ((_, status),) = kernel.survey(read_threads, [pid])
     threads, nodes = ([], "") if isinstance(status, Unanswered) else status
     ((_, mappings),) = memory
-    qemu = Qemu(int(pid), arguments, tuple(Thread(*each) for each in threads), allowed_nodes=nodes, started=started)
+    qemu = Qemu(int(pid), arguments, tuple(Thread(*thread) for thread in threads), allowed_nodes=nodes, started=started)
     if isinstance(mappings, Unanswered):
         return qemu._replace(memory_unknown=mappings.reason)
     if isinstance(mappings, str):
         return qemu._replace(memory_unknown=mappings)
-    return qemu._replace(memory=tuple(Mapping(*each) for each in mappings))
+    return qemu._replace(memory=tuple(Mapping(*mapping) for mapping in mappings))
 
 
 def still_runs(kernel: Reader, qemu: Qemu, uuid: str) -> bool:
     """Return whether the process is there, and no other one has its id."""
-    ((_, said),) = kernel.survey(claims_to_be, [str(qemu.pid)], args=[uuid])
-    return not isinstance(said, Unanswered) and said == (True, "", list(qemu.arguments), qemu.started)
+    ((_, answer),) = kernel.survey(claims_to_be, [str(qemu.pid)], args=[uuid])
+    return not isinstance(answer, Unanswered) and answer == (True, "", list(qemu.arguments), qemu.started)
 
 
 def open_groups(kernel: Reader, pid: int) -> frozenset[str] | None:
     """Return the IOMMU groups whose VFIO files the process has open; None if that cannot be read."""
-    ((_, found),) = kernel.survey(read_groups, [str(pid)])
-    return None if found is None or isinstance(found, Unanswered) else frozenset(found)
+    ((_, groups),) = kernel.survey(read_groups, [str(pid)])
+    return None if groups is None or isinstance(groups, Unanswered) else frozenset(groups)
 
 
 def _found(kernel: Reader, name: str, uuid: str) -> tuple[str, tuple[str, ...], str]:
@@ -83,19 +83,19 @@ def _found(kernel: Reader, name: str, uuid: str) -> tuple[str, tuple[str, ...], 
     first = [noted] if _PID.fullmatch(noted) else []
     disbelieved = ""
     for pids in (first, _vmms(kernel)):
-        found: list[tuple[str, tuple[str, ...], str]] = []
-        for pid, said in kernel.survey(claims_to_be, pids, args=[uuid]):
-            if isinstance(said, Unanswered) or said is None:
+        processes: list[tuple[str, tuple[str, ...], str]] = []
+        for pid, answer in kernel.survey(claims_to_be, pids, args=[uuid]):
+            if isinstance(answer, Unanswered) or answer is None:
                 continue
-            believed, user, arguments, started = said
+            believed, user, arguments, started = answer
             if believed:
-                found.append((pid, tuple(arguments), started))
+                processes.append((pid, tuple(arguments), started))
             else:
                 disbelieved = f"process {pid} says that it is, but user {user} runs it, who is not believed"
-        if len(found) > 1:
-            raise NotFound(f"processes {', '.join(sorted(pid for pid, *_ in found)[:4])} all say that they are")
-        if found:
-            return found[0]
+        if len(processes) > 1:
+            raise NotFound(f"processes {', '.join(sorted(pid for pid, *_ in processes)[:4])} all say that they are")
+        if processes:
+            return processes[0]
     raise NotFound(disbelieved or "no process has its UUID on the command line")
 
 
@@ -154,7 +154,7 @@ def read_groups(kernel: Reader, pid: str) -> list[str] | None:
         nodes = kernel.open_nodes(pid).nodes
     except KernelRefused:
         return None
-    return [found[1] for node in nodes if (found := _GROUP.fullmatch(node.path))]
+    return [match[1] for node in nodes if (match := _GROUP.fullmatch(node.path))]
 
 
 @per_subject
@@ -165,7 +165,7 @@ def read_memory(kernel: Reader, pid: str) -> list[_Plain] | str:
     except KernelRefused as error:
         return f"reading {error.path}: {error.symbol}"
     sizes = {int(first, 16): int(last, 16) - int(first, 16) for first, last in _PLACE.findall(places)}
-    return [found for line in _LINE.findall(policies) if (found := _mapping(line, sizes))]
+    return [mapping for line in _LINE.findall(policies) if (mapping := _mapping(line, sizes))]
 
 
 def _mapping(line: Sequence[str], sizes: dict[int, int]) -> _Plain | None:
@@ -183,10 +183,10 @@ def _mapping(line: Sequence[str], sizes: dict[int, int]) -> _Plain | None:
 
 def _used(words: Sequence[str], page: int) -> Iterator[tuple[int, int]]:
     for word in words:
-        if found := _ON_NODE.fullmatch(word):
-            yield int(found[1]), int(found[2]) * page
+        if match := _ON_NODE.fullmatch(word):
+            yield int(match[1]), int(match[2]) * page
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
+    match = pattern.search(text)
+    return match[1] if match else ""

@@ -20,7 +20,7 @@ def choices_page(choices: Sequence[Choice]) -> RenderableType:
 
 def _lines(choice: Choice) -> Iterator[RenderableType]:
     yield Text.assemble((f"{choice.what}:", "bold"), f" {choice.chosen}")
-    for text in (choice.why, *(f"not {each}" for each in choice.excluded)):
+    for text in (choice.why, *(f"not {reason}" for reason in choice.excluded)):
         yield Padding(Text(text), (0, 0, 0, 2), expand=False)
 
 

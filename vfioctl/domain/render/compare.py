@@ -14,15 +14,15 @@ from vfioctl.domain.document.summary import Changed
 from vfioctl.domain.model.comparison import Comparison
 
 
-def comparison_page(found: Comparison) -> RenderableType:
+def comparison_page(comparison: Comparison) -> RenderableType:
     """Render the values that differ, by path."""
-    how = "as it runs" if found.running else "as it is defined"
-    if not found.differences:
-        return Text(f"Domain {found.name}, {how}, is what would be built for its devices.")
-    lines: list[RenderableType] = [Text(f"Domain {found.name}, {how}:", style="bold")]
-    for each in found.differences:
-        lines.append(Text(each.path))
-        lines.append(fact_grid([("  is", _told(each.found)), ("  would be", _told(each.built))]))
+    how = "as it runs" if comparison.running else "as it is defined"
+    if not comparison.differences:
+        return Text(f"Domain {comparison.name}, {how}, is what would be built for its devices.")
+    lines: list[RenderableType] = [Text(f"Domain {comparison.name}, {how}:", style="bold")]
+    for difference in comparison.differences:
+        lines.append(Text(difference.path))
+        lines.append(fact_grid([("  is", _told(difference.found)), ("  would be", _told(difference.built))]))
     return Stack(*lines)
 
 

@@ -37,7 +37,7 @@ _STATES = {
 
 def domains_table(known: Sequence[Known], *, width: int) -> RenderableType:
     """Render domains in the order given, for `width` columns."""
-    return Stack(*table(_COLUMNS, [_row(each) for each in known], width))
+    return Stack(*table(_COLUMNS, [_row(domain) for domain in known], width))
 
 
 def _row(known: Known) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def _facts(domain: ListedDomain) -> Iterator[tuple[str, str]]:
     for number, device in enumerate(domain.devices):
         yield "" if number else "devices", device
     yield "vCPUs", str(domain.vcpus or "")
-    yield "pinned", ", ".join(f"{each.vcpu} to {each.cpus}" for each in domain.pins)
+    yield "pinned", ", ".join(f"{pin.vcpu} to {pin.cpus}" for pin in domain.pins)
     yield "memory", format_size(domain.memory_bytes) if domain.memory_bytes else ""
     yield "host nodes", domain.nodes
     yield "guest nodes", str(domain.cells or "")

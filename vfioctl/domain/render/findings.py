@@ -14,10 +14,10 @@ from vfioctl.domain.model.finding import CheckDocument, Finding, Severity
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
 
-def findings_page(found: CheckDocument) -> RenderableType:
+def findings_page(document: CheckDocument) -> RenderableType:
     """Each finding with its line, its path, its rule and its remedy, in the order of the document."""
-    lines = [line for each in found.findings for line in _lines(each)]
-    return Stack(*lines, *([Text(_works(found))] if found.ok else []))
+    lines = [line for finding in document.findings for line in _lines(finding)]
+    return Stack(*lines, *([Text(_works(document))] if document.ok else []))
 
 
 def _lines(finding: Finding) -> Iterator[RenderableType]:
@@ -28,9 +28,9 @@ def _lines(finding: Finding) -> Iterator[RenderableType]:
     yield Whole(f"-> {finding.remedy}")
 
 
-def _works(found: CheckDocument) -> str:
-    against = "on this host" if found.host else "as far as the document tells"
-    warnings = f", with {counted(len(found.findings), 'warning')}" if found.findings else ""
+def _works(document: CheckDocument) -> str:
+    against = "on this host" if document.host else "as far as the document tells"
+    warnings = f", with {counted(len(document.findings), 'warning')}" if document.findings else ""
     return f"The domain would work {against}{warnings}."
 
 

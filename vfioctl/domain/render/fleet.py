@@ -27,22 +27,22 @@ def without_passwords(value: Any) -> Any:
     if isinstance(value, str):
         return _PASSWORD.sub(r"\1'***'", value)
     if isinstance(value, dict):
-        return {key: without_passwords(each) for key, each in value.items()}
+        return {key: without_passwords(item) for key, item in value.items()}
     return [*map(without_passwords, value)] if isinstance(value, list) else value
 
 
 def fleet_page(fleet: FleetDocument, *, width: int) -> RenderableType:
     """Render a fleet as a table, for `width` columns."""
-    has_volumes = any(each.volumes for each in fleet.domains)
+    has_volumes = any(domain.volumes for domain in fleet.domains)
     columns = (_DOMAIN, *([_VOLUMES] * has_volumes), *_COLUMNS)
     rows = [
         (
-            plain(each.domain),
-            *([" ".join(each.volumes)] * has_volumes),
-            *(_CHANGES[each.change], _POWERS[each.power], " ".join(each.devices)),
+            plain(domain.domain),
+            *([" ".join(domain.volumes)] * has_volumes),
+            *(_CHANGES[domain.change], _POWERS[domain.power], " ".join(domain.devices)),
         )
-        for each in fleet.domains
+        for domain in fleet.domains
     ]
     title = Text(f"Fleet {plain(fleet.fleet)} at {plain(fleet.uri)}", style="bold")
-    notes = [Text(f"- {plain(note)}") for each in fleet.domains if each.plan for note in each.plan.notes]
+    notes = [Text(f"- {plain(note)}") for domain in fleet.domains if domain.plan for note in domain.plan.notes]
     return Stack(title, *table(columns, rows, width), *notes)

@@ -98,4 +98,4 @@ def stop_lines(stopped: Stopped, *, dry_run: bool = False) -> list[str]:
 
 
 def _devices(claim: Claim) -> str:
-    return ", ".join(each.subject for each in claim.devices) or "no devices"
+    return ", ".join(device.subject for device in claim.devices) or "no devices"

@@ -22,28 +22,28 @@ _STYLES = {State.DIFFERS: "bold red", State.UNKNOWN: "yellow"}
 _WITH_VALUES = (Area.MEMORY, Area.GUEST)
 
 
-def verification_page(found: Verification) -> RenderableType:
+def verification_page(verification: Verification) -> RenderableType:
     """Render each area: how much is as wanted, and what differs or is unknown."""
-    process = f"process {found.pid}" if found.pid is not None else "its QEMU process is not known"
-    lines: list[RenderableType] = [Text(f"Domain {found.name}, {process}", style="bold")]
+    process = f"process {verification.pid}" if verification.pid is not None else "its QEMU process is not known"
+    lines: list[RenderableType] = [Text(f"Domain {verification.name}, {process}", style="bold")]
     for area, title in _AREAS.items():
-        facts = [each for each in found.facts if each.area is area]
+        facts = [fact for fact in verification.facts if fact.area is area]
         if facts:
             lines.extend(_area(title, facts))
     return Stack(*lines)
 
 
 def _area(title: str, facts: list[VerifiedFact]) -> Iterator[RenderableType]:
-    good = [each for each in facts if each.state is State.OK]
+    good = [fact for fact in facts if fact.state is State.OK]
     yield Text(f"{title}: {len(good)} of {len(facts)} as wanted")
     if facts[0].area in _WITH_VALUES:
-        for each in good:
-            yield Whole(f"{each.what}: {each.found}")
-    for each in facts:
-        if each.state is State.DIFFERS:
+        for fact in good:
+            yield Whole(f"{fact.what}: {fact.found}")
+    for fact in facts:
+        if fact.state is State.DIFFERS:
             yield Text.assemble(
-                ("differs", _STYLES[each.state]), f": {each.what}: wanted {each.wanted}, found {each.found}"
+                ("differs", _STYLES[fact.state]), f": {fact.what}: wanted {fact.wanted}, found {fact.found}"
             )
-            yield Whole(f"-> {each.remedy}")
-        elif each.state is State.UNKNOWN:
-            yield Text.assemble(("unknown", _STYLES[each.state]), f": {each.what}: {each.why}")
+            yield Whole(f"-> {fact.remedy}")
+        elif fact.state is State.UNKNOWN:
+            yield Text.assemble(("unknown", _STYLES[fact.state]), f": {fact.what}: {fact.why}")

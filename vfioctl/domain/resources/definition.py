@@ -45,10 +45,10 @@ class DomainDefinition(FileResource):
             raise ValueError("not the value of a domain: it has none while a change is under way")
         for text in filter(None, (change.before, change.after)):
             try:
-                found = read_domain(text).name
+                document_name = read_domain(text).name
             except BadDocument as error:
                 raise ValueError(f"not the value of a domain: {error.message}") from None
-            if found != name:
+            if document_name != name:
                 raise ValueError(f"not the document of {name[:60]!r}")
 
     def read(self, reader: Reader, change: Change) -> str | None:
@@ -96,10 +96,10 @@ def _words(text: str) -> str:
     if not text:
         return "not defined"
     try:
-        found = read_domain(text)
+        document = read_domain(text)
     except BadDocument:
         return "something else"
-    devices = counted(len(found.host_devices), "device")
-    parts = [counted(found.vcpus or 0, "vCPU"), format_size(found.memory or 0), devices]
-    parts.append(f"document {found.mark.digest[:_DIGITS]}" if found.mark.digest else "not of vfioctl")
+    devices = counted(len(document.host_devices), "device")
+    parts = [counted(document.vcpus or 0, "vCPU"), format_size(document.memory or 0), devices]
+    parts.append(f"document {document.mark.digest[:_DIGITS]}" if document.mark.digest else "not of vfioctl")
     return ", ".join(parts)

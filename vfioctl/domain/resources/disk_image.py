@@ -50,8 +50,8 @@ def is_image(found: str, wanted: str) -> bool:
     """Return whether a value that was read is what was wanted."""
     if not found or not wanted:
         return found == wanted
-    there, given = found.removesuffix(WRITTEN).partition(" on "), wanted.partition(" on ")
-    return there[2] == given[2] and given[0] in ("0", there[0])
+    parts, wanted_parts = found.removesuffix(WRITTEN).partition(" on "), wanted.partition(" on ")
+    return parts[2] == wanted_parts[2] and wanted_parts[0] in ("0", parts[0])
 
 
 def words_of(value: str) -> str:

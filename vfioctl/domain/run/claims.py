@@ -57,17 +57,17 @@ class RunClaims:
         if not is_owner(needs.name):
             return ()
         owner = needs.owner
-        return tuple(each for each in self._claims.claims() if each.is_of(owner, self._uri))
+        return tuple(claim for claim in self._claims.claims() if claim.is_of(owner, self._uri))
 
     def made_for(self, needs: Needs) -> tuple[Claim, ...]:
         """Return those of them that were made for the time that the domain runs."""
-        return tuple(each for each in self.of(needs) if LABEL in each.labels)
+        return tuple(claim for claim in self.of(needs) if LABEL in claim.labels)
 
     # -- before a domain starts ----------------------------------------------------------------------
 
     def serving(self, needs: Needs) -> tuple[Claim, ...]:
         """Return those of its claims that serve it when it starts."""
-        return tuple(each for each in self.of(needs) if LABEL not in each.labels or _is_needed(each, needs))
+        return tuple(claim for claim in self.of(needs) if LABEL not in claim.labels or _is_needed(claim, needs))
 
     def over(self, needs: Needs) -> tuple[Claim, ...]:
         """Return the claims that were made for a run, and are over when the domain starts.
@@ -77,7 +77,7 @@ class RunClaims:
         """
         boot_id = self._claims.boot_id
         return tuple(
-            each for each in self._claims.claims() if LABEL in each.labels and self._is_over(each, needs, boot_id)
+            claim for claim in self._claims.claims() if LABEL in claim.labels and self._is_over(claim, needs, boot_id)
         )
 
     def _is_over(self, claim: Claim, needs: Needs, boot_id: str) -> bool:
@@ -108,13 +108,13 @@ class RunClaims:
         if not needs.is_anything:
             return None
         kept = self.serving(needs)
-        devices = {each.subject for claim in kept for each in claim.devices}
+        devices = {device.subject for claim in kept for device in claim.devices}
         cpus = {cpu for claim in kept for cpu in claim.cpus}
         request = ClaimRequest(
             owner=needs.owner,
-            devices=tuple(each for each in needs.bound if each not in devices),
+            devices=tuple(device for device in needs.bound if device not in devices),
             exact_cpus=tuple(cpu for cpu in needs.cpus if cpu not in cpus),
-            exact_hugepages=_without(needs.hugepages, [each for claim in kept for each in claim.hugepages]),
+            exact_hugepages=_without(needs.hugepages, [reserved for claim in kept for reserved in claim.hugepages]),
             labels={LABEL: self._uri},
         )
         return request if request.devices or request.exact_cpus or request.exact_hugepages else None
@@ -142,21 +142,21 @@ class RunClaims:
         except (VfioctlError, KeyboardInterrupt):
             self._give_back(made)  # what served it before may be another process's, which starts it too
             raise
-        kept = tuple(each for each in serving if LABEL not in each.labels)
-        return Held(kept, (*(each for each in serving if LABEL in each.labels), *made))
+        kept = tuple(claim for claim in serving if LABEL not in claim.labels)
+        return Held(kept, (*(claim for claim in serving if LABEL in claim.labels), *made))
 
     def _create(self, request: ClaimRequest, needs: Needs, progress: Progress | None) -> Claim:
         try:
             return self._claims.create(request, progress=progress).claim
         except ClaimConflict as error:
-            if error.facts.get("claim") not in {each.id for each in self.of(needs)}:
+            if error.facts.get("claim") not in {claim.id for claim in self.of(needs)}:
                 raise
             raise Busy(f"another vfioctl is starting domain {needs.name}", hint="wait for it") from None
 
     def adopt(self, needs: Needs, devices: Sequence[str]) -> list[Claim]:
         """Claim devices as they are, which the domain has or libvirt binds; not those that its owner has already."""
-        known = {each.subject for claim in self.of(needs) for each in claim.devices}
-        wanted = [each for each in needs.devices if each in devices and each not in known]
+        known = {device.subject for claim in self.of(needs) for device in claim.devices}
+        wanted = [device for device in needs.devices if device in devices and device not in known]
         return [self._claims.adopt(needs.owner, wanted, {LABEL: self._uri}).claim] if wanted else []
 
     def _verify(self, needs: Needs) -> None:
@@ -195,11 +195,13 @@ class RunClaims:
         released, failed = [], None
         for claim in claims:
             try:
-                made = self._claims.release(claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress)
+                release = self._claims.release(
+                    claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress
+                )
             except VfioctlError as error:
                 failed = failed or error
             else:
-                released.append(made.claim)
+                released.append(release.claim)
         if failed:
             raise failed
         return tuple(released)
@@ -214,13 +216,13 @@ def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
                 hint="another vfioctl changes it, or was cut short",
                 next_command="vfioctl reconcile",
             )
-        if any(each.subject in needs.devices for each in claim.devices):
+        if any(device.subject in needs.devices for device in claim.devices):
             yield claim
 
 
 def _is_needed(claim: Claim, needs: Needs) -> bool:
     """Return whether a domain still needs all that a claim has."""
-    asked = {each.subject for each in claim.devices if each.asked}
+    asked = {device.subject for device in claim.devices if device.asked}
     return (
         asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus} and not _without(claim.hugepages, needs.hugepages)
     )
@@ -228,7 +230,7 @@ def _is_needed(claim: Claim, needs: Needs) -> bool:
 
 def _meets(claim: Claim, needs: Needs) -> bool:
     """Return whether a claim has a device or a CPU that a domain needs."""
-    return any(each.subject in needs.devices for each in claim.devices) or not {*claim.cpus}.isdisjoint(needs.cpus)
+    return any(device.subject in needs.devices for device in claim.devices) or not {*claim.cpus}.isdisjoint(needs.cpus)
 
 
 def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hugepages, ...]:
@@ -237,4 +239,4 @@ def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hu
     for node, size, pages in held:
         have[node, size] += pages
     missing = (Hugepages(node, size, pages - have[node, size]) for node, size, pages in wanted)
-    return tuple(each for each in missing if each.pages > 0)
+    return tuple(amount for amount in missing if amount.pages > 0)

@@ -74,7 +74,7 @@ class Hook:
             claimed = self._claimed(needs)
             try:
                 if is_owner(needs.name):
-                    self._holding.adopt(needs, [each for each in needs.devices if each not in claimed])
+                    self._holding.adopt(needs, [device for device in needs.devices if device not in claimed])
             except ClaimConflict:  # another domain's hook was faster: look again
                 if not attempts_left:
                     raise
@@ -100,7 +100,7 @@ class Hook:
         from vfioctl.claims.api import ClaimsApi
 
         claims = ClaimsApi(self._session).claims()
-        whole = {each.subject: claim for claim in claims for each in claim.devices}
+        whole = {device.subject: claim for claim in claims for device in claim.devices}
         return {device: whole[device] for device in needs.devices if device in whole}
 
     # -- installing ----------------------------------------------------------------------------------

@@ -96,11 +96,11 @@ class Lifecycle:
         ending, serving = tuple(holding.preview_release(needs)), holding.serving(needs)
         over = tuple(claim for claim, _ in ending)
         before = (*(plan for _, plan in ending if plan), *holding.preview_restore(serving, needs))
-        found = Preview(needs.name, uri, needs, serving, over=over, before=before)
+        result = Preview(needs.name, uri, needs, serving, over=over, before=before)
         if (request := holding.missing(needs)) is None:
-            return found
+            return result
         preview = ClaimsApi(self._session).previewing.create(request, over=over)
-        return found._replace(placement=preview.placement, plan=preview.plan)
+        return result._replace(placement=preview.placement, plan=preview.plan)
 
     def start(self, name: str, *, connect: str = "", progress: Progress | None = None) -> Started:
         """Claim, bind and verify what a domain needs, and start it. One that runs is left alone.
@@ -111,7 +111,7 @@ class Lifecycle:
         needs, holding = self._needs(known), self._holding(uri)
         if known.domain.is_active:
             made = holding.made_for(needs)
-            kept = tuple(each for each in holding.of(needs) if each not in made)
+            kept = tuple(claim for claim in holding.of(needs) if claim not in made)
             return Started(needs.name, uri, kept, made, ran_already=True)
         held = holding.take(needs, progress=progress)
         try:

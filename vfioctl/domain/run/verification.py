@@ -58,9 +58,9 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
 
 def _state(facts: Sequence[VerifiedFact]) -> State:
     """Return what all facts say together. A command line alone is of no process that runs."""
-    if any(each.state is State.DIFFERS for each in facts):
+    if any(fact.state is State.DIFFERS for fact in facts):
         return State.DIFFERS
-    seen = any(each.state is State.OK and each.area in (Area.CPUS, Area.MEMORY) for each in facts)
+    seen = any(fact.state is State.OK and fact.area in (Area.CPUS, Area.MEMORY) for fact in facts)
     return State.OK if seen else State.UNKNOWN
 
 
@@ -70,8 +70,8 @@ def _devices(kernel: Reader, subject: Subject, qemu: Qemu) -> Iterator[VerifiedF
 
 
 def _groups(kernel: Reader, devices: Collection[str]) -> Mapping[str, str]:
-    homes = {each: f"{PCI_DEVICES if ':' in each else MDEV_DEVICES}/{each}" for each in devices}
-    return {each: link_name(kernel, f"{home}/iommu_group") for each, home in homes.items()}
+    paths = {device: f"{PCI_DEVICES if ':' in device else MDEV_DEVICES}/{device}" for device in devices}
+    return {device: link_name(kernel, f"{path}/iommu_group") for device, path in paths.items()}
 
 
 def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> Iterator[VerifiedFact]:
@@ -84,8 +84,8 @@ def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> 
     try:
         yield from list(guest_facts(subject, gpus, lambda paths: _asked(kernel, uri, domain.name, paths)))
     except VfioctlError as error:
-        said = error.kernel_said or error.hint
-        yield from unasked(gpus, f"{error.message}: {said}"[:300] if said else error.message)
+        reason = error.kernel_said or error.hint
+        yield from unasked(gpus, f"{error.message}: {reason}"[:300] if reason else error.message)
 
 
 def _asked(kernel: Reader, uri: str, name: str, paths: Sequence[str]) -> Mapping[str, str]:

@@ -62,17 +62,17 @@ def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_
     cores = sorted({topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}, key=_order)
     by_node: dict[int, list[int]] = {}
     groups: dict[int, list[int]] = {}
-    given: list[int] = []
+    threads: list[int] = []
     in_part = set()
     for core in cores:
-        used = core.cpus[: min(1 if smt is Smt.ISOLATE else len(core.cpus), vcpus - sum(given))]
+        used = core.cpus[: min(1 if smt is Smt.ISOLATE else len(core.cpus), vcpus - sum(threads))]
         if used:
             by_node.setdefault(core.node, []).extend(used)
             groups.setdefault(core.node, []).append(_cache(core))
-            given.append(len(used))
+            threads.append(len(used))
         if used and smt is Smt.TOGETHER and len(used) < len(core.cpus):
             in_part.add(core.node)
-    shape, why, weaker = _shape(by_node, groups, given, has_dies=has_dies)
+    shape, why, weaker = _shape(by_node, groups, threads, has_dies=has_dies)
     return Pinning(
         {node: tuple(found) for node, found in by_node.items()},
         shape,
@@ -94,21 +94,27 @@ def _is_even(cores: Iterable[Core]) -> bool:
 
 
 def _shape(
-    by_node: Mapping[int, Sequence[int]], groups: Mapping[int, Sequence[int]], given: Sequence[int], *, has_dies: bool
+    by_node: Mapping[int, Sequence[int]],
+    groups: Mapping[int, Sequence[int]],
+    threads_given: Sequence[int],
+    *,
+    has_dies: bool,
 ) -> tuple[Shape, str, str]:
     """Return the guest's processor, why, and what is weaker.
 
     `groups`: the L3 cache of each core, by node. `given`: how many threads each core gives; those of a guest's core are
     these, if all give the same number.
     """
-    threads = given[0] if len(set(given)) == 1 else 1
+    threads = threads_given[0] if len(set(threads_given)) == 1 else 1
     weaker = (
-        "" if len(set(given)) == 1 else "the guest takes threads of a core for cores: not all cores give it as many"
+        ""
+        if len(set(threads_given)) == 1
+        else "the guest takes threads of a core for cores: not all cores give it as many"
     )
     counts = {len(cpus) for cpus in by_node.values()}
     if len(counts) != 1:
         weaker = weaker or "the nodes give different numbers of cores, which sockets cannot show"
-        return Shape(1, 1, sum(given) // threads, threads), "one socket", weaker
+        return Shape(1, 1, sum(threads_given) // threads, threads), "one socket", weaker
     number = counts.pop() // threads
     if weaker:
         return Shape(len(by_node), 1, number, threads), "a socket for each node", weaker

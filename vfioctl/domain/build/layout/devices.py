@@ -29,7 +29,7 @@ def devices_of(
     subjects: Sequence[Subject],
     inventory: Inventory,
     parents: Mapping[Uuid, str],
-    given: Mapping[PciAddress, int],
+    user_nodes: Mapping[PciAddress, int],
     *,
     mdev_display: bool = False,
 ) -> tuple[Device, ...]:
@@ -38,18 +38,20 @@ def devices_of(
     `parents`: the parents of mediated devices. `given`: nodes that the user names. `mdev_display`: whether the first
     mediated device shows the guest's display.
     """
-    slots = {address.slot for address in given}
+    slots = {address.slot for address in user_nodes}
     numbers: Counter[str] = Counter()
-    found = []
-    for subject in sorted(dict.fromkeys(subjects), key=lambda each: each.order):
-        made = _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
+    devices = []
+    for subject in sorted(dict.fromkeys(subjects), key=lambda device: device.order):
+        guest_device = (
+            _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
+        )
         if isinstance(subject, PciAddress) and subject.slot in slots:
-            made = made._replace(told_by="you")
-        label = made.label
+            guest_device = guest_device._replace(told_by="you")
+        label = guest_device.label
         shows = mdev_display and label == "vgpu" and not numbers[label]
-        found.append(made._replace(label=f"{label}{numbers[label]}", mdev_display=shows))
+        devices.append(guest_device._replace(label=f"{label}{numbers[label]}", mdev_display=shows))
         numbers[label] += 1
-    return tuple(found)
+    return tuple(devices)
 
 
 def _function(address: PciAddress, inventory: Inventory) -> Device:
@@ -70,8 +72,10 @@ def _function(address: PciAddress, inventory: Inventory) -> Device:
 
 
 def _mediated(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> Device:
-    functions: Mapping[str, Function] = {each.address: each for each in inventory.functions}
-    parent = next((each for each in inventory.functions if uuid in each.mdevs), functions.get(parents.get(uuid, "")))
+    functions: Mapping[str, Function] = {function.address: function for function in inventory.functions}
+    parent = next(
+        (function for function in inventory.functions if uuid in function.mdevs), functions.get(parents.get(uuid, ""))
+    )
     if parent is None:
         return Device(subject=uuid, label="vgpu", complex="", slot=uuid, node=None)
     node, told_by = home_of(parent, inventory)

@@ -33,22 +33,26 @@ def lay_out(
     chosen: Sequence[int],
     host: Host,
     why: Sequence[str] = (),
-    there: GuestTopology = NO_TOPOLOGY,
+    topology: GuestTopology = NO_TOPOLOGY,
 ) -> Layout:
     """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
 
-    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `there`: the PCI
-    of a domain that there is. Raises HostError, NoCapacity, BadSpec.
+    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `topology`: the PCI
+    of an existing domain. Raises HostError, NoCapacity, BadSpec.
     """
     capacity = host.capacity
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
     has_dies = host.processor.is_x86
     pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=has_dies) if chosen else None
-    vcpus = {node: len(found) for node, found in pinning.by_node.items()} if pinning else _floating(devices, spec, host)
+    vcpus = (
+        {node: len(expanders) for node, expanders in pinning.by_node.items()}
+        if pinning
+        else _floating(devices, spec, host)
+    )
     division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)
     cells = _cells(vcpus, division.by_node, devices, host)
     cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
-    found = pci.expanders(devices, cell_of, there)
+    expanders = pci.expanders(devices, cell_of, topology)
     space = firmware.address_space(devices, host.processor, spec.memory)
     emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
     return Layout(
@@ -58,7 +62,7 @@ def lay_out(
         emulator=emulator,
         page_size=division.page_size,
         strict=bool(division.page_size) or spec.policy == "strict",
-        expanders=found,
+        expanders=expanders,
         hole=space.hole,
         wide_addresses=space.wide,
         shares_cache=bool(pinning and pinning.shares_cache),
@@ -73,7 +77,7 @@ def lay_out(
             *division.choices,
             *_cell_choices(cells, host.capacity),
             *_distance_choices(cells, host.capacity),
-            *pci.choices(found),
+            *pci.choices(expanders),
             *space.choices,
             *_rom_choices(devices),
             *_vendor_choices(devices),
@@ -116,15 +120,15 @@ def _cells(
 ) -> tuple[Cell, ...]:
     """Return a cell for each node with vCPUs, then one without for each other node that has devices."""
     has_nodes = bool(host.capacity.inventory.numa_nodes)
-    others = sorted({device.node for device in devices if device.node is not None}.difference(vcpus))
-    nodes = [*vcpus, *(others if has_nodes else ())]
+    device_nodes = sorted({device.node for device in devices if device.node is not None}.difference(vcpus))
+    nodes = [*vcpus, *(device_nodes if has_nodes else ())]
     known = _distances(nodes, host.capacity)
     is_known = len(nodes) > 1 and len(known) == len(nodes) ** 2 and not _refused(known)
-    found = []
+    cells = []
     first = 0
     for node in nodes:
         number = vcpus.get(node, 0)
-        found.append(
+        cells.append(
             Cell(
                 node=node if has_nodes else None,
                 vcpus=CpuSet(range(first, first + number)),
@@ -133,14 +137,14 @@ def _cells(
             )
         )
         first += number
-    return tuple(found)
+    return tuple(cells)
 
 
 def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, int], int]:
     """Return how far each node is from each, as far as the firmware tells."""
-    told = {node.id: node.distances for node in capacity.inventory.numa_nodes}
+    distances = {node.id: node.distances for node in capacity.inventory.numa_nodes}
     pairs = ((node, other) for node in nodes for other in nodes)
-    return {(a, b): told[a][b] for a, b in pairs if a in told and b in told[a]}
+    return {(a, b): distances[a][b] for a, b in pairs if a in distances and b in distances[a]}
 
 
 def _refused(known: Mapping[tuple[int, int], int]) -> Sequence[str]:
@@ -168,7 +172,7 @@ def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[C
 
 
 def _pinned(choices: Sequence[Choice], excluded: tuple[str, ...]) -> Sequence[Choice]:
-    return [each._replace(excluded=excluded) if number == 1 else each for number, each in enumerate(choices)]
+    return [choice._replace(excluded=excluded) if number == 1 else choice for number, choice in enumerate(choices)]
 
 
 def _emulator(emulator: CpuSet) -> Choice:
@@ -180,7 +184,7 @@ def _emulator(emulator: CpuSet) -> Choice:
 
 
 def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
-    found = []
+    choices = []
     for number, cell in enumerate(cells):
         if cell.node is not None and not cell.vcpus:
             why = "devices are on this node, where the domain has no vCPUs"
@@ -190,10 +194,10 @@ def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]
                 else ""
             )
             what = f"NUMA node {cell.node}, without CPUs and memory"
-            found.append(Choice(f"guest cell {number}", what, why, weaker=far))
+            choices.append(Choice(f"guest cell {number}", what, why, weaker=far))
         elif cell.node is not None:
-            found.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there"))
-    return found
+            choices.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there"))
+    return choices
 
 
 def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
@@ -209,7 +213,7 @@ def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
 
 
 def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choice]:
-    found = [
+    choices = [
         Choice(
             f"other owners of {device.label}",
             others.devices[device.subject],
@@ -221,8 +225,8 @@ def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choic
     ]
     if others.unknown:
         weaker = "CPUs and devices of other domains may have been chosen"
-        found.append(Choice("other domains", "not known", others.unknown, weaker=weaker))
-    return found
+        choices.append(Choice("other domains", "not known", others.unknown, weaker=weaker))
+    return choices
 
 
 def hides_rom(device: Device) -> bool:

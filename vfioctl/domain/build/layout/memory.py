@@ -55,14 +55,14 @@ def divide(
                 f"{_amount(total)} of memory are no whole number of {pages} pages",
                 hint=f"say --memory {whole}, or a smaller size of --hugepages",
             )
-        rooms = {node: free_pages(capacity, node, size) for node in vcpus}
-        given = _shares(units, vcpus, rooms)
-        if given is not None:
+        free_units = {node: free_pages(capacity, node, size) for node in vcpus}
+        shares = _shares(units, vcpus, free_units)
+        if shares is not None:
             why = "as asked for" if asked else "the largest that are free in sufficient number"
-            by_node = {node: number * size for node, number in given.items()}
+            by_node = {node: number * size for node, number in shares.items()}
             return _found(by_node, vcpus, size, why, tuple(refused), more)
-        each = ", at least one on each" if sum(rooms.values()) >= units else ""
-        refused.append(f"{_NAMES[size]} pages: {_have(rooms, size)}, {units} are needed{each}")
+        per_node = ", at least one on each" if sum(free_units.values()) >= units else ""
+        refused.append(f"{_NAMES[size]} pages: {_have(free_units, size)}, {units} are needed{per_node}")
     if asked and policy is Policy.STRICT:
         raise NoCapacity(
             f"there are too few free hugepages of {pages}: {refused[0]}",
@@ -90,9 +90,9 @@ def by_room(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> Se
     sizes = _sizes(spec.hugepages, spec.memory)
 
     def key(node: int) -> tuple[float, ...]:
-        rooms = [size * free_pages(capacity, node, size) for size in sizes]
-        enough = next((number for number, room in enumerate(rooms) if room >= spec.memory), len(rooms))
-        return enough, *(-room for room in rooms[enough:] or rooms), -free.get(node, 0), node
+        free_bytes = [size * free_pages(capacity, node, size) for size in sizes]
+        enough = next((number for number, room in enumerate(free_bytes) if room >= spec.memory), len(free_bytes))
+        return enough, *(-room for room in free_bytes[enough:] or free_bytes), -free.get(node, 0), node
 
     return sorted(capacity.topology.by_node, key=key)
 
@@ -101,9 +101,9 @@ def rooms_in_words(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]
     """Return what each node with CPUs has free: of the largest pages that any has, else of ordinary memory."""
     nodes = sorted(capacity.topology.by_node)
     for size in _sizes(spec.hugepages, spec.memory):
-        rooms = {node: free_pages(capacity, node, size) for node in nodes}
-        if any(rooms.values()):
-            return _have(rooms, size)
+        free_units = {node: free_pages(capacity, node, size) for node in nodes}
+        if any(free_units.values()):
+            return _have(free_units, size)
     return _have({node: free.get(node, 0) // ORDINARY for node in nodes}, ORDINARY)
 
 
@@ -116,36 +116,38 @@ def _ordinary(
     weaker: str,
 ) -> Division:
     units = total // ORDINARY
-    rooms = {node: free.get(node, total) // ORDINARY for node in vcpus}
-    given = _shares(units, vcpus, rooms)
-    if given is None:
-        given = _shares(units, vcpus, dict.fromkeys(vcpus, units))
-        if given is None or policy is Policy.STRICT:
-            each = f", at least one on each of {len(vcpus)} nodes" if sum(rooms.values()) >= units else ""
+    free_mib = {node: free.get(node, total) // ORDINARY for node in vcpus}
+    shares = _shares(units, vcpus, free_mib)
+    if shares is None:
+        shares = _shares(units, vcpus, dict.fromkeys(vcpus, units))
+        if shares is None or policy is Policy.STRICT:
+            per_node = f", at least one on each of {len(vcpus)} nodes" if sum(free_mib.values()) >= units else ""
             raise NoCapacity(
-                f"the nodes have too little free memory: {_have(rooms, ORDINARY)}, {units} MiB are needed{each}"
+                f"the nodes have too little free memory: {_have(free_mib, ORDINARY)}, {units} MiB are needed{per_node}"
             )
-        weaker = f"there is too little free memory now: {_have(rooms, ORDINARY)}"
+        weaker = f"there is too little free memory now: {_have(free_mib, ORDINARY)}"
     elif unknown := [node for node in vcpus if node not in free]:
         weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
-    by_node = {node: number * ORDINARY for node, number in given.items()}
+    by_node = {node: number * ORDINARY for node, number in shares.items()}
     return _found(by_node, vcpus, None, "without hugepages", refused, weaker)
 
 
-def _shares(units: int, weights: Mapping[int, int], rooms: Mapping[int, int]) -> Mapping[int, int] | None:
+def _shares(units: int, weights: Mapping[int, int], limits: Mapping[int, int]) -> Mapping[int, int] | None:
     """Divide units in proportion to weights, as far as there is room; None if there is too little.
 
     Each gets one at least: the CPUs of a guest's node without memory would have none near.
     """
-    if sum(rooms.values()) < units or units < len(weights) or not all(rooms.values()):
+    if sum(limits.values()) < units or units < len(weights) or not all(limits.values()):
         return None
-    found, left, weight = {}, units, sum(weights.values())
-    for node in sorted(weights, key=lambda node: (rooms[node] * weight < units * weights[node], node), reverse=True):
-        others = [other for other in weights if other not in found and other != node]
+    shares, left, weight = {}, units, sum(weights.values())
+    for node in sorted(weights, key=lambda node: (limits[node] * weight < units * weights[node], node), reverse=True):
+        remaining = [other for other in weights if other not in shares and other != node]
         fair = max(1, round(left * weights[node] / weight))
-        found[node] = max(min(fair, rooms[node], left - len(others)), left - sum(rooms[other] for other in others))
-        left, weight = left - found[node], weight - weights[node]
-    return {node: found[node] for node in weights}
+        shares[node] = max(
+            min(fair, limits[node], left - len(remaining)), left - sum(limits[other] for other in remaining)
+        )
+        left, weight = left - shares[node], weight - weights[node]
+    return {node: shares[node] for node in weights}
 
 
 def _found(
@@ -158,8 +160,8 @@ def _found(
 ) -> Division:
     chosen = ", ".join(f"{_amount(number)} of node {node}" for node, number in by_node.items())
     what = f"{_NAMES[size]} hugepages" if size else "ordinary pages"
-    told = "; ".join(filter(None, (weaker, _far(by_node, vcpus))))
-    return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, told),))
+    weaknesses = "; ".join(filter(None, (weaker, _far(by_node, vcpus))))
+    return Division(by_node, size, (Choice("memory", f"{what}: {chosen}", why, refused, weaknesses),))
 
 
 def _far(by_node: Mapping[int, int], vcpus: Mapping[int, int]) -> str:
@@ -174,9 +176,9 @@ def _amount(size: int) -> str:
     return f"{size >> 30} GiB" if size % (1 << 30) == 0 else f"{size >> 20} MiB"
 
 
-def _have(rooms: Mapping[int, int], size: int) -> str:
+def _have(free: Mapping[int, int], size: int) -> str:
     unit = _NAMES.get(size, "MiB") if size != ORDINARY else "MiB"
-    return ", ".join(f"node {node} has {number} free ({unit})" for node, number in rooms.items())
+    return ", ".join(f"node {node} has {number} free ({unit})" for node, number in free.items())
 
 
 def _nodes(nodes: Sequence[int]) -> str:

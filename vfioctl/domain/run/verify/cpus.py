@@ -31,9 +31,9 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
         return
     vcpus, io_threads = _by_number(_VCPU, qemu.threads), _by_number(_IO_THREAD, qemu.threads)
     pins = {vcpu: _pin(subject, "vcpupin", "vcpu", vcpu) for vcpu in _vcpu_numbers(subject)}
-    io_pins = {each: _pin(subject, "iothreadpin", "iothread", each) for each in _io_numbers(subject)}
+    io_pins = {iothread: _pin(subject, "iothreadpin", "iothread", iothread) for iothread in _io_numbers(subject)}
     emulator = _pin(subject, "emulatorpin")
-    together = any(each.name == _ALL_VCPUS for each in qemu.threads)
+    together = any(thread.name == _ALL_VCPUS for thread in qemu.threads)
     for vcpu, cpus in pins.items():
         what = f"vCPU {vcpu}"
         if vcpu not in vcpus and together:
@@ -42,15 +42,17 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
             remedy = f"{subject.virsh} vcpupin {subject.name} {vcpu} {listed(cpus)} --live"
             yield _fact(what, cpus, vcpus.get(vcpu), remedy)
     remedy = f"{subject.virsh} emulatorpin {subject.name} {listed(emulator)} --live"
-    yield _fact("emulator", emulator, next((each for each in qemu.threads if each.id == qemu.pid), None), remedy)
-    for each, cpus in io_pins.items():
-        remedy = f"{subject.virsh} iothreadpin {subject.name} {each} {listed(cpus)} --live"
-        yield _fact(f"I/O thread {each}", cpus, io_threads.get(each), remedy)
-    known = {each.id for number, each in vcpus.items() if number in pins}
-    known |= {each.id for number, each in io_threads.items() if number in io_pins} | {qemu.pid}
-    others = [each for each in qemu.threads if each.id not in known and not each.name.startswith(_NO_OTHERS)]
+    yield _fact("emulator", emulator, next((thread for thread in qemu.threads if thread.id == qemu.pid), None), remedy)
+    for iothread, cpus in io_pins.items():
+        remedy = f"{subject.virsh} iothreadpin {subject.name} {iothread} {listed(cpus)} --live"
+        yield _fact(f"I/O thread {iothread}", cpus, io_threads.get(iothread), remedy)
+    known = {thread.id for number, thread in vcpus.items() if number in pins}
+    known |= {thread.id for number, thread in io_threads.items() if number in io_pins} | {qemu.pid}
+    other_threads = [
+        thread for thread in qemu.threads if thread.id not in known and not thread.name.startswith(_NO_OTHERS)
+    ]
     yield from _others(
-        others,
+        other_threads,
         [emulator, *io_pins.values()],
         pins.values(),
         f"stop {subject.name} and start it again: threads inherit their CPUs when they begin",
@@ -59,9 +61,9 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
 
 def _vcpu_numbers(subject: Subject) -> Iterable[int]:
     """Return the vCPUs that are plugged in."""
-    plugged = [number(each.get("id")) for each in subject.root.iterfind("vcpus/vcpu") if each.get("enabled") == "yes"]
+    plugged = [number(vcpu.get("id")) for vcpu in subject.root.iterfind("vcpus/vcpu") if vcpu.get("enabled") == "yes"]
     if plugged:
-        return sorted({each for each in plugged if each is not None})[:MOST]
+        return sorted({id_ for id_ in plugged if id_ is not None})[:MOST]
     vcpu = subject.root.find("vcpu")
     if vcpu is None:
         return range(1)
@@ -69,57 +71,61 @@ def _vcpu_numbers(subject: Subject) -> Iterable[int]:
 
 
 def _io_numbers(subject: Subject) -> Iterable[int]:
-    given = [number(each.get("id")) for each in subject.root.iterfind("iothreadids/iothread")]
-    if given:
-        return sorted({each for each in given if each is not None})[:MOST]
+    ids = [number(iothread.get("id")) for iothread in subject.root.iterfind("iothreadids/iothread")]
+    if ids:
+        return sorted({id_ for id_ in ids if id_ is not None})[:MOST]
     return range(1, min(number(subject.root.findtext("iothreads")) or 0, MOST) + 1)
 
 
 def _pin(subject: Subject, tag: str, key: str = "", value: int = 0) -> Cpus:
     """Return the CPUs of a pin; those of <vcpu cpuset> are the default of all."""
-    for each in subject.root.iterfind(f"cputune/{tag}"):
-        if not key or number(each.get(key)) == value:
-            return numbers(each.get("cpuset", ""))
+    for pin in subject.root.iterfind(f"cputune/{tag}"):
+        if not key or number(pin.get(key)) == value:
+            return numbers(pin.get("cpuset", ""))
     vcpu = subject.root.find("vcpu")
     return None if vcpu is None else numbers(vcpu.get("cpuset", ""))
 
 
 def _by_number(pattern: re.Pattern[str], threads: Iterable[Thread]) -> dict[int, Thread]:
-    return {int(found[1]): each for each in threads if (found := pattern.fullmatch(each.name))}
+    return {int(match[1]): thread for thread in threads if (match := pattern.fullmatch(thread.name))}
 
 
 def _fact(what: str, wanted: Cpus, thread: Thread | None, remedy: str) -> VerifiedFact:
-    said = listed(wanted) or ANY
+    expected = listed(wanted) or ANY
     if thread is None:
-        return judged(Area.CPUS, what, said, "no such thread", "virsh dumpxml shows how many there should be", ok=False)
+        return judged(
+            Area.CPUS, what, expected, "no such thread", "virsh dumpxml shows how many there should be", ok=False
+        )
     if not thread.cpus:
-        return unknown(Area.CPUS, what, said, f"/proc does not tell the CPUs of thread {thread.id}")
-    return judged(Area.CPUS, what, said, thread.cpus, remedy, ok=wanted in (None, numbers(thread.cpus)))
+        return unknown(Area.CPUS, what, expected, f"/proc does not tell the CPUs of thread {thread.id}")
+    return judged(Area.CPUS, what, expected, thread.cpus, remedy, ok=wanted in (None, numbers(thread.cpus)))
 
 
 def _others(
     threads: Iterable[Thread], pins: Iterable[Cpus], vcpu_pins: Iterable[Cpus], remedy: str
 ) -> Iterator[VerifiedFact]:
     wanted, of_kernel = _union(pins), _union([*pins, *vcpu_pins])
-    known = [each for each in threads if each.cpus]
+    known = [thread for thread in threads if thread.cpus]
     if not known:
         return
-    elsewhere = [each for each in known if not _within(each, of_kernel if each.name.startswith(_OF_KERNEL) else wanted)]
+    elsewhere = [
+        thread for thread in known if not _within(thread, of_kernel if thread.name.startswith(_OF_KERNEL) else wanted)
+    ]
     if elsewhere:
-        found = ", ".join(f"{each.cpus} (thread {each.id}, {each.name})" for each in elsewhere[:4])
-        found += f", and {len(elsewhere) - 4} more" if elsewhere[4:] else ""
+        actual = ", ".join(f"{thread.cpus} (thread {thread.id}, {thread.name})" for thread in elsewhere[:4])
+        actual += f", and {len(elsewhere) - 4} more" if elsewhere[4:] else ""
     else:
-        found = listed(_union(numbers(each.cpus) for each in known))
-    yield judged(Area.CPUS, "other threads of QEMU", listed(wanted) or ANY, found, remedy, ok=not elsewhere)
+        actual = listed(_union(numbers(thread.cpus) for thread in known))
+    yield judged(Area.CPUS, "other threads of QEMU", listed(wanted) or ANY, actual, remedy, ok=not elsewhere)
 
 
 def _union(pins: Iterable[Cpus]) -> Cpus:
-    found: frozenset[int] = frozenset()
-    for each in pins:
-        if each is None:
+    union: frozenset[int] = frozenset()
+    for pin in pins:
+        if pin is None:
             return None
-        found |= each
-    return found or None
+        union |= pin
+    return union or None
 
 
 def _within(thread: Thread, wanted: Cpus) -> bool:

@@ -34,22 +34,26 @@ def device_facts(
     that cannot be read.
     """
     devices = list(_devices(arguments))
-    given = {name: each for each in devices if (name := _device(each))}
+    on_command_line = {name: device for device in devices if (name := _device(device))}
     wanted = devices_of(subject.root)
-    known = {groups.get(device) for device in given}
+    known = {groups.get(device) for device in on_command_line}
     remedy = f"stop {subject.name} and start it again"
     withheld = withheld_in(subject.root)
-    for device in [each for each in wanted if each not in withheld]:
-        found = "there" if device in given else "not there"
-        if device not in given and groups.get(device, "") not in {"", *known} and groups[device] in (opened() or ()):
-            found = f"attached while it runs: group {groups[device]} is open"
-        has = found != "not there"
-        yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", found, remedy, ok=has)
-    own = {*wanted, *devices_given([each.get("value", "") for each in subject.root.iterfind(_OWN_ARGUMENTS)])}
-    if others := [device for device in given if device not in own]:
-        with_it = {groups.get(device, "") for device in given if device in own}
-        yield from _others(others, with_it, groups, opened(), remedy)
-    yield from wiring_facts(subject, given, devices)
+    for device in [device for device in wanted if device not in withheld]:
+        actual = "there" if device in on_command_line else "not there"
+        if (
+            device not in on_command_line
+            and groups.get(device, "") not in {"", *known}
+            and groups[device] in (opened() or ())
+        ):
+            actual = f"attached while it runs: group {groups[device]} is open"
+        has = actual != "not there"
+        yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", actual, remedy, ok=has)
+    own = {*wanted, *devices_given([argument.get("value", "") for argument in subject.root.iterfind(_OWN_ARGUMENTS)])}
+    if extra := [device for device in on_command_line if device not in own]:
+        with_it = {groups.get(device, "") for device in on_command_line if device in own}
+        yield from _others(extra, with_it, groups, opened(), remedy)
+    yield from wiring_facts(subject, on_command_line, devices)
 
 
 def _others(
@@ -82,11 +86,11 @@ def _devices(arguments: Sequence[str]) -> Iterator[dict[str, str]]:
     return (settings(value) for option, value in pairwise(arguments) if option == "-device")
 
 
-def _device(said: Mapping[str, str]) -> str:
+def _device(options: Mapping[str, str]) -> str:
     """Return the device of the host that a -device gives to the guest; empty if it gives none."""
-    if not said.get("driver", "").startswith("vfio-"):
+    if not options.get("driver", "").startswith("vfio-"):
         return ""
-    return _named(said.get("host", "")) or _named(said.get("sysfsdev", ""))
+    return _named(options.get("host", "")) or _named(options.get("sysfsdev", ""))
 
 
 def settings(value: str) -> dict[str, str]:
@@ -94,19 +98,19 @@ def settings(value: str) -> dict[str, str]:
     text = value[:_LONGEST]
     if text.startswith("{"):
         try:
-            found = json.loads(text)
+            content = json.loads(text)
         except (ValueError, RecursionError):
             return {}
-        return {key: str(each) for key, each in found.items() if isinstance(each, str | int)}
+        return {key: str(item) for key, item in content.items() if isinstance(item, str | int)}
     parts = text.replace(",,", "\0").split(",")  # QEMU writes a comma in a value twice
     pairs = (part.partition("=") for part in [f"driver={parts[0]}", *parts[1:]])
-    return {key: each.replace("\0", ",") for key, _, each in pairs}
+    return {key: text.replace("\0", ",") for key, _, text in pairs}
 
 
 def _named(text: str) -> str:
     name = text.rpartition("/")[2].lower()
-    if found := _ADDRESS.fullmatch(name):
-        domain, bus, slot, function = found.groups()
+    if match := _ADDRESS.fullmatch(name):
+        domain, bus, slot, function = match.groups()
         return f"{domain or '0':0>4}:{bus:0>2}:{slot:0>2}.{function}"
     return name
 
@@ -114,21 +118,25 @@ def _named(text: str) -> str:
 def definition_facts(subject: Subject, defined: Element) -> Iterator[VerifiedFact]:
     """Yield what the document of the next start says of devices, pins and nodes, compared with the one that runs."""
     remedy = f"the definition counts from the next start; {subject.virsh} edit {subject.name} changes it"
-    for what, wanted, found in (
+    for what, wanted, actual in (
         ("devices of the definition", " ".join(devices_of(defined)), " ".join(devices_of(subject.root))),
         ("pins of the definition", _pins(defined), _pins(subject.root)),
         ("NUMA nodes of the definition", _nodes(defined), _nodes(subject.root)),
     ):
-        yield judged(Area.DEFINITION, what, wanted or "none", found or "none", remedy, ok=wanted == found)
+        yield judged(Area.DEFINITION, what, wanted or "none", actual or "none", remedy, ok=wanted == actual)
 
 
 def _pins(root: Element) -> str:
     pins = (
-        (number(each.get("vcpu")), listed(numbers(each.get("cpuset", "")))) for each in root.iterfind("cputune/vcpupin")
+        (number(vcpupin.get("vcpu")), listed(numbers(vcpupin.get("cpuset", ""))))
+        for vcpupin in root.iterfind("cputune/vcpupin")
     )
     return ", ".join(f"{vcpu} to {cpus}" for vcpu, cpus in sorted(pin for pin in pins if pin[0] is not None))
 
 
 def _nodes(root: Element) -> str:
-    found = [(each.get("cellid", ""), listed(numbers(each.get("nodeset", "")))) for each in root.iterfind("numatune/*")]
-    return ", ".join(f"cell {cell}: {nodes}" if cell else nodes for cell, nodes in sorted(found))
+    pairs = [
+        (element.get("cellid", ""), listed(numbers(element.get("nodeset", ""))))
+        for element in root.iterfind("numatune/*")
+    ]
+    return ", ".join(f"cell {cell}: {nodes}" if cell else nodes for cell, nodes in sorted(pairs))

@@ -52,54 +52,54 @@ class _Place(NamedTuple):
 
 def why_no_agent(subject: Subject) -> str:
     """Return why the guest cannot be asked; empty if it can."""
-    for each in subject.root.iterfind("devices/channel/target"):
-        if each.get("name") == AGENT:
-            return "" if each.get("state") == "connected" else "no agent: none is running in the guest"
+    for target in subject.root.iterfind("devices/channel/target"):
+        if target.get("name") == AGENT:
+            return "" if target.get("state") == "connected" else "no agent: none is running in the guest"
     return "no agent: the document has no channel for one"
 
 
 def unasked(devices: Collection[Wanted], why: str) -> Iterator[VerifiedFact]:
     """Yield that nothing is known of the guest."""
-    for each in devices:
-        yield unknown(Area.GUEST, f"{each.device} in the guest", "", why)
+    for device in devices:
+        yield unknown(Area.GUEST, f"{device.device} in the guest", "", why)
 
 
 def guest_facts(subject: Subject, devices: Collection[Wanted], ask: Ask) -> Iterator[VerifiedFact]:
     """Yield what the guest sees of each device: its NUMA node, if the document gives it one, and its link."""
-    places = {each.device: each for each in _places(subject.root)}
+    places = {place.device: place for place in _places(subject.root)}
     numbered = _numbered(subject.root, ask)
-    homes: dict[str, str] = {}
-    for each in list(devices)[:_MOST_DEVICES]:
-        place = places.get(each.device)
+    paths: dict[str, str] = {}
+    for device in list(devices)[:_MOST_DEVICES]:
+        place = places.get(device.device)
         bus = None if place is None else numbered.get(place.bus)
         if place is not None and bus is not None:
-            homes[each.device] = f"{_DEVICES}/0000:{bus:02x}:{place.slot}"
+            paths[device.device] = f"{_DEVICES}/0000:{bus:02x}:{place.slot}"
     names = ("numa_node", "vendor", "device", *_LINK)
-    told = ask([f"{home}/{name}" for home in homes.values() for name in names]) if homes else {}
-    for each in devices:
-        home = homes.get(each.device)
-        if home is None:
-            yield unknown(Area.GUEST, f"{each.device} in the guest", "", "its address in the guest is not known")
+    answers = ask([f"{path}/{name}" for path in paths.values() for name in names]) if paths else {}
+    for device in devices:
+        path = paths.get(device.device)
+        if path is None:
+            yield unknown(Area.GUEST, f"{device.device} in the guest", "", "its address in the guest is not known")
             continue
-        says = {name: told.get(f"{home}/{name}", "").strip() for name in names}
-        yield from _facts(each, places[each.device].cell, home.rpartition("/")[2], says)
+        values = {name: answers.get(f"{path}/{name}", "").strip() for name in names}
+        yield from _facts(device, places[device.device].cell, path.rpartition("/")[2], values)
 
 
-def _facts(wanted: Wanted, cell: int | None, address: str, says: Mapping[str, str]) -> Iterator[VerifiedFact]:
-    kind = ":".join(says[name].removeprefix("0x") for name in ("vendor", "device"))
-    if not says["vendor"] or (wanted.kind and kind != wanted.kind):
-        why = f"the guest has {'another' if says['vendor'] else 'no'} device at {address}, as far as it says"
+def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, str]) -> Iterator[VerifiedFact]:
+    kind = ":".join(values[name].removeprefix("0x") for name in ("vendor", "device"))
+    if not values["vendor"] or (wanted.kind and kind != wanted.kind):
+        why = f"the guest has {'another' if values['vendor'] else 'no'} device at {address}, as far as it says"
         yield unknown(Area.GUEST, f"{wanted.device} in the guest", "", why)
         return
     if cell is not None:
         what = f"NUMA node of {wanted.device} in the guest, at {address}"
-        if _NODE.fullmatch(says["numa_node"]):
+        if _NODE.fullmatch(values["numa_node"]):
             remedy = "the guest's kernel or firmware ignores the expander bus: see its log for pxb and _PXM"
-            yield judged(Area.GUEST, what, str(cell), says["numa_node"], remedy, ok=int(says["numa_node"]) == cell)
+            yield judged(Area.GUEST, what, str(cell), values["numa_node"], remedy, ok=int(values["numa_node"]) == cell)
         else:
             yield unknown(Area.GUEST, what, str(cell), "the guest does not tell")
     if wanted.link:
-        speed, width = (says[name] for name in _LINK)
+        speed, width = (values[name] for name in _LINK)
         what = f"link of {wanted.device} in the guest, at {address}"
         if _WIDTH.fullmatch(width) and int(width) and _SPEED.fullmatch(speed):
             remedy = "compare with the host's link, lspci -vv; a reset of the device trains the link anew"
@@ -117,19 +117,21 @@ def _numbered(root: Element, ask: Ask) -> Mapping[int, int]:
     """Return the guest's bus number of each PCI controller, by its index, as far as the guest tells."""
     controllers = dict(_controllers(root))
     known = {0: 0}
-    for index, each in controllers.items():
-        target = each.find("target")
+    for index, controller in controllers.items():
+        target = controller.find("target")
         fixed = None if target is None else number(target.get("busNr"))
-        if each.get("model", "").endswith("expander-bus") and fixed is not None:
+        if controller.get("model", "").endswith("expander-bus") and fixed is not None:
             known[index] = fixed
     for _ in range(_MOST_LEVELS):
         files = {
-            index: file for index, each in controllers.items() if index not in known and (file := _file(each, known))
+            index: file
+            for index, controller in controllers.items()
+            if index not in known and (file := _file(controller, known))
         }
         if not files:
             break
-        told = ask(list(files.values()))
-        new = {index: found for index, file in files.items() if (found := number(told.get(file))) is not None}
+        answers = ask(list(files.values()))
+        new = {index: bus for index, file in files.items() if (bus := number(answers.get(file))) is not None}
         if not new:
             break
         known |= new
@@ -147,21 +149,21 @@ def _file(controller: Element, known: Mapping[int, int]) -> str:
 def _places(root: Element) -> Iterator[_Place]:
     controllers = dict(_controllers(root))
     for tag in ("hostdev", "interface"):
-        for each in root.iterfind(f"devices/{tag}"):
-            place = _address(each)
-            for device in devices_of_one(each):
+        for element in root.iterfind(f"devices/{tag}"):
+            place = _address(element)
+            for device in devices_of_one(element):
                 if place is not None:
                     yield _Place(device, *place, _cell(controllers, place[0]))
 
 
 def _cell(controllers: Mapping[int, Element], index: int) -> int | None:
     for _ in range(_MOST_LEVELS):
-        each = controllers.get(index)
-        if each is None:
+        controller = controllers.get(index)
+        if controller is None:
             return None
-        if each.get("model", "").endswith("expander-bus"):
-            return number(each.findtext("target/node"))
-        place = _address(each)
+        if controller.get("model", "").endswith("expander-bus"):
+            return number(controller.findtext("target/node"))
+        place = _address(controller)
         if place is None:
             return None
         index = place[0]
@@ -169,18 +171,18 @@ def _cell(controllers: Mapping[int, Element], index: int) -> int | None:
 
 
 def _controllers(root: Element) -> Iterator[tuple[int, Element]]:
-    for each in root.iterfind("devices/controller[@type='pci']"):
-        index = number(each.get("index"))
+    for controller in root.iterfind("devices/controller[@type='pci']"):
+        index = number(controller.get("index"))
         if index:
-            yield index, each
+            yield index, controller
 
 
 def _address(element: Element) -> tuple[int, str] | None:
     """Return the index of the controller, and `slot.function` there."""
-    found = element.find("address[@type='pci']")
-    if found is None:
+    address = element.find("address[@type='pci']")
+    if address is None:
         return None
-    bus, slot, function = (any_number(found.get(name, "0")) for name in ("bus", "slot", "function"))
+    bus, slot, function = (any_number(address.get(name, "0")) for name in ("bus", "slot", "function"))
     if bus is None or slot is None or function is None or slot > 31 or function > 7:
         return None
     return bus, f"{slot:02x}.{function:x}"

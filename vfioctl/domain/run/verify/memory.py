@@ -55,7 +55,7 @@ def memory_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     for (mode, nodes), group in places.items():
         size = sum(cell.size for cell in group)
         yield _placed(subject, _named("memory", group), mode, nodes, size, qemu, remedy)
-    base = min((each.page for each in qemu.memory if not each.huge), default=_SMALLEST_PAGE)
+    base = min((mapping.page for mapping in qemu.memory if not mapping.huge), default=_SMALLEST_PAGE)
     sizes: dict[int, list[_Cell]] = {}
     for cell in cells:
         if cell.page is not None and not 0 < cell.page <= base:
@@ -70,20 +70,22 @@ def _placed(
     if nodes is None:
         return judged(Area.MEMORY, what, ANY, _told(qemu.memory), "", ok=True)
     wanted = f"{_size(size)} on {_node(nodes)} ({mode})"
-    parts = [each for each in qemu.memory if each.policy in _POLICIES[mode] and numbers(each.nodes) == nodes]
-    promised = sum(each.size for each in parts) >= size
+    parts = [
+        mapping for mapping in qemu.memory if mapping.policy in _POLICIES[mode] and numbers(mapping.nodes) == nodes
+    ]
+    promised = sum(part.size for part in parts) >= size
     if not promised and (numbers(qemu.allowed_nodes) or frozenset({-1})) <= nodes:
         parts, promised = list(qemu.memory), True
     if not promised and not _POLICIES[mode]:
         return _by_amount(subject, what, wanted, nodes, size, qemu, remedy)
     if not promised:
-        policies = sorted({f"{each.policy}{each.nodes and ':'}{each.nodes}" for each in qemu.memory})
-        found = f"{_size(sum(each.size for each in parts))} has this policy; there are {', '.join(policies[:8])}"
-        return judged(Area.MEMORY, what, wanted, found, f"stop {remedy.partition(', stop ')[2]}", ok=False)
+        policies = sorted({f"{mapping.policy}{mapping.nodes and ':'}{mapping.nodes}" for mapping in qemu.memory})
+        actual = f"{_size(sum(part.size for part in parts))} has this policy; there are {', '.join(policies[:8])}"
+        return judged(Area.MEMORY, what, wanted, actual, f"stop {remedy.partition(', stop ')[2]}", ok=False)
     if not sum(_by_node(parts).values()) and any(":" in device for device in devices_of(subject.root)):
         why = "no page of it is in use, although VFIO pins all memory of a guest with a PCI device"
         return unknown(Area.MEMORY, what, wanted, why)
-    elsewhere = {node for each in parts for node, used in each.used if used and node not in nodes}
+    elsewhere = {node for part in parts for node, used in part.used if used and node not in nodes}
     return judged(Area.MEMORY, what, wanted, _told(parts), remedy, ok=not elsewhere)
 
 
@@ -92,18 +94,18 @@ def _by_amount(
 ) -> VerifiedFact:
     """Judge cells without a policy of their own, of which /proc does not tell which mapping is whose."""
     used = _by_node(qemu.memory)
-    there = sum(count for node, count in used.items() if node in nodes)
+    present = sum(count for node, count in used.items() if node in nodes)
     memory = subject.root.find("memory")
     whole = 0 if memory is None else _bytes(memory.text, memory.get("unit"))
-    if there < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
+    if present < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
         why = "libvirt sets no policy for it, and not all memory of the guest is in use"
         return unknown(Area.MEMORY, what, wanted, why)
-    return judged(Area.MEMORY, what, wanted, _told(qemu.memory), remedy, ok=there >= size)
+    return judged(Area.MEMORY, what, wanted, _told(qemu.memory), remedy, ok=present >= size)
 
 
 def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu) -> VerifiedFact:
-    parts = [each for each in qemu.memory if each.huge and page in (0, each.page)]
-    mapped, used = sum(each.size for each in parts), sum(used for each in parts for _, used in each.used)
+    parts = [mapping for mapping in qemu.memory if mapping.huge and page in (0, mapping.page)]
+    mapped, used = sum(part.size for part in parts), sum(used for part in parts for _, used in part.used)
     root = subject.root
     whole = root.find("memoryBacking/allocation[@mode='immediate']") is not None
     whole = whole or root.find("devices/hostdev[@type='pci']") is not None
@@ -116,14 +118,14 @@ def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu)
 def _cells(subject: Subject) -> Iterator[_Cell]:
     root = subject.root
     pages = list(_pages(subject))
-    found = [
-        (number(each.get("id")), _bytes(each.get("memory"), each.get("unit")))
-        for each in root.iterfind("cpu/numa/cell")
+    sizes = [
+        (number(cell.get("id")), _bytes(cell.get("memory"), cell.get("unit")))
+        for cell in root.iterfind("cpu/numa/cell")
     ]
-    if not found:
+    if not sizes:
         memory = root.find("memory")
-        found = [(None, 0 if memory is None else _bytes(memory.text, memory.get("unit")))]
-    for cell, size in found:
+        sizes = [(None, 0 if memory is None else _bytes(memory.text, memory.get("unit")))]
+    for cell, size in sizes:
         mode, nodes = _tuned(subject, cell)
         page = next((page for page, cells in pages if cells is not None and (cell or 0) in cells), None)
         page = next((page for page, cells in pages if cells is None), None) if page is None else page
@@ -132,13 +134,13 @@ def _cells(subject: Subject) -> Iterator[_Cell]:
 
 def _tuned(subject: Subject, cell: int | None) -> tuple[str, frozenset[int] | None]:
     """Return a cell's mode and nodes: its own, or those of all."""
-    own = (each for each in subject.root.iterfind("numatune/memnode") if number(each.get("cellid")) == cell)
-    found = next(own, None) if cell is not None else None
-    found = subject.root.find("numatune/memory") if found is None else found
-    if found is None:
+    own = (memnode for memnode in subject.root.iterfind("numatune/memnode") if number(memnode.get("cellid")) == cell)
+    element = next(own, None) if cell is not None else None
+    element = subject.root.find("numatune/memory") if element is None else element
+    if element is None:
         return "strict", None
-    mode = found.get("mode", "strict")
-    return (mode, numbers(found.get("nodeset", ""))) if mode in _POLICIES else ("strict", None)
+    mode = element.get("mode", "strict")
+    return (mode, numbers(element.get("nodeset", ""))) if mode in _POLICIES else ("strict", None)
 
 
 def _pages(subject: Subject) -> Iterator[tuple[int, frozenset[int] | None]]:
@@ -146,11 +148,11 @@ def _pages(subject: Subject) -> Iterator[tuple[int, frozenset[int] | None]]:
     hugepages = subject.root.find("memoryBacking/hugepages")
     if hugepages is None:
         return
-    given = hugepages.findall("page")
-    for each in given:
-        nodes = each.get("nodeset")
-        yield _bytes(each.get("size"), each.get("unit")), None if nodes is None else numbers(nodes)
-    if not given:
+    elements = hugepages.findall("page")
+    for page in elements:
+        nodes = page.get("nodeset")
+        yield _bytes(page.get("size"), page.get("unit")), None if nodes is None else numbers(nodes)
+    if not elements:
         yield 0, None
 
 
@@ -169,8 +171,8 @@ def _where(cell: _Cell) -> str:
 
 def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
     by_node: dict[int, int] = {}
-    for each in parts:
-        for node, used in each.used:
+    for part in parts:
+        for node, used in part.used:
             by_node[node] = by_node.get(node, 0) + used
     return by_node
 

@@ -31,15 +31,15 @@ def numbers(text: str) -> frozenset[int] | None:
     parts = [part.strip() for part in text.split(",")]
     try:
         without = parse_cpu_list(",".join(part[1:] for part in parts if part.startswith("^")))
-        found = parse_cpu_list(",".join(part for part in parts if part[:1] != "^"))
+        included = parse_cpu_list(",".join(part for part in parts if part[:1] != "^"))
     except BadSpec:
         return None
-    return frozenset(found) - frozenset(without) or None
+    return frozenset(included) - frozenset(without) or None
 
 
-def listed(found: Iterable[int] | None) -> str:
+def listed(values: Iterable[int] | None) -> str:
     """Return numbers in the kernel's form; empty for None."""
-    return format_cpu_list(found or ())
+    return format_cpu_list(values or ())
 
 
 def number(text: str | None) -> int | None:

@@ -22,34 +22,39 @@ Said = Mapping[str, str]
 """What one -device says."""
 
 
-def wiring_facts(subject: Subject, said: Mapping[str, Said], devices: Collection[Said]) -> Iterator[VerifiedFact]:
+def wiring_facts(
+    subject: Subject, device_settings: Mapping[str, Said], devices: Collection[Said]
+) -> Iterator[VerifiedFact]:
     """Yield a fact for each expander bus with a node, and for each device of the host on the command line: its bus.
 
     `said`: the devices of the host on the command line, by address or UUID. `devices`: all that it has.
     """
     remedy = f"stop {subject.name} and start it again"
-    by_id = {each["id"]: each for each in devices if "id" in each}
-    controllers = {number(each.get("index")): each for each in subject.root.iterfind("devices/controller[@type='pci']")}
-    for index, each in controllers.items():
-        node = each.findtext("target/node")
-        if node is not None and each.get("model", "").endswith("expander-bus"):
-            name = _name(index, each)
-            what, found = f"NUMA node of the expander bus {name}", _expander(name, each, devices)
-            yield judged(Area.DEVICES, what, node.strip(), found, remedy, ok=found == node.strip())
+    by_id = {device["id"]: device for device in devices if "id" in device}
+    controllers = {
+        number(controller.get("index")): controller
+        for controller in subject.root.iterfind("devices/controller[@type='pci']")
+    }
+    for index, controller in controllers.items():
+        node = controller.findtext("target/node")
+        if node is not None and controller.get("model", "").endswith("expander-bus"):
+            name = _name(index, controller)
+            what, actual = f"NUMA node of the expander bus {name}", _expander(name, controller, devices)
+            yield judged(Area.DEVICES, what, node.strip(), actual, remedy, ok=actual == node.strip())
     for element in subject.root.iterfind("devices/*"):
         wanted = _wanted(element, controllers)
         for device in devices_of_one(element) if wanted else ():
-            if device in said:
-                yield _place(f"bus of {device} in the guest", wanted, _found(said[device], by_id), remedy)
+            if device in device_settings:
+                yield _place(f"bus of {device} in the guest", wanted, _found(device_settings[device], by_id), remedy)
 
 
-def _place(what: str, wanted: list[str], found: list[str], remedy: str) -> VerifiedFact:
+def _place(what: str, wanted: list[str], actual: list[str], remedy: str) -> VerifiedFact:
     """Compare as many levels, from the device up, as both tell."""
-    common = min(len(wanted), len(found))
-    as_wanted = wanted[len(wanted) - common :] == found[len(found) - common :]
-    if as_wanted and len(found) < len(wanted):
+    common = min(len(wanted), len(actual))
+    as_wanted = wanted[len(wanted) - common :] == actual[len(actual) - common :]
+    if as_wanted and len(actual) < len(wanted):
         return unknown(Area.DEVICES, what, "/".join(wanted), "QEMU's command line does not tell")
-    return judged(Area.DEVICES, what, "/".join(wanted), "/".join(found), remedy, ok=as_wanted)
+    return judged(Area.DEVICES, what, "/".join(wanted), "/".join(actual), remedy, ok=as_wanted)
 
 
 def _wanted(element: Element, controllers: Mapping[int | None, Element]) -> list[str]:
@@ -89,8 +94,8 @@ def _expander(name: str, controller: Element, devices: Collection[Said]) -> str:
     """Return the node that QEMU gives to an expander bus; words if it gives none."""
     target = controller.find("target")
     bus = None if target is None else any_number(target.get("busNr"))
-    for each in devices:
-        is_its = each.get("id") == name or (bus is not None and any_number(each.get("bus_nr")) == bus)
-        if each.get("driver") in _EXPANDERS and is_its:
-            return each.get("numa_node", "no node")
+    for device in devices:
+        is_its = device.get("id") == name or (bus is not None and any_number(device.get("bus_nr")) == bus)
+        if device.get("driver") in _EXPANDERS and is_its:
+            return device.get("numa_node", "no node")
     return "no such bus"
