@@ -139,7 +139,10 @@ def test_an_image_that_is_there_is_used_and_never_changed(machine: Machine) -> N
     machine.put("a.qcow2", f"{IMAGES['a.qcow2']}{WRITTEN}")
     done = machine.apply(ONE)
     assert done.code == 0, done.err
-    assert "disk image default-pool/a.qcow2 is there already" in done.document["domains"][0]["plan"]["notes"][-1]
+    assert (
+        "disk image default-pool/a.qcow2 exists already and is used as it is"
+        in done.document["domains"][0]["plan"]["notes"][-1]
+    )
     assert machine.volumes()["a.qcow2"].endswith(WRITTEN)
     machine.put("b.qcow2", f"{20 << 30} on qcow2 {BASE}")
     refused = machine.apply({**ONE, "name": "b"}, {**ONE, "name": "c"})
