@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from vfioctl.config import Config, read_config
 from vfioctl.core.locations import placed
 from vfioctl.errors import BadDocument, KernelRefused, StalePlan, StoreDamaged, VfioctlError
-from vfioctl.kernel.recorded.bundled import beside, file_of, simulated_file
+from vfioctl.kernel.recorded.bundled import file_of
+from vfioctl.kernel.simulated.files import ledger_of, simulated_file
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
 if TYPE_CHECKING:  # listings start faster without the store and the engine
@@ -186,7 +187,7 @@ class Session:
 
     @property
     def is_published(self) -> bool:
-        """Whether what is published is newer than the ledger. False if in doubt: reading the ledger tells."""
+        """Whether what is published is newer than the ledger. False if in doubt."""
         from vfioctl.core.published import is_newer
 
         return self._public is None or is_newer(self._public, self.ledger)
@@ -215,7 +216,6 @@ class Session:
 
     def plan_again(self, intent: Intent) -> Plan:
         """Plan an intent on the host as it is now. Raises what planning raises."""
-
         api = next(row.api for row in self.subsystems if row.name == self.registry.subsystem_of(intent))
         plan: Plan = placed(api)(self).replan(intent)
         return plan
@@ -262,7 +262,7 @@ class Session:
             raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
         except KernelRefused:
             raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/") from None
-        return cls(kernel, ledger or (beside(place) if place.name else LEDGER))
+        return cls(kernel, ledger or (ledger_of(place) if place.name else LEDGER))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Self:
@@ -270,7 +270,7 @@ class Session:
         from vfioctl.kernel.recorded.host import Recorded, read_tree
 
         file = file_of(name)
-        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or beside(file))
+        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or ledger_of(file))
 
     @classmethod
     def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Self:
@@ -282,9 +282,9 @@ class Session:
         from vfioctl.kernel.simulated.host import Simulated
 
         file = simulated_file(name)
-        given = os.environ.get("VFIOCTL_FAULTS", "")
-        faults = (*faults, *(parse_fault(text) for text in given.split(",") if text))
-        return cls(Simulated.at(file, faults=faults), ledger or beside(file), settle=0.0)
+        texts = os.environ.get("VFIOCTL_FAULTS", "").split(",")
+        faults = (*faults, *(parse_fault(text) for text in texts if text))
+        return cls(Simulated.at(file, faults=faults), ledger or ledger_of(file), settle=0.0)
 
 
 def _captured(place: Path) -> Kernel:

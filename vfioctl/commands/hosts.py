@@ -32,7 +32,8 @@ def hosts(
 
     Changes made with --simulate are kept in your own copy of the host until --reset restores its initial state.
     """
-    from vfioctl.kernel.recorded.bundled import bundled_hosts, reset_simulated
+    from vfioctl.kernel.recorded.bundled import bundled_hosts
+    from vfioctl.kernel.simulated.files import reset_simulated
 
     if ctx.invoked_subcommand is not None:
         return
@@ -67,7 +68,7 @@ def reboot(
     """
     from uuid import uuid4
 
-    from vfioctl.kernel.recorded.bundled import simulated_file
+    from vfioctl.kernel.simulated.files import simulated_file
     from vfioctl.kernel.simulated.host import Simulated
 
     file, boot_id = simulated_file(host), str(uuid4())

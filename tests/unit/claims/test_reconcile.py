@@ -21,8 +21,8 @@ from vfioctl.claims.probe.container_states import read_containers
 from vfioctl.claims.reconcile.compare import compare
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts
-from vfioctl.kernel.recorded.bundled import beside
 from vfioctl.kernel.recorded.tree import Tree, form, parse
+from vfioctl.kernel.simulated.files import ledger_of
 from vfioctl.session import Session
 
 GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
@@ -876,7 +876,7 @@ def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytes
     monkeypatch.setattr("vfioctl.claims.ledger.ledger._unused_id", lambda _: next(ids))
     monkeypatch.chdir(host.file.parent)
     host.options = ["--simulate", "./hgx8.host"]
-    host.ledger = beside(host.file)
+    host.ledger = ledger_of(host.file)
     for number in (0, 1, 2):
         host.claim("--device", f"gpu{number}", "--ttl", "1h", owner=f"vm/web{number}")
     host.sql("UPDATE claim SET expires = ? WHERE id = 'aaaa0001'", LONG_AGO)

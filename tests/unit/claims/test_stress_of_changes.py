@@ -15,7 +15,7 @@ from tests.hosts.machines import HOSTS
 from tests.unit.claims.test_stress import consistent
 from vfioctl.errors import VfioctlError
 from vfioctl.host import Host
-from vfioctl.kernel.recorded.bundled import beside
+from vfioctl.kernel.simulated.files import ledger_of
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
@@ -67,7 +67,7 @@ def test_every_device_is_back_after_kills(fast_folder: Path) -> None:
             workers[number].join()
             recovered += len(at(file).recover())
             end_claims_of_the_dead(file, {each.pid for each in workers})
-            consistent(beside(file))
+            consistent(ledger_of(file))
             workers[number] = worker()
             done += os.read(ours, 65536).count(b"d")
     finally:

@@ -23,7 +23,7 @@ from vfioctl.core.change import Plan
 from vfioctl.errors import BadSpec, DeviceInUse
 from vfioctl.host import Host
 from vfioctl.inventory.api import until_released
-from vfioctl.kernel.simulated.host import replace
+from vfioctl.kernel.simulated.files import replace
 
 ROOT = HOSTS.parents[1]
 HOLDER: dict[str, object] = {

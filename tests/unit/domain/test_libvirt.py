@@ -26,9 +26,9 @@ from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.libvirt_answers import value_of
 from vfioctl.kernel.live import domains
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.recorded.bundled import simulated_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import form, parse
+from vfioctl.kernel.simulated.files import simulated_file
 from vfioctl.kernel.simulated.host import Simulated
 
 pytest.importorskip("libvirt")

@@ -16,7 +16,7 @@ import pytest
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import PROGRAM, Run
 from vfioctl.inventory.render.fields import FIELDS
-from vfioctl.kernel.simulated.host import replace
+from vfioctl.kernel.simulated.files import replace
 
 ROOT = HOSTS.parents[1]
 

@@ -18,11 +18,12 @@ from vfioctl.binding.model.intents import BindIntent
 from vfioctl.errors import BadDocument, BadSpec, Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.host import Host
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
-from vfioctl.kernel.recorded.bundled import bundled_hosts, reset_simulated, simulated_file
+from vfioctl.kernel.recorded.bundled import bundled_hosts
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, parse_fault
-from vfioctl.kernel.simulated.host import Simulated, replace
+from vfioctl.kernel.simulated.files import replace, reset_simulated, simulated_file
+from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.rules import driver_of
 
 GPU, AUDIO = "0000:0a:00.0", "0000:0a:00.1"

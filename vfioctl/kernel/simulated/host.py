@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
-from vfioctl.kernel.files import write_into
 from vfioctl.kernel.host_paths import CDI_RUN
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Descendant, Directory, Prefixes, Unanswered
-from vfioctl.kernel.recorded.bundled import boot_file
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
 from vfioctl.kernel.simulated import blocking, class_devices, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.files import boot_file, replace
 from vfioctl.kernel.simulated.reboot import BOOT_ID, KEPT_ROOTS, rebooted
 from vfioctl.kernel.simulated.refusal import WouldBlock
-from vfioctl.kernel.trusted import PRIVATE_DIRECTORY, PUBLIC_FILE, opened_directory
 from vfioctl.kernel.untrusted_files import read_file
 
 T = TypeVar("T")
@@ -278,12 +276,6 @@ class Simulated(Recorded):
         if self._die:
             self._die()
         raise SimulatedDeath
-
-
-def replace(file: Path, text: str) -> None:
-    """Replaces the file's text atomically, or makes the file and its directory. Raises Untrusted, OSError."""
-    with opened_directory(str(file.parent), make=PRIVATE_DIRECTORY) as directory:
-        write_into(directory, file.name, text.encode(), mode=PUBLIC_FILE)
 
 
 @contextmanager
