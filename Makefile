@@ -137,22 +137,22 @@ $(VENV)/made:
 
 # what the command itself needs, as locked, all of it wheels
 $(VENV)/for-run: $(VENV)/made pyproject.toml requirements-run.lock
-	$(PIP) install --require-hashes --only-binary :all: --requirement requirements-run.lock
+	$(PIP) install --require-hashes --no-deps --only-binary :all: --requirement requirements-run.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # what the tests need, as locked
 $(VENV)/for-tests: $(VENV)/made pyproject.toml requirements-dev.lock
-	$(PIP) install --require-hashes --requirement requirements-dev.lock
+	$(PIP) install --require-hashes --no-deps --requirement requirements-dev.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/for-run
 
 # compiled against libvirt's headers, so apart
 $(VENV)/with-libvirt: $(VENV)/for-tests requirements-libvirt.lock
-	$(PIP) install --require-hashes --requirement requirements-libvirt.lock
+	$(PIP) install --require-hashes --no-deps --requirement requirements-libvirt.lock
 	@touch $@
 
 # only what makes mutants: the versions of what the tests need stay
 $(VENV)/with-mutants: $(VENV)/with-libvirt requirements-mutants.lock
-	$(PIP) install --require-hashes --requirement requirements-mutants.lock
+	$(PIP) install --require-hashes --no-deps --requirement requirements-mutants.lock
 	@touch $@
