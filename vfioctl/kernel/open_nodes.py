@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import NamedTuple
 
 BELIEVED_USERS = ("root", "qemu", "libvirt-qemu")
@@ -27,3 +29,15 @@ class Opened(NamedTuple):
     nodes: tuple[OpenNode, ...] = ()
     unread: str = ""
     """Why some of its files are unknown, any of which may be a device; empty if all were read."""
+
+
+def is_path_only(fdinfo: bytes) -> bool:
+    """Whether a descriptor was opened with O_PATH, by the text of /proc/PID/fdinfo/FD: it does not open the device.
+
+    udev opens the node of a new device so, to set its owner and mode (open(2), proc_pid_fdinfo(5)).
+    """
+    for line in fdinfo.split(b"\n"):
+        if line.startswith(b"flags:"):
+            with suppress(ValueError):
+                return bool(int(line.removeprefix(b"flags:"), 8) & os.O_PATH)
+    return False

@@ -88,6 +88,10 @@ class TestOpenFiles:
         with child(lambda: os.open(odd, os.O_RDONLY)) as pid:
             assert of_number(Live().open_nodes(pid), FULL) == [OpenNode("open", os.path.realpath(odd), FULL, "")]
 
+    def test_opened_with_o_path_do_not_hold_the_device(self) -> None:
+        with child(lambda: os.open("/dev/full", os.O_PATH)) as pid:
+            assert not of_number(Live().open_nodes(pid), FULL)
+
     def test_whose_path_has_gone_are_told_all_the_same(self, tmp_path: Path) -> None:
         path = node(tmp_path / "full", 7, "/dev/full")
 

@@ -19,7 +19,7 @@ from vfioctl.kernel.files import read_bytes, readable, symbol
 from vfioctl.kernel.live.mounts import Mounts
 from vfioctl.kernel.live.threads import tables
 from vfioctl.kernel.mappings import file_mappings
-from vfioctl.kernel.open_nodes import Opened, OpenNode
+from vfioctl.kernel.open_nodes import Opened, OpenNode, is_path_only
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.worker import progress
 
@@ -125,7 +125,7 @@ def _descriptor(pid: str, name: str, directory: int) -> Iterator[OpenNode]:
         target = TOO_LONG  # the path; the file itself can be asked all the same
     if target[:1] == "/":
         # stat the link itself: its text may be a path in another mount namespace
-        if number := _number(os.stat(name, dir_fd=directory)):
+        if (number := _number(os.stat(name, dir_fd=directory))) and not is_path_only(_fdinfo(pid, name)):
             yield OpenNode("open", readable(target), number, "")
     elif target == VFIO_DEVICE:
         yield OpenNode("open", target, "", _device_of(pid, name))
@@ -141,8 +141,12 @@ def _number(status: os.stat_result) -> str:
     return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
 
 
+def _fdinfo(pid: str, fd: str) -> bytes:
+    return read_bytes(f"/proc/{pid}/fdinfo/{fd}")
+
+
 def _device_of(pid: str, fd: str) -> str:
-    lines = (line for line in read_bytes(f"/proc/{pid}/fdinfo/{fd}").split(b"\n") if line.startswith(SYSPATH))
+    lines = (line for line in _fdinfo(pid, fd).split(b"\n") if line.startswith(SYSPATH))
     return readable(os.fsdecode(next(lines, b"").removeprefix(SYSPATH).strip()))
 
 

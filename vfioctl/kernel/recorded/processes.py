@@ -10,7 +10,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.files import symbol
 from vfioctl.kernel.live.processes import DELETED, SYSPATH
 from vfioctl.kernel.mappings import in_text
-from vfioctl.kernel.open_nodes import Opened, OpenNode
+from vfioctl.kernel.open_nodes import Opened, OpenNode, is_path_only
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.recorded.tree import Tree
 
@@ -40,10 +40,10 @@ def open_nodes(tree: Tree, pid: str) -> Opened:
 
 def _opened(tree: Tree, home: str) -> Iterator[OpenNode]:
     for name in sorted(tree.directories.get(f"{home}/fd", ())):
-        target = tree.links.get(f"{home}/fd/{name}", "")
+        target, fdinfo = tree.links.get(f"{home}/fd/{name}", ""), tree.files.get(f"{home}/fdinfo/{name}", "")
         if target == VFIO_DEVICE:
-            yield OpenNode("open", target, "", _device_of(tree.files.get(f"{home}/fdinfo/{name}", "")))
-        elif number := _number(tree, target):
+            yield OpenNode("open", target, "", _device_of(fdinfo))
+        elif (number := _number(tree, target)) and not is_path_only(fdinfo.encode()):
             yield OpenNode("open", target, number, "")
 
 
