@@ -24,13 +24,14 @@ from bench.figures import Figure, keep, show, status
 from tests.conftest import memory
 from tests.hosts.machines import copy, machine, original
 from vfioctl.claims.ledger import rows
-from vfioctl.claims.ledger.ledger import ClaimLedger, Moment, Uses, note
+from vfioctl.claims.ledger.ledger import ClaimLedger, Draft, Moment, Uses, note
 from vfioctl.claims.ledger.migrations import MIGRATIONS
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.core.change import Caller
 from vfioctl.core.store import Store
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.placement import Placement
 from vfioctl.placement.model.request import ClaimRequest
 
 CREATE_MS, PAIRS, TO_SQLITE, LIST_SECONDS = 25.0, 500.0, 3.0, 0.3
@@ -116,7 +117,7 @@ def _claims(file: Path, number: int) -> Round:
     def one(device: str, kept: ExitStack = kept) -> None:  # the default keeps the connection open
         del kept
         drafted = _claim(device, f"vm/p{number}")
-        claim, _ = ledger.reserve(lambda _: (drafted, Uses((device,))), "{}", "", MOMENT)
+        claim, _ = ledger.reserve(lambda _: Draft(drafted, Uses((device,)), Placement(())), "{}", "", MOMENT)
         ledger.move(claim.id, ClaimState.RELEASED, MOMENT)
 
     return one

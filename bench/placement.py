@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bench.figures import Figure, keep, show, status
 from tests.hosts.servers import Node, asking, gpus_of, server
-from vfioctl.placement.choosing.placement import place
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.taken import Taken
+from vfioctl.placement.place import place
 
 LIMIT_MS = 50.0
 GPUS, CPUS = 8, 128

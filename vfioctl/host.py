@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.kernel.simulated.faults import Fault
+    from vfioctl.placement.api import PlacementApi
     from vfioctl.vgpu.api import VgpuApi
 
 
@@ -88,6 +89,13 @@ class Host:
         from vfioctl.vgpu.api import VgpuApi
 
         return VgpuApi(self.session)
+
+    @cached_property
+    def placement(self) -> PlacementApi:
+        """Find the devices, CPUs and hugepages for a request."""
+        from vfioctl.placement.api import PlacementApi
+
+        return PlacementApi(self.session)
 
     @cached_property
     def claims(self) -> ClaimsApi:

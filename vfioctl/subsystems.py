@@ -23,9 +23,9 @@ class Subsystem(NamedTuple):
     """One subsystem: a folder of vfioctl. Locations are `module:name`, imported on first use."""
 
     name: str
-    cli: str
+    cli: str = ""
     """The package with one module per command, named like the command; the module's `app` is a typer application."""
-    commands: Mapping[str, Command]
+    commands: Mapping[str, Command] = {}
     api: str = ""
     """The api class, available as `host.NAME`."""
     parts: str = ""
@@ -78,6 +78,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         migrations="vfioctl.vgpu.migrations:MIGRATIONS",
         published="vfioctl.vgpu.ledger:published",
     ),
+    Subsystem(name="placement", api="vfioctl.placement.api:PlacementApi"),
     Subsystem(
         name="claims",
         cli="vfioctl.claims.cli",

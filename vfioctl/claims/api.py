@@ -7,7 +7,7 @@ plan of another subsystem, made for the claim. May not write to the host by itse
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,15 @@ from vfioctl.inventory.api import Waiting
 from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.lifecycle.preview import Previewing
+    from vfioctl.claims.lifecycle.preview import Preview, Previews
     from vfioctl.claims.model.claim import Event
     from vfioctl.claims.model.documents import Nodes, Stale
     from vfioctl.claims.reconcile.reconcile import Reconciling
     from vfioctl.core.action import Progress
+    from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject
-    from vfioctl.placement.model.capacity import Capacity
+    from vfioctl.placement.model.capacity import Capacity, Context
+    from vfioctl.placement.model.placement import Placement
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
@@ -91,13 +93,10 @@ class ClaimsApi:
 
     def capacity(self, *, cpus: bool = False, ledger: bool = True) -> Capacity:
         """Return the host's capacity. `ledger`: whether claims count."""
-        from vfioctl.inventory.api import InventoryApi
+        from vfioctl.placement.api import PlacementApi
         from vfioctl.placement.model.taken import Taken
-        from vfioctl.placement.probe.capacity import read_capacity
 
-        inventory = InventoryApi(self._session).inventory(nvml=False)
-        taken, kernel = self.ledger.taken() if ledger else Taken(), self._session.kernel
-        return read_capacity(kernel, inventory, taken, self._session.settings("claims"), cpus=cpus)
+        return PlacementApi(self._session).capacity(self.ledger.taken() if ledger else Taken(), cpus=cpus)
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""
@@ -109,11 +108,33 @@ class ClaimsApi:
     # -- creating ----------------------------------------------------------------------------------
 
     @property
-    def previewing(self) -> Previewing:
-        """Says what would be done."""
-        from vfioctl.claims.lifecycle.preview import Previewing
+    def _previews(self) -> Previews:
+        from vfioctl.claims.lifecycle.preview import Previews
 
-        return Previewing(self._session, self.ledger, self._lifecycle.makers)
+        return Previews(self._session, self.ledger, self._lifecycle.makers)
+
+    def place(
+        self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
+    ) -> tuple[Placement, Capacity]:
+        """Return what a claim would get now, and the host from which it was chosen. Changes nothing.
+
+        `but`: the ids of claims that do not count. Raises ClaimConflict, NoCapacity, UnknownDevice.
+        """
+        return self._previews.place(request, but=but, context=context)
+
+    def preview_create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
+        """Return what `create` would do. Raises what that raises before it changes anything.
+
+        `over`: claims that will have been released by then; plans may change the devices of one of them.
+        """
+        return self._previews.create(request, key, over=over)
+
+    def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
+        """Return the plan that `release` would apply; None if nothing has to be changed.
+
+        Raises DeviceInUse, Unfinished.
+        """
+        return self._previews.release(claim, wait=wait, waiting=waiting)
 
     def create(
         self,

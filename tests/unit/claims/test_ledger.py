@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from vfioctl.claims.ledger.ledger import ClaimLedger, Moment, Uses
+from vfioctl.claims.ledger.ledger import ClaimLedger, Draft, Moment, Uses
 from vfioctl.claims.ledger.migrations import MIGRATIONS
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.core.change import Caller
@@ -23,6 +23,7 @@ from vfioctl.core.store import Store
 from vfioctl.errors import BadSpec, ClaimConflict
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.placement import Placement
 from vfioctl.placement.model.taken import Hugepages, Taken
 from vfioctl.units import Uuid
 
@@ -67,7 +68,7 @@ def take(
     owner: str = "vm/web1",
 ) -> Claim:
     claim = drafted(*devices, owner=owner)
-    return ledger.reserve(lambda _: (claim, Uses(devices, shared)), request, key, MOMENT)[0]
+    return ledger.reserve(lambda _: Draft(claim, Uses(devices, shared), Placement(())), request, key, MOMENT)[0]
 
 
 class TestAClaim:
@@ -89,7 +90,7 @@ class TestAClaim:
             labels={"team": "ml"},
             expires="2026-11-02T12:00:00.000+00:00",
         )
-        made, is_new = ledger.reserve(lambda _: (wanted, Uses((GPU,))), "{}", "train", MOMENT)
+        made, is_new = ledger.reserve(lambda _: Draft(wanted, Uses((GPU,)), Placement(())), "{}", "train", MOMENT)
         assert is_new
         assert ledger.claims() == (made,)
         assert (made.devices, made.cpus, made.hugepages) == (devices, wanted.cpus, wanted.hugepages)
@@ -221,16 +222,18 @@ class TestExclusion:
 
     def test_what_chooses_sees_what_is_taken(self, ledger: ClaimLedger) -> None:
         made, _ = ledger.reserve(
-            lambda _: (drafted(GPU, hugepages=(Hugepages(0, 2 << 20, 3),), labels={"a": "b"}), Uses((GPU,))),
+            lambda _: Draft(
+                drafted(GPU, hugepages=(Hugepages(0, 2 << 20, 3),), labels={"a": "b"}), Uses((GPU,)), Placement(())
+            ),
             "",
             "",
             MOMENT,
         )
         seen = []
 
-        def choose(taken: Taken) -> tuple[Claim, Uses]:
+        def choose(taken: Taken) -> Draft:
             seen.append(taken)
-            return drafted(OTHER), Uses((OTHER,))
+            return Draft(drafted(OTHER), Uses((OTHER,)), Placement(()))
 
         ledger.reserve(choose, "", "", MOMENT)
         assert seen[0].whole == {GPU: (made.id, "vm/web1")}

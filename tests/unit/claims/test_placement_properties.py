@@ -19,13 +19,13 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.cpus import FreeCores, choose_cores, free_cores, shares
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.pcie_paths import path_of
-from vfioctl.placement.choosing.placement import place, refused
 from vfioctl.placement.model.capacity import Capacity, Core
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.placement import Placement
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
+from vfioctl.placement.place import place, refused
 from vfioctl.units import CpuSet
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -180,7 +180,7 @@ def test_the_same_question_has_the_same_answer(request: ClaimRequest, capacity: 
 def test_the_same_question_has_the_same_answer_in_another_process() -> None:
     """Whatever the order of sets is there."""
     program = (
-        "from tests.hosts.servers import *\nfrom vfioctl.placement.choosing.placement import place\n"
+        "from tests.hosts.servers import *\nfrom vfioctl.placement.place import place\n"
         "host = server([Node(((2, 0, 3), (4,)), (4, 4)), Node(((2, 2), (0,)), (4, 4))])\n"
         "peers = {gpu: frozenset(gpus_of(host)[:3]) - {gpu} for gpu in gpus_of(host)[:3]}\n"
         "host = server([Node(((2, 0, 3), (4,)), (4, 4)), Node(((2, 2), (0,)), (4, 4))], peers=peers)\n"

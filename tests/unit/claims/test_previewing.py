@@ -54,15 +54,15 @@ class TestCreating:
     def test_writes_nothing(self, tmp_path: Path, host: Host, tree: Tree) -> None:
         ledger = tmp_path / "none" / "ledger.db"
         before, nobody = state(tree), machine(tree, ledger)
-        assert nobody.claims.previewing.create(request(GPU0), "key").plan
-        placement, _ = nobody.claims.previewing.place(request(GPU0))
+        assert nobody.claims.preview_create(request(GPU0), "key").plan
+        placement, _ = nobody.claims.place(request(GPU0))
         assert placement.devices == (GPU0,)
         assert not ledger.parent.exists()
         assert state(tree) == before
         made = host.claims.create(request(GPU1)).claim
         events = host.claims.events(made)
-        host.claims.previewing.create(request(GPU0), "key")
-        assert host.claims.previewing.release(made)
+        host.claims.preview_create(request(GPU0), "key")
+        assert host.claims.preview_release(made)
         assert (host.claims.claims(live_only=False), host.claims.events(made)) == ((made,), events)
 
     def test_has_no_plan_for_what_is_bound(self, run: Run) -> None:
@@ -97,9 +97,9 @@ class TestCreating:
         host = machine(copy(original("busy")), fast_folder / "ledger.db")
         for bind in (True, False):
             with pytest.raises(DeviceInUse, match="guest win11"):
-                host.claims.previewing.create(request("0000:02:00.0", bind=bind))
+                host.claims.preview_create(request("0000:02:00.0", bind=bind))
         with pytest.raises(DeviceInUse):
-            host.claims.previewing.create(request("0000:02:00.0", bind=False))
+            host.claims.preview_create(request("0000:02:00.0", bind=False))
 
     def test_of_vgpus_has_their_plan(self, run: Run) -> None:
         document = run(f"{CREATE} --vgpu A2-4C=2 --dry-run --json --simulate a2").document
@@ -132,18 +132,18 @@ class TestKeys:
             host.claims.create(wanted, key="k", confirm=die)
         other = machine(tree, fast_folder / "ledger.db")
         (cut,) = other.claims.claims()
-        assert other.claims.previewing.create(wanted, "k").claim == cut, "its process is this one"
+        assert other.claims.preview_create(wanted, "k").claim == cut, "its process is this one"
         monkeypatch.setattr("vfioctl.core.caller.is_running", lambda pid: pid != os.getpid())
-        assert other.claims.previewing.create(wanted, "k").plan
+        assert other.claims.preview_create(wanted, "k").plan
         with pytest.raises(ClaimConflict, match=cut.id):
-            other.claims.previewing.create(wanted, "another")
+            other.claims.preview_create(wanted, "another")
         assert other.claims.claims() == (cut,)
 
     def test_one_whose_change_was_cut_short_is_refused(self, tree: Tree, fast_folder: Path) -> None:
         with pytest.raises(SimulatedDeath):
             machine(tree, fast_folder / "ledger.db", [Fault(2, DIE)]).claims.create(request(GPU0), key="k")
         with pytest.raises(Unfinished):
-            machine(tree, fast_folder / "ledger.db").claims.previewing.create(request(GPU0), "k")
+            machine(tree, fast_folder / "ledger.db").claims.preview_create(request(GPU0), "k")
 
 
 class TestReleasing:
@@ -165,11 +165,11 @@ class TestReleasing:
         made = host.claims.create(request(GPU0)).claim
         line = "qemu-system-x86_64 -name guest=a"
         GrowingTree.process(tree, 4711, "/dev/vfio/21", name="qemu-system-x86", cmdline=line)  # type: ignore[arg-type]
-        for release in (lambda: host.claims.previewing.release(made), lambda: host.claims.release(made.id)):
+        for release in (lambda: host.claims.preview_release(made), lambda: host.claims.release(made.id)):
             with pytest.raises(DeviceInUse, match="process 4711"):
                 release()
         tree.remove("/proc/4711")
-        assert host.claims.previewing.release(made)
+        assert host.claims.preview_release(made)
 
     def test_of_stale_ones_changes_none(self, run: Run) -> None:
         assert run("claim release --stale --dry-run --simulate hgx8").out == "No claims to release.\n"
@@ -212,7 +212,7 @@ class TestPlacesOfVgpus:
     def test_on_several_cards_say_why_not_the_others(self, fast_folder: Path) -> None:
         host = machine(copy(original("xe")), fast_folder / "ledger.db")
         with pytest.raises(VfioctlError, match="VFs are created all at once"):
-            host.claims.previewing.place(request(vgpu="VF"))
+            host.claims.place(request(vgpu="VF"))
 
 
 @pytest.mark.parametrize("explain", ["", "--json"])

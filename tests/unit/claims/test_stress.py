@@ -16,9 +16,10 @@ import pytest
 
 from tests.unit.claims.test_ledger import MOMENT, drafted, ledger_at, take
 from vfioctl.claims.ledger import rows
-from vfioctl.claims.ledger.ledger import Uses
+from vfioctl.claims.ledger.ledger import Draft, Uses
 from vfioctl.claims.model.claim import ClaimState
 from vfioctl.errors import StoreDamaged
+from vfioctl.placement.model.placement import Placement
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVICES = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x41, 0x49))
@@ -186,6 +187,6 @@ def test_a_draft_that_conflicts_leaves_nothing(fast_folder: Path) -> None:
     file = fast_folder / "ledger.db"
     take(ledger_at(file), DEVICES[-1])
     with pytest.raises(Exception, match="belongs to claim"):
-        ledger_at(file).reserve(lambda _: (drafted(*DEVICES), Uses(DEVICES)), "", "", MOMENT)
+        ledger_at(file).reserve(lambda _: Draft(drafted(*DEVICES), Uses(DEVICES), Placement(())), "", "", MOMENT)
     consistent(file)
     assert [*ledger_at(file).taken().whole] == [DEVICES[-1]]

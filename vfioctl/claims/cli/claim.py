@@ -105,7 +105,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     api = ClaimsApi(session)
     request = wish.asked(api, owner)
     if dry_run:
-        foretell(session, api.previewing.create(request, key), as_json=as_json)
+        foretell(session, api.preview_create(request, key), as_json=as_json)
         return
     with reporting():
         made = api.create(

@@ -68,7 +68,7 @@ def release(
             with reporting(), Board() as board:
                 if dry_run:
                     claim = api.claim(name)
-                    plan = api.previewing.release(claim, wait=seconds_in(wait), waiting=board.show)
+                    plan = api.preview_release(claim, wait=seconds_in(wait), waiting=board.show)
                     planned.append((claim, plan))
                     continue
                 made = api.release(

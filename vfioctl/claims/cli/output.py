@@ -36,21 +36,21 @@ def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False)
     """Write a claim and what a guest needs of it."""
     tell_problem(made)
     nodes = api.nodes(made.claim)
-    placed = made.choosing if explain else None
+    placement, inventory = (made.placement, made.inventory) if explain else (None, None)
     if as_json:
         from vfioctl.claims.model.documents import claim_document
 
         document = claim_document(made.claim, nodes)
-        emit_json(document | {"placement": asdict(placed.explained().document())} if placed else document)
+        emit_json(document | {"placement": asdict(placement.document())} if placement else document)
         return
     from vfioctl.claims.render.claims import claim_page
 
     draw(claim_page(made.claim, nodes))
-    if placed:
+    if placement and inventory:
         from vfioctl.placement.render import placement_page
 
         emit("")
-        draw(placement_page(placed.explained(), placed.inventory, width=width()))
+        draw(placement_page(placement, inventory, width=width()))
 
 
 def foretell(session: Session, preview: "Preview", *, as_json: bool) -> None:

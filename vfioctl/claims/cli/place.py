@@ -75,7 +75,7 @@ def place(  # noqa: PLR0913 - one for each option
     )
     wish.refuse_unclear()
     api = ClaimsApi(opened(ctx))
-    placement, capacity = api.previewing.place(wish.asked(api, owner or default_owner()))
+    placement, capacity = api.place(wish.asked(api, owner or default_owner()))
     if as_json:
         emit_document(placement.document(), indented=True)
         return

@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.ledger import rows
 from vfioctl.claims.model.claim import Claim, ClaimState, Event, Undo
@@ -22,6 +22,7 @@ from vfioctl.placement.model.taken import Taken
 if TYPE_CHECKING:
     from vfioctl.core.change import Caller
     from vfioctl.core.store import Store
+    from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 
 _INSERT = f"INSERT INTO claim VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
@@ -47,6 +48,14 @@ class Uses:
     whole: tuple[str, ...]
     shared: tuple[str, ...] = ()
     """Those of which it takes a part: the PF of a VF, the parent of a mediated device."""
+
+
+class Draft(NamedTuple):
+    """A claim that is not recorded yet: it has no id."""
+
+    claim: Claim
+    uses: Uses
+    placement: Placement
 
 
 class ClaimLedger:
@@ -111,19 +120,19 @@ class ClaimLedger:
     # -- writing -----------------------------------------------------------------------------------
 
     def reserve(
-        self, choose: Callable[[Taken], tuple[Claim, Uses]], request: str, key: str, moment: Moment
-    ) -> tuple[Claim, bool]:
-        """Record the claim that `choose` makes of what is taken already, and return it; True: it is new.
+        self, make_draft: Callable[[Taken], Draft], request: str, key: str, moment: Moment
+    ) -> tuple[Claim, Draft | None]:
+        """Record the claim that `make_draft` makes of what is taken already, and return it with its draft.
 
-        A live claim with the same key and request is returned instead. `choose` returns a claim without id and state.
-        Raises ClaimConflict, and what `choose` raises.
+        A live claim with the same key and request is returned instead, without a draft. Raises ClaimConflict, and what
+        `make_draft` raises.
         """
         with self._store.transaction() as db:
             if key and (known := _keyed(db, key, request)):
-                return known, False
-            drafted, uses = choose(rows.taken_in(db))
+                return known, None
+            draft = make_draft(rows.taken_in(db))
             caller = moment.caller
-            claim = drafted._replace(
+            claim = draft.claim._replace(
                 id=_unused_id(db),
                 key=key,
                 since=moment.now,
@@ -135,10 +144,10 @@ class ClaimLedger:
             )
             db.execute(_INSERT, rows.columns_of(claim, request))
             db.execute("INSERT INTO claim_live VALUES (?, ?)", (claim.id, key or None))
-            _take(db, claim.id, uses)
+            _take(db, claim.id, draft.uses)
             note(db, claim, moment)
         self._publish()
-        return claim, True
+        return claim, draft
 
     def move(self, id_: str, state: ClaimState, moment: Moment, *, why: str = "") -> Claim:
         """Set the state of a live claim. One that is released or failed gives back what it took."""

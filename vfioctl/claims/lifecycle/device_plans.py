@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.claims.model.claim import Claim, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
@@ -17,16 +16,20 @@ if TYPE_CHECKING:
     from vfioctl.binding.api import BindingApi
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.placement.model.capacity import Capacity
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
     from vfioctl.vgpu.model.vgpu import Made
 
 
-def plan_needed(session: Session, claim: Claim, inventory: Inventory, *, bind: bool) -> Plan | None:
-    """Return the plan that binds the claim's functions; None if they are ready, and free.
+def plan_needed(session: Session, claim: Claim, capacity: Capacity, *, bind: bool) -> Plan | None:
+    """Return the plan that creates the claim's vGPUs or binds its functions; None if they are ready, and free.
 
     Raises DeviceInUse, and HostError for a VF of NVIDIA's driver that is no vGPU.
     """
+    if capacity.creation:
+        return capacity.creation.plan
+    inventory = capacity.inventory
     refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
     functions = [inventory.by_address[each] for each in claim.functions]
     if not bind or all(map(inventory.is_ready, functions)):
@@ -117,22 +120,11 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
 
     `drivers`: also one that is with its host driver; services that only monitor it do not count.
     """
-    from vfioctl.inventory.model.holders import HolderKind, Holders
     from vfioctl.inventory.model.preconditions import refuse
+    from vfioctl.placement.api import PlacementApi
 
-    devices = InventoryApi(session)
     functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
-    functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.serves_guests else drivers)]
-    mdevs = devices.perhaps_open(claim.mdevs) if claim.mdevs else ()
-    if not (functions or mdevs):
-        return
-    processes = devices.processes()
-    found = Holders(devices=())
-    if functions:
-        found = devices.holders_of(functions, inventory, processes)
-    held = (*found.holders, *(devices.holders_of_mdevs(mdevs, processes).holders if mdevs else ()))
-    kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
-    refuse([each for each in held if each.kind in kinds and each.unit not in GPU_SERVICES], functions)
+    refuse(PlacementApi(session).holders(functions, claim.mdevs, inventory, drivers=drivers), functions)
 
 
 # imported late: who only chooses devices, as for a domain that is built, needs neither

@@ -19,11 +19,11 @@ from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
 
 if TYPE_CHECKING:
-    from vfioctl.claims.ledger.ledger import ClaimLedger
-    from vfioctl.claims.lifecycle.selection import Choosing
+    from vfioctl.claims.ledger.ledger import ClaimLedger, Draft
     from vfioctl.claims.model.follower import Follower
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
+    from vfioctl.placement.model.capacity import Capacity
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
@@ -49,9 +49,10 @@ class Lifecycle:
         while True:
             if key and (known := self.makers.made(key, text)):
                 return Claimed(known)
-            claim, choosing, is_new = self._reserve(request, text, key)
-            if is_new:
-                return self._followed(self._prepare(claim, choosing, progress, confirm)._replace(choosing=choosing))
+            claim, draft, capacity = self._reserve(request, text, key)
+            if draft:
+                claimed = self._prepare(claim, capacity, bind=request.bind, progress=progress, confirm=confirm)
+                return self._followed(claimed._replace(placement=draft.placement, inventory=capacity.inventory))
             # another process was faster with the same key, and makes it
 
     def adopt(self, request: ClaimRequest) -> Claimed:
@@ -62,29 +63,33 @@ class Lifecycle:
 
     def _reserve(
         self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
-    ) -> tuple[Claim, Choosing, bool]:
-        from vfioctl.claims.lifecycle.selection import Choosing
+    ) -> tuple[Claim, Draft | None, Capacity]:
+        from vfioctl.claims.lifecycle.drafting import draft
+        from vfioctl.placement.api import PlacementApi
 
         for attempt in range(_ATTEMPTS):
             moment = moment_of(self._session)
-            choosing = Choosing(self._session, request, self._ledger.taken(), as_they_are=as_they_are)
-            draft = partial(choosing.draft, expires=after(moment.now, request.ttl))
+            capacity = PlacementApi(self._session).read(request, self._ledger.taken())
+            expires = after(moment.now, request.ttl)
+            make_draft = partial(draft, request, capacity, expires=expires, as_they_are=as_they_are)
             try:
-                claim, is_new = self._ledger.reserve(draft, text, key, moment)
+                claim, drafted = self._ledger.reserve(make_draft, text, key, moment)
             except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
-                if choosing.plan is None or attempt + 1 == _ATTEMPTS:
+                if capacity.creation is None or attempt + 1 == _ATTEMPTS:
                     raise
             else:
-                return claim, choosing, is_new
+                return claim, drafted, capacity
         raise AssertionError("the last attempt returns or raises")
 
-    def _prepare(self, claim: Claim, choosing: Choosing, progress: Progress | None, confirm: Confirm | None) -> Claimed:
+    def _prepare(
+        self, claim: Claim, capacity: Capacity, *, bind: bool, progress: Progress | None, confirm: Confirm | None
+    ) -> Claimed:
         """Bring a reserved claim's devices into the state that it needs."""
         from vfioctl.claims.lifecycle.device_plans import plan_needed
 
         session = self.acting_for(claim)
         try:
-            plan = choosing.plan or plan_needed(session, claim, choosing.inventory, bind=choosing.binds)
+            plan = plan_needed(session, claim, capacity, bind=bind)
             if plan is None or plan.nothing_to_do:
                 return Claimed(self._ledger.move(claim.id, ClaimState.HELD, moment_of(self._session)))
             if confirm:

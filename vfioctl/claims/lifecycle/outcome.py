@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.claims.model.claim import Claim
 
 if TYPE_CHECKING:
-    from vfioctl.claims.lifecycle.selection import Choosing
     from vfioctl.core.change import Outcome
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.placement.model.placement import Placement
 
 
 class Claimed(NamedTuple):
@@ -16,7 +17,8 @@ class Claimed(NamedTuple):
 
     claim: Claim
     outcome: Outcome | None = None
-    choosing: Choosing | None = None
-    """Has why these devices were chosen; None for a claim that was there already."""
+    placement: Placement | None = None
+    """Why these devices were chosen, on the host of `inventory`; None for a claim that existed already."""
+    inventory: Inventory | None = None
     problem: str = ""
     """Why the CDI files could not be written again, if the configuration asks for that."""

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.device_plans import plan_needed, plan_undo
-from vfioctl.claims.lifecycle.selection import AS_TOLD, NOTHING_HELD, NOTHING_PINNED, Choosing
-from vfioctl.claims.lifecycle.timestamps import after, moment_of
+from vfioctl.claims.lifecycle.drafting import draft
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
+from vfioctl.placement.api import NO_CONTEXT, PlacementApi
 from vfioctl.placement.model.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.lifecycle.liveness import Makers
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
-    from vfioctl.inventory.model.values import PciAddress
-    from vfioctl.placement.model.capacity import Capacity
+    from vfioctl.placement.model.capacity import Capacity, Context
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
@@ -39,52 +38,35 @@ class Preview(NamedTuple):
     """The claim that the request's key has already, which would be returned."""
 
 
-class Previewing:
-    """The claims of one host, as `ClaimsApi` would make and release them."""
+class Previews:
+    """What `ClaimsApi` would do with the claims of one host."""
 
     def __init__(self, session: Session, ledger: ClaimLedger, makers: Makers) -> None:
         self._session, self._ledger, self._makers = session, ledger, makers
 
     def place(
-        self,
-        request: ClaimRequest,
-        *,
-        but: Collection[str] = (),
-        pinned: Mapping[int, str] = NOTHING_PINNED,
-        nodes: Mapping[PciAddress, int] = AS_TOLD,
-        held: Mapping[PciAddress, str] = NOTHING_HELD,
-        own: Collection[int] = (),
+        self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
     ) -> tuple[Placement, Capacity]:
-        """Return what a claim would get now, and the host from which it was chosen.
-
-        `but`: the ids of claims that do not count. `pinned`: more CPUs that others have, each with who. `nodes`: the
-        NUMA nodes of functions, where the firmware tells none. `held`: functions not to choose, and why. `own`:
-        CPUs of the guest that asks: its process, if it runs, does not keep it from them.
-
-        Raises ClaimConflict, NoCapacity, UnknownDevice.
-        """
+        """Return what a claim would get, and the host from which it was chosen; see `ClaimsApi.place`."""
         taken = self._ledger.taken(but=but)
-        choosing = Choosing(self._session, request, taken, pinned=pinned, nodes=nodes, held=held, own=own)
-        choosing.draft(taken, None)
-        return choosing.explained(), choosing.capacity
+        capacity = PlacementApi(self._session).read(request, taken, context or NO_CONTEXT)
+        return draft(request, capacity, taken).placement, capacity
 
     def create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
-        """Return what `ClaimsApi.create` would do. Raises what that raises before it changes anything.
-
-        `over`: claims that will have been released by then; plans may change the devices of one of them.
-        """
+        """Return what creating a claim would do; see `ClaimsApi.preview_create`."""
         known = self._makers.known(key, request.canonical()) if key else None
         dead = (known.id,) if known and self._makers.has_died(known) else ()
         if known and not dead:
             return self._again(known)
-        taken = self._ledger.taken(but=(*dead, *(each.id for each in over)))
-        choosing = Choosing(self._session, request, taken)
-        claim, _ = choosing.draft(taken, after(moment_of(self._session).now, request.ttl))
-        devices = {each.subject for each in claim.devices}
-        before = (*dead, *(each.id for each in over if any(device.subject in devices for device in each.devices)))
+        taken = self._ledger.taken(but=(*dead, *(claim.id for claim in over)))
+        capacity = PlacementApi(self._session).read(request, taken)
+        drafted = draft(request, capacity, taken)
+        subjects = {device.subject for device in drafted.claim.devices}
+        released = (claim.id for claim in over if not subjects.isdisjoint(device.subject for device in claim.devices))
+        before = (*dead, *released)
         session = self._session.acting_for(f"{CLAIM}{before[0]}") if before else self._session
-        plan = choosing.plan or plan_needed(session, claim, choosing.inventory, bind=choosing.binds)
-        return Preview(choosing.explained(), choosing.inventory, plan if plan and not plan.nothing_to_do else None)
+        plan = plan_needed(session, drafted.claim, capacity, bind=request.bind)
+        return Preview(drafted.placement, capacity.inventory, plan if plan and not plan.nothing_to_do else None)
 
     def _again(self, claim: Claim) -> Preview:
         inventory = InventoryApi(self._session).inventory(nvml=False)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
@@ -21,6 +20,7 @@ from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.capacity import Context
 from vfioctl.units import format_cpu_list
 
 if TYPE_CHECKING:
@@ -117,14 +117,16 @@ class Placing:
         )
         but = (claim.id, *others.own) if claim else others.own
         pinned = {**others.cpus, **dict.fromkeys(without, _NOT_MEANT)} if without else others.cpus
-        place = partial(self._claims.previewing.place, but=but, pinned=pinned, nodes=spec.nodes, own=others.own_cpus)
         held = {PciAddress(name): f"{who} has it" for name, who in others.devices.items() if ":" in name}
-        held |= {each: "the domain has it" for each in self._own if isinstance(each, PciAddress)}
-        placement, capacity = place(request, held=held if spec.gpus else {})
+        held |= {device: "the domain has it" for device in self._own if isinstance(device, PciAddress)}
+        context = Context(pinned, others.own_cpus, spec.nodes)
+        placement, capacity = self._claims.place(
+            request, but=but, context=replace(context, held=held) if spec.gpus else context
+        )
         if spec.gpus and self._own:  # the CPUs are to be near all of them
             together = replace(request, devices=(*placement.devices, *self._own), gpus=0, model="")
             chosen = placement.why
-            placement, capacity = place(together)
+            placement, capacity = self._claims.place(together, but=but, context=context)
             placement = replace(placement, why=(*chosen, *placement.why))
         if without:
             known = {cpu: who for cpu, who in capacity.pinned.items() if who != _NOT_MEANT}

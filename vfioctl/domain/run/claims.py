@@ -90,7 +90,7 @@ class RunClaims:
         """Yield what `end_over` would release, each with the plan that puts its devices back, if one has to be."""
         for claim in self.over(needs):
             with suppress(VfioctlError):
-                yield claim, self._claims.previewing.release(claim)
+                yield claim, self._claims.preview_release(claim)
 
     def end_over(self, needs: Needs) -> None:
         """Release them, but for those of which somebody has a device all the same."""

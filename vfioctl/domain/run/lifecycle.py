@@ -99,7 +99,7 @@ class Lifecycle:
         result = Preview(needs.name, uri, needs, serving, over=over, before=before)
         if (request := holding.missing(needs)) is None:
             return result
-        preview = ClaimsApi(self._session).previewing.create(request, over=over)
+        preview = ClaimsApi(self._session).preview_create(request, over=over)
         return result._replace(placement=preview.placement, plan=preview.plan)
 
     def start(self, name: str, *, connect: str = "", progress: Progress | None = None) -> Started:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from vfioctl.core.frozen import simple
 from vfioctl.inventory.model.functions import Inventory
@@ -12,6 +13,9 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
 from vfioctl.units import Uuid
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Plan
 
 
 @simple
@@ -55,8 +59,31 @@ class Topology:
 
 
 @simple
+class VgpuCreation:
+    """The vGPUs that are created for a request."""
+
+    plan: Plan
+    refusals: Mapping[str, str]
+    """Why no vGPU of the type can be created on each card that offers vGPUs; empty if one can."""
+
+
+@simple
+class Context:
+    """What a caller knows of a host beyond what the host and the ledger report."""
+
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    """CPUs that are not to be chosen, each with who has it."""
+    own_cpus: Collection[int] = ()
+    """CPUs of the guest itself: that its process is pinned to them does not keep it from them."""
+    nodes: Mapping[PciAddress, int] = field(default_factory=dict)
+    """NUMA nodes of functions, where the firmware reports none."""
+    held: Mapping[PciAddress, str] = field(default_factory=dict)
+    """Functions that are not to be chosen, each with the reason."""
+
+
+@simple
 class Capacity:
-    """A host at one moment, with what claims and settings leave of it."""
+    """A host at one moment, with what claims and settings leave of it: all that a placement is decided from."""
 
     inventory: Inventory
     topology: Topology = field(default_factory=Topology)
@@ -66,11 +93,13 @@ class Capacity:
     pinned: Mapping[int, str] = field(default_factory=dict)
     """CPUs to which running guests are pinned, each with the guest."""
     peers: Mapping[PciAddress, frozenset[PciAddress]] = field(default_factory=dict)
-    """The GPUs that each GPU reaches over NVLink, as NVML tells."""
+    """The GPUs that each GPU reaches over NVLink, as NVML reports."""
     held: Mapping[PciAddress, str] = field(default_factory=dict)
-    """GPUs that are known to be in use, each with why."""
+    """GPUs that are known to be in use, each with the reason."""
     parents: Mapping[Uuid, str] = field(default_factory=dict)
     """The parents of mediated devices, which may be no PCI functions; those of functions may be left out."""
+    creation: VgpuCreation | None = None
+    """For a request for vGPUs."""
 
     @property
     def housekeeping(self) -> Collection[int]:

@@ -51,11 +51,11 @@ class Placement:
 
     devices: tuple[Subject, ...]
     """Those that the request names, in its order, or that were chosen; without companions and new vGPUs."""
-    cpus: tuple[int, ...]
-    hugepages: tuple[Hugepages, ...]
-    nodes: tuple[int, ...]
+    cpus: tuple[int, ...] = ()
+    hugepages: tuple[Hugepages, ...] = ()
+    nodes: tuple[int, ...] = ()
     """The NUMA nodes of the devices."""
-    why: tuple[str, ...]
+    why: tuple[str, ...] = ()
     """Sentences that explain the choice."""
     others: tuple[Rejection, ...] = ()
     """Each other GPU of the host, with the reason."""

@@ -1,9 +1,11 @@
-"""Chooses devices, CPUs and hugepages for a claim, and explains the choice. Pure."""
+"""Places a request: devices, CPUs and hugepages, with the reason for each choice. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Function
@@ -15,20 +17,27 @@ from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, refusal, refu
 from vfioctl.placement.choosing.quotas import over_quota
 from vfioctl.placement.explaining.failures import no_capacity, too_few
 from vfioctl.placement.explaining.reasons import rejections, why_beside, why_these
-from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.capacity import Capacity, VgpuCreation
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.units import Uuid
+from vfioctl.vgpu.model.kinds import creates, place_and_type
 
+if TYPE_CHECKING:
+    from vfioctl.core.change import Plan
+
+_FREE = "free, with room for one; cards with less to spare go first"
 _BRIDGES = "06"
 """The class of bridges; NVSwitches have it too (0680)."""
 
 
 def place(request: ClaimRequest, capacity: Capacity) -> Placement:
-    """Return what the claim gets: the devices that it names, or so many GPUs. For vGPUs, see `place_beside`.
+    """Return what a request gets: the devices that it names, a number of GPUs, or the vGPUs that are planned for it.
 
     Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec.
     """
+    if capacity.creation:
+        return _new_vgpus(request, capacity, capacity.creation)
     if request.devices or request.exact_cpus or request.exact_hugepages:
         return _named(request, capacity)
     if not request.gpus:
@@ -39,8 +48,8 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
 def place_beside(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
     """Return CPUs and hugepages for new vGPUs, whose parents others have chosen. Raises NoCapacity."""
     functions: Mapping[str, Function] = {each.address: each for each in capacity.inventory.functions}
-    found = _beside(request, capacity, (), [functions.get(each.parent) for each in vgpus])
-    return replace(found, vgpus=tuple(vgpus))
+    placement = _beside(request, capacity, (), [functions.get(vgpu.parent) for vgpu in vgpus])
+    return replace(placement, vgpus=tuple(vgpus))
 
 
 def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
@@ -56,7 +65,37 @@ def candidates(capacity: Capacity) -> Sequence[Function]:
     return [gpu for gpu in capacity.inventory.gpus if not gpu.is_vf]
 
 
-# -- so many GPUs ----------------------------------------------------------------------------------------
+# -- new vGPUs -------------------------------------------------------------------------------------------
+
+
+def _new_vgpus(request: ClaimRequest, capacity: Capacity, creation: VgpuCreation) -> Placement:
+    vgpus = _vgpus_of(creation.plan)
+    placement = place_beside(vgpus, request, capacity)
+    others = tuple(_other_cards(vgpus, request, capacity, creation))
+    return replace(placement, why=(*creation.plan.notes, *placement.why), others=others)
+
+
+def _vgpus_of(plan: Plan) -> tuple[NewVgpus, ...]:
+    """Return where a plan creates vGPUs, one for each parent and type."""
+    places = Counter(place_and_type(change) for change in plan.changes if creates(change))
+    return tuple(NewVgpus(parent, kind, count) for (parent, kind), count in places.items())
+
+
+def _other_cards(
+    vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity, creation: VgpuCreation
+) -> Iterator[Rejection]:
+    parents, reasons, gpus = {vgpu.parent for vgpu in vgpus}, refused(request, capacity), candidates(capacity)
+    for gpu in gpus:
+        if parents.isdisjoint((gpu.address, *gpu.virtfns)):
+            why = reasons.get(gpu.address) or creation.refusals.get(gpu.address, "it offers no vGPUs")
+            yield Rejection(gpu.address, gpu.title, why or _FREE, free=not why)
+    functions = {gpu.address for gpu in gpus}
+    for name, why in creation.refusals.items():
+        if name not in functions and name not in parents:
+            yield Rejection(name, "", why or _FREE, free=not why)
+
+
+# -- a number of GPUs ----------------------------------------------------------------------------------------
 
 
 def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:

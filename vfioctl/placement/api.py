@@ -1,0 +1,142 @@
+"""The use cases of placement: reads what a request needs of the host once; `place` then decides purely.
+
+The ledger calls `place` inside a transaction, so that what is taken cannot change before the claim is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.scope import scope_of
+from vfioctl.placement.explaining.failures import no_capacity
+from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
+from vfioctl.placement.place import candidates, place, refused
+from vfioctl.placement.probe.capacity import read_capacity
+from vfioctl.units import Uuid
+from vfioctl.vgpu.model.kinds import MDEV
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.inventory.model.holders import Holder
+    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.placement.model.request import ClaimRequest
+    from vfioctl.placement.model.taken import Taken
+    from vfioctl.session import Session
+    from vfioctl.vgpu.api import VgpuApi
+
+__all__ = ["NO_CONTEXT", "PlacementApi", "place"]
+NO_CONTEXT = Context()
+_CLAIMS = "claims"
+_TOO_FEW = "it has room for one, but not for all"
+
+
+class PlacementApi:
+    """What requests would get on one host. May not write to it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._devices = session, InventoryApi(session)
+
+    def capacity(self, taken: Taken, *, cpus: bool = False) -> Capacity:
+        """Return the host's capacity. `cpus`: whether all processes are looked at for pinned guests."""
+        inventory, settings = self._devices.inventory(nvml=False), self._session.settings(_CLAIMS)
+        return read_capacity(self._session.kernel, inventory, taken, settings, cpus=cpus)
+
+    def read(self, request: ClaimRequest, taken: Taken, context: Context = NO_CONTEXT) -> Capacity:
+        """Return what `place` decides a request from; vGPUs are planned already.
+
+        Raises BadSpec for an unknown NUMA node, NoCapacity if the vGPUs do not fit.
+        """
+        # NVML takes long, and reports no more of the devices than their memory and names
+        nvml = bool(request.memory_min or request.model)
+        inventory = self._devices.inventory(nvml=nvml).with_nodes(context.nodes)
+        _refuse_unknown_node(request, inventory)
+        settings, links, cpus = self._session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
+        read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)
+        guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
+        pinned = {**guests, **context.pinned}
+        capacity = replace(read, parents=self._parents(request), pinned=pinned, held=context.held)
+        if request.vgpu:
+            return replace(capacity, creation=self._creation(request, capacity))
+        return replace(capacity, held={**context.held, **self._held(request, capacity)}) if request.gpus else capacity
+
+    def holders(
+        self, functions: Sequence[Function], mdevs: Sequence[Uuid], inventory: Inventory, *, drivers: bool
+    ) -> tuple[Holder, ...]:
+        """Return who has these devices open, so that they cannot be given to others.
+
+        `drivers`: also who has a function that is with its host driver; services that only monitor it do not count.
+        """
+        from vfioctl.inventory.model.holders import HolderKind
+
+        devices = self._devices
+        functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.serves_guests else drivers)]
+        mdevs = devices.perhaps_open(mdevs) if mdevs else ()
+        if not (functions or mdevs):
+            return ()
+        processes = devices.processes()
+        holders = devices.holders_of(functions, inventory, processes).holders if functions else ()
+        if mdevs:
+            holders = (*holders, *devices.holders_of_mdevs(mdevs, processes).holders)
+        kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
+        return tuple(holder for holder in holders if holder.kind in kinds and holder.unit not in GPU_SERVICES)
+
+    def _held(self, request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
+        """Return which GPUs that could be chosen are in use, each with by whom: their change would be refused."""
+        inventory, refusals = capacity.inventory, refused(request, capacity)
+        scopes = {
+            gpu.address: (gpu.address, *scope.own, *scope.foreign)
+            for gpu in candidates(capacity)
+            if gpu.address not in refusals
+            for scope in (scope_of(inventory, (gpu.address,)),)
+        }
+        functions = dict.fromkeys(address for scope in scopes.values() for address in scope)
+        try:
+            found = self.holders([inventory.by_address[f] for f in functions], (), inventory, drivers=request.bind)
+        except VfioctlError:  # it is raised again when the plan is made for the claim
+            return {}
+        names = {gpu: [holder.name for holder in found if holder.address in scope] for gpu, scope in scopes.items()}
+        return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
+
+    # -- vGPUs -------------------------------------------------------------------------------------
+
+    @property
+    def _vgpus(self) -> VgpuApi:
+        from vfioctl.vgpu.api import VgpuApi  # imported late: most requests are for whole GPUs
+
+        return VgpuApi(self._session)
+
+    def _parents(self, request: ClaimRequest) -> Mapping[Uuid, str]:
+        """Return the parents of the host's mediated devices, if the request names such."""
+        if not any(isinstance(device, Uuid) for device in request.devices):
+            return {}
+        vgpus = self._vgpus.vgpus().instances
+        return {Uuid(vgpu.id): vgpu.parent for vgpu in vgpus if vgpu.dialect == MDEV and vgpu.state != "defined"}
+
+    def _creation(self, request: ClaimRequest, capacity: Capacity) -> VgpuCreation:
+        from vfioctl.vgpu.model.lookup import why_none
+
+        node = request.numa if isinstance(request.numa, int) else None
+        refusals = refused(request, capacity)
+        cards = [capacity.inventory.by_address[card] for card in refusals]
+        exclude = (*capacity.taken.whole, *(parent for card in cards for parent in (card.address, *card.virtfns)))
+        offers = {card.id: why_none(card, request.vgpu, numa=node) for card in self._vgpus.vgpus().cards}
+        try:
+            plan = self._vgpus.plan_create(request.vgpu, numa=node, count=request.vgpus, exclude=exclude)
+        except NoCapacity as error:
+            if not refusals:
+                raise
+            gpus = candidates(capacity)
+            none = {gpu.address: offers[gpu.address] or _TOO_FEW for gpu in gpus if gpu.address in offers}
+            raise no_capacity(error.message, gpus, {**none, **refusals}) from None
+        return VgpuCreation(plan, offers)
+
+
+def _refuse_unknown_node(request: ClaimRequest, inventory: Inventory) -> None:
+    nodes = [node.id for node in inventory.numa_nodes]
+    if isinstance(request.numa, int) and nodes and request.numa not in nodes:
+        raise BadSpec(f"there is no NUMA node {request.numa}", hint=f"this host has {', '.join(map(str, nodes))}")
