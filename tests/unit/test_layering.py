@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "vgpu": ("model", "capacity", "dialects", "probe", "placement", "resources", "plan", "api", "render", "cli"),
     "placement": ("model", "probe", "choosing", "explaining", "place", "api", "render"),
     "claims": ("model", "ledger", "probe", "lifecycle", "reconcile", "parts", "api", "render", "cli"),
-    "containers": ("model", "cdi", "oci", "kata", "parts", "api", "cli"),
+    "containers": ("model", "cdi", "oci", "kata", "parts", "api", "render", "cli"),
     "domain": (
         *("model", "document", "probe", "check", "build", "resources", "run", "define"),
         *("actions", "parts", "api", "render", "cli"),

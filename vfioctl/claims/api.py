@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle
-from vfioctl.claims.lifecycle.outcome import Claimed
 from vfioctl.claims.lifecycle.timestamps import after, moment_of
-from vfioctl.claims.model.claim import Claim
+from vfioctl.claims.model.claim import Claim, Claimed
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import Waiting
 from vfioctl.placement.model.owner import Owner
@@ -87,7 +86,7 @@ class ClaimsApi:
 
     def nodes(self, claim: Claim) -> Mapping[str, Nodes]:
         """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
-        from vfioctl.claims.lifecycle.device_nodes import nodes_of
+        from vfioctl.claims.lifecycle.devices import nodes_of
 
         return nodes_of(self._session, claim)
 

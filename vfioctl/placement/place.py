@@ -13,8 +13,7 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import Rooms
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
-from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, refusal, refusal_of_mdev, refusals
-from vfioctl.placement.choosing.quotas import over_quota
+from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, over_quota, refusal, refusal_of_mdev, refusals
 from vfioctl.placement.explaining.failures import no_capacity, too_few
 from vfioctl.placement.explaining.reasons import rejections, why_beside, why_these
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
@@ -47,7 +46,7 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
 
 def place_beside(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
     """Return CPUs and hugepages for new vGPUs, whose parents others have chosen. Raises NoCapacity."""
-    functions: Mapping[str, Function] = {each.address: each for each in capacity.inventory.functions}
+    functions: Mapping[str, Function] = {function.address: function for function in capacity.inventory.functions}
     placement = _beside(request, capacity, (), [functions.get(vgpu.parent) for vgpu in vgpus])
     return replace(placement, vgpus=tuple(vgpus))
 
@@ -138,7 +137,7 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
     if bad:
         more = f", nor {len(bad) - 1} more" if bad[1:] else ""
         error = no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
-        display = next((each.device for each in bad if each.reason == BOOT_DISPLAY), "")
+        display = next((rejection.device for rejection in bad if rejection.reason == BOOT_DISPLAY), "")
         if display and request.bind:
             error.next_command = f"vfioctl bind {display} --allow-boot-vga"
         raise error
@@ -152,7 +151,7 @@ def _of(capacity: Capacity, device: Subject) -> Function | None:
     """Return the function; the parent of a mediated device, None if that is none. Raises UnknownDevice."""
     if isinstance(device, PciAddress):
         return _function(capacity, device)
-    parent = next((each for each in capacity.inventory.functions if device in each.mdevs), None)
+    parent = next((function for function in capacity.inventory.functions if device in function.mdevs), None)
     if parent is None and device not in capacity.parents:
         raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
     return parent
@@ -197,9 +196,11 @@ def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -
     If there is nothing else, each counts.
     """
     named, cards, found = {*devices}, set[str](), []
-    for each in functions:
-        is_part = each is not None and not each.is_vf and each.address in named and each.address.slot in cards
-        if each is not None:
-            cards.add(each.address.slot)
-        found.append(int(not (is_part or (each is not None and each.class_code.startswith(_BRIDGES)))))
+    for function in functions:
+        is_part = (
+            function is not None and not function.is_vf and function.address in named and function.address.slot in cards
+        )
+        if function is not None:
+            cards.add(function.address.slot)
+        found.append(int(not (is_part or (function is not None and function.class_code.startswith(_BRIDGES)))))
     return found if any(found) else [1] * len(found)

@@ -39,12 +39,12 @@ def placement_page(placement: Placement, inventory: Inventory, *, width: int) ->
 
 def _chosen(placement: Placement, inventory: Inventory, width: int) -> Iterator[RenderableType]:
     if placement.vgpus:
-        return table(_VGPUS, [_vgpus(each, inventory) for each in placement.vgpus], width)
+        return table(_VGPUS, [_vgpus(vgpu, inventory) for vgpu in placement.vgpus], width)
     return table(_CHOSEN, [_row(device, inventory) for device in placement.devices], width)
 
 
 def _vgpus(vgpus: NewVgpus, inventory: Inventory) -> tuple[str, ...]:
-    function = next((each for each in inventory.functions if each.address == vgpus.parent), None)
+    function = next((function for function in inventory.functions if function.address == vgpus.parent), None)
     if function is None:
         return vgpus.parent, "", "", str(vgpus.count), vgpus.type, ""
     gpu = inventory.gpu_names.get(function.physfn or function.address, "")
@@ -72,7 +72,8 @@ def _function(device: Subject, inventory: Inventory) -> Function | None:
 
 def _beside(placement: Placement) -> Iterator[RenderableType]:
     pages = (
-        f"{counted(each.pages, 'page')} of {format_size(each.size)} on node {each.node}" for each in placement.hugepages
+        f"{counted(hugepages.pages, 'page')} of {format_size(hugepages.size)} on node {hugepages.node}"
+        for hugepages in placement.hugepages
     )
     facts = {"CPUs": format_cpu_list(placement.cpus), "hugepages": listed(pages)}
     if any(facts.values()):
@@ -83,6 +84,6 @@ def _beside(placement: Placement) -> Iterator[RenderableType]:
 def _others(placement: Placement, inventory: Inventory, width: int) -> Iterator[RenderableType]:
     if placement.others:
         names: Mapping[str, str] = {str(address): name for address, name in inventory.gpu_names.items()}
-        rows = [(each.device, names.get(each.device, ""), each.title, each.reason) for each in placement.others]
+        rows = [(other.device, names.get(other.device, ""), other.title, other.reason) for other in placement.others]
         yield Text()
         yield from table(_OTHERS, rows, width)

@@ -12,8 +12,7 @@ from tests.hosts.machines import GrowingTree, copy, machine, original, state
 from tests.unit.conftest import Answer, Run
 from vfioctl.claims.ledger.ledger import Moment
 from vfioctl.claims.lifecycle.liveness import Makers
-from vfioctl.claims.lifecycle.outcome import Claimed
-from vfioctl.claims.model.claim import Claim, ClaimState, Undo
+from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Undo
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import Plan
 from vfioctl.core.limits import read_document

@@ -134,7 +134,7 @@ def list_claims(
     """List the claims, the newest first. Times are in UTC."""
     api = ClaimsApi(opened(ctx))
     found = api.claims(live_only=not everything)
-    shown = tuple(each for each in found if owner in (None, each.owner))
+    shown = tuple(claim for claim in found if owner in (None, claim.owner))
     stale = api.stale(shown)
     if as_json:
         from vfioctl.claims.model.documents import claims_text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi, suggest_claims
-from vfioctl.claims.lifecycle.outcome import Claimed
+from vfioctl.claims.model.claim import Claimed
 from vfioctl.console.options import completion
 from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
 from vfioctl.session import Session
@@ -75,7 +75,7 @@ def foretell_releases(session: Session, releases: "Sequence[tuple[Claim, Plan | 
     if as_json:
         from vfioctl.claims.model.preview_documents import ClaimRelease, ReleasePreview
 
-        found = [ClaimRelease(id=each.id, owner=each.owner, state=each.state, plan=plan) for each, plan in releases]
+        found = [ClaimRelease(id=claim.id, owner=claim.owner, state=claim.state, plan=plan) for claim, plan in releases]
         emit_json_text(ReleasePreview(claims=tuple(found)).model_dump_json(indent=2))
         return
     if not releases:

@@ -50,7 +50,7 @@ def reconcile(
     fixed: Sequence[Fixed] = ()
     if fix and not dry_run:
         if not yes:
-            agree_on_terminal(lambda: _pages([each for each in found.differences if each.fix]))
+            agree_on_terminal(lambda: _pages([difference for difference in found.differences if difference.fix]))
         with reporting():
             fixed = api.fix(found.differences, progress=progress_lines(session))
         found = api.compare() if fixed else found
@@ -60,7 +60,7 @@ def reconcile(
             raise typer.Exit(Drift.exit_code)
         return
     _tell(found, fixed)
-    if dry_run and any(each.fix for each in found.differences):
+    if dry_run and any(difference.fix for difference in found.differences):
         say("Nothing was changed: this is a dry run.")
     if found.differences:
         many = "1 difference" if len(found.differences) == 1 else f"{len(found.differences)} differences"
@@ -76,31 +76,35 @@ def _pages(differences: "Sequence[Difference]") -> list[Any]:
 
 def _document(found: "Reconciled", fixed: "Iterable[Fixed]") -> dict[str, object]:
     return {
-        "differences": [_difference(each) for each in found.differences],
-        "fixed": [_difference(each.difference) for each in fixed if not each.error],
+        "differences": [_difference(difference) for difference in found.differences],
+        "fixed": [_difference(repair.difference) for repair in fixed if not repair.error],
         "failed": [
-            _difference(each.difference) | {"error": each.error.message, "hint": each.error.hint}
-            for each in fixed
-            if each.error
+            _difference(repair.difference) | {"error": repair.error.message, "hint": repair.error.hint}
+            for repair in fixed
+            if repair.error
         ],
         "unknown": list(found.unknown),
     }
 
 
-def _difference(each: "Difference") -> dict[str, object]:
-    return asdict(each) | {"remedy": on_this_host(each.remedy)}
+def _difference(difference: "Difference") -> dict[str, object]:
+    return asdict(difference) | {"remedy": on_this_host(difference.remedy)}
 
 
-def _whose(each: "Difference") -> str:
-    return f"claim {each.claim} of {each.owner}" if each.claim else f"{each.kind}: {each.device}"
+def _whose(difference: "Difference") -> str:
+    return (
+        f"claim {difference.claim} of {difference.owner}"
+        if difference.claim
+        else f"{difference.kind}: {difference.device}"
+    )
 
 
 def _tell(found: "Reconciled", fixed: "Sequence[Fixed]") -> None:
     for line in dict.fromkeys(f"{_whose(e.difference)}: {e.error.message}" for e in fixed if e.error):
         say(f"vfioctl: {line}")
-    for each in fixed:
-        if not each.error:
-            emit(f"fixed: {_whose(each.difference)}: {each.difference.words}")
+    for repair in fixed:
+        if not repair.error:
+            emit(f"fixed: {_whose(repair.difference)}: {repair.difference.words}")
     for page in _pages(found.differences):
         draw(page)
     for why in found.unknown:

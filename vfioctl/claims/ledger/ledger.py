@@ -172,7 +172,7 @@ class ClaimLedger:
         """Record that a claim was verified in this boot. What it changed before the reboot is not to be undone."""
         with self._store.transaction() as db:
             claim = live(db, id_)
-            devices = tuple(replace(each, undo=Undo.NOTHING) for each in claim.devices)
+            devices = tuple(replace(device, undo=Undo.NOTHING) for device in claim.devices)
             changed = claim._replace(devices=devices, boot_id=moment.boot_id)
             db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(devices), id_))
             verified(db, changed, moment)
@@ -280,7 +280,7 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
     nothing: tuple[Reservation, ...] = ()
     return session.ask_ledger(
         lambda store: store.read(lambda db: tuple(rows.reservations_in(db)), nothing),
-        lambda told: tuple(Reservation(*each) for each in told.records.get("claims", ())),
+        lambda told: tuple(Reservation(*record) for record in told.records.get("claims", ())),
         nothing,
     )
 
@@ -288,4 +288,4 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
 def published(db: sqlite3.Connection, boot_id: str) -> Iterable[Iterable[object]]:
     """Return what users who may not read the ledger are told: the devices of claims, and their owners."""
     del boot_id
-    return [astuple(each) for each in rows.reservations_in(db)]
+    return [astuple(row) for row in rows.reservations_in(db)]

@@ -55,4 +55,4 @@ _WORDS = {JournalState.BACK: "rolled back", JournalState.REBOOTED: "undone by a 
 
 def _undone(claim: Claim, plan: Plan) -> tuple[ClaimedDevice, ...]:
     undo = _UNDO[plan.intent.verb]
-    return tuple(replace(each, undo=undo) if each.subject in plan.subjects else each for each in claim.devices)
+    return tuple(replace(device, undo=undo) if device.subject in plan.subjects else device for device in claim.devices)

@@ -54,7 +54,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             since=_time(since),
             boot_id=boot_id,
             cpus=parse_cpu_list(cpus) if cpus else (),
-            hugepages=() if hugepages == "[]" else tuple(Hugepages(*each) for each in json.loads(hugepages)),
+            hugepages=() if hugepages == "[]" else tuple(Hugepages(*load) for load in json.loads(hugepages)),
             key=key,
             labels={} if labels == "{}" else {str(name): str(value) for name, value in json.loads(labels).items()},
             expires=None if expires is None else _time(expires),
@@ -154,11 +154,11 @@ def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
     pages: Counter[tuple[int, int]] = Counter()
     owners: Counter[Owner] = Counter()
     labels: Counter[tuple[str, str]] = Counter()
-    for each in claims:
-        gpus = sum(device.asked for device in each.devices)
-        owners[each.owner] += gpus
-        labels.update(dict.fromkeys(each.labels.items(), gpus))
-        pages.update({(size.node, size.size): size.pages for size in each.hugepages})
+    for claim in claims:
+        gpus = sum(device.asked for device in claim.devices)
+        owners[claim.owner] += gpus
+        labels.update(dict.fromkeys(claim.labels.items(), gpus))
+        pages.update({(size.node, size.size): size.pages for size in claim.hugepages})
     return Taken(whole, shared, cpus, pages, owners, labels)
 
 

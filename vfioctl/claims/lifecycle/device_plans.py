@@ -31,7 +31,7 @@ def plan_needed(session: Session, claim: Claim, capacity: Capacity, *, bind: boo
         return capacity.creation.plan
     inventory = capacity.inventory
     refuse_held(session, claim, inventory, drivers=False)  # binding leaves out those that are on VFIO already
-    functions = [inventory.by_address[each] for each in claim.functions]
+    functions = [inventory.by_address[function] for function in claim.functions]
     if not bind or all(map(inventory.is_ready, functions)):
         return None
     refuse_untyped(functions)
@@ -45,14 +45,18 @@ def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
     """
     inventory = InventoryApi(session).inventory(nvml=False)
     by_address = inventory.by_address
-    for each in claim.devices:
-        function = None if each.mdev else by_address.get(PciAddress(each.address))
-        if not each.mdev and (function is None or each.identity not in ("", function.identity)):
-            raise _cannot_restore(claim, f"{each.address} is not the device of claim {claim.id}")
+    for device in claim.devices:
+        function = None if device.mdev else by_address.get(PciAddress(device.address))
+        if not device.mdev and (function is None or device.identity not in ("", function.identity)):
+            raise _cannot_restore(claim, f"{device.address} is not the device of claim {claim.id}")
     vgpus = _plans_of_vgpus(session, claim, inventory)
-    bound = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
+    bound = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
     left = {address for address in bound if not by_address[PciAddress(address)].on_vfio}
-    again = [each for each in claim.functions if each in bound and left.intersection(_with_companions(inventory, each))]
+    again = [
+        function
+        for function in claim.functions
+        if function in bound and left.intersection(_with_companions(inventory, function))
+    ]
     return (*([_binding(session).plan_bind(again)] if again else []), *vgpus)
 
 
@@ -96,12 +100,12 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
     """
     inventory, is_of_this_boot = InventoryApi(session).inventory(), claim.boot_id == session.boot_id
     if is_of_this_boot:
-        ours = {each.address for each in claim.devices if each.undo is Undo.UNBIND}
+        ours = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
         if bound := [
             function.address for function in inventory.functions if function.address in ours and function.on_vfio
         ]:
             return _binding(session).plan_unbind(bound)
-        if made := _existing(session, [each.subject for each in claim.devices if each.undo is Undo.REMOVE]):
+        if made := _existing(session, [device.subject for device in claim.devices if device.undo is Undo.REMOVE]):
             return _vgpus(session).plan_remove(made)
     if not (is_of_this_boot and unchanged_in_use):
         refuse_held(session, claim, inventory, drivers=is_of_this_boot)
@@ -123,7 +127,7 @@ def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers
     from vfioctl.inventory.model.preconditions import refuse
     from vfioctl.placement.api import PlacementApi
 
-    functions = [inventory.by_address[each] for each in claim.functions if each in inventory.by_address]
+    functions = [inventory.by_address[function] for function in claim.functions if function in inventory.by_address]
     refuse(PlacementApi(session).holders(functions, claim.mdevs, inventory, drivers=drivers), functions)
 
 

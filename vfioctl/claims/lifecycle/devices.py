@@ -1,17 +1,22 @@
-"""Finds the devices that names mean, and what a claim takes of them: companions, groups, PFs and parents. Pure."""
+"""The devices of a claim: those that names mean, what it takes of them, and their device files. May not write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import Uses
 from vfioctl.claims.ledger.rows import CPU
-from vfioctl.claims.model.claim import ClaimedDevice, Undo
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, Undo
+from vfioctl.claims.model.documents import Nodes
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.units import UUID, Uuid
+
+if TYPE_CHECKING:
+    from vfioctl.session import Session
 
 
 def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
@@ -30,10 +35,10 @@ def whole_functions(
     `cards`: False for functions that their owner has already, whose cards may be divided among several owners.
     """
     scope = scope_of(inventory, asked, cards=cards)
-    others = [each for each in (*scope.own, *scope.foreign) if each not in scope.asked]
+    others = [address for address in (*scope.own, *scope.foreign) if address not in scope.asked]
     return tuple(
-        ClaimedDevice(each, identity=inventory.by_address[each].identity, asked=each in scope.asked)
-        for each in (*scope.asked, *others)
+        ClaimedDevice(other, identity=inventory.by_address[other].identity, asked=other in scope.asked)
+        for other in (*scope.asked, *others)
     )
 
 
@@ -57,5 +62,19 @@ def uses_of(inventory: Inventory, devices: Iterable[ClaimedDevice], cpus: Iterab
         function = functions.get(device.address)
         if function and function.physfn:
             above.append(function.physfn)
-    shared = (each for each in dict.fromkeys(above) if each not in whole)
+    shared = (name for name in dict.fromkeys(above) if name not in whole)
     return Uses((*whole, *(f"{CPU}{number}" for number in cpus)), tuple(shared))
+
+
+def nodes_of(session: Session, claim: Claim) -> Mapping[str, Nodes]:
+    """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
+    functions = InventoryApi(session).inventory(nvml=False).functions
+    ours = {device.subject for device in claim.devices}
+    nodes: dict[str, Nodes] = {f.address: Nodes(f.vfio_group, f.vfio_cdev) for f in functions if f.address in ours}
+    if claim.mdevs:
+        from vfioctl.vgpu.api import VgpuApi
+
+        vgpus = {vgpu.id: vgpu for vgpu in VgpuApi(session).vgpus().instances}
+        for mdev in claim.mdevs:
+            nodes[mdev] = Nodes(vgpus[mdev].vfio_group, vgpus[mdev].vfio_cdev) if mdev in vgpus else Nodes()
+    return nodes

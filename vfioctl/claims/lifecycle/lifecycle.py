@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.liveness import Makers
-from vfioctl.claims.lifecycle.outcome import Claimed
 from vfioctl.claims.lifecycle.timestamps import after, moment_of
-from vfioctl.claims.model.claim import Claim, ClaimState
+from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
 from vfioctl.core.locations import placed
 from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released

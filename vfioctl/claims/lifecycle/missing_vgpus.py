@@ -25,15 +25,19 @@ class LostVgpus:
 
     def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], found: Vgpus | None = None) -> None:
         self._api, self._functions, self._vgpus = api, inventory.by_address, found
-        self._of_claims = {str(each.subject): each for claim in claims for each in claim.devices if _is_vgpu(each)}
+        self._of_claims = {
+            str(device.subject): device for claim in claims for device in claim.devices if _is_vgpu(device)
+        }
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Their UUIDs, and the addresses of VFs that are no vGPUs any more."""
         if not self._of_claims:
             return ()
-        there = {vgpu.id for vgpu in self._found.instances if vgpu.state != "defined"}
-        return tuple(name for name, each in self._of_claims.items() if name not in there and self._may_be_made(each))
+        existing = {vgpu.id for vgpu in self._found.instances if vgpu.state != "defined"}
+        return tuple(
+            name for name, device in self._of_claims.items() if name not in existing and self._may_be_made(device)
+        )
 
     @cached_property
     def made(self) -> Mapping[str, Made]:

@@ -70,8 +70,8 @@ class Previews:
 
     def _again(self, claim: Claim) -> Preview:
         inventory = InventoryApi(self._session).inventory(nvml=False)
-        devices = tuple(each.subject for each in claim.devices if each.asked)
-        ours = {each.address for each in claim.devices}
+        devices = tuple(device.subject for device in claim.devices if device.asked)
+        ours = {device.address for device in claim.devices}
         nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
         why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
         return Preview(

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.core.frozen import simple
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import Uuid
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Outcome
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.placement.model.placement import Placement
 
 
 class ClaimState(StrEnum):
@@ -105,11 +110,23 @@ class Claim(NamedTuple):
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """The functions that were asked for."""
-        return tuple(PciAddress(each.address) for each in self.devices if each.asked and each.mdev is None)
+        return tuple(PciAddress(device.address) for device in self.devices if device.asked and device.mdev is None)
 
     @property
     def mdevs(self) -> tuple[Uuid, ...]:
-        return tuple(each.mdev for each in self.devices if each.mdev)
+        return tuple(device.mdev for device in self.devices if device.mdev)
+
+
+class Claimed(NamedTuple):
+    """A claim, and the outcome of the change that was made for it; None if nothing had to be changed."""
+
+    claim: Claim
+    outcome: Outcome | None = None
+    placement: Placement | None = None
+    """Why these devices were chosen, on the host of `inventory`; None for a claim that existed already."""
+    inventory: Inventory | None = None
+    problem: str = ""
+    """Why the CDI files could not be written again, if the configuration asks for that."""
 
 
 class Event(NamedTuple):

@@ -60,7 +60,7 @@ def claim_text(claim: Claim, stale: str = "") -> str:
     return (
         f'{{"id":{_text(claim.id)},"owner":{_text(claim.owner)},"state":{_text(claim.state)},"stale":{_text(stale)},'
         f'"key":{_text(claim.key)},"devices":[{devices}],"cpus":"{format_cpu_list(claim.cpus) if claim.cpus else ""}",'
-        f'"hugepages":{json.dumps([each._asdict() for each in claim.hugepages]) if claim.hugepages else "[]"},'
+        f'"hugepages":{json.dumps([pages._asdict() for pages in claim.hugepages]) if claim.hugepages else "[]"},'
         f'"labels":{json.dumps(dict(claim.labels), ensure_ascii=False) if claim.labels else "{}"},'
         f'"since":{_text(claim.since)},"expires":{_or_null(claim.expires)},"ended":{_or_null(claim.ended)},'
         f'"boot_id":{_text(claim.boot_id)},"user":{_text(claim.user)},"sudo_user":{_text(claim.sudo_user)},'

@@ -29,13 +29,15 @@ def devices_in(xml: str) -> list[str]:
 
 def devices_of(root: Element) -> list[str]:
     """Return the same for a document that has been read."""
-    found = (devices_of_one(each) for tag in ("hostdev", "interface") for each in root.iterfind(f"./devices/{tag}"))
+    found = (
+        devices_of_one(element) for tag in ("hostdev", "interface") for element in root.iterfind(f"./devices/{tag}")
+    )
     return list(dict.fromkeys(name for names in found for name in names))
 
 
 def managed_devices_of(root: Element) -> list[str]:
     """Return the PCI addresses that libvirt binds to VFIO itself, and gives back: managed='yes'."""
-    return [name for each in root.iterfind("./devices/*[@managed='yes']") for name in devices_of_one(each)]
+    return [name for element in root.iterfind("./devices/*[@managed='yes']") for name in devices_of_one(element)]
 
 
 def withheld_in(root: Element) -> list[str]:
@@ -43,8 +45,10 @@ def withheld_in(root: Element) -> list[str]:
 
     Their `<address>` is of the type `unassigned` (libvirt's formatdomain, Device Addresses).
     """
-    kept = (each for each in root.iterfind("./devices/*") if each.find("./address[@type='unassigned']") is not None)
-    return [name for each in kept for name in devices_of_one(each)]
+    kept = (
+        element for element in root.iterfind("./devices/*") if element.find("./address[@type='unassigned']") is not None
+    )
+    return [name for element in kept for name in devices_of_one(element)]
 
 
 def subject_of(name: str) -> Subject:

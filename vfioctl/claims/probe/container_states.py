@@ -95,10 +95,12 @@ def _read(kernel: Reader, name: str, path: str) -> Container | None:
         config = _object(kernel.read(f"{bundle}/config.json"))
     elif path.endswith("/state.json"):
         config = _mapping(document.get("config"))
-    devices = [each for each in _devices(config) if isinstance(each, dict)]
-    wanted = [each for each in devices if str(each.get("path", "")).startswith(_VFIO) and each["path"] != _CONTROL]
-    numbers = (f"c {each['major']}:{each['minor']}" for each in wanted if _has_number(each))
-    return Container(name, tuple(each["path"] for each in wanted), tuple(numbers), _pod(config))
+    devices = [device for device in _devices(config) if isinstance(device, dict)]
+    wanted = [
+        device for device in devices if str(device.get("path", "")).startswith(_VFIO) and device["path"] != _CONTROL
+    ]
+    numbers = (f"c {device['major']}:{device['minor']}" for device in wanted if _has_number(device))
+    return Container(name, tuple(device["path"] for device in wanted), tuple(numbers), _pod(config))
 
 
 def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:
@@ -123,7 +125,7 @@ def _pod(config: Mapping[str, Any]) -> str:
     told = _mapping(config.get("annotations"))
     labels = config.get("labels")
     if isinstance(labels, list):  # as runc keeps annotations
-        told = dict(each.split("=", 1) for each in labels if isinstance(each, str) and "=" in each)
+        told = dict(label.split("=", 1) for label in labels if isinstance(label, str) and "=" in label)
     parts = [next((told[name] for name in names if isinstance(told.get(name), str)), "") for names in _POD]
     return "/".join(parts) if all(parts) else ""
 

@@ -15,9 +15,9 @@ _FIX = "vfioctl reconcile --fix"
 
 def compare(claims: Sequence[Claim], seen: Seen) -> tuple[Difference, ...]:
     """Return the differences: those of each live claim, then devices in use without a claim, then CDI files."""
-    owned: dict[str, Claim] = {each.subject: claim for claim in claims for each in claim.devices}
+    owned: dict[str, Claim] = {device.subject: claim for claim in claims for device in claim.devices}
     uses = _by_device(seen.uses)
-    found = [each for claim in claims for each in _of_claim(claim, seen, uses)]
+    found = [difference for claim in claims for difference in _of_claim(claim, seen, uses)]
     return (*found, *_foreign(owned, seen, uses), *_cdi(seen))
 
 
@@ -48,16 +48,16 @@ def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> It
     wrong = _fixable_together(claim, [*_devices(claim, seen)])
     yield from wrong
     if claim.boot_id != seen.boot_id and not (stale and stale.fix):
-        is_used = any(each.subject in uses for each in claim.devices)
+        is_used = any(device.subject in uses for device in claim.devices)
         yield from _of_an_earlier_boot(claim, wrong, is_used=is_used)
     yield from _used_by_others(claim, uses)
 
 
 def _fixable_together(claim: Claim, wrong: Sequence[Difference]) -> Sequence[Difference]:
     """Return the differences; one that cannot be fixed keeps the others from it. A group is viable once they are."""
-    if all(each.fix is Fix.RESTORE or each.kind is DifferenceKind.NOT_VIABLE for each in wrong):
+    if all(difference.fix is Fix.RESTORE or difference.kind is DifferenceKind.NOT_VIABLE for difference in wrong):
         return wrong
-    return [replace(each, fix=Fix.NOTHING, remedy=_release(claim)) for each in wrong]
+    return [replace(difference, fix=Fix.NOTHING, remedy=_release(claim)) for difference in wrong]
 
 
 def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Difference | None:
@@ -67,7 +67,7 @@ def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Diffe
     if kind is DifferenceKind.PROCESS_GONE:
         fix = Fix.END if claim.state is ClaimState.RESERVED else Fix.RELEASE
         return _differs(claim, kind, words, _release(claim), fix=fix)
-    held = [use for each in claim.devices for use in uses.get(each.subject, ())]
+    held = [use for device in claim.devices for use in uses.get(device.subject, ())]
     if not held:
         return _differs(claim, kind, words, _release(claim), fix=Fix.RELEASE)
     if kind is DifferenceKind.OWNER_GONE:
@@ -131,7 +131,7 @@ def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], *, is_used: b
     if LABEL in claim.labels and not (wrong or is_used):
         words = f"it was made for a run of {claim.owner.name} in an earlier boot"
         yield _differs(claim, DifferenceKind.REBOOTED, words, _FIX, fix=Fix.RELEASE)
-    elif any(each.fix is not Fix.RESTORE for each in wrong):
+    elif any(difference.fix is not Fix.RESTORE for difference in wrong):
         words = "it was made in an earlier boot, and cannot be restored: not all of its devices are here"
         yield _differs(claim, DifferenceKind.REBOOTED, words, _release(claim))
     else:
@@ -179,5 +179,5 @@ def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence
 
 
 def _cdi(seen: Seen) -> Iterator[Difference]:
-    for each in seen.cdi:
-        yield Difference(DifferenceKind.CDI, each.words, each.command, device=each.device, fix=Fix.RENEW)
+    for problem in seen.cdi:
+        yield Difference(DifferenceKind.CDI, problem.words, problem.command, device=problem.device, fix=Fix.RENEW)

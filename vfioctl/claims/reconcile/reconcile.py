@@ -62,18 +62,18 @@ class Reconciling:
 
     def fix(self, differences: Sequence[Difference], *, progress: Progress | None = None) -> tuple[Fixed, ...]:
         """Fix what is safe to fix, each once, and say what could not be. CDI files are written after claims changed."""
-        fixed = self._fixed([each for each in differences if each.fix is not Fix.RENEW], progress)
-        changed = any(each.error is None for each in fixed)
+        fixed = self._fixed([difference for difference in differences if difference.fix is not Fix.RENEW], progress)
+        changed = any(repair.error is None for repair in fixed)
         files = self.compare().differences if changed else differences
-        return (*fixed, *self._fixed([each for each in files if each.fix is Fix.RENEW], progress))
+        return (*fixed, *self._fixed([file for file in files if file.fix is Fix.RENEW], progress))
 
     def _fixed(self, differences: Iterable[Difference], progress: Progress | None) -> tuple[Fixed, ...]:
         done: dict[tuple[str, Fix], VfioctlError | None] = {}  # fixing one fixes the others of the same claim
-        wanted = [each for each in differences if each.fix is not Fix.NOTHING]
-        for each in wanted:
-            if (each.claim, each.fix) not in done:
-                done[each.claim, each.fix] = self._error_of(each, progress)
-        return tuple(Fixed(each, done[each.claim, each.fix]) for each in wanted)
+        wanted = [difference for difference in differences if difference.fix is not Fix.NOTHING]
+        for difference in wanted:
+            if (difference.claim, difference.fix) not in done:
+                done[difference.claim, difference.fix] = self._error_of(difference, progress)
+        return tuple(Fixed(difference, done[difference.claim, difference.fix]) for difference in wanted)
 
     def restore(self, name: str, *, progress: Progress | None = None) -> Claim:
         """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot.
@@ -192,7 +192,7 @@ class _Look:
 
     def _uses(self) -> Iterator[Use]:
         """Yield who has a GPU or vGPU on VFIO, or a claimed device."""
-        claimed = {each.subject for claim in self._claims for each in claim.devices}
+        claimed = {device.subject for claim in self._claims for device in claim.devices}
         on_vfio = [f for f in self._inventory.functions if f.serves_guests and (f.is_gpu or f.address in claimed)]
         watched = {f.address for f in on_vfio} | {vgpu.id for vgpu in self._mdevs}
         yield from self._open(on_vfio)
@@ -207,7 +207,7 @@ class _Look:
         from vfioctl.inventory.model.functions import Function
         from vfioctl.units import Uuid
 
-        functions = [each for each in on_vfio if isinstance(each, Function)]
+        functions = [function for function in on_vfio if isinstance(function, Function)]
         found = self._devices.holders_of(functions, self._inventory, self._processes)
         yield from map(_use, filter(_has_open, found.holders))
         if mdevs := self._devices.perhaps_open([Uuid(vgpu.id) for vgpu in self._mdevs]):

@@ -104,7 +104,7 @@ def _row(claim: Claim) -> Row:
 
 
 def _asked(claim: Claim) -> list[str]:
-    return [each.subject if each.mdev else each.address for each in claim.devices if each.asked]
+    return [device.subject if device.mdev else device.address for device in claim.devices if device.asked]
 
 
 def _why(claim: Claim, stale: Stale, boot_id: str) -> Iterator[RenderableType]:
@@ -126,8 +126,8 @@ def _facts(claim: Claim, stale: str, boot_id: str) -> Iterator[tuple[str, str]]:
     yield from ((name, plain(text)) for name, text in (("boot", boot), ("stale", stale), ("reason", claim.why)) if text)
     if claim.cpus:
         yield "CPUs", format_cpu_list(claim.cpus)
-    for each in claim.hugepages:
-        yield "hugepages", f"{each.pages} of {format_size(each.size)} on node {each.node}"
+    for pages in claim.hugepages:
+        yield "hugepages", f"{pages.pages} of {format_size(pages.size)} on node {pages.node}"
     if claim.labels:
         yield "labels", plain(" ".join(f"{key}={value}" for key, value in claim.labels.items()))
     if claim.key:

@@ -23,7 +23,7 @@ _FIXES = {
 
 def differences_page(differences: Sequence[Difference], command: Callable[[str], str]) -> RenderableType:
     """Render differences. `command`: adds to a remedy the options that select the host."""
-    return Stack(*(part for each in differences for part in _difference(each, command)))
+    return Stack(*(part for difference in differences for part in _difference(difference, command)))
 
 
 def fix_line(difference: Difference) -> str:
@@ -31,10 +31,13 @@ def fix_line(difference: Difference) -> str:
     return f"reconcile --fix {_FIXES[difference.fix]}" if difference.fix is not Fix.NOTHING else ""
 
 
-def _difference(each: Difference, command: Callable[[str], str]) -> Iterator[RenderableType]:
-    whose = f"claim {each.claim} of {each.owner}" if each.claim else ""
-    yield Text(plain(": ".join(filter(None, [each.kind, " ".join(filter(None, [whose, each.device]))]))), style="bold")
-    yield Padding.indent(Text(plain(each.words)), _INDENT)
-    if fix := fix_line(each):
+def _difference(difference: Difference, command: Callable[[str], str]) -> Iterator[RenderableType]:
+    whose = f"claim {difference.claim} of {difference.owner}" if difference.claim else ""
+    yield Text(
+        plain(": ".join(filter(None, [difference.kind, " ".join(filter(None, [whose, difference.device]))]))),
+        style="bold",
+    )
+    yield Padding.indent(Text(plain(difference.words)), _INDENT)
+    if fix := fix_line(difference):
         yield Padding.indent(Text(fix), _INDENT)
-    yield Padding.indent(Text(plain(f"-> {command(each.remedy)}")), _INDENT)
+    yield Padding.indent(Text(plain(f"-> {command(difference.remedy)}")), _INDENT)

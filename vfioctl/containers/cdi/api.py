@@ -55,7 +55,7 @@ class CdiApi:
 
         none: tuple[Claim, ...] = ()
         found, problem = self._session.from_ledger(self._claims.claims, none)
-        return {device_name(each.subject): claim.id for claim in found for each in claim.devices}, problem
+        return {device_name(device.subject): claim.id for claim in found for device in claim.devices}, problem
 
     # -- keeping them as they should be ------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class CdiApi:
     def _inferred(self, file: CdiFileFound, found: Passthrough) -> CdiIntent:
         from vfioctl.containers.cdi.renewing import inferred
 
-        held = {each.subject for claim in self._claims.claims() for each in claim.devices}
+        held = {device.subject for claim in self._claims.claims() for device in claim.devices}
         return inferred(file, held, found)
 
     # -- writing -----------------------------------------------------------------------------------

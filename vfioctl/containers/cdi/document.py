@@ -23,9 +23,9 @@ def text_of(kind: str, devices: Iterable[CdiDevice]) -> str:
     document: dict[str, Any] = {
         "cdiVersion": "",
         "kind": kind,
-        "devices": [{"name": each.name, "containerEdits": _edits(each.node)} for each in listed],
+        "devices": [{"name": device.name, "containerEdits": _edits(device.node)} for device in listed],
     }
-    if any(GROUP_NODE.fullmatch(each.node) for each in listed):
+    if any(GROUP_NODE.fullmatch(device.node) for device in listed):
         document["containerEdits"] = _edits(CONTROL_NODE)
     document["cdiVersion"] = needed_version(document)[0]
     return json.dumps(document, indent=2)
@@ -43,7 +43,7 @@ def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
     if not text:
         return ()
     try:
-        found = tuple(_device(each) for each in parsed(text)["devices"])
+        found = tuple(_device(device) for device in parsed(text)["devices"])
         same = text_of(kind, found) == text
     except (VfioctlError, LookupError, TypeError, ValueError):
         same = False

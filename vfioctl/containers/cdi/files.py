@@ -1,19 +1,21 @@
-"""Reads the CDI files of a host, also those of other programs. Reads only, and only through the kernel protocol."""
+"""Reads the CDI files of a host, also those of other programs, and checks files that users name. Reads only."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vfioctl.claims.model.cdi import CONTROL_NODE, file_name
 from vfioctl.containers.cdi.document import devices_in
-from vfioctl.containers.cdi.validate import parsed, problems_of
+from vfioctl.containers.cdi.validate import MOST_BYTES, parsed, problems_of
 from vfioctl.errors import ConflictError, KernelRefused
 from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
 from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import FileReader
+from vfioctl.kernel.untrusted_files import read_file
 
 _ENDINGS = (".json", ".yaml")
 _KIND = re.compile(r"""^kind:[ \t]*["']?([A-Za-z0-9_./-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
@@ -102,3 +104,25 @@ def refuse_defined_elsewhere(files: Iterable[CdiFileFound], kind: str, names: It
                 hint="use another --kind, or remove that file if nothing needs it",
                 facts={"file": file.path, "names": both},
             )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of checking one file, which anyone may have written."""
+
+    path: str
+    version: str = ""
+    devices: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def check_file(path: Path) -> Checked:
+    """Return what is wrong with a file, if anything."""
+    try:
+        data = read_file(path, MOST_BYTES)
+    except OSError as error:
+        return Checked(str(path), problems=(f"cannot be read: {error.strerror}",))
+    if problems := problems_of(data):
+        return Checked(str(path), problems=problems)
+    document = parsed(data)
+    return Checked(str(path), document["cdiVersion"], len(document["devices"]))

@@ -38,7 +38,9 @@ class CdiIntent(Intent):
 
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan changes only the file of this kind."""
-        return all((each.kind, each.name) == (CDI_FILE, cdi_file(self.kind)) for each in plan.changes)
+        return all((change.kind, change.name) == (CDI_FILE, cdi_file(self.kind)) for change in plan.changes)
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        return tuple(f"writing {each.name} again" if each.before else f"rm {each.name}" for each in plan.changes)
+        return tuple(
+            f"writing {change.name} again" if change.before else f"rm {change.name}" for change in plan.changes
+        )

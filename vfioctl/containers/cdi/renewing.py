@@ -55,11 +55,11 @@ def node_of(file: CdiFileFound) -> Node:
 def differing(file: CdiFileFound, intent: CdiIntent, claims: Claims, found: Passthrough) -> Iterator[SeenCdi]:
     """Yield the devices of which a file has another node than they have, that it lacks, or that it should not have."""
     live = claims.claims()
-    holders: dict[Subject, str] = {each.subject: claim.id for claim in live for each in claim.devices}
+    holders: dict[Subject, str] = {device.subject: claim.id for claim in live for device in claim.devices}
     there = {subject_called(name): nodes[0] for name, nodes in file.devices.items() if nodes}
     devices = _wanted(intent, tuple(there), live, found)
     wanted = {device.subject: device.node for device in devices}
-    for subject in sorted({*there, *wanted}, key=lambda each: each.order):
+    for subject in sorted({*there, *wanted}, key=lambda subject: subject.order):
         node, right = there.get(subject), wanted.get(subject)
         if node == right:
             continue

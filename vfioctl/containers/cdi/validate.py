@@ -122,8 +122,8 @@ def _list(item: Check, *, filled: bool = False) -> Check:
             return
         if filled and not value:
             yield f"{place}: empty; a file without devices is refused, so remove it"
-        for number, each in enumerate(value):
-            yield from item(f"{place}[{number}]", each)
+        for number, element in enumerate(value):
+            yield from item(f"{place}[{number}]", element)
 
     return check
 

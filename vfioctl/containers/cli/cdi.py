@@ -105,7 +105,7 @@ def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """List the devices that CDI files in /etc/cdi and /var/run/cdi define, and what is wrong with a file."""
     api = ContainersApi(opened(ctx)).cdi
     files, (claims, problem) = api.files(), api.holders()
-    from vfioctl.containers.cdi.render import cdi_document, cdi_table
+    from vfioctl.containers.render import cdi_document, cdi_table
 
     if as_json:
         emit_json(cdi_document(files, claims, problem))
@@ -129,20 +129,20 @@ def validate(
     Unknown fields, duplicate names, wrong values, and a cdiVersion that is too low for the fields are problems. The
     exit code is 2 if a file has one.
     """
-    from vfioctl.containers.cdi.checking import check
+    from vfioctl.containers.cdi.files import check_file
 
-    found = [check(file) for file in files]
-    wrong = [each for each in found if each.problems]
+    found = [check_file(file) for file in files]
+    wrong = [file for file in found if file.problems]
     if as_json:
-        emit_json({"files": [asdict(each) for each in found]})
+        emit_json({"files": [asdict(file) for file in found]})
         if wrong:
             raise typer.Exit(BadDocument.exit_code)
         return
-    for each in found:
-        if not each.problems:
-            emit(f"{each.path}: valid, cdiVersion {each.version}, {each.devices} devices")
-        for problem in each.problems:
-            emit(f"{each.path}: {problem}")
+    for file in found:
+        if not file.problems:
+            emit(f"{file.path}: valid, cdiVersion {file.version}, {file.devices} devices")
+        for problem in file.problems:
+            emit(f"{file.path}: {problem}")
     if wrong:
         count = "1 file is" if len(wrong) == 1 else f"{len(wrong)} files are"
         raise BadDocument(f"{count} not valid", hint="container runtimes ignore such a file, or refuse to start")

@@ -94,13 +94,13 @@ def check(
     something is wrong.
     """
     found = ContainersApi(opened(ctx)).kata.check(config_file, claim=claim, node=node)
-    wrong = [each for each in found if each.ok is False]
+    wrong = [check for check in found if check.ok is False]
     if as_json:
-        emit_json({"ok": not wrong, "checks": [asdict(each) for each in found]})
+        emit_json({"ok": not wrong, "checks": [asdict(check) for check in found]})
         if wrong:
             raise typer.Exit(HostError.exit_code)
         return
-    from vfioctl.containers.kata.render import findings_page
+    from vfioctl.containers.render import findings_page
 
     draw(findings_page(found, width=width()))
     if wrong:

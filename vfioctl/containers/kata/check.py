@@ -190,7 +190,7 @@ def _hand_over(kata: Kata, settings: Mapping[str, Any]) -> Finding:
         return Finding(title, f"from the kubelet, {socket}")
     if kata.pod_annotations is None:
         return _unknown(title, "no runtime of Kata in containerd's configuration")
-    ok = any(each in ("*", "cdi.k8s.io/*", "cdi.k8s.io*") for each in kata.pod_annotations)
+    ok = any(annotation in ("*", "cdi.k8s.io/*", "cdi.k8s.io*") for annotation in kata.pod_annotations)
     found = f"from annotations; containerd hands on {', '.join(kata.pod_annotations) or 'none'}"
     remedy = f"add {_ANNOTATION} to pod_annotations of Kata's runtime in containerd's config.toml"
     return _judged(title, found, f"{remedy}, or set pod_resource_api_sock", ok=ok)
@@ -208,7 +208,7 @@ def _resources(kata: Kata, host: Host) -> Iterator[Finding]:
         kinds.setdefault(file.kind, set()).update(file.devices)
     by_name = {name: kind for kind, names in kinds.items() for name in names}
     for resource, ids in kata.resources.items():
-        concerned = resource in kinds or any(each in by_name for each in ids)
+        concerned = resource in kinds or any(device in by_name for device in ids)
         if concerned:
             yield _resource(resource, ids, kinds, by_name)
 
@@ -216,10 +216,10 @@ def _resources(kata: Kata, host: Host) -> Iterator[Finding]:
 def _resource(resource: str, ids: Sequence[str], kinds: Mapping[str, set[str]], by_name: Mapping[str, str]) -> Finding:
     title = f"resource {resource}"
     if resource not in kinds:
-        other = next(by_name[each] for each in ids if each in by_name)
+        other = next(by_name[device] for device in ids if device in by_name)
         remedy = f"vfioctl cdi generate --kind {resource}: the resource and the kind must have one name"
         return _wrong(title, f"its devices are of CDI kind {other}", remedy)
-    unknown = [each for each in ids if each not in kinds[resource]]
+    unknown = [device for device in ids if device not in kinds[resource]]
     if unknown:
         remedy = "the device plugin must use the CDI names as ids: vfioctl cdi list"
         return _wrong(title, f"{resource}={unknown[0]} is no CDI device", remedy)

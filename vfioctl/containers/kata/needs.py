@@ -33,8 +33,8 @@ class Needs:
 
 def needs_of(inventory: Inventory, subjects: Iterable[Subject], node: Node) -> Needs:
     """Return the needs of these devices. With a group node Kata attaches the whole group."""
-    attached = dict.fromkeys(each for subject in subjects for each in _attached(inventory, subject, node))
-    functions = [inventory.by_address[each] for each in attached if isinstance(each, PciAddress)]
+    attached = dict.fromkeys(function for subject in subjects for function in _attached(inventory, subject, node))
+    functions = [inventory.by_address[function] for function in attached if isinstance(function, PciAddress)]
     return Needs(
         functions=tuple(map(str, attached)),
         window_64=sum(_window(function.prefetchable_64) for function in functions),

@@ -70,17 +70,17 @@ def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:
         found = list(_of_kata(_parsed(kernel.read(_CONTAINERD))))
     except (KernelRefused, ValueError):
         return None
-    return tuple(dict.fromkeys(each for listed in found for each in listed)) if found else None
+    return tuple(dict.fromkeys(text for listed in found for text in listed)) if found else None
 
 
 def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield the annotations of each runtime whose type names Kata."""
     kind, listed = table.get("runtime_type"), table.get("pod_annotations")
     if isinstance(kind, str) and "kata" in kind:
-        yield [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    for each in table.values():
-        if isinstance(each, Mapping):
-            yield from _of_kata(each)
+        yield [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    for section in table.values():
+        if isinstance(section, Mapping):
+            yield from _of_kata(section)
 
 
 def _plugins(kernel: FileReader) -> Mapping[str, tuple[str, ...]] | None:
@@ -88,6 +88,6 @@ def _plugins(kernel: FileReader) -> Mapping[str, tuple[str, ...]] | None:
     try:
         document = json.loads(kernel.read(_KUBELET))
         listed = document["Data"]["RegisteredDevices"]
-        return {str(name): tuple(str(each) for each in ids or ()) for name, ids in (listed or {}).items()}
+        return {str(name): tuple(str(device) for device in ids or ()) for name, ids in (listed or {}).items()}
     except (KernelRefused, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

@@ -56,8 +56,8 @@ def read_config(data: bytes) -> dict[str, Any]:
 def _refuse_infinite(value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number is too large")
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _refuse_infinite(each)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _refuse_infinite(item)
 
 
 def written(document: dict[str, Any], before: bytes) -> bytes:
@@ -98,7 +98,7 @@ def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]
 
 def _only(sign: str, lines: Sequence[str], others: Sequence[str]) -> Iterator[str]:
     known = set(others)
-    return (f"{sign} {each}" for each in lines if each not in known)
+    return (f"{sign} {line}" for line in lines if line not in known)
 
 
 def _section(document: dict[str, Any], name: str, *, make: bool = False) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ def _list(document: dict[str, Any], name: str, place: str) -> list[dict[str, Any
     if document.get(name) is None:
         document[name] = []
     found = document[name]
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise BadDocument(f"{_CONFIG}: {place}: not a list of objects")
     return found
 
@@ -192,9 +192,9 @@ def _rule(major: int, minor: int) -> dict[str, Any]:
 def _allow(rules: list[dict[str, Any]], device: DeviceNode) -> None:
     """Add the rule behind all others: later rules win, and the first one usually denies everything."""
     rule = _rule(device.major, device.minor)
-    if rule in rules and all(each["allow"] for each in rules[rules.index(rule) :]):
+    if rule in rules and all(later["allow"] for later in rules[rules.index(rule) :]):
         return
-    rules[:] = [*(each for each in rules if each != rule), rule]
+    rules[:] = [*(known for known in rules if known != rule), rule]
 
 
 def _shown(nodes: Iterable[dict[str, Any]], rules: Iterable[dict[str, Any]], notes: dict[str, str]) -> list[str]:
@@ -211,4 +211,4 @@ def _shown(nodes: Iterable[dict[str, Any]], rules: Iterable[dict[str, Any]], not
 def with_control(devices: Sequence[DeviceNode], control: DeviceNode | None) -> tuple[DeviceNode, ...]:
     """Return the nodes in the order in which runtimes expect them: /dev/vfio/vfio first, where group nodes need it."""
     unique = tuple(dict.fromkeys(devices))
-    return (control, *unique) if control and any(GROUP_NODE.fullmatch(each.path) for each in unique) else unique
+    return (control, *unique) if control and any(GROUP_NODE.fullmatch(device.path) for device in unique) else unique

@@ -31,7 +31,7 @@ class Pool:
     def partitions(self) -> tuple[tuple[PciAddress, ...], ...]:
         """The partitions of which all GPUs can be chosen."""
         here = set(self.gpus)
-        return tuple(each for each in self.capacity.settings.partitions if here.issuperset(each))
+        return tuple(partition for partition in self.capacity.settings.partitions if here.issuperset(partition))
 
     @cached_property
     def fabric(self) -> frozenset[PciAddress]:
@@ -67,7 +67,7 @@ class Pool:
         """Return the score of a choice that `allows`."""
         whole = frozenset(gpus)
         trees = self.in_fabric if whole & self.fabric else self.single
-        lost = sum(not whole.isdisjoint(each) and whole != frozenset(each) for each in self.partitions)
+        lost = sum(not whole.isdisjoint(partition) and whole != frozenset(partition) for partition in self.partitions)
         return score_of(whole, trees, self.rooms.distances, lost=lost)
 
     def allows(self, gpus: Sequence[PciAddress]) -> bool:
@@ -82,7 +82,11 @@ class Pool:
     def choice(self) -> tuple[PciAddress, ...] | None:
         """Return the GPUs with the best score; None if there is no choice."""
         number, one_node = self.request.gpus, self.request.numa == "same"
-        found = [tuple(sorted(each, key=lambda gpu: gpu.order)) for each in self.partitions if len(each) == number]
+        found = [
+            tuple(sorted(partition, key=lambda gpu: gpu.order))
+            for partition in self.partitions
+            if len(partition) == number
+        ]
         choices = [gpus for gpus in found if self.allows(gpus)]
         single = choose_gpus(self.single, number, self.rooms.fit, self.rooms.distances, one_node=one_node)
         if single is not None:

@@ -42,7 +42,7 @@ class Distances:
         """
         if node == UNKNOWN_NODE:
             return self._with_cpus
-        return sorted(self._with_cpus, key=lambda each: (each != node, self.between(node, each), each))[:1]
+        return sorted(self._with_cpus, key=lambda other: (other != node, self.between(node, other), other))[:1]
 
 
 def by_home(nodes: Mapping[int, int], distances: Distances) -> Mapping[int, int]:

@@ -1,4 +1,4 @@
-"""Why a device cannot be given to a claim. Pure."""
+"""Why a device cannot be given to a claim, and which quotas a claim would exceed. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vfioctl.inventory.model.scope import Scope, scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.numa_affinity import node_of
 from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Mode
 from vfioctl.units import format_size
@@ -167,3 +168,30 @@ def memory_of(function: Function) -> int | None:
         return function.nvml.memory_bytes
     named = _IN_NAME.search(function.device_name or "")
     return int(named[1]) << 30 if named else None
+
+
+# -- quotas ----------------------------------------------------------------------------------------------
+
+
+def over_quota(request: ClaimRequest, capacity: Capacity, gpus: int) -> str:
+    """Return which quota so many more GPUs would exceed; empty if none."""
+    for name, has in _counted(request, capacity):
+        limit = _limit(name, capacity.settings.quotas)
+        if limit is not None and has + gpus > limit:
+            return f"over the quota of {name}: {limit} GPU{'s' * (limit != 1)}, of which it has {has}"
+    return ""
+
+
+def _counted(request: ClaimRequest, capacity: Capacity) -> Iterator[tuple[str, int]]:
+    taken = capacity.taken
+    yield request.owner, taken.owners.get(Owner(request.owner), 0)
+    for label, value in sorted(request.labels.items()):
+        yield f"{label}={value}", taken.labels.get((label, value), 0)
+
+
+def _limit(name: str, quotas: Mapping[str, int]) -> int | None:
+    """Return the quota of a name: its own, or the longest with a `*` that its name begins with."""
+    if name in quotas:
+        return quotas[name]
+    fitting = [quota for quota in quotas if quota.endswith("*") and name.startswith(quota[:-1])]
+    return quotas[max(fitting, key=len)] if fitting else None

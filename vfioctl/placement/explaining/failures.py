@@ -57,7 +57,7 @@ def _free(pool: Pool, gpu: PciAddress) -> str:
         return "can be chosen, but only in a partition"
     if missing := pool.rooms.missing({node: 1}):
         return f"{name} has {missing}"
-    number = pool.used_nodes([each for each in pool.gpus if each not in pool.fabric])[node]
+    number = pool.used_nodes([gpu for gpu in pool.gpus if gpu not in pool.fabric])[node]
     return f"can be chosen, but {name} has only {number} such" if number < pool.request.gpus else _CAN
 
 
@@ -74,13 +74,13 @@ def no_capacity(
     """
     told = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
     grouped: dict[str, list[str]] = {}
-    for each in told:
-        grouped.setdefault(each.reason, []).append(each.device)
+    for rejection in told:
+        grouped.setdefault(rejection.reason, []).append(rejection.device)
     lines = [f"{some_of(devices)}: {reason}" for reason, devices in grouped.items() if reason != _CAN]
     more = [f"and {len(lines) - _MOST_REASONS} more reasons, which --json has"] if lines[_MOST_REASONS:] else []
     is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
     hint = hint or ("" if is_said else "\n".join([*lines[:_MOST_REASONS], *more]))
-    return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(each) for each in told]})
+    return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(rejection) for rejection in told]})
 
 
 def _rejection(gpu: Function, reason: str) -> Rejection:

@@ -74,7 +74,7 @@ class Placement:
             vgpus=self.vgpus,
             nodes=self.nodes,
             cpus=format_cpu_list(self.cpus),
-            hugepages=tuple(NodeHugepages(*each) for each in self.hugepages),
+            hugepages=tuple(NodeHugepages(*hugepages) for hugepages in self.hugepages),
             why=self.why,
             others=self.others,
         )

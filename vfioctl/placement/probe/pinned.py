@@ -54,6 +54,6 @@ def _allowed(kernel: Reader, pid: int) -> set[int]:
     try:
         statuses = kernel.texts_below(f"/proc/{pid}/task", "status").texts.values()
         lists = [_ALLOWED.search(status) for status in statuses if _VCPU.search(status)]
-        return {cpu for each in lists if each for cpu in parse_cpu_list(each[1])}
+        return {cpu for allowed in lists if allowed for cpu in parse_cpu_list(allowed[1])}
     except (KernelRefused, BadSpec):
         return set()

@@ -65,7 +65,7 @@ def _sharing(cpus: Collection[int], read: _Read, unknown: dict[str, str], what: 
         found.update(dict.fromkeys(alike, alike))
     if unread := [cpu for cpu in unread if cpu not in found]:
         unknown[f"{what} {format_cpu_list(unread)}"] = _UNKNOWN[what]
-    return {id(each): each for each in found.values()}.values()
+    return {id(shared): shared for shared in found.values()}.values()
 
 
 class _Siblings:

@@ -1,4 +1,4 @@
-"""Renders the list of devices in CDI files."""
+"""Renders the list of devices in CDI files, and the check of Kata."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.text import Text
 
-from vfioctl.console.columns import Column, note_lines, table
+from vfioctl.console.columns import Column, Layout, Whole, note_lines, table
 from vfioctl.containers.cdi.files import CdiFileFound
+from vfioctl.containers.kata.check import Finding
 
 _COLUMNS = (Column("DEVICE"), Column("NODES"), Column("CLAIM", optional=True), Column("WRITTEN BY"), Column("FILE"))
+_STATES = {True: "ok", False: "wrong", None: "unknown"}
+_CHECKS = (Column("CHECK"), Column(""), Column("FOUND"))
 
 
 def cdi_table(files: Sequence[CdiFileFound], claims: Mapping[str, str], problem: str, *, width: int) -> RenderableType:
     """The devices, by file. `claims`: their claims, by name of the device. `width`: of the terminal, in columns."""
     rows = [row for file in files for row in _rows(file, claims)]
     lines = table(_COLUMNS, rows, width) if rows else [Text("No CDI file defines a device.")]
-    notes = [f"{file.path}: {each}" for file in files for each in file.problems]
+    notes = [f"{file.path}: {problem}" for file in files for problem in file.problems]
     return Stack(*lines, *note_lines([*notes, *([problem] if problem else [])]))
 
 
@@ -38,3 +41,18 @@ def cdi_document(files: Sequence[CdiFileFound], claims: Mapping[str, str], probl
 def _file(file: CdiFileFound, claims: Mapping[str, str]) -> dict[str, Any]:
     devices = [{"name": n, "nodes": list(nodes), "claim": claims.get(n)} for n, nodes in file.devices.items()]
     return asdict(file) | {"devices": devices}
+
+
+def findings_page(findings: Sequence[Finding], *, width: int) -> RenderableType:
+    """The lines of the check, each remedy below its line. `width`: of the terminal, in columns."""
+    return Stack(*_lines(findings, width))
+
+
+def _lines(findings: Sequence[Finding], width: int) -> Iterator[RenderableType]:
+    rows = [(finding.name, _STATES[finding.ok], finding.found) for finding in findings]
+    layout = Layout(_CHECKS, rows, width)
+    yield from layout.header()
+    for finding, line in zip(findings, layout.lines(rows, cut=False), strict=True):
+        yield line
+        if finding.remedy:
+            yield Whole(f"-> {finding.remedy}")
