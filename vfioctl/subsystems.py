@@ -129,6 +129,5 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
             "apply": Command(CHANGE, "Run a plan that was saved with --dry-run --json."),
             "recover": Command(CHANGE, "Finish what a crash or a power cut left half done."),
         },
-        migrations="vfioctl.upgrade:MIGRATIONS",
     ),
 )

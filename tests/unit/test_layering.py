@@ -44,7 +44,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "session": ("errors", "config", "settings", "kernel", "core", "subsystems"),
     **{name: (*BELOW, "console", *_shared(name)) for name in SUBSYSTEMS},
     "claims": (*BELOW, "console", *_shared("claims"), "placement.render"),
-    "upgrade": ("errors", "core", "subsystems", "binding.model"),
     "host": ("errors", "kernel", "core", "session", *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED)),
     "commands": (*BELOW, "config", "settings", "console", "host", "inventory.api", "inventory.render"),
     "opening": ("core", "kernel", "console", "session", "journald"),

@@ -1,10 +1,10 @@
 """The binding subsystem's ledger tables: each function's binding before vfioctl changed it. Holds SQL text only."""
 
-from vfioctl.core.migrations import Migration
+from vfioctl.core.migrations import FIRST, Migration
 
 MIGRATIONS = (
     Migration(
-        1,
+        FIRST,
         """
         CREATE TABLE previous (
             address TEXT PRIMARY KEY,

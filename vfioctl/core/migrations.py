@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+FIRST = 6
+"""The version of the first release whose ledgers are kept, vfioctl 0.2. Ledgers of earlier versions are refused."""
+
 
 class Migration(NamedTuple):
     """One migration of the ledger's schema. Those of one version run in one transaction, in the order of the table."""
 
     version: int
-    script: str = ""
+    """`FIRST` or later."""
+    script: str
     """SQL statements, each terminated by a semicolon."""
-    run: str = ""
-    """A function, as `module:name`, that is called with the connection after the script."""
 
 
 MIGRATIONS = (
     Migration(
-        1,
+        FIRST,
         """
         CREATE TABLE journal (
             id INTEGER PRIMARY KEY,
@@ -26,19 +28,20 @@ MIGRATIONS = (
             boot_id TEXT NOT NULL,
             began TEXT NOT NULL,
             ended TEXT,
-            why TEXT NOT NULL DEFAULT ''
+            why TEXT NOT NULL DEFAULT '',
+            reached INTEGER,
+            user TEXT NOT NULL DEFAULT '',
+            sudo_user TEXT NOT NULL DEFAULT '',
+            pid INTEGER,
+            command TEXT NOT NULL DEFAULT '',
+            made_for TEXT NOT NULL DEFAULT ''
         ) STRICT;
         CREATE TABLE under_change (
-            address TEXT PRIMARY KEY,
+            subject TEXT PRIMARY KEY,
             journal INTEGER NOT NULL REFERENCES journal (id)
         ) STRICT;
-        """,
-    ),
-    Migration(
-        2,
-        """
         CREATE TABLE mark (
-            address TEXT PRIMARY KEY,
+            subject TEXT PRIMARY KEY,
             kind TEXT NOT NULL CHECK (kind IN ('wedged', 'dead')),
             boot_id TEXT NOT NULL,
             since TEXT NOT NULL,
@@ -47,23 +50,5 @@ MIGRATIONS = (
         ) STRICT;
         """,
     ),
-    Migration(3, "ALTER TABLE journal ADD COLUMN reached INTEGER;"),
-    Migration(
-        4,
-        """
-        ALTER TABLE under_change RENAME COLUMN address TO subject;
-        ALTER TABLE mark RENAME COLUMN address TO subject;
-        """,
-    ),
-    Migration(
-        5,
-        """
-        ALTER TABLE journal ADD COLUMN user TEXT NOT NULL DEFAULT '';
-        ALTER TABLE journal ADD COLUMN sudo_user TEXT NOT NULL DEFAULT '';
-        ALTER TABLE journal ADD COLUMN pid INTEGER;
-        ALTER TABLE journal ADD COLUMN command TEXT NOT NULL DEFAULT '';
-        """,
-    ),
-    Migration(6, "ALTER TABLE journal ADD COLUMN made_for TEXT NOT NULL DEFAULT '';"),
 )
 """The core's migrations. Subsystems contribute theirs with the same version numbers."""

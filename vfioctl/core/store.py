@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from vfioctl.core.guarded import SECONDS, bounded, guarded, refuse_unexpected, tables_of
 from vfioctl.core.ledger_file import LedgerFile
-from vfioctl.core.locations import placed
-from vfioctl.core.migrations import MIGRATIONS, Migration
-from vfioctl.errors import Busy, StoreDamaged, StoreNewer
+from vfioctl.core.migrations import FIRST, MIGRATIONS, Migration
+from vfioctl.errors import Busy, StoreDamaged, StoreNewer, StoreOlder
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 
 T = TypeVar("T")
 _PAUSE = 0.005
+_UNKNOWN = "what devices were before is then unknown, and unbind leaves it to the kernel"
 
 
 class _Connections(threading.local):
@@ -155,6 +155,11 @@ class Store:
                 f"a newer vfioctl wrote the ledger {self.file}: version {version}, not {self.version}",
                 hint="upgrade vfioctl; the ledger is sound, and has what devices were before",
             )
+        if 0 < version < FIRST:
+            raise StoreOlder(
+                f"vfioctl 0.1 wrote the ledger {self.file}, and this release does not read it",
+                hint=f"set it aside with {_aside(self.file, 'old')}; {_UNKNOWN}",
+            )
         refuse_unexpected(connection, tables_of(each.script for each in self._migrations if each.version <= version))
         return version
 
@@ -213,8 +218,6 @@ def _begin(connection: sqlite3.Connection, file: Path) -> None:
 def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
     for statement in filter(str.strip, migration.script.split(";")):
         connection.execute(statement)
-    if migration.run:
-        placed(migration.run)(connection)
 
 
 def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
@@ -224,10 +227,10 @@ def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connecti
         raise sqlite3.DatabaseError(str(error)) from None
 
 
-def _aside(file: Path) -> str:
+def _aside(file: Path, suffix: str) -> str:
     from shlex import join
 
-    return join(["mv", str(file), f"{file}.damaged"])
+    return join(["mv", str(file), f"{file}.{suffix}"])
 
 
 @contextmanager
@@ -242,8 +245,7 @@ def _explained(file: Path) -> Iterator[None]:
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
         raise StoreDamaged(
             f"the ledger {file} is damaged: {error}",
-            hint=f"set it aside with {_aside(file)}; what devices were before is then unknown, and unbind "
-            "leaves it to the kernel",
+            hint=f"set it aside with {_aside(file, 'damaged')}; {_UNKNOWN}",
         ) from None
     except Untrusted as error:
         raise StoreDamaged(f"the ledger {file} is refused: {error.strerror}", hint=KEEP_TO_ROOT) from None

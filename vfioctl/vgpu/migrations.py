@@ -1,16 +1,16 @@
 """The vGPU subsystem's part of the ledger: created vGPUs and VFs, and names of types. Text only."""
 
-from vfioctl.core.migrations import Migration
+from vfioctl.core.migrations import FIRST, Migration
 
 MIGRATIONS = (
     Migration(
-        3,
+        FIRST,
         """
-        CREATE TABLE slice (
+        CREATE TABLE vgpu (
             id TEXT NOT NULL,
             card TEXT NOT NULL,
             place TEXT NOT NULL,
-            kept INTEGER NOT NULL CHECK (kept IN (0, 1)),
+            persistent INTEGER NOT NULL CHECK (persistent IN (0, 1)),
             boot_id TEXT NOT NULL,
             since TEXT NOT NULL,
             journal INTEGER NOT NULL REFERENCES journal (id),
@@ -23,13 +23,6 @@ MIGRATIONS = (
             boot_id TEXT NOT NULL,
             PRIMARY KEY (card, id)
         ) STRICT;
-        """,
-    ),
-    Migration(
-        4,
-        """
-        ALTER TABLE slice RENAME TO vgpu;
-        ALTER TABLE vgpu RENAME COLUMN kept TO persistent;
         """,
     ),
 )

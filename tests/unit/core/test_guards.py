@@ -13,9 +13,8 @@ import pytest
 from tests.hosts.machines import REGISTRY, copy, machine, original, state
 from vfioctl.core.change import Change, Draft, Plan
 from vfioctl.errors import KernelRefused, Stuck
-from vfioctl.kernel.simulated.faults import HANG, Fault
+from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
 
-RELEASE = Path(__file__).parents[2] / "data" / "first-release"
 SERVICE = Change(kind="service", name="evil.service", subject="0000:01:00.0", before="inactive", after="active")
 MODULE = Change(kind="module", name="evil", subject="0000:01:00.0", before="", after="loaded")
 
@@ -86,14 +85,17 @@ def test_a_device_that_does_not_answer_keeps_no_host_from_being_put_back(
     assert {mark.kind for mark in host.devices.marks().values()} == {"dead"}
 
 
-def test_a_plan_of_an_unknown_kind_in_an_old_ledger_costs_no_listing(tmp_path: Path) -> None:
+def test_a_plan_of_an_unknown_kind_in_a_ledger_costs_no_listing(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
+    dying = machine(copy(original("hgx8")), ledger, [Fault(2, DIE)])
+    plan = dying.binding.plan_bind(["gpu0"])
+    with pytest.raises(SimulatedDeath):
+        dying.apply(plan)
     with closing(sqlite3.connect(ledger)) as db:
-        db.executescript((RELEASE / "bind-cut.sql").read_text(encoding="utf-8"))
         ((text,),) = db.execute("SELECT plan FROM journal").fetchall()
-        plan = json.loads(text)
-        plan["settings"].append({**plan["settings"][0], "kind": "odd"})
-        db.execute("UPDATE journal SET plan = ?", (json.dumps(plan),))
+        document = json.loads(text)
+        document["changes"].append({**document["changes"][0], "kind": "odd"})
+        db.execute("UPDATE journal SET plan = ?", (json.dumps(document),))
         db.commit()
     host = machine(copy(original("hgx8")), ledger)
     assert len(host.inventory().functions) > 8

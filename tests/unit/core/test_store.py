@@ -24,17 +24,14 @@ from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
 from vfioctl.core.locations import placed
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.core.migrations import MIGRATIONS as CORE_MIGRATIONS
 from vfioctl.core.migrations import Migration
 from vfioctl.core.store import Store, _log_ahead
-from vfioctl.errors import Busy, StoreDamaged
+from vfioctl.errors import Busy, StoreDamaged, StoreOlder
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger import read_records
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))
-OLD_PLAN = (HOSTS.parent / "data" / "first-release" / "bind-hgx8.json").read_text(encoding="utf-8")
-OLD_INSERT = INSERT.replace("'p'", "?")
 VERSION = 6
 PROGRAM = """
 import sys
@@ -277,32 +274,37 @@ def counted(ledger: Store) -> int | str:
 
 
 class TestOlderVersions:
-    @pytest.fixture(params=[1, 2, 3])
-    def older(self, request: pytest.FixtureRequest, ledger: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-        """A ledger as an earlier version of vfioctl wrote it."""
-        with monkeypatch.context() as patch:
-            patch.setattr(store, "MIGRATIONS", until(CORE_MIGRATIONS, request.param))
-            with Store(ledger.file, until(MIGRATIONS, request.param)).transaction() as db:
-                db.execute(OLD_INSERT, (OLD_PLAN,))
-        assert version(ledger) == request.param
-        assert ("mark" in tables(ledger)) is (request.param >= 2)
-        assert ("slice" in tables(ledger)) is (request.param == 3)
-        assert "vgpu" not in tables(ledger)
-        return ledger
+    """A later release adds to the schema of this one."""
+
+    LATER = (
+        Migration(
+            VERSION + 1,
+            "CREATE TABLE later (x TEXT) STRICT; ALTER TABLE journal ADD COLUMN later TEXT NOT NULL DEFAULT 'none';",
+        ),
+    )
+
+    @pytest.fixture
+    def older(self, ledger: Store) -> Store:
+        """A ledger that this release wrote, as a later one opens it."""
+        plan = machine(copy(original("laptop")), ledger.file).binding.plan_bind(["01:00.0"])
+        with ledger.transaction() as db:
+            db.execute(INSERT.replace("'p'", "?"), (plan.model_dump_json(),))
+        assert version(ledger) == VERSION
+        assert "later" not in tables(ledger)
+        return Store(ledger.file, (*MIGRATIONS, *self.LATER))
 
     def test_are_read_as_the_newer_would_have_them_and_stay_as_they_are(self, older: Store) -> None:
         before, nothing = older.file.read_bytes(), set[str]()
         assert count(older) == 1
-        was = version(older)
         journal = Journal(older, REGISTRY)
         assert journal.marks(boot_id="b") == {}
         assert [entry.plan.intent.verb for entry in journal.entries()] == ["bind"]
         assert [entry.caller for entry in journal.entries()] == [Caller()]
         assert not read_records(older, boot_id="b").created
-        assert not read_records(older, boot_id="b").names
-        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "vgpu", "type_name"}
+        assert older.read(tables_in, nothing) >= {"journal", "under_change", "previous", "mark", "vgpu", "later"}
+        assert older.read(lambda db: db.execute("SELECT later FROM journal").fetchall(), []) == [("none",)]
         assert older.file.read_bytes() == before
-        assert version(older) == was
+        assert version(older) == VERSION
 
     def test_are_read_without_write_permission(self, older: Store) -> None:
         older.file.chmod(0o444)
@@ -315,49 +317,40 @@ class TestOlderVersions:
     def test_are_made_newer_when_they_are_written(self, older: Store) -> None:
         journal = Journal(older, REGISTRY)
         journal.mark([MARK], boot_id="b")
-        assert version(older) == VERSION
+        assert version(older) == VERSION + 1
         assert count(older) == 1, "and nothing is lost"
         assert journal.marks(boot_id="b") == {MARK.address: MARK}
-        assert [entry.plan.version for entry in journal.entries()] == [2]
-        assert [entry.caller for entry in journal.entries()] == [Caller()]
-
-    def test_of_the_last_release_has_changes_of_an_unknown_caller(
-        self, ledger: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        plan = machine(copy(original("laptop")), ledger.file).binding.plan_bind(["01:00.0"])
-        with monkeypatch.context() as patch:
-            patch.setattr(store, "MIGRATIONS", until(CORE_MIGRATIONS, 4))
-            with Store(ledger.file, until(MIGRATIONS, 4)).transaction() as db:
-                db.execute(OLD_INSERT, (plan.model_dump_json(),))
-        (entry,) = Journal(ledger, REGISTRY).entries()
-        assert (entry.plan, entry.caller, version(ledger)) == (plan, Caller(), 4)
+        assert [entry.plan.intent.verb for entry in journal.entries()] == ["bind"]
 
     def test_are_made_newer_by_one_of_several(self, older: Store) -> None:
-        program = f'{PROGRAM}with store.transaction() as db:\n    db.execute("{INSERT}")\n'
+        later = f"from vfioctl.core.migrations import Migration\nmigrations += [Migration{tuple(self.LATER[0])!r}]\n"
+        program = PROGRAM.replace("store = ", f"{later}store = ")
+        program += f'with store.transaction() as db:\n    db.execute("{INSERT}")\n'
         command = [sys.executable, "-c", program, str(older.file)]
         others = [subprocess.Popen(command, cwd=HOSTS.parents[1]) for _ in range(4)]
         assert [other.wait() for other in others] == [0] * 4
-        assert (version(older), count(older)) == (VERSION, 5)
+        assert (version(older), count(older)) == (VERSION + 1, 5)
 
-    @pytest.mark.parametrize(
-        "last", [Migration(6, "CREATE TABLE odd (x); nonsense;"), Migration(6, run="tests.unit.core.test_store:fails")]
-    )
-    def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, last: Migration) -> None:
-        was = version(older)
+    @pytest.mark.parametrize("script", ["CREATE TABLE odd (x); nonsense;", "CREATE TABLE odd (x); " * 2])
+    def test_an_upgrade_that_fails_leaves_it_older(self, older: Store, script: str) -> None:
         with pytest.raises(StoreDamaged):
-            add(Store(older.file, (*MIGRATIONS, last)))
-        assert version(older) == was
+            add(Store(older.file, (*MIGRATIONS, *self.LATER, Migration(VERSION + 2, script))))
+        assert version(older) == VERSION
+        assert tables(older).isdisjoint({"odd", "later"})
         assert count(older) == 1
 
-
-def until(migrations: tuple[Migration, ...], newest: int) -> tuple[Migration, ...]:
-    """Those of the releases up to that version."""
-    return tuple(migration for migration in migrations if migration.version <= newest)
-
-
-def fails(db: sqlite3.Connection) -> None:
-    db.execute("CREATE TABLE odd (x)")
-    raise sqlite3.DatabaseError("not this one")
+    @pytest.mark.parametrize("old", [1, VERSION - 1])
+    def test_of_releases_before_the_first_that_is_kept_are_refused_and_stay_as_they_are(
+        self, ledger: Store, old: int
+    ) -> None:
+        add(ledger)
+        with closing(sqlite3.connect(ledger.file)) as db:
+            db.execute(f"PRAGMA user_version = {old}")
+        before = ledger.file.read_bytes()
+        error = refused(ledger, "vfioctl 0.1 wrote the ledger .*, and this release does not read it")
+        assert isinstance(error, StoreOlder)
+        assert f"mv {ledger.file} {ledger.file}.old; what devices were before is then unknown" in error.hint
+        assert ledger.file.read_bytes() == before
 
 
 MARK = Mark(address="0000:41:00.0", kind=MarkKind.WEDGED, since="t", why="w", ticket="1:2")

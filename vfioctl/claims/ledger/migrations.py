@@ -4,11 +4,11 @@ What a claim takes is exclusive by these tables alone: a resource is taken as a 
 only what is shared can have parts (a row of `claim_part` refers to its mode).
 """
 
-from vfioctl.core.migrations import Migration
+from vfioctl.core.migrations import FIRST, Migration
 
 MIGRATIONS = (
     Migration(
-        6,
+        FIRST,
         """
         CREATE TABLE claim (
             id TEXT PRIMARY KEY,
