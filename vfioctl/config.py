@@ -12,8 +12,6 @@
     believed_users = ["root", "qemu", "libvirt-qemu"]    # whose processes' command lines are believed
 
 Further tables belong to subsystems, whose rows in the table of subsystems name their models; see `vfioctl.settings`.
-
-The table `[timeouts]` was called `[deadlines]` before; that name is still read, but not together with the new one.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.subsystems import SUBSYSTEMS
 
 CONFIG = Path("/etc/vfioctl/config.toml")
-_TABLE, _OLD_TABLE, _HOLDERS, _BELIEVED = "timeouts", "deadlines", "holders", "believed_users"
+_TABLE, _HOLDERS, _BELIEVED = "timeouts", "holders", "believed_users"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,255}\$?", re.ASCII)
 _LONGEST = 3600.0
 _LARGEST = 1 << 20
@@ -116,7 +114,7 @@ def read_file_of(file: Path | None = None) -> ConfigFile:
     """The file, which has no table that nobody knows; empty where there is none. Raises BadSpec."""
     found = _read(file)
     names = (_TABLE, _HOLDERS, *subsystem_tables())
-    if unknown := sorted(set(found.tables) - {_OLD_TABLE, *names}):
+    if unknown := sorted(set(found.tables).difference(names)):
         error = found.wrong(unknown[:1], "is not known")
         where = error.message.removesuffix(f": {unknown[0]} is not known")
         tables = [f"[{name}]" for name in names]
@@ -203,22 +201,16 @@ def _depth(value: object, keys: Sequence[str | int]) -> int:
 
 
 def _timeouts(file: ConfigFile) -> Timeouts:
-    if _TABLE in file.tables and _OLD_TABLE in file.tables:
-        raise BadSpec(
-            f"{file.place} has both [{_TABLE}] and [{_OLD_TABLE}], its old name",
-            hint=f"move all settings to [{_TABLE}]",
-        )
-    table = _OLD_TABLE if _OLD_TABLE in file.tables else _TABLE
-    given = file.tables.get(table, {})
-    if not isinstance(given, dict):
-        raise file.wrong([table], f"must be a table: [{table}]")
-    for name, seconds in given.items():
+    table = file.tables.get(_TABLE, {})
+    if not isinstance(table, dict):
+        raise file.wrong([_TABLE], f"must be a table: [{_TABLE}]")
+    for name, seconds in table.items():
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
-            raise file.wrong([table, name], f"must be a number of seconds, more than 0 and at most {_LONGEST:g}")
-    if unknown := sorted(set(given) - _STEPS):
+            raise file.wrong([_TABLE, name], f"must be a number of seconds, more than 0 and at most {_LONGEST:g}")
+    if unknown := sorted(set(table) - _STEPS):
         names = ", ".join(sorted(_STEPS))
-        raise file.wrong([table, unknown[0]], "is no timeout", f"the timeouts are {names}")
-    known = {name: float(seconds) for name, seconds in given.items()}
+        raise file.wrong([_TABLE, unknown[0]], "is no timeout", f"the timeouts are {names}")
+    known = {name: float(seconds) for name, seconds in table.items()}
     default = known.pop("default", Timeouts().default)
     return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)
 

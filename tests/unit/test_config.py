@@ -75,30 +75,6 @@ class TestTimeouts:
                 assert read_timeouts(Path(place.name)).default > 0
 
 
-class TestTheOldNameOfTheTable:
-    def test_is_still_understood(self, file: Path) -> None:
-        file.write_text("[deadlines]\nload = 7.5\nunbind = 90\n")
-        assert read_timeouts(file) == DEFAULT._replace(load=7.5, steps={"unbind": 90.0})
-
-    @pytest.mark.parametrize(
-        ("text", "why"),
-        [
-            ("[deadlines]\nload = 0\n", "deadlines.load must be a number of seconds"),
-            ("[deadlines]\nlod = 1\n", "deadlines.lod is no timeout"),
-            ("deadlines = 5\n", "deadlines must be a table"),
-        ],
-    )
-    def test_is_the_name_in_what_is_refused(self, file: Path, text: str, why: str) -> None:
-        file.write_text(text)
-        refused(file, why)
-
-    @pytest.mark.parametrize("text", ["[timeouts]\n[deadlines]\n", "[deadlines]\nload = 1\n[timeouts]\nunbind = 1\n"])
-    def test_beside_the_new_one_is_refused_and_both_are_named(self, file: Path, text: str) -> None:
-        file.write_text(text)
-        caught = refused(file, r"both \[timeouts\] and \[deadlines\]")
-        assert "[timeouts]" in caught.hint
-
-
 class TestTheFile:
     @pytest.mark.parametrize("text", ["[timeouts", "a = ", "default: 5"])
     def test_that_is_no_toml_is_refused(self, file: Path, text: str) -> None:
