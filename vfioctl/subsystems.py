@@ -75,8 +75,8 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         },
         api="vfioctl.vgpu.api:VgpuApi",
         parts="vfioctl.vgpu.parts:PARTS",
-        migrations="vfioctl.vgpu.migrations:MIGRATIONS",
-        published="vfioctl.vgpu.ledger:published",
+        migrations="vfioctl.vgpu.ledger.migrations:MIGRATIONS",
+        published="vfioctl.vgpu.ledger.reading:published",
     ),
     Subsystem(name="placement", api="vfioctl.placement.api:PlacementApi"),
     Subsystem(

@@ -58,7 +58,7 @@ TESTS = {
     ),
     "vfioctl/vgpu/plan": ("vgpu/test_plan*.py", "vgpu/test_taken.py", "vgpu/test_cli.py", "vgpu/test_restore.py"),
     "vfioctl/vgpu/placement": ("vgpu/test_placement.py", "vgpu/test_plan.py", "vgpu/test_api.py"),
-    "vfioctl/vgpu/capacity.py": ("vgpu/test_capacity.py", "vgpu/test_placement.py", "vgpu/test_probe.py"),
+    "vfioctl/vgpu/placement/capacity.py": ("vgpu/test_capacity.py", "vgpu/test_placement.py", "vgpu/test_probe.py"),
     "vfioctl/vgpu/resources": (
         "vgpu/test_resources.py",
         "core/test_resources.py",

@@ -140,7 +140,7 @@ class InventoryApi:
     @staticmethod
     def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool | None = None) -> tuple[PciAddress, ...]:
         """Return what `find` returns, from an inventory that was read already. `every`: None for one device only."""
-        from vfioctl.inventory.selector import select
+        from vfioctl.inventory.selection.selector import select
 
         return select(inventory, selectors, every=every)
 
@@ -212,24 +212,16 @@ def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
 
 def suggest_drivers(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's drivers."""
-    from vfioctl.inventory.filters import drivers_in
+    from vfioctl.inventory.selection.filters import drivers_in
 
     return [(name, "") for name in drivers_in(InventoryApi(session).inventory(nvml=False))]
 
 
 def suggest_nodes(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's NUMA nodes."""
-    from vfioctl.inventory.filters import nodes_in
+    from vfioctl.inventory.selection.filters import nodes_in
 
     return [(number, "") for number in nodes_in(InventoryApi(session).inventory(nvml=False))]
-
-
-def suggest_columns(_session: Session, begun: str) -> list[tuple[str, str]]:
-    """Return completions of the last name in a list of columns."""
-    from vfioctl.inventory.render.fields import FIELDS
-
-    before, comma, _ = begun.rpartition(",")
-    return [(f"{before}{comma}{name}", field.column.title) for name, field in FIELDS.items()]
 
 
 def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | None = None) -> T:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
-from vfioctl.vgpu.ledger import recorded, recorded_if_possible, refuse_reserved_vfs
+from vfioctl.vgpu.ledger.reading import recorded, recorded_if_possible, refuse_reserved_vfs
 from vfioctl.vgpu.model.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.session import Session
+    from vfioctl.vgpu.lifecycle.restore import Restored
     from vfioctl.vgpu.model.intents import RemoveVgpuIntent
     from vfioctl.vgpu.model.vgpu import Created, Made, VgpuCard, Vgpus
     from vfioctl.vgpu.probe.persistent import Wanted
-    from vfioctl.vgpu.restore import Restored
 
 _MOST = 65_535
 
@@ -54,7 +54,7 @@ class VgpuApi:
 
     def made(self, names: Collection[str]) -> Mapping[str, Made]:
         """How vGPUs were created last, by id, also those that are gone; only those that the journal has."""
-        from vfioctl.vgpu.journaled import read_made
+        from vfioctl.vgpu.ledger.journaled import read_made
 
         return read_made(self._session, names)
 
@@ -73,7 +73,7 @@ class VgpuApi:
 
         A mediated device is given by its UUID, or a unique prefix of it. Raises what `find` raises, and BadSpec.
         """
-        from vfioctl.vgpu.holders import holders
+        from vfioctl.vgpu.lifecycle.holders import holders
 
         return holders(self._devices, self.vgpus, selectors, every=every)
 
@@ -150,7 +150,7 @@ class VgpuApi:
 
         Raises what `plan_create` and `Session.apply` raise.
         """
-        from vfioctl.vgpu.create_retry import create_somewhere
+        from vfioctl.vgpu.lifecycle.create_retry import create_somewhere
 
         given = tuple(parameters)
 
@@ -260,7 +260,7 @@ class VgpuApi:
 
         Raises BadDocument for a damaged file, and what `plan_create` and `plan_vfs` raise.
         """
-        from vfioctl.vgpu.planning import draft_persistent
+        from vfioctl.vgpu.lifecycle.planning import draft_persistent
 
         draft = draft_persistent(file, *self._persistent(), self.vgpus, self._draft)
         return None if draft is None else self._session.plan(draft)
@@ -271,7 +271,7 @@ class VgpuApi:
         A failure does not prevent the others from being created. `wait`: seconds to retry failures, because a driver
         may not be loaded yet at boot. A change that a reboot interrupted is recovered first.
         """
-        from vfioctl.vgpu.restore import Restoring
+        from vfioctl.vgpu.lifecycle.restore import Restoring
 
         if dry_run:
             return Restoring(self.plan_persistent, None).run(self.persistent(), wait=wait)
@@ -294,6 +294,6 @@ class VgpuApi:
         return self._session.plan(self._draft(intent, inventory))
 
     def _draft(self, intent: Intent, inventory: Inventory | None = None) -> Draft:
-        from vfioctl.vgpu.planning import Planning
+        from vfioctl.vgpu.lifecycle.planning import Planning
 
         return Planning(self._kernel, self._devices, recorded(self._session), inventory=inventory).draft(intent)

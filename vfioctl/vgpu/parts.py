@@ -4,8 +4,8 @@ from vfioctl.core.registry import Parts
 from vfioctl.vgpu.actions import ManageVfs
 from vfioctl.vgpu.checks import VgpusReady
 from vfioctl.vgpu.facts import TypeNameFacts
+from vfioctl.vgpu.ledger.records import VgpuRecords
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
-from vfioctl.vgpu.records import VgpuRecords
 from vfioctl.vgpu.resources.autoprobe import Autoprobe
 from vfioctl.vgpu.resources.definition import DefinitionFile
 from vfioctl.vgpu.resources.mdev import Mdev

@@ -11,9 +11,9 @@ from tests.lab.inside import mdev, pci, test_vfioctl
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from vfioctl.host import Host
-from vfioctl.vgpu.capacity import after
 from vfioctl.vgpu.model.report import left_in, vgpus_in
 from vfioctl.vgpu.model.vgpu import FOREIGN, OURS, Count, Vgpu, VgpuState
+from vfioctl.vgpu.placement.capacity import after
 
 SMALL, MEDIUM, LARGE = "mbochs-small", "mbochs-medium", "mbochs-large"
 

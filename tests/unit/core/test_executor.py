@@ -34,8 +34,8 @@ from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.host import Host
+from vfioctl.inventory.actions import unheld
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.no_holders import unheld
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import HANG, Fault
@@ -145,7 +145,7 @@ class TestTheCheck:
         assert not {"service", "persistence"} & {step.action for step in work.plan.steps}
         assert Phase.RELEASE in {step.phase for step in work.plan.steps}, "a write has done what it does at once"
         work.holds(77, "/dev/nvidia2")
-        monkeypatch.setattr("vfioctl.inventory.no_holders.time.sleep", never)
+        monkeypatch.setattr("vfioctl.inventory.actions.time.sleep", never)
         work.fails(DeviceInUse)
 
 

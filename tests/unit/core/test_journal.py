@@ -24,7 +24,7 @@ from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 from vfioctl.units import Uuid
-from vfioctl.vgpu.ledger import read_records
+from vfioctl.vgpu.ledger.reading import read_records
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, MDEV, TYPE_NAMES, VF_COUNT, VGPU_TYPE
 

@@ -17,8 +17,8 @@ from vfioctl.core.change import VERSION, Change, CheckRequest, Draft, Phase, Pla
 from vfioctl.core.registry import Parts, Registry
 from vfioctl.core.resource import FileResource
 from vfioctl.errors import BadDocument
+from vfioctl.inventory.actions import unheld
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.no_holders import unheld
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
 GPU = PciAddress("0000:0b:00.0")

@@ -28,7 +28,7 @@ from vfioctl.core.migrations import Migration
 from vfioctl.core.store import Store, _log_ahead
 from vfioctl.errors import Busy, StoreDamaged, StoreOlder
 from vfioctl.subsystems import SUBSYSTEMS
-from vfioctl.vgpu.ledger import read_records
+from vfioctl.vgpu.ledger.reading import read_records
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))

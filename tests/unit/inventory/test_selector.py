@@ -15,7 +15,7 @@ from vfioctl.errors import BadAddress, BadSpec, RequestError, UnknownDevice
 from vfioctl.host import Host
 from vfioctl.inventory.api import suggest_devices, suggest_drivers, suggest_nodes
 from vfioctl.inventory.model.functions import Inventory
-from vfioctl.inventory.selector import select
+from vfioctl.inventory.selection.selector import select
 from vfioctl.kernel.protocol import NvmlAnswer
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.session import Session

@@ -19,7 +19,7 @@ from vfioctl.kernel.protocol import NvmlAnswer
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.vgpu.api import VgpuApi
-from vfioctl.vgpu.ledger import recorded
+from vfioctl.vgpu.ledger.reading import recorded
 from vfioctl.vgpu.model.persistent import definition_text
 from vfioctl.vgpu.model.report import left_in, vgpus_in
 from vfioctl.vgpu.model.strategy import Strategy

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from vfioctl.errors import NoCapacity
-from vfioctl.vgpu.capacity import GIB, after, counted
 from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, VgpuCard, VgpuParent, VgpuType
+from vfioctl.vgpu.placement.capacity import GIB, after, counted
 
 SIZES = (1, 2, 4, 8, 16)
 MEMORY = 16

@@ -26,11 +26,11 @@ from vfioctl.kernel.recorded.capture import capture
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree, form, parse
 from vfioctl.opening import open_session
+from vfioctl.vgpu.dialects.describe import creatable, described
 from vfioctl.vgpu.dialects.vendor import told_types
 from vfioctl.vgpu.model.lookup import cards_called, instance_called, requested
 from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 from vfioctl.vgpu.probe.definitions import parsed
-from vfioctl.vgpu.probe.describe import creatable, described
 from vfioctl.vgpu.probe.inventory import assemble, read_vgpus
 from vfioctl.vgpu.probe.scan import VgpuScan
 

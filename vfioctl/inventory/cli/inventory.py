@@ -13,13 +13,24 @@ from vfioctl.console.options import AsJson, completion, device_argument
 from vfioctl.console.output import UNLIMITED, clear, draw, emit_csv, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.api import InventoryApi, suggest_columns, suggest_devices, suggest_drivers, suggest_nodes
-from vfioctl.inventory.filters import Filters, matching
+from vfioctl.inventory.api import InventoryApi, suggest_devices, suggest_drivers, suggest_nodes
+from vfioctl.inventory.selection.filters import Filters, matching
 
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.session import Session
 
 app = typer.Typer(add_completion=False)
+
+
+def _suggest_columns(_session: "Session", begun: str) -> list[tuple[str, str]]:
+    """Return completions of the last name in a list of columns."""
+    from vfioctl.inventory.render.fields import FIELDS
+
+    before, comma, _ = begun.rpartition(",")
+    return [(f"{before}{comma}{name}", field.column.title) for name, field in FIELDS.items()]
+
+
 _WATCH_EACH = "2s"
 _SHORTEST_WATCH = 0.1
 
@@ -84,7 +95,7 @@ def inventory(  # noqa: PLR0913 - each is an option
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Show only these columns.", autocompletion=completion(suggest_columns)),
+        typer.Option(metavar="A,B", help="Show only these columns.", autocompletion=completion(_suggest_columns)),
     ] = None,
     no_header: Annotated[bool, typer.Option("--no-header", help="Leave out the line of titles.")] = False,
     as_format: Annotated[

@@ -15,7 +15,7 @@ from vfioctl.errors import VfioctlError
 from vfioctl.vgpu.api import VgpuApi
 
 if TYPE_CHECKING:
-    from vfioctl.vgpu.restore import Restored
+    from vfioctl.vgpu.lifecycle.restore import Restored
 
 _EPILOG = """[bold]Examples[/]
   vfioctl vgpu restore --dry-run --simulate a2

@@ -72,9 +72,9 @@ def types(
     api = VgpuApi(session)
     found = api.vgpus()
     tell_unfinished(session)
-    from vfioctl.vgpu.capacity import after as remaining
     from vfioctl.vgpu.model.lookup import cards_called, requested
     from vfioctl.vgpu.model.vgpu import VgpuTypesDocument
+    from vfioctl.vgpu.placement.capacity import after as remaining
 
     cards = cards_called(found, parent and api.parent_called(parent))
     asked = requested(cards, after or ())

@@ -12,8 +12,8 @@ from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
 from vfioctl.kernel.lenient import names_in, number_in, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
 from vfioctl.units import UUID
+from vfioctl.vgpu.dialects.describe import described
 from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
-from vfioctl.vgpu.probe.describe import described
 
 TYPE_FILES = frozenset({"name", "description", "device_api"})
 OWN_FILES = frozenset({"vgpu_params", "vm_name", "placement_id"})

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, number_in, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, FileReader
+from vfioctl.vgpu.dialects.describe import creatable, described
 from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
-from vfioctl.vgpu.probe.describe import creatable, described
 
 _LONGEST = 65_536
 _ID, _BYTES = re.compile(r"[1-9][0-9]{0,8}", re.ASCII), re.compile(r"[1-9][0-9]{0,16}", re.ASCII)

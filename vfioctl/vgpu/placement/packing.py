@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from vfioctl.vgpu.capacity import after
 from vfioctl.vgpu.model.strategy import Strategy
 from vfioctl.vgpu.model.vgpu import NONE, Forecast, Sharing, SizeMode, VgpuCard, VgpuType
 from vfioctl.vgpu.placement.candidates import Candidate, bulk, gauges, most
+from vfioctl.vgpu.placement.capacity import after
 
 _DIGIT = 64
 Split = tuple[int, ...]

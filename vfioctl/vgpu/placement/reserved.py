@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from vfioctl.errors import NoCapacity
-from vfioctl.vgpu.capacity import after
 from vfioctl.vgpu.model.vgpu import Count, VgpuCard, Vgpus, VgpuState
+from vfioctl.vgpu.placement.capacity import after
 
 _MOST_NAMED = 4
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from vfioctl.kernel.lenient import failure_of, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
-from vfioctl.vgpu.capacity import counted
 from vfioctl.vgpu.dialects.dialect import Facts
 from vfioctl.vgpu.dialects.vendor import bytes_in, named, told_types
 from vfioctl.vgpu.model.vgpu import (
@@ -26,6 +25,7 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuType,
     VgpuWarning,
 )
+from vfioctl.vgpu.placement.capacity import counted
 from vfioctl.vgpu.probe.definitions import read_definitions
 from vfioctl.vgpu.probe.scan import VgpuScan
 

@@ -72,7 +72,7 @@ def node_name(function: Function) -> str:
 
 def _candidates(inventory: Inventory, devices: Sequence[str], *, everything: bool) -> Iterable[Function]:
     if devices:
-        from vfioctl.inventory.selector import select
+        from vfioctl.inventory.selection.selector import select
 
         return (inventory.by_address[address] for address in select(inventory, devices, every=True))
     return inventory.functions if everything else inventory.ordered_gpus

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vfioctl.core.change import JournalState, Plan
 from vfioctl.errors import Foreign
-from vfioctl.vgpu.ledger import CREATED
+from vfioctl.vgpu.ledger.reading import CREATED
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPU_TYPE, changes_vfs, creates, removes
 from vfioctl.vgpu.model.type_names import type_names_in

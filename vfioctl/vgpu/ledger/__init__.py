@@ -1,0 +1,1 @@
+"""The records of vGPUs in the ledger, and what its journal says of them."""
