@@ -79,8 +79,8 @@ check: style ## the same, who may import whom, the examples in the documents: a 
 
 unit: $(VENV)/with-libvirt ## all tests that need no machine
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest --numprocesses auto -m "not alone" 2>&1 | tee $(RESULTS)/unit.txt
-	$(BIN)/pytest -m alone 2>&1 | tee --append $(RESULTS)/unit.txt
+	$(BIN)/pytest --durations=20 --numprocesses auto -m "not alone" 2>&1 | tee $(RESULTS)/unit.txt
+	$(BIN)/pytest --durations=20 -m alone 2>&1 | tee --append $(RESULTS)/unit.txt
 
 coverage: $(VENV)/with-libvirt ## the same, with coverage, of which 95 % of the branches are needed: twice as long
 	@mkdir -p $(RESULTS)

@@ -1,4 +1,4 @@
-"""Writes down how each test ended, at once: of a machine that stalls, nothing else tells.
+"""Writes down which test runs, and how each test ended, at once: of a machine that stalls, nothing else tells.
 
 A plugin of pytest. `../boot.py` reads the lines, each an outcome and a node id, and runs only the rest again.
 """
@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-ENDED = Path(os.environ["VFIOCTL_LAB_RESULTS"], "ended.txt")
+RESULTS = Path(os.environ["VFIOCTL_LAB_RESULTS"])
+ENDED = RESULTS / "ended.txt"
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Of a test that never ends, this tells which one it is."""
+    (RESULTS / "running.txt").write_text(nodeid)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,4 +1,4 @@
-"""Runs the lab's machine once, from start to power-off or deadline; never outlives the deadline it is given."""
+"""Runs the lab's machine once, from start to power-off. Ends it when it makes no progress, however long it may run."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.lab.outside.say import say
 RESULTS_IN_LAB = "/run/lab/results"
 # the machine may hang in its own shutdown when a test left a device wedged: its verdict is in by then
 POWER_OFF_SECONDS = 15
-DEADLINE_PASSED = 124
+NO_PROGRESS = 124
 NO_VERDICT = 125
 STALLED = 126
 STALL = b"rcu_preempt kthread starved"
@@ -28,12 +28,15 @@ SILENT_SECONDS = 180.0
 """The longest that a machine may say nothing after that; the slowest test says nothing for about a minute."""
 DEAD_SECONDS = 120.0
 """The longest that a machine may neither say anything nor renew the file `alive`, which it does every 5 s."""
+GRACE_SECONDS = 60.0
+"""The machine ends a test that takes too long by itself, and leaves evidence; so wait longer here."""
 
 
-def run(found: Found, devices: list[str], results: Path, seconds: float) -> int:
+def run(found: Found, devices: list[str], results: Path, limit: float) -> int:
     """Boots, streams the output, returns pytest's status.
 
-    Or 124: the deadline passed; 125: it never came to an end; 126: the emulated processor stalled, or was reset.
+    Or 124: no test ended for `limit` seconds; 125: it never came to an end; 126: the emulated processor stalled, or was
+    reset.
 
     `devices` are QEMU's arguments. `results` holds `start.sh`, which the machine runs; the console is kept in
     `console.log` beside it.
@@ -52,7 +55,7 @@ def run(found: Found, devices: list[str], results: Path, seconds: float) -> int:
         # pipes, since QEMU opens /proc/self/fd/1 anew and would truncate a plain file there
         copiers = [_Copier(machine.stdout, sys.stdout.buffer), _Copier(machine.stderr, console)]
         try:
-            ended = _wait(machine, results, seconds, copiers)
+            ended = wait(machine, results, limit + GRACE_SECONDS, copiers)
         finally:
             _kill_session(machine)
             for copier in copiers:
@@ -90,29 +93,36 @@ class _Copier(threading.Thread):
             self._sink.flush()
 
 
-def _wait(machine: "subprocess.Popen[bytes]", results: Path, seconds: float, copiers: list[_Copier]) -> int:
-    deadline = time.monotonic() + seconds
-    while machine.poll() is None:
-        if (results / "status").exists():
-            deadline = min(deadline, time.monotonic() + POWER_OFF_SECONDS)
-            break
+def wait(machine: "subprocess.Popen[bytes]", results: Path, limit: float, copiers: list[_Copier]) -> int:
+    """Wait until the machine ends, and return why: see `run`. `limit`: seconds without a test that ends."""
+    ended, progressed = -1, time.monotonic()
+    while machine.poll() is None and not (results / "status").exists():
         now = time.monotonic()
-        if now > deadline:
-            return DEADLINE_PASSED
-        silent = now - max(copier.last for copier in copiers)
+        if (size := _size(results / "ended.txt")) != ended:
+            ended, progressed = size, now
+        if now > progressed + limit:
+            return NO_PROGRESS
+        silent = now - max((copier.last for copier in copiers), default=now)
         if silent > DEAD_SECONDS and _since_alive(results) > DEAD_SECONDS:
             return STALLED
         if silent > SILENT_SECONDS and STALL in (results / "console.log").read_bytes():
             return STALLED
         time.sleep(0.1)
     try:
-        machine.wait(timeout=max(0.0, deadline - time.monotonic()))
+        machine.wait(timeout=POWER_OFF_SECONDS)
     except subprocess.TimeoutExpired:
         say("the machine did not power off after its tests and was ended")
         return NO_VERDICT
     console = (results / "console.log").read_bytes()
     # without a word of Linux: not the kernel ended it
     return NO_VERDICT if any(word in console for word in PANIC) else STALLED
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _since_alive(results: Path) -> float:

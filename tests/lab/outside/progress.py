@@ -17,3 +17,9 @@ def files_passed(results: Path) -> dict[str, int] | None:
         file = test.split("::")[0]
         counts[file] = counts.get(file, 0) + 1
     return dict(list(counts.items())[:-1])
+
+
+def running(results: Path) -> str:
+    """Which test ran last, as the end of a sentence; empty if none did."""
+    file = results / "running.txt"
+    return f" while {file.read_text()} ran" if file.exists() else ""

@@ -1,0 +1,38 @@
+"""The lab's limit follows progress: a slow run goes on, and one in which no test ends is ended."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.outside import machine, progress
+
+LIMIT = 0.6
+
+
+@contextmanager
+def running(script: str, results: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Something that behaves like a machine: it writes to the results, or does not."""
+    (results / "console.log").touch()
+    with subprocess.Popen(["bash", "-c", script], cwd=results) as process:
+        yield process
+        process.kill()
+
+
+def test_a_run_whose_tests_end_is_not_ended_however_slow_it_is(tmp_path: Path) -> None:
+    slow = "for i in 1 2 3 4 5 6; do sleep 0.25; echo passed a::$i >>ended.txt; done; echo 0 >status; sleep 0.1"
+    with running(slow, tmp_path) as process:
+        ended = machine.wait(process, tmp_path, LIMIT, [])
+        assert ended != machine.NO_PROGRESS
+    assert len((tmp_path / "ended.txt").read_text().splitlines()) == 6
+
+
+def test_a_run_in_which_no_test_ends_is_ended_with_the_name_of_the_test(tmp_path: Path) -> None:
+    hanging = "echo passed a::1 >ended.txt; printf a::2 >running.txt; exec sleep 60"
+    with running(hanging, tmp_path) as process:
+        assert machine.wait(process, tmp_path, LIMIT, []) == machine.NO_PROGRESS
+        assert process.poll() is None
+    assert progress.running(tmp_path) == " while a::2 ran"
+    assert progress.running(tmp_path / "none") == ""
