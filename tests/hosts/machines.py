@@ -17,6 +17,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group, Iommu
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated.blocking import MANAGING
@@ -39,6 +40,23 @@ def original(name: str) -> Tree:
     return read_tree(HOSTS / f"{name}.host")
 
 
+@functools.cache
+def reduced(name: str, *addresses: str) -> Tree:
+    """A host with these functions only, and the bridges above them: commands on it take a fraction of the time."""
+    tree = copy(original(name))
+    homes = {path.rpartition("/")[2]: tree.resolve(path) for path in tree.links if path.startswith(f"{PCI_DEVICES}/")}
+    gone = [home for home in homes.values() if not any(f"{homes[name]}/".startswith(f"{home}/") for name in addresses)]
+    for path in [
+        path for path in tree.links if f"{tree.resolve(path)}/".startswith(tuple(f"{home}/" for home in gone))
+    ]:
+        tree.remove(path)
+    for home in gone:
+        tree.remove(home)
+    return tree
+
+
+FOUR_GPUS = ("0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:61:00.0")
+"""gpu0 to gpu3 of `hgx8`."""
 TRAINING, SCREEN = PciAddress("0000:01:00.0"), PciAddress("0000:09:00.0")
 DAEMON, DCGM, DESKTOP = "nvidia-persistenced.service", "nvidia-dcgm.service", "lightdm.service"
 STOPPABLE = (DAEMON, DCGM, DESKTOP)

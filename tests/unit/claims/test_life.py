@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import GrowingTree, copy, machine, original, state
+from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
 from tests.unit.conftest import Answer, Run
 from vfioctl.claims.ledger.ledger import Moment
 from vfioctl.claims.lifecycle.liveness import Makers
@@ -29,7 +29,7 @@ Opened = Callable[..., Host]
 
 @pytest.fixture
 def tree() -> Tree:
-    return copy(original("hgx8"))
+    return copy(reduced("hgx8", *FOUR_GPUS))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.machines import GrowingTree, copy, machine, original, state
+from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
 from tests.schema import schema_problems
 from tests.unit.conftest import Run
 from vfioctl.core.limits import read_document
@@ -27,7 +27,7 @@ def request(*devices: str, **more: object) -> ClaimRequest:
 
 @pytest.fixture
 def tree() -> Tree:
-    return copy(original("hgx8"))
+    return copy(reduced("hgx8", *FOUR_GPUS))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.machines import copy, original, put_process
+from tests.hosts.machines import FOUR_GPUS, copy, original, put_process, reduced
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl.claims.model.difference import Seen, SeenFunction, Use
 from vfioctl.claims.model.passthrough_devices import devices_in
@@ -34,9 +34,9 @@ LONG_AGO = "2026-01-01T00:00:00.000+00:00"
 class Machine:
     """A simulated host in a file, its ledger, and the commands on it."""
 
-    def __init__(self, run: Run, folder: Path, name: str) -> None:
+    def __init__(self, run: Run, folder: Path, name: str, tree: Tree | None = None) -> None:
         self._run, self.file, self.ledger = run, folder / f"{name}.host", folder / "ledger.db"
-        self.file.write_text(form(copy(original(name))), encoding="utf-8")
+        self.file.write_text(form(copy(tree or original(name))), encoding="utf-8")
         self.options = ["--simulate", str(self.file), "--ledger", str(self.ledger)]
 
     def __call__(self, line: str, *, as_json: bool = True) -> Answer:
@@ -106,7 +106,7 @@ def any_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def host(run: Run, fast_folder: Path) -> Machine:
-    return Machine(run, fast_folder, "hgx8")
+    return Machine(run, fast_folder, "hgx8", reduced("hgx8", *FOUR_GPUS))
 
 
 @pytest.fixture
