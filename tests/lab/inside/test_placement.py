@@ -13,7 +13,7 @@ import pytest
 from tests import captures
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.topology import Topology
-from tests.unit.claims.test_topology import GUEST, as_sets, capacity_of
+from tests.unit.placement.test_topology import GUEST, as_sets, capacity_of
 from vfioctl.host import Host
 
 PAGES = Path("/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.claims.test_cdi import GPU, OTHER, Ledger, a_claim, put
 from tests.unit.conftest import Golden, Run
+from tests.unit.containers.test_cdi import GPU, OTHER, Ledger, a_claim, put
 from vfioctl.claims.model.cdi import Node
 from vfioctl.containers.cdi.api import CdiApi
 from vfioctl.containers.cdi.intent import CdiIntent

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.claims.test_cdi import GPU, NOBODY, OTHER, Ledger, a_claim, needs_root
 from tests.unit.conftest import Run
+from tests.unit.containers.test_cdi import GPU, NOBODY, OTHER, Ledger, a_claim, needs_root
 from vfioctl.claims.model.claim import ClaimState
 from vfioctl.containers.oci.api import OciApi, bundle_in
 from vfioctl.containers.oci.bundle import opened_config, replace_config
