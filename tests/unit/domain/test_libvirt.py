@@ -23,7 +23,7 @@ from vfioctl.errors import (
     VfioctlError,
 )
 from vfioctl.kernel.captured.host import Captured
-from vfioctl.kernel.libvirt_answers import value_of
+from vfioctl.kernel.libvirt.answers import value_of
 from vfioctl.kernel.live import domains
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded, read_tree

@@ -25,8 +25,8 @@ from vfioctl.domain.document.xml import parse, text_of
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.storage import Image, volume_name
 from vfioctl.errors import BadSpec, MissingLibrary, StalePlan, VfioctlError
-from vfioctl.kernel.libvirt import named
-from vfioctl.kernel.libvirt_storage import INCOMPLETE, WRITTEN
+from vfioctl.kernel.libvirt.domains import named
+from vfioctl.kernel.libvirt.storage import INCOMPLETE, WRITTEN
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.kernel.seed_image import digest_of, files_in, image_of

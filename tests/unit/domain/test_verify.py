@@ -26,7 +26,7 @@ from vfioctl.domain.run.verify.devices import device_facts
 from vfioctl.domain.run.verify.guest import Wanted, guest_facts, why_no_agent
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, UnknownDomain
-from vfioctl.kernel import libvirt as asked
+from vfioctl.kernel.libvirt import domains as asked
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.tree import Node, Tree, form
 from vfioctl.kernel.simulated.host import Simulated

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import devices_in
-from vfioctl.kernel.libvirt import SECONDS, SOCKETS, running
+from vfioctl.kernel.libvirt.domains import SECONDS, SOCKETS, running
 from vfioctl.kernel.protocol import Unanswered, per_subject
 
 if TYPE_CHECKING:

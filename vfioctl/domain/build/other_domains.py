@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vfioctl.domain.model.libvirt import URI, known_as
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.probe.domains import Domains
-from vfioctl.kernel.libvirt import SOCKETS
+from vfioctl.kernel.libvirt.domains import SOCKETS
 
 if TYPE_CHECKING:
     from vfioctl.session import Session

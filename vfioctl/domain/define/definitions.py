@@ -194,7 +194,7 @@ class Definitions:
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""
         from vfioctl.domain.probe.libvirt import validate
-        from vfioctl.kernel.libvirt_answers import INVALID_BY_SCHEMA
+        from vfioctl.kernel.libvirt.answers import INVALID_BY_SCHEMA
 
         try:
             validate(self._kernel, uri, text)

@@ -25,7 +25,7 @@ from vfioctl.domain.model.storage import (
 )
 from vfioctl.domain.resources.disk_image import is_image, words_of
 from vfioctl.errors import BadDocument, BadSpec, Foreign, StalePlan
-from vfioctl.kernel.libvirt_storage import image_text
+from vfioctl.kernel.libvirt.storage import image_text
 from vfioctl.kernel.seed_image import NETWORK, USER, digest_of, refuse_without_library, seed_files
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from vfioctl.core.change import Change
 from vfioctl.core.resource import Description, Found
 from vfioctl.domain.model.storage import IMAGE
 from vfioctl.domain.resources.volume import Volume, place_of
-from vfioctl.kernel.libvirt_storage import WRITTEN
+from vfioctl.kernel.libvirt.storage import WRITTEN
 from vfioctl.units import format_size
 
 CREATE = "create disk image"

@@ -11,7 +11,7 @@ from vfioctl.core.change import Change
 from vfioctl.core.resource import Description, Found
 from vfioctl.domain.model.storage import SEED, Seed
 from vfioctl.domain.resources.volume import Volume, place_of
-from vfioctl.kernel.libvirt_storage import INCOMPLETE
+from vfioctl.kernel.libvirt.storage import INCOMPLETE
 
 WRITE = "write seed"
 """The action."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt import ORDER_SECONDS, QUESTION_SECONDS, START_SECONDS, TEST, asked_here, named
-from vfioctl.kernel.libvirt_answers import doing, value_of
+from vfioctl.kernel.libvirt.answers import doing, value_of
+from vfioctl.kernel.libvirt.domains import ORDER_SECONDS, QUESTION_SECONDS, START_SECONDS, TEST, asked_here, named
 from vfioctl.kernel.live.stuck import call_never_returned
 from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers

@@ -197,7 +197,7 @@ class Recorded:
         return rom_of(self.tree, address)
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
-        from vfioctl.kernel.libvirt import asked_here
+        from vfioctl.kernel.libvirt.domains import asked_here
 
         return asked_here(uri, question, *words)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from vfioctl.kernel.libvirt import asked_here
-from vfioctl.kernel.libvirt_answers import value_of
+from vfioctl.kernel.libvirt.answers import value_of
+from vfioctl.kernel.libvirt.domains import asked_here
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import storage
@@ -108,7 +108,7 @@ def _functions(xml: str) -> list[str]:
 
 
 def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
-    """Every domain by its name, in the form of `vfioctl.kernel.libvirt.facts`."""
+    """Every domain by its name, in the form of `vfioctl.kernel.libvirt.domains.facts`."""
     known = {each[0]: tuple(each) for each in there}
     for name, xml in _kept(tree).items():
         _, _, is_active, _, live, _ = known.get(name, ("", "", False, False, "", ""))

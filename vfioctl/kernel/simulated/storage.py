@@ -7,9 +7,9 @@ The pools are the test driver's, and it reads the document of each volume. An im
 from __future__ import annotations
 
 from vfioctl.errors import VfioctlError
-from vfioctl.kernel.libvirt import asked_here
-from vfioctl.kernel.libvirt_answers import CHANGED, NO_VOLUME, value_of
-from vfioctl.kernel.libvirt_storage import seed_content
+from vfioctl.kernel.libvirt.answers import CHANGED, NO_VOLUME, value_of
+from vfioctl.kernel.libvirt.domains import asked_here
+from vfioctl.kernel.libvirt.storage import seed_content
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.seed_image import digest_of, files_in
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from vfioctl.kernel.libvirt_answers import MISSING, NOT_INSTALLED, Answer
+from vfioctl.kernel.libvirt.answers import MISSING, NOT_INSTALLED, Answer
 
 T = TypeVar("T")
 _LONGEST_TEXT = 1000

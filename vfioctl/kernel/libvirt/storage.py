@@ -13,8 +13,8 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from vfioctl.errors import BadSpec, VfioctlError
-from vfioctl.kernel.libvirt_answers import CHANGED, NO_VOLUME, Answer
-from vfioctl.kernel.libvirt_connection import answered, code_of, connected
+from vfioctl.kernel.libvirt.answers import CHANGED, NO_VOLUME, Answer
+from vfioctl.kernel.libvirt.connection import answered, code_of, connected
 from vfioctl.kernel.seed_image import MOST_IMAGE_BYTES, digest_of, files_in, image_of, seed_files
 
 WRITTEN = " written"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.libvirt_answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
-from vfioctl.kernel.libvirt_connection import answered, code_of, connected
+from vfioctl.kernel.libvirt.answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
+from vfioctl.kernel.libvirt.connection import answered, code_of, connected
 
 T = TypeVar("T")
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
@@ -37,9 +37,9 @@ _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 def named(what: str) -> Callable[..., Answer]:
     """The question or order of this name."""
     if what in OF_STORAGE:
-        from vfioctl.kernel import libvirt_storage
+        from vfioctl.kernel.libvirt import storage
 
-        return libvirt_storage.NAMED[what]
+        return storage.NAMED[what]
     return {**QUESTIONS, **ORDERS}[what]
 
 
@@ -166,7 +166,7 @@ def validated(uri: str, xml: str) -> Answer:
 
 def guest_files(uri: str, name: str, *paths: str) -> Answer:
     """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read."""
-    from vfioctl.kernel.libvirt_agent import read_files
+    from vfioctl.kernel.libvirt.agent import read_files
 
     def ask() -> dict[str, str]:
         with connected(uri, writes=True) as (connection, libvirt):

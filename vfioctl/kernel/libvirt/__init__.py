@@ -1,0 +1,1 @@
+"""Asks libvirt about domains, storage and guests, and passes orders to it."""
