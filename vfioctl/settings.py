@@ -59,7 +59,7 @@ def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
     try:
         read_document(placed(model), file.tables.get(name, {}))
     except ValidationError as error:
-        return [_error(file, name, each) for each in error.errors(include_url=False, include_input=False)]
+        return [_error(file, name, problem) for problem in error.errors(include_url=False, include_input=False)]
     return ()
 
 

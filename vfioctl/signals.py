@@ -84,7 +84,7 @@ def is_pending() -> bool:
 
 def _heeded() -> set[signal.Signals]:
     """Signals that are not ignored: the kernel would keep an ignored one pending while it is blocked."""
-    return {each for each in _ALL if signal.getsignal(each) != signal.SIG_IGN}
+    return {number for number in _ALL if signal.getsignal(number) != signal.SIG_IGN}
 
 
 def _take(signals: frozenset[signal.Signals] | set[signal.Signals]) -> int:

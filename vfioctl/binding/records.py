@@ -67,9 +67,9 @@ def _elsewhere(db: sqlite3.Connection, plan: Plan) -> set[str]:
     recorded = dict(db.execute("SELECT address, driver FROM previous").fetchall())
     goals = {change.subject: Binding.parse(change.after).driver for change in plan.changes_of("binding")}
     return {
-        each
-        for each, driver in goals.items()
-        if recorded.get(each) and driver != KERNEL_CHOICE and not same_driver(recorded[each], driver)
+        address
+        for address, driver in goals.items()
+        if recorded.get(address) and driver != KERNEL_CHOICE and not same_driver(recorded[address], driver)
     }
 
 

@@ -49,7 +49,7 @@ def check(*, as_json: AsJson = False) -> None:
         raise BadSpec(
             f"{place} has {counted(len(found), 'error')}",
             hint=first.hint,
-            facts={"problems": [{"message": each.message, **each.facts} for each in found]},
+            facts={"problems": [{"message": problem.message, **problem.facts} for problem in found]},
         )
     file = read_file_of()
     if as_json:

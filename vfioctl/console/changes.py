@@ -105,7 +105,7 @@ def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]]
         shown = planned()
         from vfioctl.console.plan_page import planned_page
 
-        return [*(planned_page(each, session.registry) for each in shown), *(details() if shown else ())]
+        return [*(planned_page(plan, session.registry) for plan in shown), *(details() if shown else ())]
 
     agree_on_terminal(pages)
 

@@ -154,9 +154,9 @@ class LazyGroup(Group):
         """
         module = importlib.import_module(self.places[name].module)
         command = cast("TyperCommand", get_command(_with_subcommands(module, words[0] if words else "")))
-        for each in (command, *getattr(command, "commands", {}).values()):
-            each.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
-            each.help = _flowing(each.help or "")
+        for part in (command, *getattr(command, "commands", {}).values()):
+            part.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
+            part.help = _flowing(part.help or "")
         return command
 
 
@@ -168,9 +168,9 @@ def _with_subcommands(module: Any, wanted: str) -> typer.Typer:
     modules: Mapping[str, str] = getattr(module, "MODULES", {})
     app: typer.Typer = copy(module.app)
     app.registered_commands = [*app.registered_commands]
-    for each in dict.fromkeys([modules[wanted]] if wanted in modules else modules.values()):
-        importlib.import_module(each).add_to(app)
-    found = [each for each in app.registered_commands if (each.name or _name_of(each.callback)) == wanted]
+    for name in dict.fromkeys([modules[wanted]] if wanted in modules else modules.values()):
+        importlib.import_module(name).add_to(app)
+    found = [command for command in app.registered_commands if (command.name or _name_of(command.callback)) == wanted]
     if found and app.registered_callback:
         app.registered_commands = found
     return app

@@ -74,14 +74,14 @@ class Executor:
 def untouched(registry: Registry, plan: Plan, reached: int) -> frozenset[Key]:
     """Return the resources to be created or removed of which no step was begun: the plan has not touched them."""
     owned = registry.steps(plan.changes)
-    mine = [(number, each) for number, each in enumerate(owned, start=1) if each.step.phase != Phase.CHECK]
-    begun = {each.change.key for number, each in mine if number <= reached}
+    mine = [(number, own) for number, own in enumerate(owned, start=1) if own.step.phase != Phase.CHECK]
+    begun = {own.change.key for number, own in mine if number <= reached}
     return frozenset(
-        each.change.key for _, each in mine if registry.resource(each.change).created and each.change.key not in begun
+        own.change.key for _, own in mine if registry.resource(own.change).created and own.change.key not in begun
     )
 
 
 def written(registry: Registry, plan: Plan, reached: int) -> frozenset[Key]:
     """Return the resources whose last step was begun."""
-    last = {each.change.key: number for number, each in enumerate(registry.steps(plan.changes), start=1)}
+    last = {own.change.key: number for number, own in enumerate(registry.steps(plan.changes), start=1)}
     return frozenset(key for key, number in last.items() if number <= reached)

@@ -28,7 +28,7 @@ def recorded_devices(entries: Sequence[JournalEntry], name: str) -> frozenset[st
     begun = name.lower()
     known = frozenset(device for entry in entries for device in entry.devices)
     whole = known & {begun, f"0000:{begun}"}
-    uuids = () if len(begun) < _SHORTEST else (each for each in known if ":" not in each and each.startswith(begun))
+    uuids = () if len(begun) < _SHORTEST else (uuid for uuid in known if ":" not in uuid and uuid.startswith(begun))
     return whole.union(uuids)
 
 

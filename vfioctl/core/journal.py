@@ -135,7 +135,7 @@ class Journal:
         """Remove the wedged marks of these devices, and all marks of earlier boots."""
         with self.store.transaction() as db:
             db.executemany(
-                "DELETE FROM mark WHERE subject = ? AND kind = ?", [(each, MarkKind.WEDGED) for each in subjects]
+                "DELETE FROM mark WHERE subject = ? AND kind = ?", [(subject, MarkKind.WEDGED) for subject in subjects]
             )
             db.execute("DELETE FROM mark WHERE boot_id != ?", (boot_id,))
         self._publish()
@@ -179,11 +179,11 @@ def _needed(db: sqlite3.Connection) -> frozenset[int]:
 
 
 def _take(db: sqlite3.Connection, entry: int, subjects: Iterable[str]) -> None:
-    for each in subjects:
+    for subject in subjects:
         try:
-            db.execute("INSERT INTO under_change VALUES (?, ?)", (each, entry))
+            db.execute("INSERT INTO under_change VALUES (?, ?)", (subject, entry))
         except sqlite3.IntegrityError:
-            raise unfinished_error([each]) from None
+            raise unfinished_error([subject]) from None
 
 
 def unfinished_error(subjects: Iterable[str]) -> Unfinished:

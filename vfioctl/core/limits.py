@@ -109,7 +109,7 @@ class Several:
     def read(self, value: Any, item: Callable[[Any], object] = str) -> tuple[object, ...]:
         if not isinstance(value, list | tuple) or len(value) > self._most:
             raise ValueError(f"must have at most {self._most} items")
-        return tuple(item(each) for each in value)
+        return tuple(item(element) for element in value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         schema = handler(source)
@@ -181,7 +181,7 @@ def read_words(kind: type[T], words: Mapping[str, Any]) -> T | None:
 def _limits(kind: Any) -> Mapping[str, Callable[[Any], object]]:
     """The readers of the fields that have a limit, and of those that are an enumeration."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {each.name: _reader(hints[each.name]) for each in fields(kind)}
+    found = {field.name: _reader(hints[field.name]) for field in fields(kind)}
     return {name: reader for name, reader in found.items() if reader}
 
 
@@ -189,7 +189,7 @@ def _reader(hint: Any) -> Callable[[Any], object] | None:
     kind = getattr(hint, "__origin__", hint)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
-    limit: Any = next((each for each in getattr(hint, "__metadata__", ()) if hasattr(each, "read")), None)
+    limit: Any = next((metadata for metadata in getattr(hint, "__metadata__", ()) if hasattr(metadata, "read")), None)
     if not isinstance(limit, Several):
         return limit.read if limit else None
     item = _reader(get_args(get_args(hint)[0])[0]) or _text

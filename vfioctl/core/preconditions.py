@@ -25,7 +25,7 @@ def refuse_unfinished(registry: Registry, plan: Plan, journal: Journal, kernel: 
     for fact in plan.facts:
         concerned |= set(registry.source(fact.kind).relatives(kernel, fact))
     for entry in unfinished:
-        if cut_short := [each for each in entry.plan.subjects if each in concerned]:
+        if cut_short := [subject for subject in entry.plan.subjects if subject in concerned]:
             raise unfinished_error(cut_short)
 
 

@@ -85,7 +85,7 @@ def read(path: str, boot_id: str | None = None) -> Published:
         return Published(
             found,
             tuple(MarkRow.checked(mark[name] for name in MarkRow._fields) for mark in document["marks"]),
-            tuple((int(each["journal"]), texts(each["subjects"])) for each in document["unfinished"]),
+            tuple((int(change["journal"]), texts(change["subjects"])) for change in document["unfinished"]),
             dict(document["records"]),
         )
     except (TypeError, LookupError, AttributeError, RecursionError):

@@ -70,7 +70,7 @@ class Registry:
 
     @cached_property
     def _resources(self) -> Mapping[str, Resource]:
-        return {each.kind: each for parts in self.parts.values() for each in parts.resources}
+        return {resource.kind: resource for parts in self.parts.values() for resource in parts.resources}
 
     @cached_property
     def _ranks(self) -> Mapping[str, int]:
@@ -78,28 +78,28 @@ class Registry:
 
     @cached_property
     def _actions(self) -> Mapping[str, Action]:
-        registered = (each for parts in self.parts.values() for each in parts.actions)
+        registered = (action for parts in self.parts.values() for action in parts.actions)
         found: list[Action] = [Write(), ReplaceFile(), *registered]
-        return {each.name: each for each in found}
+        return {action.name: action for action in found}
 
     @cached_property
     def _checks(self) -> Mapping[str, Check]:
-        return {each.kind: each for parts in self.parts.values() for each in parts.checks}
+        return {check.kind: check for parts in self.parts.values() for check in parts.checks}
 
     @cached_property
     def _facts(self) -> Mapping[str, FactSource]:
-        return {each.kind: each for parts in self.parts.values() for each in parts.facts}
+        return {fact.kind: fact for parts in self.parts.values() for fact in parts.facts}
 
     @cached_property
     def intents(self) -> Mapping[str, type[Intent]]:
         """The intent classes by verb."""
-        found = (each for parts in self.parts.values() for each in parts.intents)
-        return {each.model_fields["verb"].default: each for each in found}
+        found = (intent for parts in self.parts.values() for intent in parts.intents)
+        return {intent.model_fields["verb"].default: intent for intent in found}
 
     @property
     def records(self) -> Iterator[Records]:
         """Yield the records kept beside the journal, in the order of the table of subsystems."""
-        return (each for parts in self.parts.values() for each in parts.records)
+        return (record for parts in self.parts.values() for record in parts.records)
 
     def resource(self, change: Change) -> Resource:
         """Return the resource class of a change. Raises BadDocument if its kind is not registered."""
@@ -127,7 +127,7 @@ class Registry:
             for number, change in enumerate(changes)
             for nth, step in enumerate(self.resource(change).steps(change))
         ]
-        found.sort(key=lambda each: each[:3])
+        found.sort(key=lambda entry: entry[:3])
         return tuple(self._merged(owned for *_, owned in found))
 
     def _place(self, step: Step, change: Change) -> tuple[int, int]:
@@ -135,10 +135,10 @@ class Registry:
         return _PHASES[step.phase], -rank if step.phase == Phase.SETTLE else rank
 
     def _merged(self, owned: Iterable[Owned]) -> Iterator[Owned]:
-        for merges, alike in groupby(owned, key=lambda each: self._alike(each.step)):
+        for merges, alike in groupby(owned, key=lambda own: self._alike(own.step)):
             first, *others = alike
             if merges and others:
-                targets = dict.fromkeys(word for each in (first, *others) for word in each.step.target.split())
+                targets = dict.fromkeys(word for other in (first, *others) for word in other.step.target.split())
                 yield Owned(first.step.model_copy(update={"target": " ".join(targets)}), first.change)
             else:
                 yield from (first, *others)
@@ -184,7 +184,7 @@ class Registry:
         if not isinstance(found, list):
             return None
         try:
-            return tuple(self.read_plan(json.dumps(each)) for each in found)
+            return tuple(self.read_plan(json.dumps(plan)) for plan in found)
         except RecursionError:
             raise BadDocument("not a plan: it is nested too deeply") from None
 

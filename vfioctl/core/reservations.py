@@ -49,6 +49,8 @@ NOTHING_RESERVED: tuple[Reservation, ...] = ()
 def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_for: str = "") -> None:
     """Raise ClaimConflict if the plan changes what is reserved, or relies on it. `acting_for`: whose plan it is."""
     concerned = {fact.subject for fact in plan.facts}
-    for each in reservations:
-        if each.by != acting_for and (each.subject in plan.subjects or (each.whole and each.subject in concerned)):
-            raise each.conflict({"reserved": [asdict(each)]})
+    for reservation in reservations:
+        if reservation.by != acting_for and (
+            reservation.subject in plan.subjects or (reservation.whole and reservation.subject in concerned)
+        ):
+            raise reservation.conflict({"reserved": [asdict(reservation)]})

@@ -41,7 +41,7 @@ class Store:
         `own_directory`: the file's directory is the ledger's alone, and no other user may enter it.
         """
         self.file, self._ledger = file, LedgerFile(file, own_directory=own_directory)
-        self._migrations = tuple(sorted((*MIGRATIONS, *migrations), key=lambda each: each.version))
+        self._migrations = tuple(sorted((*MIGRATIONS, *migrations), key=lambda migration: migration.version))
         self._local = _Connections()
 
     @property
@@ -160,7 +160,9 @@ class Store:
                 f"vfioctl 0.1 wrote the ledger {self.file}, and this release does not read it",
                 hint=f"set it aside with {_aside(self.file, 'old')}; {_UNKNOWN}",
             )
-        refuse_unexpected(connection, tables_of(each.script for each in self._migrations if each.version <= version))
+        refuse_unexpected(
+            connection, tables_of(migration.script for migration in self._migrations if migration.version <= version)
+        )
         return version
 
     def _open_for_reading(self, place: Path) -> sqlite3.Connection:

@@ -29,10 +29,10 @@ def verify_changes(registry: Registry, context: Context, changes: Iterable[Chang
     until = time.monotonic() + context.settle
     while True:
         found = read_changes(context.kernel, registry, changes)
-        wrong = [each for each in changes if not registry.resource(each).matches(each, found[each.key])]
-        firm = [each for each in wrong if not each.may_fail]
+        wrong = [change for change in changes if not registry.resource(change).matches(change, found[change.key])]
+        firm = [change for change in wrong if not change.may_fail]
         if not firm:
-            return Verified(found, [mismatch(registry, each, found[each.key]) for each in wrong])
+            return Verified(found, [mismatch(registry, change, found[change.key]) for change in wrong])
         if time.monotonic() >= until:
             raise verify_error(registry, firm, found)
         time.sleep(_PAUSE)

@@ -96,7 +96,7 @@ def explain_stuck(context: Context, error: Stuck, address: str) -> None:
 def _held(
     context: Context, subjects: Sequence[Subject], inventory: Inventory, timeout: float | None = None
 ) -> tuple[Holder, ...]:
-    mdevs = [each for each in subjects if isinstance(each, Uuid)]
+    mdevs = [uuid for uuid in subjects if isinstance(uuid, Uuid)]
     suspects = perhaps_open(context.kernel, mdevs)
     found: tuple[Holder, ...] = ()
     if len(mdevs) < len(subjects) or suspects:
@@ -119,14 +119,14 @@ def _inventory(
     context: Context, subjects: Sequence[Subject], *, names: bool, suspects: Collection[str] = ()
 ) -> Inventory:
     """Return the functions among the subjects, with their VFs."""
-    addresses = [each for each in subjects if isinstance(each, PciAddress)]
+    addresses = [address for address in subjects if isinstance(address, PciAddress)]
     return read_some(context.kernel, addresses, (*context.wedged, *suspects), names=names)
 
 
 def _functions(inventory: Inventory, subjects: Sequence[Subject]) -> list[Function]:
     """Return the subjects that are existing functions."""
     known = inventory.by_address
-    return [known[each] for each in subjects if isinstance(each, PciAddress) and each in known]
+    return [known[address] for address in subjects if isinstance(address, PciAddress) and address in known]
 
 
 def _listed(words: Sequence[str]) -> str:

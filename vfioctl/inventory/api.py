@@ -167,7 +167,7 @@ class InventoryApi:
         scope = scope_of(inventory, self.chosen(inventory, selectors, every=every))
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         found = self.holders_of(concerned, inventory, processes)
-        return replace(found, marks=tuple(each.mark for each in concerned if each.mark))
+        return replace(found, marks=tuple(function.mark for function in concerned if function.mark))
 
     def holders_of(
         self, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
@@ -238,5 +238,5 @@ def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | Non
             if left <= 0 or not isinstance(holders, list) or not holders:
                 raise
             if waiting:
-                waiting([Holder(**{**each, "kind": HolderKind(each["kind"])}) for each in holders], left)
+                waiting([Holder(**{**holder, "kind": HolderKind(holder["kind"])}) for holder in holders], left)
             time.sleep(min(_PAUSE, left))

@@ -89,7 +89,7 @@ def _words(arguments: tuple[Any, ...], options: dict[str, Any], *, values: bool)
     subject, *rest = arguments or ("",)
     if not values or not (rest or options):
         return str(subject)
-    words = [_short(each) for each in rest] + [f"{name}={_short(value)}" for name, value in options.items()]
+    words = [_short(text) for text in rest] + [f"{name}={_short(value)}" for name, value in options.items()]
     return f"{subject} <- {', '.join(words)}"
 
 

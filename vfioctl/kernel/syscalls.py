@@ -13,7 +13,7 @@ def call(number: int, *arguments: object) -> int:
 
     Integers are passed with 64 bits, as the kernel takes them: by itself, a variadic function gets 32 of them.
     """
-    wide = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    wide = (ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments)
     result = int(_library.syscall(ctypes.c_long(number), *wide))
     if result < 0:
         errno = ctypes.get_errno()

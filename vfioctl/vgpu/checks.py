@@ -79,7 +79,7 @@ def _still_defined(context: Context, plan: Plan) -> Mapping[str, Definition]:
     removed = {change.subject for change in plan.changes if removes(change)}
     found, _ = read_definitions(context.kernel, removed)
     return {
-        each["uuid"]: Definition(each["path"], each["type"], each["start"], tuple(each["attributes"])) for each in found
+        vgpu["uuid"]: Definition(vgpu["path"], vgpu["type"], vgpu["start"], tuple(vgpu["attributes"])) for vgpu in found
     }
 
 

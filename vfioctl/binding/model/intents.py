@@ -81,7 +81,9 @@ class UnbindIntent(TakesDevices):
         before = _drivers_before(plan)
         if all(map(_on_vfio, before.values())) and not _left_native(plan, self.devices):
             own = {address.slot for address in self.devices}
-            return _bound_again(before, self.devices, with_group=not {PciAddress(each).slot for each in before} <= own)
+            return _bound_again(
+                before, self.devices, with_group=not {PciAddress(address).slot for address in before} <= own
+            )
         natives = {address: driver for address, driver in before.items() if driver and not _on_vfio(driver)}
         if natives == before:
             return tuple(f"vfioctl unbind {address} --to {driver}" for address, driver in natives.items())
@@ -184,12 +186,12 @@ def _moves_what_it_knows(plan: Plan) -> bool:
 def begins_at_its_facts(plan: Plan) -> bool:
     """Return whether each binding change starts from the binding in the facts of its function."""
     known = {fact.subject: binding_in(fact) for fact in plan.facts_of(FUNCTION)}
-    return all(known.get(each.subject) == _before(each) for each in plan.changes_of("binding"))
+    return all(known.get(other.subject) == _before(other) for other in plan.changes_of("binding"))
 
 
 def _loads_what_it_binds(plan: Plan) -> bool:
     drivers = {Binding.parse(change.after).driver for change in plan.changes_of("binding")}
-    return all(any(same_driver(each.name, driver) for driver in drivers) for each in plan.changes_of("module"))
+    return all(any(same_driver(module.name, driver) for driver in drivers) for module in plan.changes_of("module"))
 
 
 def _verifies_its_groups(plan: Plan) -> bool:

@@ -29,7 +29,7 @@ _PERSISTENCED = GPU_SERVICES[0]
 _DISPLAY_MANAGER = re.compile(r"(display-manager|gdm|gdm3|sddm|lightdm|lxdm|xdm|slim|greetd|ly|emptty)(@.*)?\.service")
 """Stopping one of these ends the sessions that it started."""
 _SETTINGS: Mapping[str, ReleasedFile] = {
-    each.kind: each for each in (Power(), D3Cold(), VtConsole(), Framebuffer(), UnbindLock(), Persistence(), Service())
+    file.kind: file for file in (Power(), D3Cold(), VtConsole(), Framebuffer(), UnbindLock(), Persistence(), Service())
 }
 """What is set for a device that is bound to VFIO."""
 

@@ -58,16 +58,16 @@ def plan_reset(inventory: Inventory, intent: ResetIntent, circumstances: Circums
     _refuse_hitting(function, hit)
     file = _file(function, hit, files)
     concerned = [function, *hit]
-    hit_addresses = " ".join(each.address for each in concerned)
+    hit_addresses = " ".join(function.address for function in concerned)
     draft = Draft(
         intent=intent,
         facts=tuple(map(function_fact, concerned)),
         changes=(
-            *(binding_change(each.address, binding_of(each), binding_of(each)) for each in concerned),
+            *(binding_change(function.address, binding_of(function), binding_of(function)) for function in concerned),
             *_method_change(function, method),
             Change(kind="reset", name=file, subject=function.address, before="", after=hit_addresses),
         ),
-        checks=(CheckRequest(kind=ANSWERS, subjects=tuple(each.address for each in concerned)),),
+        checks=(CheckRequest(kind=ANSWERS, subjects=tuple(function.address for function in concerned)),),
         notes=(_loss(function, method), *_unaware(concerned), *_along(hit)),
     )
     return refuse_held(inventory, draft, circumstances)

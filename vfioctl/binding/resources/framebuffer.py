@@ -27,7 +27,7 @@ class Framebuffer(ReleasedFile):
             return None
         driver = change.before or change.after
         drivers = (driver, *FIRMWARE_FRAMEBUFFERS)
-        bound = any(reader.has(f"{PLATFORM_DRIVERS}/{each}/{change.name}") for each in drivers)
+        bound = any(reader.has(f"{PLATFORM_DRIVERS}/{driver}/{change.name}") for driver in drivers)
         return driver if bound else ""
 
     def write(self, change: Change, value: str, *, phase: Phase | None = None, why: str = "") -> Step:

@@ -52,7 +52,7 @@ def completed(asked: DomainSpec, named: Collection[str], had: DomainSpec) -> Dom
 
 def _word(text: str | None, otherwise: _Word) -> _Word:
     """Return the value of a text that may come from anybody."""
-    return next((each for each in type(otherwise) if each == text), otherwise)
+    return next((member for member in type(otherwise) if member == text), otherwise)
 
 
 def _nodes(text: str) -> Iterator[tuple[PciAddress, int]]:
@@ -69,12 +69,12 @@ def _pages(domain: Domain) -> PageSize:
     """Return the size that all pages have; AUTO if they have several, or one that no option names."""
     if domain.one("memoryBacking/hugepages") is None:
         return PageSize.NONE
-    pages = {scaled(each.get("size"), each.get("unit")) for each in domain.all("memoryBacking/hugepages/page")}
+    pages = {scaled(page.get("size"), page.get("unit")) for page in domain.all("memoryBacking/hugepages/page")}
     return next((name for name, size in SIZES.items() if pages == {size}), PageSize.AUTO)
 
 
 def _policy(domain: Domain) -> Policy:
-    preferred = any(each.get("mode") == "preferred" for each in domain.all("numatune/*"))
+    preferred = any(memnode.get("mode") == "preferred" for memnode in domain.all("numatune/*"))
     return Policy.PREFERRED if preferred else Policy.STRICT
 
 

@@ -104,7 +104,7 @@ class Placing:
         spec, claim, others = self._spec, self._claim, self._others
         asked: Sequence[Subject] = ()
         if claim:
-            asked = [each.subject for each in claim.devices if each.asked]
+            asked = [device.subject for device in claim.devices if device.asked]
         elif spec.devices:
             asked = self._claims.devices_called(spec.devices)
         request = ClaimRequest(
@@ -141,11 +141,11 @@ class Placing:
         others = self._others.cpus
         used = {cpu for cpu, who in capacity.pinned.items() if who != others.get(cpu)}
         promised: Counter[tuple[int, int]] = Counter()
-        for each in self._claims.claims():
-            kind, name = each.owner.split("/", 1)
-            runs = name in self._others.running or not used.isdisjoint(each.cpus)
-            if kind == _GUEST and each.id not in but and not runs:
-                promised.update({(size.node, size.size): size.pages for size in each.hugepages})
+        for claim in self._claims.claims():
+            kind, name = claim.owner.split("/", 1)
+            runs = name in self._others.running or not used.isdisjoint(claim.cpus)
+            if kind == _GUEST and claim.id not in but and not runs:
+                promised.update({(size.node, size.size): size.pages for size in claim.hugepages})
         pools = (replace(pool, free=max(0, pool.free - promised[pool.node, pool.size])) for pool in capacity.hugepages)
         return replace(capacity, hugepages=tuple(pools))
 
@@ -184,8 +184,10 @@ def _telling(device: Subject, capacity: Capacity) -> Iterator[str]:
     """Yield the slots of the functions that may tell a device's node: its own, its PF's or parent's, those above."""
     inventory = capacity.inventory
     name = device if isinstance(device, PciAddress) else capacity.parents.get(device, "")
-    function = next((each for each in inventory.functions if each.address == name or device in each.mdevs), None)
+    function = next(
+        (function for function in inventory.functions if function.address == name or device in function.mdevs), None
+    )
     if function:
         physical = inventory.by_address.get(function.physfn) if function.physfn else None
-        yield from (each.address.slot for each in (function, *above(physical or function, inventory)))
+        yield from (ancestor.address.slot for ancestor in (function, *above(physical or function, inventory)))
         yield from (physical.address.slot,) if physical else ()

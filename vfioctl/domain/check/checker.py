@@ -42,7 +42,7 @@ def judged(
     found = check(document, version=version or asked.version, host=host.facts if host else None)
     findings = (*found, *asked.findings)
     return CheckDocument(
-        ok=not any(each.severity is Severity.ERROR for each in findings),
+        ok=not any(finding.severity is Severity.ERROR for finding in findings),
         domain=name or None,
         host=session is not None,
         findings=findings,
@@ -52,12 +52,12 @@ def judged(
 
 def refuse_new_errors(before: Document, after: Document) -> None:
     """Raise BadDocument if there are errors in a document that were not in it before, by itself and without a host."""
-    known = Counter(each.rule for each in check(before) if each.severity is Severity.ERROR)
-    for each in check(after):
-        if each.severity is Severity.ERROR:
-            known[each.rule] -= 1
-            if known[each.rule] < 0:
-                raise BadDocument(f"the domain would not work: {each.path}: {each.reason}", hint=each.remedy)
+    known = Counter(finding.rule for finding in check(before) if finding.severity is Severity.ERROR)
+    for finding in check(after):
+        if finding.severity is Severity.ERROR:
+            known[finding.rule] -= 1
+            if known[finding.rule] < 0:
+                raise BadDocument(f"the domain would not work: {finding.path}: {finding.reason}", hint=finding.remedy)
 
 
 class _Seen(NamedTuple):
@@ -79,12 +79,12 @@ class _Look:
 
         capacity = self._capacity()
         holders = self._holders(capacity)
-        own = [each for each in holders if each.guest == self._name]
+        own = [holder for holder in holders if holder.guest == self._name]
         facts = HostFacts(
             capacity=capacity,
             processor=InventoryApi(self._session).processor(),
             mdevs=frozenset(names_in(self._session.kernel, _MDEVS)),
-            holders=_words([each for each in holders if each not in own]),
+            holders=_words([holder for holder in holders if holder not in own]),
             default_page=_default_page(self._session.kernel),
             runs=bool(own),
         )
@@ -159,7 +159,7 @@ def _untold(facts: HostFacts) -> list[str]:
 def _words(holders: list[Holder]) -> Mapping[str, str]:
     """Who has each device, in words; the first of several."""
     found: dict[str, str] = {}
-    for each in holders:
-        who = f"guest {each.guest}" if each.guest else f"{each.kind} {each.name}".strip()
-        found.setdefault(each.address, f"{who}{f' (pid {each.pid})' if each.pid else ''}")
+    for holder in holders:
+        who = f"guest {holder.guest}" if holder.guest else f"{holder.kind} {holder.name}".strip()
+        found.setdefault(holder.address, f"{who}{f' (pid {holder.pid})' if holder.pid else ''}")
     return found

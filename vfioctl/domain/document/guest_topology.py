@@ -42,20 +42,24 @@ def read_topology(document: Document) -> GuestTopology:
 class _Reader:
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
-        self._by_index = {each.index: each for each in domain.controllers if each.index is not None}
+        self._by_index = {
+            controller.index: controller for controller in domain.controllers if controller.index is not None
+        }
 
     def there(self, devices: Element) -> GuestTopology:
         addresses = self._domain.address_by_device
-        seats = {
+        slots = {
             name: Slot(address.bus, address.slot, address.function, self._expander_of(address.bus))
             for name, element in host_devices(devices)
             if (address := addresses.get(id(element)))
         }
-        behind = {id(element) for name, element in host_devices(devices) if name in seats}
+        behind = {id(element) for name, element in host_devices(devices) if name in slots}
         expanders = {
-            index: self._expander(index, each, behind) for index, each in self._by_index.items() if _is_expander(each)
+            index: self._expander(index, controller, behind)
+            for index, controller in self._by_index.items()
+            if _is_expander(controller)
         }
-        return GuestTopology(seats, expanders)
+        return GuestTopology(slots, expanders)
 
     def _expander_of(self, bus: int) -> int | None:
         for _ in range(_LEVELS):
@@ -71,9 +75,11 @@ class _Reader:
         target = controller.element.find("target")
         text = "" if target is None else target.get("busNr", "")
         ports = {
-            each.index: CurrentPort(each.address.slot, self._buses(each.index), self._only(each.index, behind))
-            for each in self._domain.controllers
-            if each.index is not None and each.address and each.address.bus == index
+            controller.index: CurrentPort(
+                controller.address.slot, self._buses(controller.index), self._only(controller.index, behind)
+            )
+            for controller in self._domain.controllers
+            if controller.index is not None and controller.address and controller.address.bus == index
         }
         return CurrentExpander(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None, ports)
 
@@ -87,7 +93,7 @@ class _Reader:
 
     @property
     def _upper(self) -> Mapping[int, GuestAddress]:
-        return {index: each.address for index, each in self._by_index.items() if each.address}
+        return {index: controller.address for index, controller in self._by_index.items() if controller.address}
 
     def _only(self, index: int, behind: set[int]) -> bool:
         on = [id(element) for element, address in self._domain.placed if address.bus == index]

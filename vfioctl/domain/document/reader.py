@@ -148,12 +148,12 @@ class Domain:
         """In the order of the document; one without an id has its place as its id."""
         return tuple(
             Cell(
-                each,
-                number(each.get("id", str(place))),
-                cpuset(each.get("cpus")),
-                scaled(each.get("memory"), each.get("unit")) if each.get("memory") else None,
+                cell,
+                number(cell.get("id", str(place))),
+                cpuset(cell.get("cpus")),
+                scaled(cell.get("memory"), cell.get("unit")) if cell.get("memory") else None,
             )
-            for place, each in enumerate(self.all("cpu/numa/cell"))
+            for place, cell in enumerate(self.all("cpu/numa/cell"))
         )
 
     @cached_property
@@ -194,14 +194,14 @@ class Domain:
     @cached_property
     def host_nodes(self) -> frozenset[int]:
         """All NUMA nodes of the host that its memory may be on."""
-        return frozenset[int]().union(*(cpuset(each.get("nodeset")) or () for each in self.all("numatune/*")))
+        return frozenset[int]().union(*(cpuset(element.get("nodeset")) or () for element in self.all("numatune/*")))
 
     @cached_property
     def iothreads(self) -> frozenset[int]:
         """The ids of the I/O threads."""
-        named = {number(each.get("id")) for each in self.all("iothreadids/iothread")} - {None}
+        named = {number(thread.get("id")) for thread in self.all("iothreadids/iothread")} - {None}
         count = min(number(text_in(self.one("iothreads"))) or 0, 1 << 12)
-        ids = {each for each in named if each is not None}
+        ids = {id_ for id_ in named if id_ is not None}
         candidate = 1
         while len(ids) < count:
             ids.add(candidate)
@@ -213,7 +213,7 @@ class Domain:
     @cached_property
     def devices(self) -> tuple[Element, ...]:
         found = self.one("devices")
-        return () if found is None else tuple(each for each in found if is_element(each))
+        return () if found is None else tuple(child for child in found if is_element(child))
 
     @cached_property
     def host_devices(self) -> tuple[str, ...]:
@@ -224,26 +224,28 @@ class Domain:
     def hostdevs(self) -> tuple[Element, ...]:
         """Host devices of the mode subsystem, which is the default."""
         return tuple(
-            each for each in self.devices if each.tag == "hostdev" and each.get("mode", "subsystem") == "subsystem"
+            device
+            for device in self.devices
+            if device.tag == "hostdev" and device.get("mode", "subsystem") == "subsystem"
         )
 
     def hostdevs_of(self, kind: str) -> tuple[Element, ...]:
-        return tuple(each for each in self.hostdevs if each.get("type") == kind)
+        return tuple(hostdev for hostdev in self.hostdevs if hostdev.get("type") == kind)
 
     @cached_property
     def passed_through(self) -> tuple[Element, ...]:
         """What gives a PCI function to the guest: hostdevs, and network interfaces of that type."""
         return tuple(
-            each
-            for each in self.devices
-            if each.get("type") == ("pci" if each.tag == "hostdev" else "hostdev")
-            and each.tag in ("hostdev", "interface")
+            device
+            for device in self.devices
+            if device.get("type") == ("pci" if device.tag == "hostdev" else "hostdev")
+            and device.tag in ("hostdev", "interface")
         )
 
     @cached_property
     def placed(self) -> tuple[tuple[Element, GuestAddress], ...]:
         """The devices that have a PCI address in the guest. A console has that of its serial port."""
-        pairs = ((each, each.find("address")) for each in self.devices if each.tag != "console")
+        pairs = ((device, device.find("address")) for device in self.devices if device.tag != "console")
         found = ((each, address_of(where)) for each, where in pairs if where is not None and where.get("type") == "pci")
         return tuple((each, address) for each, address in found if address and not address.is_empty)
 
@@ -256,14 +258,16 @@ class Domain:
     def controllers(self) -> tuple[PciController, ...]:
         """The PCI controllers, in the order of the document."""
         return tuple(
-            PciController(each, number(each.get("index")), each.get("model", ""), self.address_by_device.get(id(each)))
-            for each in self.devices
-            if each.tag == "controller" and each.get("type") == "pci"
+            PciController(
+                device, number(device.get("index")), device.get("model", ""), self.address_by_device.get(id(device))
+            )
+            for device in self.devices
+            if device.tag == "controller" and device.get("type") == "pci"
         )
 
     @cached_property
     def model_of_bus(self) -> Mapping[int, str]:
         """The model of the controller of each index; that of index 0 follows from the machine."""
         root = "pcie-root" if self.is_q35 or self.is_arm_virt else "pci-root" if self.is_i440fx else ""
-        known = {each.index: each.model for each in self.controllers if each.index is not None}
+        known = {controller.index: controller.model for controller in self.controllers if controller.index is not None}
         return ({0: root} if root else {}) | known

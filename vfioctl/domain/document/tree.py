@@ -52,9 +52,9 @@ def insert(parent: Element, made: Element) -> None:
 def remove(parent: Element, path: str) -> None:
     """Remove all elements at a path below the parent."""
     above, _, name = path.rpartition("/")
-    for each in parent.findall(above) if above else [parent]:
-        for found in each.findall(name):
-            each.remove(found)
+    for element in parent.findall(above) if above else [parent]:
+        for child in element.findall(name):
+            element.remove(child)
 
 
 def _place(parent: Element, name: str) -> int:
@@ -63,5 +63,5 @@ def _place(parent: Element, name: str) -> int:
     if name not in order:
         return len(parent)
     before = set(order[: order.index(name) + 1])
-    indexes = [index for index, each in enumerate(parent) if each.tag in before]
+    indexes = [index for index, child in enumerate(parent) if child.tag in before]
     return indexes[-1] + 1 if indexes else 0

@@ -81,11 +81,11 @@ def count_of(text: str | None) -> int:
 def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:
     """Return a set as libvirt writes it, `0-3,8`, cut after some parts."""
     parts: list[list[int]] = []
-    for each in sorted(numbers):
-        if parts and parts[-1][-1] == each - 1:
-            parts[-1][1:] = [each]
+    for cpu in sorted(numbers):
+        if parts and parts[-1][-1] == cpu - 1:
+            parts[-1][1:] = [cpu]
         else:
-            parts.append([each])
+            parts.append([cpu])
     words = ["-".join(map(str, part)) for part in parts[:most]]
     return ",".join(words) + (", ..." if len(parts) > most else "")
 
@@ -114,7 +114,7 @@ def text_in(element: Element | None) -> str:
     """Return the text of an element, without the comments inside and the white space before it."""
     if element is None:
         return ""
-    return "".join([element.text or "", *(each.tail or "" for each in element if not is_element(each))]).lstrip()
+    return "".join([element.text or "", *(child.tail or "" for child in element if not is_element(child))]).lstrip()
 
 
 def size_of(element: Element | None) -> int | None:
@@ -124,7 +124,7 @@ def size_of(element: Element | None) -> int | None:
 
 def plugged(root: Element) -> int:
     """Return the bytes of all memory devices, of whatever model: `<memory>` is the cells and these (libvirt)."""
-    return sum(size_of(each) or 0 for each in root.iterfind("devices/memory/target/size"))
+    return sum(size_of(size) or 0 for size in root.iterfind("devices/memory/target/size"))
 
 
 def ballooned(root: Element) -> int:

@@ -72,19 +72,19 @@ class DefineIntent(_Intent):
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan only defines this domain, and creates its volumes."""
         own = {(DEFINITION, resource_name(self.uri, self.name)), *self._volumes()}
-        return all(each.key in own and each.after for each in plan.changes)
+        return all(change.key in own and change.after for change in plan.changes)
 
     def _volumes(self) -> list[Key]:
         if self.storage is None:
             return []
         place = f"{self.uri} {self.storage.pool}"
-        images = [(IMAGE, f"{place} {each.name}") for each in self.storage.images]
+        images = [(IMAGE, f"{place} {image.name}") for image in self.storage.images]
         return [*images, (SEED, f"{place} {self.storage.seed_name}")]
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        made = [each.name.split(" ")[1:] for each in plan.changes if each.kind in (IMAGE, SEED)]
+        made = [change.name.split(" ")[1:] for change in plan.changes if change.kind in (IMAGE, SEED)]
         volumes = tuple(f"virsh vol-delete --pool {pool} {name}, if nothing needs it" for pool, name in made)
-        definition = next((each for each in plan.changes if each.kind == DEFINITION), None)
+        definition = next((change for change in plan.changes if change.kind == DEFINITION), None)
         if definition is None:
             return volumes
         if definition.before:
@@ -103,7 +103,7 @@ class UndefineIntent(_Intent):
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan only removes this definition."""
         own = (DEFINITION, resource_name(self.uri, self.name))
-        return all(each.key == own and not each.after for each in plan.changes)
+        return all(change.key == own and not change.after for change in plan.changes)
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         del plan

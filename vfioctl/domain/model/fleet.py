@@ -34,7 +34,7 @@ class FleetDomain(DomainSpec):
     @property
     def spec(self) -> DomainSpec:
         """The spec alone."""
-        return DomainSpec(**{each.name: getattr(self, each.name) for each in fields(DomainSpec)})
+        return DomainSpec(**{field.name: getattr(self, field.name) for field in fields(DomainSpec)})
 
 
 class FleetSpec(Value):
@@ -50,14 +50,14 @@ class FleetSpec(Value):
     @classmethod
     def _refuse_unknown(cls, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
         """Only the names: each domain checks the values that it gets."""
-        known = {each.name for each in fields(FleetDomain)} - {"name"}
+        known = {field.name for field in fields(FleetDomain)} - {"name"}
         if unknown := next((name for name in defaults if name not in known), ""):
             raise ValueError(f"{unknown[:60]} is no setting that domains have in common")
         return defaults
 
     @model_validator(mode="after")
     def _refuse_same_names(self) -> FleetSpec:
-        names = [each.name for each in self.domains]
+        names = [domain.name for domain in self.domains]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"two domains are called {twice}")
         return self

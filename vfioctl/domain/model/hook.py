@@ -16,7 +16,7 @@ class _Intent(Intent):
 
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan changes only the hook's script."""
-        return all((each.kind, each.name) == (HOOK, SCRIPT) for each in plan.changes)
+        return all((change.kind, change.name) == (HOOK, SCRIPT) for change in plan.changes)
 
 
 class InstallHookIntent(_Intent):

@@ -70,5 +70,5 @@ class Libvirt:
 
     def find(self, name: str) -> DomainXml | None:
         """Return the domain of this name, or of this UUID."""
-        by_name = (each for each in self.domains if each.name == name)
-        return next(by_name, None) or next((each for each in self.domains if each.uuid == name.lower()), None)
+        by_name = (domain for domain in self.domains if domain.name == name)
+        return next(by_name, None) or next((domain for domain in self.domains if domain.uuid == name.lower()), None)

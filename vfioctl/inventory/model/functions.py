@@ -242,10 +242,10 @@ class Inventory:
     def with_nodes(self, nodes: Mapping[PciAddress, int]) -> Inventory:
         """Return the inventory with these functions, and the others in their slots, on these NUMA nodes."""
         slots = {address.slot: node for address, node in nodes.items()}
-        by_address = {each.address: nodes.get(each.address, slots.get(each.address.slot)) for each in self.functions}
-        given = {address: node for address, node in by_address.items() if node is not None}
-        known = (replace(each, numa_node=given.get(each.address, each.numa_node)) for each in self.functions)
-        return replace(self, functions=tuple(known)) if given else self
+        by_address = {f.address: nodes.get(f.address, slots.get(f.address.slot)) for f in self.functions}
+        known = {address: node for address, node in by_address.items() if node is not None}
+        functions = (replace(f, numa_node=known.get(f.address, f.numa_node)) for f in self.functions)
+        return replace(self, functions=tuple(functions)) if known else self
 
     def members_of(self, group: int | None) -> tuple[PciAddress, ...]:
         known = self.group_by_id.get(group) if group is not None else None

@@ -23,7 +23,7 @@ def command_for(function: Function) -> str:
 
 def refuse_untyped(functions: Iterable[Function]) -> None:
     """Raise HostError for the first of these functions that is such a VF."""
-    for each in functions:
-        if why := why_no_vgpu(each):
+    for function in functions:
+        if why := why_no_vgpu(function):
             hint = "a guest could not use it: on VFIO, a VF of NVIDIA's is no GPU"
-            raise HostError(why, hint=hint, next_command=command_for(each))
+            raise HostError(why, hint=hint, next_command=command_for(function))

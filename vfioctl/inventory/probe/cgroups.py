@@ -55,11 +55,11 @@ def membership(text: str, made_by_root: Callable[[str, str], str] = _whole) -> M
     paths = {made_by_root(parts[1], parts[2]): None for parts in lines if len(parts) == 3}
     found = [_of_path(path) for path in paths]
     return Membership(
-        unit=next((each.unit for each in found if each.unit), None),
-        user_unit=any(each.user_unit for each in found),
-        container=next((each.container for each in found if each.container), None),
-        pod=next((each.pod for each in found if each.pod), None),
-        guest=next((each.guest for each in found if each.guest), None),
+        unit=next((group.unit for group in found if group.unit), None),
+        user_unit=any(group.user_unit for group in found),
+        container=next((group.container for group in found if group.container), None),
+        pod=next((group.pod for group in found if group.pod), None),
+        guest=next((group.guest for group in found if group.guest), None),
     )
 
 

@@ -96,8 +96,8 @@ class Disks:
         for number, place, source in _mount_lines(self._kernel):
             if source.startswith("/dev/") and source not in numbers:
                 numbers[source] = number_of(self._kernel, source).removeprefix("b ")
-            for each in {number, numbers.get(source, "")}:
-                found.setdefault(each, []).append(place)
+            for device in {number, numbers.get(source, "")}:
+                found.setdefault(device, []).append(place)
         return found
 
     @cached_property

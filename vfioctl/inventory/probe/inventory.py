@@ -45,9 +45,9 @@ def read_some(
     wanted = [*addresses, *(vf for address in addresses for vf in _virtual_functions(kernel, address))]
     scan = Scan(kernel, suspects=suspects, only=wanted, names=names)
     facts = scan.results()
-    for each in facts:
-        each["mark"] = None
-        each.pop("iommu_group_type", None)
+    for fact in facts:
+        fact["mark"] = None
+        fact.pop("iommu_group_type", None)
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     return Inventory(
@@ -78,14 +78,14 @@ def assemble(
 ) -> Inventory:
     """Return the inventory of a scan that was started already."""
     facts = scan.results()
-    for each in facts:
-        each["mark"] = marks.get(each["address"])
+    for function in facts:
+        function["mark"] = marks.get(function["address"])
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     _share_with_vfs(facts)
     unread = _unread(kernel, scan, facts)
-    types = {each.get("iommu_group"): each.pop("iommu_group_type", None) for each in facts}
+    types = {fact.get("iommu_group"): fact.pop("iommu_group_type", None) for fact in facts}
     if scan.nvidia_gpus:
         warnings += _add_nvml(facts, scan.nvidia_gpus, scan.nvml())
     functions = _made(facts, warnings)
@@ -104,56 +104,56 @@ def assemble(
 
 def _unread(kernel: Reader, scan: Scan, facts: list[Facts]) -> dict[PciAddress, int | None]:
     """Return the functions that could not be read, with their groups; add groups that functions do not name."""
-    known = {each["address"] for each in facts}
+    known = {fact["address"] for fact in facts}
     missing = [PciAddress(a) for a in scan.addresses if a not in known and PCI_ADDRESS.fullmatch(a)]
-    groupless = [each for each in facts if each.get("iommu_group") is None]
+    groupless = [fact for fact in facts if fact.get("iommu_group") is None]
     groups = read_members(kernel) if missing or groupless else {}
-    for each in groupless:
-        if each["address"] in groups:
-            each["iommu_group"] = groups[each["address"]]
+    for function in groupless:
+        if function["address"] in groups:
+            function["iommu_group"] = groups[function["address"]]
     return {address: groups[address] if address in groups else group_of(kernel, address) for address in missing}
 
 
 def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:
     registered = Registered(kernel)
     drivers: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for each in facts:
-        del each["modalias"]
-        modules = tuple(each.pop("modules", ()))
+    for fact in facts:
+        del fact["modalias"]
+        modules = tuple(fact.pop("modules", ()))
         if modules not in drivers:
             drivers[modules] = registered.drivers(modules)
-        each["available_drivers"] = drivers[modules]
+        fact["available_drivers"] = drivers[modules]
 
 
 def _add_nodes(kernel: Reader, facts: list[Facts]) -> None:
     nodes = frozenset(names_in(kernel, "/dev/vfio"))
-    for each in facts:
-        if str(each.get("iommu_group")) in nodes:
-            each["vfio_group"] = f"/dev/vfio/{each['iommu_group']}"
+    for fact in facts:
+        if str(fact.get("iommu_group")) in nodes:
+            fact["vfio_group"] = f"/dev/vfio/{fact['iommu_group']}"
 
 
 def _share_with_vfs(facts: list[Facts]) -> None:
     shared: dict[str, Facts] = {
         pf["address"]: {key: pf[key] for key in ("link", "upstream") if key in pf} for pf in facts if "virtfns" in pf
     }
-    for each in facts:
-        if "physfn" in each:
-            each.update(shared.get(each["physfn"], {}))
+    for fact in facts:
+        if "physfn" in fact:
+            fact.update(shared.get(fact["physfn"], {}))
 
 
 def _add_nvml(facts: list[Facts], gpus: Collection[str], answer: NvmlAnswer) -> Iterator[ProbeWarning]:
     """Add what NVML says of each of these GPUs, or why it says nothing. Yield one warning if it knows none of them."""
     if isinstance(answer, Unanswered):
         yield ProbeWarning(subject="NVML", text=f"{_NO_FACTS}: {answer.reason}")
-    for each in facts:
-        if each["address"] in gpus and each.get("driver") == "nvidia":
-            said = {"error": answer.reason} if isinstance(answer, Unanswered) else answer[each["address"]]
+    for fact in facts:
+        if fact["address"] in gpus and fact.get("driver") == "nvidia":
+            said = {"error": answer.reason} if isinstance(answer, Unanswered) else answer[fact["address"]]
             if known := _nvml(said):
-                each["nvml"] = known
+                fact["nvml"] = known
             if "error" in said:
-                each["unknown"]["nvml"] = said["error"]
+                fact["unknown"]["nvml"] = said["error"]
             if "error" in said and not isinstance(answer, Unanswered):
-                yield ProbeWarning(subject=each["address"], text=f"{_NO_FACTS}: {said['error']}")
+                yield ProbeWarning(subject=fact["address"], text=f"{_NO_FACTS}: {said['error']}")
 
 
 def _nvml(said: Mapping[str, str]) -> Facts:
@@ -166,10 +166,10 @@ def _nvml(said: Mapping[str, str]) -> Facts:
 
 def _made(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
     functions = []
-    for each in facts:
-        address = str(each["address"])
+    for fact in facts:
+        address = str(fact["address"])
         try:
-            functions.append(function_of(each))
+            functions.append(function_of(fact))
         except BadAddress as error:
             warnings.append(ProbeWarning(subject=address, text=error.message))
         except Exception as error:  # noqa: BLE001 - one function whose values cannot be made must not hide the others

@@ -56,13 +56,13 @@ class NumbersReader:
 
     def __call__(self, address: str) -> list[str]:
         named, below = self._known[address]
-        return [*device_numbers(self._kernel, Named(*named), [Descendant(*each) for each in below])]
+        return [*device_numbers(self._kernel, Named(*named), [Descendant(*descendant) for descendant in below])]
 
 
 def plain(function: Function, below: Sequence[Descendant]) -> tuple[Any, ...]:
     """Return the arguments of `NumbersReader` as plain data."""
     named = (str(function.address), function.driver, function.vfio_group, function.vfio_cdev)
-    return named, [tuple(each) for each in below]
+    return named, [tuple(descendant) for descendant in below]
 
 
 def device_numbers(kernel: Reader, function: Function | Named, below: Sequence[Descendant]) -> frozenset[str]:

@@ -35,7 +35,7 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
 
 def mark_notes(inventory: Inventory) -> Iterator[str]:
     """Yield notes about wedged and dead devices, and about those that are reserved."""
-    yield from (phrases.reservation_line(each) for each in inventory.reservations)
+    yield from (phrases.reservation_line(reservation) for reservation in inventory.reservations)
     yield from (phrases.mark_line(function.mark) for function in inventory.functions if function.mark)
 
 

@@ -81,7 +81,7 @@ def _candidates(inventory: Inventory, devices: Sequence[str], *, everything: boo
 def _driver(inventory: Inventory, name: str | None) -> str | None:
     """Return the driver's name as the kernel spells it: modules and drivers differ in `-` and `_`."""
     known = drivers_in(inventory)
-    return name if name in known else _known("driver", name, {each.replace("-", "_"): each for each in known})
+    return name if name in known else _known("driver", name, {driver.replace("-", "_"): driver for driver in known})
 
 
 def _node(inventory: Inventory, number: str | None) -> str | None:

@@ -75,7 +75,7 @@ def facts(uri: str) -> Answer:
     def ask() -> tuple[int | None, int | None, list[tuple[Any, ...]]]:
         with connected(uri) as (connection, libvirt):
             domains = connection.listAllDomains(0)[:_MOST_DOMAINS]
-            known = [found for each in domains if (found := _unless_gone(libvirt, _domain, each, libvirt))]
+            known = [found for domain in domains if (found := _unless_gone(libvirt, _domain, domain, libvirt))]
             versions = (_unless_gone(libvirt, ask) for ask in (connection.getLibVersion, connection.getVersion))
             return (*versions, known)  # type: ignore[return-value]
 
@@ -229,10 +229,11 @@ def _told(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
 
 
 QUESTIONS: dict[str, Callable[..., Answer]] = {
-    each.__name__: each for each in (facts, definition, is_running, capabilities, native, validated, guest_files)
+    question.__name__: question
+    for question in (facts, definition, is_running, capabilities, native, validated, guest_files)
 }
 ORDERS: dict[str, Callable[..., Answer]] = {
-    each.__name__: each for each in (define, undefine, start, shutdown, destroy)
+    order.__name__: order for order in (define, undefine, start, shutdown, destroy)
 }
 
 

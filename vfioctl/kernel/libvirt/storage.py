@@ -172,5 +172,5 @@ def _document(name: str, size: str, kind: str) -> Element:
 
 
 NAMED: dict[str, Callable[..., Answer]] = {
-    each.__name__: each for each in (pool, volume, seed, create_image, write_seed, delete_volume)
+    order.__name__: order for order in (pool, volume, seed, create_image, write_seed, delete_volume)
 }

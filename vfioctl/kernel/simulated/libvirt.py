@@ -35,7 +35,7 @@ def ask(tree: Tree, uri: str, question: str, *words: str) -> Any:
     if question == "facts":
         *versions, there = asked_here(uri, question)
         domains = _all(tree, there).values()
-        return (*versions, [(*each[:4], *(_PASSWORD.sub(r"\1", text) for text in each[4:])) for each in domains])
+        return (*versions, [(*domain[:4], *(_PASSWORD.sub(r"\1", text) for text in domain[4:])) for domain in domains])
     if question == "is_running":
         known = _all(tree, asked_here(uri, "facts")[2])
         return words[0] in known and known[words[0]][2]
@@ -66,7 +66,7 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
     name = words[0]
     if name not in known:
         refused(_NO_DOMAIN, f"Domain not found: no domain with name '{name}'")
-    of_itself = "" if name in {each[0] for each in of_driver} else None
+    of_itself = "" if name in {domain[0] for domain in of_driver} else None
     if order == "undefine":
         _keep(tree, DEFINITIONS, name, of_itself)
     elif (order == "start") == known[name][2]:
@@ -84,7 +84,7 @@ def _refused(uri: str, order: str, words: tuple[str, ...], code: int, text: str)
 
 def _start(tree: Tree, name: str, known: Mapping[str, tuple[Any, ...]], refused: Callable[[int, str], None]) -> None:
     xml = known[name][5]
-    others = {device: other for other, each in known.items() if each[2] for device in _functions(each[4])}
+    others = {device: other for other, domain in known.items() if domain[2] for device in _functions(domain[4])}
     for device in _functions(xml):
         if device in others:
             text = f"PCI device {device} is in use by driver QEMU, domain {others[device]}"
@@ -103,13 +103,15 @@ def _functions(xml: str) -> list[str]:
     import xml.etree.ElementTree as ET
 
     addresses = ET.fromstring(xml).iterfind("devices/hostdev[@type='pci']/source/address")  # noqa: S314 - libvirt's own
-    parts = [[int(each.get(name, "0"), 16) for name in ("domain", "bus", "slot", "function")] for each in addresses]
+    parts = [
+        [int(address.get(name, "0"), 16) for name in ("domain", "bus", "slot", "function")] for address in addresses
+    ]
     return [f"{domain:04x}:{bus:02x}:{slot:02x}.{function}" for domain, bus, slot, function in parts]
 
 
 def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
     """Every domain by its name, in the form of `vfioctl.kernel.libvirt.domains.facts`."""
-    known = {each[0]: tuple(each) for each in there}
+    known = {domain[0]: tuple(domain) for domain in there}
     for name, xml in _kept(tree).items():
         _, _, is_active, _, live, _ = known.get(name, ("", "", False, False, "", ""))
         known[name] = (name, _of(_UUID, xml or live), is_active, bool(xml), live, xml)
@@ -120,7 +122,7 @@ def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _kept(tree: Tree, place: str = DEFINITIONS) -> dict[str, str]:
-    names = [each for each in tree.directories.get(place, ()) if each.endswith(".xml")]
+    names = [directory for directory in tree.directories.get(place, ()) if directory.endswith(".xml")]
     files = {name.removesuffix(".xml"): tree.files.get(f"{place}/{name}") for name in sorted(names)}
     return {name: text for name, text in files.items() if text is not None}
 

@@ -43,7 +43,7 @@ def create_store(tree: Tree, path: str, value: str) -> None:
         raise Refusal(errnos.EINVAL)
     home = path.rpartition("/")[0]
     parent, kind = home.rsplit("/", 2)[0], posixpath.basename(home)
-    if any(posixpath.basename(each) == name for each in tree.directories):
+    if any(posixpath.basename(directory) == name for directory in tree.directories):
         raise Refusal(errnos.EEXIST)
     if not _is_registered(tree, parent):
         raise Refusal(errnos.ENODEV)

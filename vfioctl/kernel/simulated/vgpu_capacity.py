@@ -53,7 +53,7 @@ def virtual_functions(tree: Tree, physical: str) -> list[str]:
 
 def parents_of(tree: Tree, card: str) -> list[str]:
     """The places of a card on which vGPUs are created."""
-    return [each for each in (card, *virtual_functions(tree, card)) if _is_parent(tree, each)]
+    return [function for function in (card, *virtual_functions(tree, card)) if _is_parent(tree, function)]
 
 
 def _is_parent(tree: Tree, device: str) -> bool:
@@ -112,7 +112,7 @@ class Account:
         there = [self._sizes[kind].memory for kind in self._all if kind in self._sizes]
         if self._facts.get("mixed_sizes") != "1" and any(memory != size.memory for memory in there):
             return 0
-        total = max(each.memory * each.most for each in self._sizes.values())
+        total = max(size.memory * size.most for size in self._sizes.values())
         return max(0, min(size.most - there.count(size.memory), (total - sum(there)) // size.memory))
 
     def _takes(self, kind: str) -> Mapping[str, int]:
@@ -142,11 +142,11 @@ class Account:
             return {f"of {kind}": number + there.count(kind) for kind, number in left.items()}
         stock: dict[str, int] = {}
         for kind, number in left.items():
-            for what, each in self._stated[kind].items():
-                stock[what] = max(stock.get(what, 0), number * each)
+            for what, amount in self._stated[kind].items():
+                stock[what] = max(stock.get(what, 0), number * amount)
         for kind in there:
-            for what, each in self._stated.get(kind, {}).items():
-                stock[what] += each
+            for what, amount in self._stated.get(kind, {}).items():
+                stock[what] += amount
         return stock
 
 
@@ -205,7 +205,7 @@ def known_types(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, str]
 def _sizes_by_name(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, Size]:
     memory = {kind: _megabytes(name) for kind, name in known_types(tree, card, parents).items()}
     total = max(_nominal_memory(tree, card), *memory.values(), 1)
-    return {kind: Size(each, total // each) for kind, each in memory.items()}
+    return {kind: Size(size, total // size) for kind, size in memory.items()}
 
 
 def _megabytes(name: str) -> int:

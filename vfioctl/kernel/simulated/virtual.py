@@ -84,8 +84,8 @@ def sriov_disable(tree: Tree, physical: str) -> None:
     """Removes the VFs from the first to the last, the links of each first. Raises WouldBlock at a VF that is held."""
     facts = room.facts_of(tree, physical)
     begun = [facts["going"]] if "going" in facts else []
-    for each in (*begun, *room.virtual_functions(tree, physical)):
-        function, _, driver = each.partition(" ")
+    for entry in (*begun, *room.virtual_functions(tree, physical)):
+        function, _, driver = entry.partition(" ")
         _unlink(tree, physical, function)
         is_held = groups.opened(tree, function)
         if bound := groups.driver_of(tree, function):

@@ -38,7 +38,7 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple | list):
         return type(value)(map(_plain, value)) if type(value) in (tuple, list) else tuple(map(_plain, value))
     if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     return value
 
 

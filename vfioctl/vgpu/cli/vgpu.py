@@ -109,7 +109,9 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
     cards = {card.id for card in cards_called(found, parent and api.parent_called(parent))}
     instances = tuple(vgpu for vgpu in found.instances if parent is None or vgpu.card in cards)
     names = {vgpu.id for vgpu in instances}
-    reserved = tuple(each for each in InventoryApi(session).reservations() if each.subject in names)
+    reserved = tuple(
+        reservation for reservation in InventoryApi(session).reservations() if reservation.subject in names
+    )
     if as_json:
         emit_document(VgpuListDocument(instances, found.warnings, reserved))
         return

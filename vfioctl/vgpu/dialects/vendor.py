@@ -30,8 +30,8 @@ def named(name: str) -> Facts:
 def told_types(text: str) -> dict[str, Facts]:
     """The types of a card from NVML's text (`Kernel.nvml`), by id. Malformed parts are left out."""
     found: dict[str, Facts] = {}
-    for each in text[:_LONGEST].split(";"):
-        number, *said = each.split("|")
+    for part in text[:_LONGEST].split(";"):
+        number, *said = part.split("|")
         if _ID.fullmatch(number):
             found[number] = _told_type(*said[:5], *[""] * (5 - len(said)))
     return found

@@ -80,6 +80,6 @@ def refuse_reserved_vfs(session: Session, function: Function, wanted: int) -> No
     """
     if wanted == len(function.virtfns):
         return
-    for each in session.from_ledger(session.reservations, NOTHING_RESERVED)[0]:
-        if each.subject == function.address and each.by != session.reservation:
-            raise each.conflict({"reserved": [asdict(each)]})
+    for reservation in session.from_ledger(session.reservations, NOTHING_RESERVED)[0]:
+        if reservation.subject == function.address and reservation.by != session.reservation:
+            raise reservation.conflict({"reserved": [asdict(reservation)]})

@@ -22,7 +22,7 @@ _HYPHENS = 4
 def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     """See `VgpuApi.holders`."""
     found = _holders(devices, vgpus, selectors, every=every)
-    reserved = tuple(each for each in devices.reservations() if each.subject in found.devices)
+    reserved = tuple(reservation for reservation in devices.reservations() if reservation.subject in found.devices)
     return replace(found, reservations=reserved)
 
 

@@ -57,9 +57,9 @@ class Planning:
         """The VFs that a definition gives a vGPU type at boot, and that have none now."""
         there = {vgpu.id for vgpu in found.instances}
         definitions, _ = read_own_definitions(self._kernel)
-        for each in definitions:
-            if each.vfs is None and each.device not in there:
-                yield Reserved(each.device, each.device, each.name or each.type or "")
+        for definition in definitions:
+            if definition.vfs is None and definition.device not in there:
+                yield Reserved(definition.device, definition.device, definition.name or definition.type or "")
 
     def remove(self, intent: RemoveVgpuIntent) -> Draft:
         wanted = intent.vgpus
@@ -70,12 +70,12 @@ class Planning:
         facts = self._facts(name for vgpu in going for name in (vgpu.card, vgpu.parent))
         files = [definition_file(vgpu.id, vgpu.parent) for vgpu in going]
         files += [vgpu.definition.path for vgpu in going if vgpu.definition]
-        files += [own_definition_file(each) for each in wanted if isinstance(each, PciAddress)]
+        files += [own_definition_file(address) for address in wanted if isinstance(address, PciAddress)]
         texts = texts_of(self._kernel, files)
         there = {vgpu.id for vgpu in going}
         held = self._holders(
-            [each for each in wanted if isinstance(each, Uuid)],
-            [each for each in wanted if isinstance(each, PciAddress) and each in there],
+            [uuid for uuid in wanted if isinstance(uuid, Uuid)],
+            [address for address in wanted if isinstance(address, PciAddress) and address in there],
         )
         return plan_remove(found, intent, facts, texts, self._recorded.created, held)
 
@@ -116,7 +116,7 @@ class Planning:
         if not functions:
             return held
         inventory = self._devices.some(functions)
-        known = [inventory.by_address[each] for each in functions if each in inventory.by_address]
+        known = [inventory.by_address[function] for function in functions if function in inventory.by_address]
         of_vfs = self._devices.holders_of(known, inventory, processes)
         return replace(of_vfs, holders=(*held.holders, *of_vfs.holders))
 

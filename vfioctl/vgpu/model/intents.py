@@ -197,7 +197,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _was_defined(plan: Plan, change: Change) -> bool:
-    return any(each.subject == change.subject and each.before for each in plan.changes_of(DEFINITION))
+    return any(other.subject == change.subject and other.before for other in plan.changes_of(DEFINITION))
 
 
 def _created_again(plan: Plan, change: Change) -> str:
@@ -207,14 +207,15 @@ def _created_again(plan: Plan, change: Change) -> str:
         line = f"vfioctl vgpu create {kind} --parent {parent} --uuid {change.name}"
     else:
         line = f"vfioctl vgpu create {change.before} --parent {change.subject}"
-    for each in plan.changes_of(PARAMETER):
-        if each.subject == change.subject and each.before and each.name.endswith("/vgpu_params"):
-            own = each.name.removeprefix(f"{own_folder(each.subject)}/")
-            line += f" --param {quote(f'{own}={each.before}')}"
+    for parameter in plan.changes_of(PARAMETER):
+        if parameter.subject == change.subject and parameter.before and parameter.name.endswith("/vgpu_params"):
+            own = parameter.name.removeprefix(f"{own_folder(parameter.subject)}/")
+            line += f" --param {quote(f'{own}={parameter.before}')}"
     return f"{line} --persistent" if _was_defined(plan, change) else line
 
 
 def _definitions_again(plan: Plan) -> tuple[str, ...]:
     return tuple(
-        f"writing {each.name} again" if each.before else f"rm {each.name}" for each in plan.changes_of(DEFINITION)
+        f"writing {change.name} again" if change.before else f"rm {change.name}"
+        for change in plan.changes_of(DEFINITION)
     )

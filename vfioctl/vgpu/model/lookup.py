@@ -76,9 +76,9 @@ def with_owners(found: Vgpus, created: Mapping[str, Created], wedged: Mapping[st
     created = {name: m for name, m in created.items() if name not in vfs or m.place == str(vfs[name])}
     instances = [_owned(vgpu, created, types) for vgpu in found.instances]
     seen = {vgpu.id for vgpu in instances}
-    vgpus = {name for name, each in created.items() if "/" in each.place}  # the other entries are counts of VFs
+    vgpus = {name for name, record in created.items() if "/" in record.place}  # the other entries are counts of VFs
     hidden = ((created[name], why) for name, why in wedged.items() if name in vgpus - seen)
-    instances += (_unanswering(each, types, why) for each, why in hidden)
+    instances += (_unanswering(record, types, why) for record, why in hidden)
     return replace(found, instances=tuple(instances))
 
 

@@ -42,12 +42,12 @@ class Candidate:
     @property
     def vgpus(self) -> int:
         """The number of existing vGPUs that use capacity, of any type."""
-        return sum(each.existing for each in self.card.types)
+        return sum(vgpu_type.existing for vgpu_type in self.card.types)
 
     @property
     def alike(self) -> int:
         """The number of existing vGPUs of the same size."""
-        return sum(each.existing for each in self.card.types if each.size == self.kind.size)
+        return sum(vgpu_type.existing for vgpu_type in self.card.types if vgpu_type.size == self.kind.size)
 
 
 def candidate(
@@ -61,7 +61,7 @@ def candidate(
         if (slot := _slot(card, parent, kind, count)).room
     ]
     sizes = gauges(card)
-    found.sort(key=lambda each: _order(each[0], each[1], kind, sizes))
+    found.sort(key=lambda pair: _order(pair[0], pair[1], kind, sizes))
     return Candidate(card, kind, tuple(slot for _, slot in found))
 
 

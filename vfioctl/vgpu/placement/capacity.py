@@ -33,7 +33,7 @@ def after(card: VgpuCard, request: Request) -> Forecast:
     """The capacity that remains after the request. Raises NoCapacity when the request certainly does not fit."""
     wanted = {kind: count for kind, count in request.items() if count > 0}
     certain = True
-    for kind in (each for each in card.types if each.id in wanted):
+    for kind in (vgpu_type for vgpu_type in card.types if vgpu_type.id in wanted):
         others = {other: count for other, count in wanted.items() if other != kind.id}
         room = _remaining(card, kind, others)
         if room.at_most is not None and wanted[kind.id] > room.at_most:
@@ -97,7 +97,7 @@ def _unread(card: VgpuCard, kind: VgpuType | None = None) -> bool:
     unread = [parent for parent in card.parents if parent.unknown]
     if card.dialect is Dialect.VENDOR:  # one file lists all types
         return bool(unread)
-    return any(each.id in parent.unknown for parent in unread for each in types)
+    return any(vgpu_type.id in parent.unknown for parent in unread for vgpu_type in types)
 
 
 def _offers(card: VgpuCard, kind: VgpuType) -> int:
@@ -122,7 +122,7 @@ def _is_exact(card: VgpuCard, kind: VgpuType) -> bool:
     if card.size_mode is not SizeMode.SAME or kind.max_instances is None or _unread(card, kind):
         return False
     # the type of a vGPU that was removed while open is unknown, but it still uses its share
-    return sum(parent.instances for parent in card.parents) <= sum(each.existing for each in card.types)
+    return sum(parent.instances for parent in card.parents) <= sum(vgpu_type.existing for vgpu_type in card.types)
 
 
 def _room(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
@@ -198,7 +198,7 @@ def _stock(card: VgpuCard) -> Mapping[str, tuple[int, int | None]] | None:
 
 
 def _left_of_stock(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
-    stock, types = _stock(card) or {}, {each.id: each for each in card.types}
+    stock, types = _stock(card) or {}, {vgpu_type.id: vgpu_type for vgpu_type in card.types}
     own = request.get(kind.id, 0)
     at_most = _offers(card, kind) - own
     fits = []

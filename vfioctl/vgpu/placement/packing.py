@@ -53,8 +53,8 @@ def shared_out(candidates: Sequence[Candidate], count: int, strategy: Strategy) 
     """Split `count` vGPUs among the candidates, which must have the room together."""
     split = {Strategy.BINPACK: _packed, Strategy.SPREAD: _spread, Strategy.NUMA: _by_node}[strategy]
     return tuple(
-        Share(each.card, each.kind, number, each, after(each.card, {each.kind.id: number}))
-        for each, number in zip(candidates, split(candidates, count), strict=True)
+        Share(candidate.card, candidate.kind, number, candidate, after(candidate.card, {candidate.kind.id: number}))
+        for candidate, number in zip(candidates, split(candidates, count), strict=True)
     )
 
 
@@ -63,19 +63,19 @@ def _spread(candidates: Sequence[Candidate], count: int) -> Split:
     numbers = [0] * len(candidates)
 
     def load(index: int) -> tuple[bool, int, int, int]:
-        each, number = candidates[index], numbers[index]
-        return number >= each.read_room, each.vgpus + number, number - each.room, index
+        candidate, number = candidates[index], numbers[index]
+        return number >= candidate.read_room, candidate.vgpus + number, number - candidate.room, index
 
     for _ in range(count):
-        numbers[min((i for i, each in enumerate(candidates) if numbers[i] < each.room), key=load)] += 1
+        numbers[min((i for i, candidate in enumerate(candidates) if numbers[i] < candidate.room), key=load)] += 1
     return tuple(numbers)
 
 
 def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
     """Fill the largest nodes until one node can take the rest; then choose the node with the least room to spare."""
     nodes: dict[int | None, list[int]] = {}
-    for index, each in enumerate(candidates):
-        nodes.setdefault(each.card.numa_node, []).append(index)
+    for index, candidate in enumerate(candidates):
+        nodes.setdefault(candidate.card.numa_node, []).append(index)
     numbers = [0] * len(candidates)
 
     def fit(node: int | None) -> tuple[bool, bool, int, bool, int]:
@@ -86,7 +86,7 @@ def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
     while left:
         chosen = nodes.pop(min(nodes, key=fit))
         here = [candidates[index] for index in chosen]
-        taken = min(left, sum(each.room for each in here))
+        taken = min(left, sum(candidate.room for candidate in here))
         for index, number in zip(chosen, _packed(here, taken), strict=True):
             numbers[index] = number
         left -= taken
@@ -102,17 +102,17 @@ def _rooms(candidates: Sequence[Candidate], indices: Sequence[int]) -> tuple[int
 
 def _packed(candidates: Sequence[Candidate], count: int) -> Split:
     """The split with the best score; among equals, the one with most vGPUs on the first cards."""
-    with_room = [each.room > 0 for each in candidates]
+    with_room = [candidate.room > 0 for candidate in candidates]
     if sum(with_room) == 1:
         return tuple(count if has_room else 0 for has_room in with_room)
-    sizes = sorted({size for each in candidates for size in gauges(each.card)}, reverse=True)
+    sizes = sorted({size for candidate in candidates for size in gauges(candidate.card)}, reverse=True)
     best: dict[int, tuple[int, Split]] = {0: (0, ())}
     known: list[tuple[Candidate, list[int]]] = []
-    for each in candidates:
-        like = _without_names(each)
+    for candidate in candidates:
+        like = _without_names(candidate)
         scores = next((scores for twin, scores in known if twin == like), [])
         if not scores:
-            scores = [_number(score) for score in _scores(each, min(count, each.room), sizes)]
+            scores = [_number(score) for score in _scores(candidate, min(count, candidate.room), sizes)]
             known.append((like, scores))
         longer: dict[int, tuple[int, Split]] = {}
         for taken, (score, numbers) in best.items():
@@ -124,11 +124,11 @@ def _packed(candidates: Sequence[Candidate], count: int) -> Split:
     return best[count][1]
 
 
-def _without_names(each: Candidate) -> Candidate:
+def _without_names(candidate: Candidate) -> Candidate:
     """The candidate without names and addresses, so that equal cards in the same state are forecast once."""
-    parents = tuple(replace(parent, name="") for parent in each.card.parents)
-    slots = tuple(replace(slot, parent="") for slot in each.slots)
-    return Candidate(replace(each.card, id="", numa_node=None, parents=parents), each.kind, slots)
+    parents = tuple(replace(parent, name="") for parent in candidate.card.parents)
+    slots = tuple(replace(slot, parent="") for slot in candidate.slots)
+    return Candidate(replace(candidate.card, id="", numa_node=None, parents=parents), candidate.kind, slots)
 
 
 def _number(score: Sequence[int]) -> int:
@@ -139,40 +139,40 @@ def _number(score: Sequence[int]) -> int:
     return total
 
 
-def _scores(each: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _scores(candidate: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """The scores of a card with 0, 1, ... `highest` new vGPUs. Higher is better; earlier parts take precedence.
 
     Keeping a card empty takes precedence over forecasts: an empty card can still take any size, and the kernel does not
     report that one size excludes the others. This does not apply to pools. The lower bound for the type's own size is
     ignored: it falls by the same number on any card, and is known for some cards only.
     """
-    card, own = _measured(each), bulk(each.kind)
-    measures = {**gauges(each.card), own: each.kind}
-    is_empty, is_stock = not each.vgpus, each.card.sharing is Sharing.POOL
+    card, own = _measured(candidate), bulk(candidate.kind)
+    measures = {**gauges(candidate.card), own: candidate.kind}
+    is_empty, is_stock = not candidate.vgpus, candidate.card.sharing is Sharing.POOL
     for number in range(highest + 1):
-        left = after(card, {each.kind.id: number}).available
+        left = after(card, {candidate.kind.id: number}).available
         counts = {size: left[measures[size].id] if size in measures else NONE for size in sizes}
         opened = -int(is_empty and number > 0)
         yield (
-            -max(0, number - each.read_room),
+            -max(0, number - candidate.read_room),
             0 if is_stock else opened,
             *(part for size in sizes for part in (most(counts[size]), 0 if size == own else counts[size].at_least)),
-            number if each.alike else 0,
+            number if candidate.alike else 0,
             opened,
             -int(number > 0),
         )
 
 
-def _measured(each: Candidate) -> VgpuCard:
+def _measured(candidate: Candidate) -> VgpuCard:
     """The card for forecasts, reduced to the types that affect the score, because forecasts dominate the run time.
 
     If its memory is unknown, it is estimated from its types. The estimate is used to compare cards, never to refuse.
     """
-    card = each.card
+    card = candidate.card
     if card.memory_bytes is None:
         divided = [(kind.framebuffer_bytes or 0) * (kind.max_instances or 0) for kind in card.types]
         card = replace(card, memory_bytes=max(divided))
     if card.sharing is not Sharing.SIZES or any(parent.unknown for parent in card.parents):
         return card
-    telling = {each.kind.id, *(gauge.id for gauge in gauges(card).values())}
+    telling = {candidate.kind.id, *(gauge.id for gauge in gauges(card).values())}
     return replace(card, types=tuple(kind for kind in card.types if kind.id in telling or kind.existing))

@@ -61,12 +61,12 @@ def placed(
     near = _on_node(found, numa)
     name = None if parent is None or long_address(parent) in {card.id for card, _ in near} else long_address(parent)
     candidates = [candidate(card, kind, count, only=name, exclude=exclude) for card, kind in near]
-    if sum(each.room for each in candidates) < count:
-        hint = _room_elsewhere([each for each in found if each not in near], count, exclude) or _vfs_off(cards)
+    if sum(candidate.room for candidate in candidates) < count:
+        hint = _room_elsewhere([pair for pair in found if pair not in near], count, exclude) or _vfs_off(cards)
         raise _no_room(candidates, count, name, hint)
     shares = shared_out(candidates, count, strategy)
-    places = (Place(each.card.id, name, each.kind.id) for each in shares for name in each.parents)
-    return Placement(tuple(places), reasons(shares, strategy), all(each.is_certain for each in shares))
+    places = (Place(share.card.id, name, share.kind.id) for share in shares for name in share.parents)
+    return Placement(tuple(places), reasons(shares, strategy), all(share.is_certain for share in shares))
 
 
 # -- which type, which cards -----------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def _vfs_off(cards: Sequence[VgpuCard]) -> str:
 
 
 def _without_plain_vfs(found: _Found, count: int) -> _Found:
-    singly = [each for each in found if each[0].sharing is not Sharing.VFS]
+    singly = [pair for pair in found if pair[0].sharing is not Sharing.VFS]
     if not singly:
         by_gim = all(card.driver == "gim" for card, _ in found)
         raise BadSpec(
@@ -124,7 +124,7 @@ def _without_plain_vfs(found: _Found, count: int) -> _Found:
 
 
 def _on_node(found: _Found, numa: int | None) -> _Found:
-    near = [each for each in found if numa is None or each[0].numa_node == numa]
+    near = [pair for pair in found if numa is None or pair[0].numa_node == numa]
     if not near:
         nodes = ", ".join(dict.fromkeys(node_named(card.numa_node) for card, _ in found))
         raise BadSpec(f"no card with {type_named(found[0][1])} is on NUMA node {numa}", hint=f"they are on {nodes}")
@@ -136,7 +136,7 @@ def _on_node(found: _Found, numa: int | None) -> _Found:
 
 def _no_room(candidates: Sequence[Candidate], count: int, place: str | None, hint: str) -> NoCapacity:
     hint = hint or "vfioctl vgpu types shows what there is room for"
-    left = {each.card.id if place is None else place: each.room for each in candidates}
+    left = {candidate.card.id if place is None else place: candidate.room for candidate in candidates}
     most, kind = sum(left.values()), type_named(candidates[0].kind)
     wanted = f"{count} of {kind}: {f'at most {most}' if most else 'none'}"
     facts = {"fits": most, "left": left}

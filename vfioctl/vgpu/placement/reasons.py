@@ -56,12 +56,12 @@ def _of_card(share: Share, count: int, strategy: Strategy) -> str:
     return f"{card.id} {'keeps its' if share.of.vgpus else 'stays free, with'} room for {_largest(card)}"
 
 
-def _state(each: Candidate, strategy: Strategy) -> str:
-    if not each.vgpus:
+def _state(candidate: Candidate, strategy: Strategy) -> str:
+    if not candidate.vgpus:
         return "it is empty"
-    if each.alike and strategy is not Strategy.SPREAD:
-        return f"{each.alike} of that size {'is' if each.alike == 1 else 'are'} there"
-    return _there(each.vgpus)
+    if candidate.alike and strategy is not Strategy.SPREAD:
+        return f"{candidate.alike} of that size {'is' if candidate.alike == 1 else 'are'} there"
+    return _there(candidate.vgpus)
 
 
 def _there(vgpus: int) -> str:

@@ -40,22 +40,22 @@ def with_room_kept(cards: Iterable[VgpuCard], reserved: Sequence[Reserved]) -> t
 
 def kept_for(cards: Iterable[VgpuCard], word: str, reserved: Sequence[Reserved]) -> str:
     """The vGPUs that cards with the type `word` keep room for, as words; empty for none."""
-    names = [f"{each.name} on {each.parent}" for card in cards if card.called(word) for each in _on(card, reserved)]
+    names = [f"{vgpu.name} on {vgpu.parent}" for card in cards if card.called(word) for vgpu in _on(card, reserved)]
     more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _on(card: VgpuCard, reserved: Iterable[Reserved]) -> list[Reserved]:
     parents = {parent.name for parent in card.parents}
-    return [each for each in reserved if each.parent in parents]
+    return [vgpu for vgpu in reserved if vgpu.parent in parents]
 
 
 def _with_room_kept(card: VgpuCard, reserved: Sequence[Reserved]) -> VgpuCard:
     if not reserved:
         return card
-    taken = {each.parent for each in reserved} - {card.id}  # a VF has one vGPU, a PF has several
+    taken = {vgpu.parent for vgpu in reserved} - {card.id}  # a VF has one vGPU, a PF has several
     parents = tuple(replace(parent, offers={}) if parent.name in taken else parent for parent in card.parents)
-    request = Counter(kind.id for each in reserved for kind in card.called(each.type)[:1])
+    request = Counter(kind.id for vgpu in reserved for kind in card.called(vgpu.type)[:1])
     try:
         left = after(card, request).available
     except NoCapacity:  # they do not fit as it is

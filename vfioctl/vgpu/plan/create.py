@@ -46,7 +46,7 @@ def choose(
 
 def _placed_beside(found: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
     given = {*intent.uuids, long_address(intent.parent or "")}
-    others = [each for each in reserved if each.name not in given]
+    others = [vgpu for vgpu in reserved if vgpu.name not in given]
     kept = kept_for(found.cards, intent.type, others)
     if not kept:
         return _placed(found.cards, intent)
@@ -104,7 +104,11 @@ def plan_create(
 
 def _unknown(found: Vgpus, cards: Collection[str]) -> Iterator[str]:
     """What could not be read and would have helped to choose."""
-    return (f"unknown: {each.subject}: {each.text}" for each in found.warnings if each.subject in ("NVML", *cards))
+    return (
+        f"unknown: {warning.subject}: {warning.text}"
+        for warning in found.warnings
+        if warning.subject in ("NVML", *cards)
+    )
 
 
 def _created(

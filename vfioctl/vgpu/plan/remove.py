@@ -39,7 +39,7 @@ def plan_remove(
     named = dict.fromkeys(intent.vgpus)
     absent = [name for name in named if name not in there and texts.get(own_definition_file(name))]
     going = [_vgpu_named(found, name) for name in named if name not in absent]
-    persistent = {each.id for each in created.values() if each.persistent}
+    persistent = {record.id for record in created.values() if record.persistent}
     _refuse(going, intent, found)
     _refuse_definitions([vgpu for vgpu in going if vgpu.id not in persistent], intent)
     held = [holder for holder in holders.refusing if holder.kind not in intent.ignores]

@@ -62,7 +62,7 @@ def plan_vfs(
     concerned = in_order((function.address, *(function.virtfns if now != intent.vfs else ())))
     return Draft(
         intent=intent,
-        facts=tuple(function_fact(each) for each in _of(inventory, concerned)),
+        facts=tuple(function_fact(function) for function in _of(inventory, concerned)),
         changes=(*_counts(function, known, intent.vfs, driven=driven), *_definition(function, known, intent)),
         checks=(CheckRequest(kind=CHECK, subjects=(function.address,)),),
         notes=tuple(_notes(function, known, intent, now)),

@@ -61,9 +61,9 @@ def parsed(text: str) -> dict[str, Any]:
     if not isinstance(document, dict) or not isinstance(document.get("mdev_type"), str):
         raise ValueError("no mdev_type")  # noqa: TRY004 - the text is at fault, not the argument's type
     attributes = document.get("attrs") or []
-    if not isinstance(attributes, list) or not all(isinstance(each, dict) for each in attributes):
+    if not isinstance(attributes, list) or not all(isinstance(attribute, dict) for attribute in attributes):
         raise ValueError("attrs is no list of objects")
-    pairs = [(_text(name), _text(value)) for each in attributes for name, value in each.items()]
+    pairs = [(_text(name), _text(value)) for attribute in attributes for name, value in attribute.items()]
     return {"type": _text(document["mdev_type"]), "start": _text(document.get("start", "manual")), "attributes": pairs}
 
 

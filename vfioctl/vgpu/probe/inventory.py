@@ -80,13 +80,13 @@ def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: C
     definitions, problems = read_definitions(kernel, defined)
     found: list[VgpuCard] = []
     live: list[Vgpu] = []
-    for each in gathered.values():
+    for facts_of_card in gathered.values():
         try:
-            card = each.card(by_nvml.get(each.id, {}))
-            live += each.instances(card)
+            card = facts_of_card.card(by_nvml.get(facts_of_card.id, {}))
+            live += facts_of_card.instances(card)
             found.append(card)
         except Exception as error:  # noqa: BLE001 - no card may hide the others
-            problems.append((each.id, f"it could not be read: {failure_of(error)}"))
+            problems.append((facts_of_card.id, f"it could not be read: {failure_of(error)}"))
     cards = tuple(sorted(found, key=_order))
     instances = _with_definitions(live, definitions, cards)
     warnings = (VgpuWarning(subject, text) for subject, text in (*scan.problems, *problems))

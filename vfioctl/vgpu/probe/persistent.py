@@ -31,9 +31,9 @@ def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple
     `created`: the ledger's records of vGPUs. mdevctl definitions of any other vGPU are ignored.
     """
     own, problems = read_own_definitions(kernel)
-    found = {own_definition_file(each.device): _wanted(each) for each in own}
+    found = {own_definition_file(record.device): _wanted(record) for record in own}
     definitions, damaged = read_definitions(kernel)
-    ours = {name for name, each in created.items() if each.persistent}
+    ours = {name for name, record in created.items() if record.persistent}
     for facts in definitions:
         if facts["uuid"] in ours and facts["start"] == "auto":
             try:

@@ -22,9 +22,9 @@ def vgpu_lines(vgpus: Sequence[Vgpu]) -> Iterator[str]:
 
 def left_lines(left: Iterable[Left]) -> Iterator[str]:
     """One line for each card and type: `0000:41:00.0 has room for 2 more of L40S-12Q`."""
-    for each in left:
-        room = "no room for more" if each.available.at_most == 0 else f"room for {count_words(each.available)} more"
-        yield plain(f"{each.card} has {room} of {each.profile or each.type}")
+    for change in left:
+        room = "no room for more" if change.available.at_most == 0 else f"room for {count_words(change.available)} more"
+        yield plain(f"{change.card} has {room} of {change.profile or change.type}")
 
 
 def defined_lines(defined: Mapping[str, Definition]) -> Iterator[str]:

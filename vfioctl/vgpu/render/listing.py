@@ -73,7 +73,7 @@ def vgpu_table(
 
 
 def _reserved(reservations: Iterable[Reservation]) -> Iterator[str]:
-    return (words.plain(f"{each.words}.") for each in reservations)
+    return (words.plain(f"{reservation.words}.") for reservation in reservations)
 
 
 def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
@@ -156,7 +156,7 @@ def _profiles(card: VgpuCard, width: int) -> Iterator[RenderableType]:
     if not shown:
         return
     columns = (Column("PROFILE OF"), *(Column(name) for name in shown))
-    rows = [(each.of, *(words.plain(each.values.get(name, "")) for name in shown)) for each in card.profiles]
+    rows = [(profile.of, *(words.plain(profile.values.get(name, "")) for name in shown)) for profile in card.profiles]
     yield Text()
     yield from (Padding.indent(line, 2) for line in table(columns, rows, width - 2))
 

@@ -20,10 +20,12 @@ _SWITCH_PORTS = 32
 
 def numbers(domain: Domain) -> Iterator[Fault]:
     seen: set[int] = set()
-    for each in _expanders(domain):
-        bus = _given(each)
+    for expander in _expanders(domain):
+        bus = _given(expander)
         if bus is not None and bus in seen:
-            yield Fault(each.element, f"two expander buses have busNr {bus}", "give each its own, from the top down")
+            yield Fault(
+                expander.element, f"two expander buses have busNr {bus}", "give each its own, from the top down"
+            )
         seen.add(-1 if bus is None else bus)
 
 
@@ -32,21 +34,21 @@ def space(domain: Domain) -> Iterator[Fault]:
     starts = _starts(expanders)
     below = _children(domain)
     firsts = sorted(set(starts.values()))
-    for each in expanders:
-        start = starts[id(each.element)]
+    for expander in expanders:
+        start = starts[id(expander.element)]
         end = next((first for first in firsts if first > start), _ALL)
-        needed = 1 + _below(each.index, below) + (each.model == "pci-expander-bus")
+        needed = 1 + _below(expander.index, below) + (expander.model == "pci-expander-bus")
         if start + needed > end:
-            given = "" if _given(each) is not None else ", which libvirt chooses"
+            given = "" if _given(expander) is not None else ", which libvirt chooses"
             reason = f"it needs {needed} bus numbers from {start}{given}, and only {end - start} are free"
-            yield Fault(each.element, reason, f"a busNr of at most {max(1, end - needed)}")
+            yield Fault(expander.element, reason, f"a busNr of at most {max(1, end - needed)}")
     if firsts and 1 + _below(0, below) > firsts[0]:
         reason = f"what is on the root needs {1 + _below(0, below)} bus numbers, and an expander bus has {firsts[0]}"
         yield Fault(domain.at("devices"), reason, "expander buses from the top down: a higher busNr")
 
 
 def _expanders(domain: Domain) -> list[PciController]:
-    return [each for each in domain.controllers if each.model in EXPANDERS]
+    return [controller for controller in domain.controllers if controller.model in EXPANDERS]
 
 
 def _given(controller: PciController) -> int | None:
@@ -56,30 +58,30 @@ def _given(controller: PciController) -> int | None:
 
 def _starts(expanders: list[PciController]) -> Mapping[int, int]:
     """The number of each, by `id` of its element; libvirt chooses missing ones, two below the lowest so far."""
-    starts = {id(each.element): bus for each in expanders if (bus := _given(each)) is not None}
-    for each in expanders:
-        if id(each.element) not in starts:
-            starts[id(each.element)] = max(1, min([*starts.values(), _ALL]) - 2)
+    starts = {id(expander.element): bus for expander in expanders if (bus := _given(expander)) is not None}
+    for expander in expanders:
+        if id(expander.element) not in starts:
+            starts[id(expander.element)] = max(1, min([*starts.values(), _ALL]) - 2)
     return starts
 
 
 def _children(domain: Domain) -> Mapping[int, list[PciController]]:
     """The bridges on each bus. Those without an address are where libvirt puts them: on the first that takes them."""
     found: dict[int, list[PciController]] = {}
-    for each in domain.controllers:
-        if each.model in EXPANDERS or each.model in ROOTS or each.model not in PLUGS_INTO:
+    for controller in domain.controllers:
+        if controller.model in EXPANDERS or controller.model in ROOTS or controller.model not in PLUGS_INTO:
             continue
-        bus = each.address.bus if each.address else _chosen(domain, each, found)
-        found.setdefault(bus, []).append(each)
+        bus = controller.address.bus if controller.address else _chosen(domain, controller, found)
+        found.setdefault(bus, []).append(controller)
     return found
 
 
 def _chosen(domain: Domain, controller: PciController, found: Mapping[int, list[PciController]]) -> int:
     if controller.model == "pcie-switch-downstream-port":
-        for each in domain.controllers:
-            is_upper = each.model == "pcie-switch-upstream-port" and each.index is not None
-            if is_upper and len(found.get(each.index or 0, ())) < _SWITCH_PORTS:
-                return each.index or 0
+        for port in domain.controllers:
+            is_upper = port.model == "pcie-switch-upstream-port" and port.index is not None
+            if is_upper and len(found.get(port.index or 0, ())) < _SWITCH_PORTS:
+                return port.index or 0
     return 0
 
 
@@ -88,8 +90,8 @@ def _below(index: int | None, children: Mapping[int, list[PciController]]) -> in
     seen: set[int] = set()
     level, count = [-1 if index is None else index], 0
     for _ in range(_LEVELS):
-        found = [each for bus in level if bus not in seen for each in children.get(bus, ())]
+        found = [child for bus in level if bus not in seen for child in children.get(bus, ())]
         seen.update(level)
         count += len(found)
-        level = list({each.index for each in found if each.index is not None})
+        level = list({controller.index for controller in found if controller.index is not None})
     return count

@@ -32,12 +32,14 @@ def check(
     for name, rule in (("domain", is_domain), ("domain-size", too_much)):
         if wrong := tuple(_findings(document, name, rule(domain))):
             return wrong
-    found = [each for name, rule in RULES.items() for each in _findings(document, name, rule(domain))]
+    found = [finding for name, rule in RULES.items() for finding in _findings(document, name, rule(domain))]
     if host is not None:
         from vfioctl.domain.check.rules.host_table import HOST_RULES
 
-        found += [each for name, rule in HOST_RULES.items() for each in _findings(document, name, rule(domain, host))]
-    return tuple(sorted(found, key=lambda each: each.line or 0))
+        found += [
+            finding for name, rule in HOST_RULES.items() for finding in _findings(document, name, rule(domain, host))
+        ]
+    return tuple(sorted(found, key=lambda finding: finding.line or 0))
 
 
 def _findings(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:

@@ -43,43 +43,53 @@ _ROOT_FUNCTIONS = 30 * 8
 
 def indexes(domain: Domain) -> Iterator[Fault]:
     seen: dict[int, str] = {}
-    for each in domain.controllers:
-        text = each.element.get("index")
+    for controller in domain.controllers:
+        text = controller.element.get("index")
         if text is None:
             continue
-        if each.index is None or each.index > _MOST_INDEX:
-            yield Fault(each.element, f"index='{text[:40]}' is no index", f"0 to {_MOST_INDEX}")
-        elif each.index in seen:
-            yield Fault(each.element, f"two PCI controllers have the index {each.index}", "give each its own")
+        if controller.index is None or controller.index > _MOST_INDEX:
+            yield Fault(controller.element, f"index='{text[:40]}' is no index", f"0 to {_MOST_INDEX}")
+        elif controller.index in seen:
+            yield Fault(
+                controller.element, f"two PCI controllers have the index {controller.index}", "give each its own"
+            )
         else:
-            seen[each.index] = each.model
+            seen[controller.index] = controller.model
 
 
 def models(domain: Domain) -> Iterator[Fault]:
-    for each in domain.controllers:
-        name = each.element.find("model")
-        allowed = _MODEL_NAMES.get(each.model)
+    for controller in domain.controllers:
+        name = controller.element.find("model")
+        allowed = _MODEL_NAMES.get(controller.model)
         given = None if name is None else name.get("name")
-        if each.model and each.model not in (*ROOTS, *PLUGS_INTO):
-            yield Fault(each.element, f"there is no PCI controller model '{each.model[:40]}'", "check its spelling")
+        if controller.model and controller.model not in (*ROOTS, *PLUGS_INTO):
+            yield Fault(
+                controller.element, f"there is no PCI controller model '{controller.model[:40]}'", "check its spelling"
+            )
         elif allowed and given is not None and given not in allowed:
             yield Fault(
-                each.element, f"a {each.model} is no {given[:40]}", f"<model name='{allowed[-1]}'/>, or leave it"
+                controller.element,
+                f"a {controller.model} is no {given[:40]}",
+                f"<model name='{allowed[-1]}'/>, or leave it",
             )
 
 
 def roots(domain: Domain) -> Iterator[Fault]:
     wanted = "pcie-root" if domain.is_q35 or domain.is_arm_virt else "pci-root" if domain.is_i440fx else ""
-    for each in domain.controllers:
-        if each.model in ROOTS:
-            if each.index not in (None, 0) and domain.is_x86_or_arm:
-                yield Fault(each.element, f"a {each.model} has the index {each.index}", "index='0'")
-            if each.element.find("address") is not None and not _is_pseries(domain):
-                yield Fault(each.element, f"a {each.model} has no address", "remove its <address>")
-            if wanted and each.model != wanted:
-                yield Fault(each.element, f"the machine {domain.machine[:40]} has a {wanted}", f"model='{wanted}'")
-        elif each.index == 0 and each.model:
-            yield Fault(each.element, f"index 0 is that of the root, not of a {each.model[:40]}", "another index")
+    for controller in domain.controllers:
+        if controller.model in ROOTS:
+            if controller.index not in (None, 0) and domain.is_x86_or_arm:
+                yield Fault(controller.element, f"a {controller.model} has the index {controller.index}", "index='0'")
+            if controller.element.find("address") is not None and not _is_pseries(domain):
+                yield Fault(controller.element, f"a {controller.model} has no address", "remove its <address>")
+            if wanted and controller.model != wanted:
+                yield Fault(
+                    controller.element, f"the machine {domain.machine[:40]} has a {wanted}", f"model='{wanted}'"
+                )
+        elif controller.index == 0 and controller.model:
+            yield Fault(
+                controller.element, f"index 0 is that of the root, not of a {controller.model[:40]}", "another index"
+            )
 
 
 def _is_pseries(domain: Domain) -> bool:
@@ -87,30 +97,30 @@ def _is_pseries(domain: Domain) -> bool:
 
 
 def targets(domain: Domain) -> Iterator[Fault]:
-    for each in domain.controllers:
-        target = each.element.find("target")
+    for controller in domain.controllers:
+        target = controller.element.find("target")
         for name, (least, most) in _TARGETS.items():
             text = None if target is None else target.get(name)
             value = number(text.removeprefix("0x")) if text and not text.startswith("0x") else _hexadecimal(text)
             if text is not None and (value is None or not least <= value <= most):
-                yield Fault(each.element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
+                yield Fault(controller.element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
 
 
 def chassis(domain: Domain) -> Iterator[Fault]:
     """QEMU wants another chassis for each port, whatever its `port` is; libvirt's default is the index."""
     owners: dict[int, PciController] = {}
-    for each in domain.controllers:
-        if each.model not in _PORTS:
+    for controller in domain.controllers:
+        if controller.model not in _PORTS:
             continue
-        target = each.element.find("target")
+        target = controller.element.find("target")
         given = None if target is None else target.get("chassis")
-        value = each.index if given is None else any_number(given)
+        value = controller.index if given is None else any_number(given)
         if value is None:
             continue
         if value in owners:
             reason = f"chassis {value} is also that of {domain.document.path(owners[value].element)}"
-            yield Fault(each.element, reason, "give each port its own chassis=, or leave them to libvirt")
-        owners.setdefault(value, each)
+            yield Fault(controller.element, reason, "give each port its own chassis=, or leave them to libvirt")
+        owners.setdefault(value, controller)
 
 
 def _hexadecimal(text: str | None) -> int | None:
@@ -122,37 +132,39 @@ def _hexadecimal(text: str | None) -> int | None:
 
 def plugs(domain: Domain) -> Iterator[Fault]:
     """A controller is plugged into one that accepts it, and that libvirt creates before it."""
-    for each in domain.controllers:
-        if each.address is None or each.model not in PLUGS_INTO:
+    for controller in domain.controllers:
+        if controller.address is None or controller.model not in PLUGS_INTO:
             continue
-        upper = domain.model_of_bus.get(each.address.bus)
-        if upper and upper not in PLUGS_INTO[each.model]:
-            allowed = " or ".join(PLUGS_INTO[each.model][:2])
-            yield Fault(each.element, f"a {each.model} on a {upper}", f"plug it into a {allowed}")
-        if each.index is not None and each.address.bus >= each.index:
-            reason = f"it has index {each.index}, and is on bus {each.address.bus}"
-            yield Fault(each.element, reason, "give it an index above that of the bus it is on")
+        upper = domain.model_of_bus.get(controller.address.bus)
+        if upper and upper not in PLUGS_INTO[controller.model]:
+            allowed = " or ".join(PLUGS_INTO[controller.model][:2])
+            yield Fault(controller.element, f"a {controller.model} on a {upper}", f"plug it into a {allowed}")
+        if controller.index is not None and controller.address.bus >= controller.index:
+            reason = f"it has index {controller.index}, and is on bus {controller.address.bus}"
+            yield Fault(controller.element, reason, "give it an index above that of the bus it is on")
 
 
 def expanders(domain: Domain) -> Iterator[Fault]:
     """Expander buses need the right machine, and a NUMA cell that the guest has."""
     cells = {cell.id for cell in domain.cells}
-    for each in domain.controllers:
-        is_pcie = each.model == "pcie-expander-bus"
+    for controller in domain.controllers:
+        is_pcie = controller.model == "pcie-expander-bus"
         if is_pcie and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
             yield Fault(
-                each.element, f"{domain.machine[:40]} has no pcie-expander-bus", "the machine q35, or virt on Arm"
+                controller.element, f"{domain.machine[:40]} has no pcie-expander-bus", "the machine q35, or virt on Arm"
             )
-        if each.model == "pci-expander-bus" and domain.machine and not domain.is_i440fx:
-            yield Fault(each.element, f"{domain.machine[:40]} has no pci-expander-bus", "pcie-expander-bus on q35")
-        node = each.element.find("target/node")
+        if controller.model == "pci-expander-bus" and domain.machine and not domain.is_i440fx:
+            yield Fault(
+                controller.element, f"{domain.machine[:40]} has no pci-expander-bus", "pcie-expander-bus on q35"
+            )
+        node = controller.element.find("target/node")
         if node is None:
-            if each.model in EXPANDERS and len(cells) > 1:
+            if controller.model in EXPANDERS and len(cells) > 1:
                 remedy = "<target><node>0</node></target>"
-                yield warning(each.element, "the guest sees no NUMA node for the devices below it", remedy)
+                yield warning(controller.element, "the guest sees no NUMA node for the devices below it", remedy)
             continue
         value = number(text_in(node))
-        if each.model not in EXPANDERS and not _is_pseries(domain):
+        if controller.model not in EXPANDERS and not _is_pseries(domain):
             yield Fault(node, "only an expander bus has a node", "remove it")
         elif value not in cells:
             told = text_in(node)[:40]
@@ -160,19 +172,19 @@ def expanders(domain: Domain) -> Iterator[Fault]:
 
 
 def hole(domain: Domain) -> Iterator[Fault]:
-    for each in domain.controllers:
-        element = each.element.find("pcihole64")
+    for controller in domain.controllers:
+        element = controller.element.find("pcihole64")
         if element is None:
             continue
         size = scaled(text_in(element), element.get("unit"))
         if size is None:
             yield Fault(element, f"'{text_in(element)[:40]}' is no size", "a number, with unit='GiB'")
-        if each.model == "pci-root" and domain.machine and not domain.is_i440fx:
+        if controller.model == "pci-root" and domain.machine and not domain.is_i440fx:
             yield Fault(element, f"{domain.machine[:40]} has no pcihole64 on pci-root", "put it on pcie-root of q35")
-        elif each.model == "pcie-root" and domain.machine and not domain.is_q35:
+        elif controller.model == "pcie-root" and domain.machine and not domain.is_q35:
             yield Fault(element, f"{domain.machine[:40]} has no pcihole64", "only q35 and i440fx have it")
-        elif each.model and each.model not in ROOTS:
-            yield Fault(element, f"a {each.model[:40]} has no pcihole64", "put it on the root, index='0'")
+        elif controller.model and controller.model not in ROOTS:
+            yield Fault(element, f"a {controller.model[:40]} has no pcihole64", "put it on the root, index='0'")
         elif size is not None and size >= 1 << 52:
             yield Fault(element, "it is more than an x86 CPU can address", "check the unit: it is KiB if none is given")
     width = domain.one("cpu/maxphysaddr")
@@ -187,8 +199,8 @@ def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
     QEMU does not start then, from 7.1 on. `who`: the CPU, in words.
     """
     most = max(domain.memory or 0, size_of(domain.one("maxMemory")) or 0)
-    for each in domain.controllers:
-        element = each.element.find("pcihole64")
+    for controller in domain.controllers:
+        element = controller.element.find("pcihole64")
         size = size_of(element)
         if element is None or size is None or size >= 1 << 52 or not domain.is_q35:
             continue
@@ -201,7 +213,9 @@ def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
 def too_many_ports(domain: Domain) -> Iterator[Fault]:
     """Root ports that have to be on pcie-root and find no function there."""
     ports: list[PciController] = [
-        each for each in domain.controllers if each.model == "pcie-root-port" and (not each.address or _on_root(each))
+        controller
+        for controller in domain.controllers
+        if controller.model == "pcie-root-port" and (not controller.address or _on_root(controller))
     ]
     slots = {address.slot for element, address in domain.placed if address.bus == 0 and element.tag != "controller"}
     room = _ROOT_FUNCTIONS - 8 * len(slots)

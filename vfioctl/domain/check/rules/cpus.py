@@ -68,7 +68,7 @@ def many_vcpus(domain: Domain) -> Iterator[Fault]:
     element, remedy = domain.at("vcpu"), "an Intel vIOMMU with <driver intremap='on' eim='on'/>, on a q35 machine"
     if not domain.is_q35:
         yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need the machine q35", remedy)
-    elif any(each.get("eim") == "off" for each in domain.all("devices/iommu/driver")):
+    elif any(driver.get("eim") == "off" for driver in domain.all("devices/iommu/driver")):
         yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need extended interrupt mode", remedy)
     elif domain.one("devices/iommu") is None:
         yield warning(

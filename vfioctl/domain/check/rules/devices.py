@@ -41,22 +41,22 @@ def tpms(domain: Domain) -> Iterator[Fault]:
     """One, and on POWER one that is a proxy beside it."""
     found = domain.all("devices/tpm")
     for is_proxy in (True, False):
-        for extra in [each for each in found if (each.get("model") == "spapr-tpm-proxy") is is_proxy][1:]:
+        for extra in [device for device in found if (device.get("model") == "spapr-tpm-proxy") is is_proxy][1:]:
             yield Fault(extra, "a second TPM", "keep one of them")
 
 
 def watchdogs(domain: Domain) -> Iterator[Fault]:
     found = domain.all("devices/watchdog")
     seen: set[str] = set()
-    for each in found:
-        model = each.get("model", "")
+    for device in found:
+        model = device.get("model", "")
         if model in seen and model != _MANY:
-            yield Fault(each, f"a second watchdog of the model {model[:40]}", "keep one of them")
-        elif each.get("action", "reset") != found[0].get("action", "reset"):
-            yield Fault(each, "watchdogs with different actions", "the same action= for all")
+            yield Fault(device, f"a second watchdog of the model {model[:40]}", "keep one of them")
+        elif device.get("action", "reset") != found[0].get("action", "reset"):
+            yield Fault(device, "watchdogs with different actions", "the same action= for all")
         elif seen and (domain.version is None or domain.version < _SEVERAL_WATCHDOGS):
             fault = warning if domain.version is None else Fault
-            yield fault(each, "a second watchdog, which libvirt before 9.1 refuses", "keep one of them")
+            yield fault(device, "a second watchdog, which libvirt before 9.1 refuses", "keep one of them")
         seen.add(model)
 
 
@@ -75,7 +75,7 @@ def shared_memory(domain: Domain) -> Iterator[Fault]:
     """What another process serves needs to see the guest's memory: that of each cell, or all."""
     access = domain.at("memoryBacking/access").get("mode")
     cells = [cell.element.get("memAccess", access) for cell in domain.cells] or [access]
-    if all(each == "shared" for each in cells):
+    if all(cell == "shared" for cell in cells):
         return
     for path, what in (
         ("filesystem/driver[@type='virtiofs']", "virtiofs"),

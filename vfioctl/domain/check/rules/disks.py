@@ -54,7 +54,7 @@ def images(domain: Domain) -> Iterator[Fault]:
     owners: dict[str, Element] = {}
     for name in ("file", "dev"):
         for disk, image in _attributes(domain, "source", name):
-            if disk.get("device") not in _WRITABLE or any(disk.find(each) is not None for each in _SAFE):
+            if disk.get("device") not in _WRITABLE or any(disk.find(name) is not None for name in _SAFE):
                 continue
             if image in owners:
                 reason = f"{image[:200]} is also the image of {domain.document.path(owners[image])}: QEMU locks it once"

@@ -28,7 +28,7 @@ def is_domain(domain: Domain) -> Iterator[Fault]:
 
 def too_much(domain: Domain) -> Iterator[Fault]:
     """More than a guest can have. The rules do not look at such a document: they would take long."""
-    controllers = [each for each in domain.devices if each.tag == "controller" and each.get("type") == "pci"]
+    controllers = [device for device in domain.devices if device.tag == "controller" and device.get("type") == "pci"]
     if len(controllers) > _MOST_BUSES:
         reason = f"{len(controllers)} PCI controllers, and a guest has {_MOST_BUSES} buses"
         yield Fault(controllers[_MOST_BUSES], reason, "remove those that nothing is on")
@@ -135,8 +135,8 @@ def memory_devices(domain: Domain) -> Iterator[Fault]:
         yield Fault(domain.at("maxMemory"), "<maxMemory> without NUMA cells", "add <cpu><numa> with a cell")
     if found and domain.one("maxMemory") is None:
         yield Fault(found[0], "memory devices without <maxMemory>", "<maxMemory slots='16'>: the most that it may have")
-    for each in found:
-        node = each.find("target/node")
+    for element in found:
+        node = element.find("target/node")
         value = None if node is None else number(text_in(node))
         if node is not None and (value is None or value >= len(domain.cells)):
             yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell")
@@ -144,15 +144,15 @@ def memory_devices(domain: Domain) -> Iterator[Fault]:
 
 def memory_addresses(domain: Domain) -> Iterator[Fault]:
     placed = []
-    for each in domain.all("devices/memory"):
-        where = each.find("target/address")
+    for module in domain.all("devices/memory"):
+        where = module.find("target/address")
         if where is None:
-            where = each.find("address")
+            where = module.find("address")
         base = _place(None if where is None else where.get("base"))
-        size = _mapped(each)
+        size = _mapped(module)
         if base is not None and size:
-            placed.append((base, base + size, each))
-    placed.sort(key=lambda each: each[:2])
+            placed.append((base, base + size, module))
+    placed.sort(key=lambda address: address[:2])
     for (_, end, _), (start, _, element) in pairwise(placed):
         if start < end:
             yield Fault(

@@ -83,7 +83,7 @@ def threads(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     cores = [_cores(pins.get(vcpu), host) for vcpu in range(count)]
     groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
     split = [group for group in groups if len({core for vcpu in group for core in cores[vcpu]}) > 1]
-    if split and all(len(each) == 1 for each in cores):
+    if split and all(len(core) == 1 for core in cores):
         others = f"; {len(split)} of the guest's {len(groups)} cores are split" if split[1:] else ""
         reason = f"vCPU {shown(set(split[0]))} are threads of one core in the guest, and run on different cores{others}"
         remedy = "pin them to the threads of one core, as lscpu -e shows them, or threads='1' with more cores"
@@ -109,7 +109,7 @@ def topoext(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     libvirt's host-model has it: QEMU's models of AMD's processors with threads do.
     """
     cpu = domain.at("cpu")
-    named = [each.get("policy", "require") for each in cpu.iterfind("feature[@name='topoext']")]
+    named = [feature.get("policy", "require") for feature in cpu.iterfind("feature[@name='topoext']")]
     off = named[0] in _OFF if named else cpu.get("mode") in _BARE
     if off and host.processor.is_amd and cpu.get("mode") in (*_BARE, "host-model") and _threads(domain) > 1:
         reason = "without topoext a guest on an AMD processor does not see which threads share a core"

@@ -110,8 +110,8 @@ def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     inventory = host.capacity.inventory
     given = {address for _, address in named_functions(domain)}
     for element, function in _there(domain, host):
-        left = [each for each in inventory.card_of(function.address) if each not in given]
-        other = [each for each in left if not _harmless(inventory.by_address[each])]
+        left = [address for address in inventory.card_of(function.address) if address not in given]
+        other = [address for address in left if not _harmless(inventory.by_address[address])]
         if other and not function.is_vf and inventory.by_address[other[0]].iommu_group != function.iommu_group:
             reason = f"{some_of(other)} of the same card stays with the host"
             yield warning(element, reason, "give the guest the whole card: a reset concerns all of it")
@@ -162,7 +162,9 @@ def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The guest's memory is on the node of its device, and the guest knows."""
     if len(host.nodes) < 2:
         return
-    homes = {number(each.get("cellid")): cpuset(each.get("nodeset")) for each in domain.all("numatune/memnode")}
+    homes = {
+        number(memnode.get("cellid")): cpuset(memnode.get("nodeset")) for memnode in domain.all("numatune/memnode")
+    }
     whole = domain.one("numatune/memory")
     default = cpuset(whole.get("nodeset")) if whole is not None else None
     empty = {cell.id for cell in domain.cells if cell.memory == 0}
@@ -174,7 +176,7 @@ def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         nodes = (
             homes.get(cell, default)
             if cell is not None
-            else frozenset[int]().union(*(each for each in (*homes.values(), default) if each))
+            else frozenset[int]().union(*(home for home in (*homes.values(), default) if home))
         )
         if nodes and nodes <= host.nodes.keys() and function.numa_node not in (None, *nodes):
             shown_to = f"cell {cell}, whose memory" if cell is not None else "a guest whose memory"
@@ -194,7 +196,7 @@ def _without_memory(
 
 def _cell(domain: Domain, element: Element) -> int | None:
     """The NUMA cell of the expander bus that a device is below; None if there is none."""
-    by_index = {each.index: each for each in domain.controllers if each.index is not None}
+    by_index = {controller.index: controller for controller in domain.controllers if controller.index is not None}
     address = domain.address_by_device.get(id(element))
     for _ in range(_LEVELS):
         upper = by_index.get(address.bus) if address else None

@@ -29,40 +29,40 @@ def kinds(domain: Domain) -> Iterator[Fault]:
 
 def sources(domain: Domain) -> Iterator[Fault]:
     """A PCI device has a readable address of the host; that of an interface says what it is."""
-    for each in domain.passed_through:
-        where = each.find("source/address")
-        if each.tag == "interface" and (where is None or where.get("type") not in _KINDS):
-            if where is not None or each.find("source/vendor") is None:  # which a USB device may have instead
+    for device in domain.passed_through:
+        where = device.find("source/address")
+        if device.tag == "interface" and (where is None or where.get("type") not in _KINDS):
+            if where is not None or device.find("source/vendor") is None:  # which a USB device may have instead
                 remedy = "<address type='pci' domain='0x0000' bus='0x41' slot='0x00' .../>"
-                yield Fault(each if where is None else where, "the interface's device has no type of address", remedy)
+                yield Fault(device if where is None else where, "the interface's device has no type of address", remedy)
             continue
-        for extra in each.findall("source/address")[1:]:
+        for extra in device.findall("source/address")[1:]:
             yield Fault(extra, "the source has two addresses, and libvirt reads one", "a hostdev for each device")
-        if where is None and each.find("source") is not None:
-            yield Fault(each, "the source has no <address>", "<address domain='0x0000' bus='0x41' slot='0x00' .../>")
+        if where is None and device.find("source") is not None:
+            yield Fault(device, "the source has no <address>", "<address domain='0x0000' bus='0x41' slot='0x00' .../>")
         elif where is not None and "bus" not in where.attrib and where.get("type", "pci") == "pci":
             yield Fault(where, "the address has no bus", "domain, bus, slot and function of the host's device")
 
 
 def targets(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs:
-        allowed, where = _TARGETS.get(each.get("type", "")), each.find("address")
+    for hostdev in domain.hostdevs:
+        allowed, where = _TARGETS.get(hostdev.get("type", "")), hostdev.find("address")
         kind = "" if where is None else where.get("type", "")
         if where is not None and allowed and kind not in allowed:
-            yield Fault(where, f"a {each.get('type')} device has no {kind[:40]} address", " or ".join(allowed))
+            yield Fault(where, f"a {hostdev.get('type')} device has no {kind[:40]} address", " or ".join(allowed))
 
 
 def duplicates(domain: Domain) -> Iterator[Fault]:
     """The same device of the host twice."""
     owners: dict[Hashable, Element] = {}
-    for each in domain.devices:
-        key = _device(each)
+    for device in domain.devices:
+        key = _device(device)
         if key is None:
             continue
         if key in owners:
             reason = f"the same device as in {domain.document.path(owners[key])}"
-            yield Fault(each, reason, "a guest can have a device once: remove one of them")
-        owners.setdefault(key, each)
+            yield Fault(device, reason, "a guest can have a device once: remove one of them")
+        owners.setdefault(key, device)
 
 
 def _device(element: Element) -> Hashable | None:
@@ -78,57 +78,57 @@ def _device(element: Element) -> Hashable | None:
     if kind == "mdev":
         uuid = "" if where is None else where.get("uuid", "").strip().lower().replace("-", "")
         return ("mdev", uuid) if uuid else None
-    parts = (each for each in source.iter() if is_element(each))
-    return (kind, *((each.tag, *sorted(each.items())) for each in parts if each.items()))
+    parts = (element for element in source.iter() if is_element(element))
+    return (kind, *((part.tag, *sorted(part.items())) for part in parts if part.items()))
 
 
 def drivers(domain: Domain) -> Iterator[Fault]:
-    for each in domain.passed_through:
-        driver = each.find("driver")
+    for device in domain.passed_through:
+        driver = device.find("driver")
         name = None if driver is None else driver.get("name")
         if driver is not None and name in ("kvm", "xen"):
             yield Fault(driver, f"driver '{name}' no longer exists for QEMU", "name='vfio', or leave it out")
-        source = each.find("source")
+        source = device.find("source")
         if source is not None and source.get("writeFiltering") is not None:
             yield Fault(source, "QEMU has no writeFiltering", "remove it")
 
 
 def display(domain: Domain) -> Iterator[Fault]:
-    graphics = any(each.tag == "graphics" for each in domain.devices)
+    graphics = any(device.tag == "graphics" for device in domain.devices)
     ramfbs = 0
-    for each in (*domain.hostdevs_of("pci"), *domain.hostdevs_of("mdev")):
-        if each.get("display") == "on" and not graphics:
-            yield Fault(each, "display='on', and the domain has no <graphics>", "add <graphics>, or display='off'")
-        if is_on(each.get("ramfb")):
+    for hostdev in (*domain.hostdevs_of("pci"), *domain.hostdevs_of("mdev")):
+        if hostdev.get("display") == "on" and not graphics:
+            yield Fault(hostdev, "display='on', and the domain has no <graphics>", "add <graphics>, or display='off'")
+        if is_on(hostdev.get("ramfb")):
             ramfbs += 1
             if ramfbs > 1:
-                yield Fault(each, "a second device has ramfb='on'", "only one device may have it")
-            if each.get("display") != "on":
-                yield Fault(each, "ramfb='on' without display='on'", "add display='on': QEMU refuses it without")
+                yield Fault(hostdev, "a second device has ramfb='on'", "only one device may have it")
+            if hostdev.get("display") != "on":
+                yield Fault(hostdev, "ramfb='on' without display='on'", "add display='on': QEMU refuses it without")
 
 
 def scsi_only(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs:
+    for hostdev in domain.hostdevs:
         for name in ("rawio", "sgio"):
-            if each.get(name) is not None and each.get("type") != "scsi":
-                yield Fault(each, f"{name}= is for type='scsi' only", "remove it")
-        if each.get("model") is not None and each.get("type") not in ("mdev", "scsi_host"):
-            yield Fault(each, f"a {each.get('type', '')[:40]} device has no model=", "remove it")
-        if each.get("type") == "scsi_host" and each.find("boot") is not None:
-            yield Fault(each, "QEMU cannot boot from a vhost SCSI device", "remove <boot>")
+            if hostdev.get(name) is not None and hostdev.get("type") != "scsi":
+                yield Fault(hostdev, f"{name}= is for type='scsi' only", "remove it")
+        if hostdev.get("model") is not None and hostdev.get("type") not in ("mdev", "scsi_host"):
+            yield Fault(hostdev, f"a {hostdev.get('type', '')[:40]} device has no model=", "remove it")
+        if hostdev.get("type") == "scsi_host" and hostdev.find("boot") is not None:
+            yield Fault(hostdev, "QEMU cannot boot from a vhost SCSI device", "remove <boot>")
 
 
 def drives(domain: Domain) -> Iterator[Fault]:
     """SCSI devices of the host share the addresses of disks."""
     taken: dict[tuple[str, ...], Element] = {}
-    for each in domain.devices:
-        key = _drive(each)
+    for device in domain.devices:
+        key = _drive(device)
         if key is None:
             continue
-        if key in taken and "hostdev" in (each.tag, taken[key].tag):
+        if key in taken and "hostdev" in (device.tag, taken[key].tag):
             reason = f"the address is also that of {domain.document.path(taken[key])}"
-            yield Fault(each, reason, "another unit= in its <address>")
-        taken.setdefault(key, each)
+            yield Fault(device, reason, "another unit= in its <address>")
+        taken.setdefault(key, device)
 
 
 def _drive(element: Element) -> tuple[str, ...] | None:
@@ -145,40 +145,40 @@ def _drive(element: Element) -> tuple[str, ...] | None:
 
 
 def interfaces(domain: Domain) -> Iterator[Fault]:
-    for each in domain.passed_through:
-        backend = each.find("backend")
-        if each.tag == "interface" and backend is not None and backend.get("tap") is not None:
+    for device in domain.passed_through:
+        backend = device.find("backend")
+        if device.tag == "interface" and backend is not None and backend.get("tap") is not None:
             yield Fault(backend, "an interface of the host's own device has no tap device", "remove tap=")
 
 
 def teaming(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs:
-        element = each.find("teaming")
+    for hostdev in domain.hostdevs:
+        element = hostdev.find("teaming")
         if element is None:
             continue
-        if element.get("type") != "transient" or element.get("persistent") is None or each.get("type") != "pci":
+        if element.get("type") != "transient" or element.get("persistent") is None or hostdev.get("type") != "pci":
             yield Fault(element, "a PCI device teams as the transient one", "type='transient' persistent='ALIAS'")
 
 
 def roms(domain: Domain) -> Iterator[Fault]:
-    for each in domain.devices:
-        rom = each.find("rom")
+    for device in domain.devices:
+        rom = device.find("rom")
         if rom is None:
             continue
         if rom.get("enabled") == "no" and (rom.get("bar") is not None or rom.get("file") is not None):
             yield warning(rom, "enabled='no' makes libvirt ignore the rest of <rom>", "keep only enabled='no'")
-        where = each.find("address")
+        where = device.find("address")
         if where is not None and where.get("type") not in ("pci", "unassigned"):
             yield Fault(rom, "only PCI devices have a ROM", "remove <rom>")
 
 
 def aliases(domain: Domain) -> Iterator[Fault]:
     seen: set[str] = set()
-    for each in domain.devices:
-        alias = each.find("alias")
+    for device in domain.devices:
+        alias = device.find("alias")
         name = "" if alias is None else alias.get("name", "")
         if alias is None or not name.startswith("ua-"):
-            if alias is not None and each.tag == "hostdev" and not name.startswith("hostdev"):
+            if alias is not None and device.tag == "hostdev" and not name.startswith("hostdev"):
                 yield warning(alias, "libvirt drops a name that does not begin with ua-", f"ua-{name[:40]}")
             continue
         if name in seen:

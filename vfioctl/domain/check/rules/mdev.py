@@ -14,20 +14,20 @@ _OTHER = ("vfio-ccw", "vfio-ap")
 
 
 def models(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs_of("mdev"):
-        model = each.get("model")
-        if model == "vfio-pci" and each.find("boot") is not None:
-            yield Fault(each, "QEMU cannot boot from a mediated device", "remove <boot>")
-        elif model in _OTHER and each.get("display") is not None:
-            yield Fault(each, f"model='{model}' has no display", "remove display=")
+    for hostdev in domain.hostdevs_of("mdev"):
+        model = hostdev.get("model")
+        if model == "vfio-pci" and hostdev.find("boot") is not None:
+            yield Fault(hostdev, "QEMU cannot boot from a mediated device", "remove <boot>")
+        elif model in _OTHER and hostdev.get("display") is not None:
+            yield Fault(hostdev, f"model='{model}' has no display", "remove display=")
         elif model in _OTHER and domain.is_x86:
-            yield Fault(each, f"model='{model}' exists on s390 only", "model='vfio-pci'")
+            yield Fault(hostdev, f"model='{model}' exists on s390 only", "model='vfio-pci'")
 
 
 def uuids(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs_of("mdev"):
-        source = each.find("source")
-        where = each.find("source/address")
+    for hostdev in domain.hostdevs_of("mdev"):
+        source = hostdev.find("source")
+        where = hostdev.find("source/address")
         uuid = None if where is None else where.get("uuid")
         if source is None:
             continue  # the rule of all host devices tells
@@ -38,14 +38,14 @@ def uuids(domain: Domain) -> Iterator[Fault]:
 
 
 def targets(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs_of("mdev"):
-        where, allowed = each.find("address"), _MODELS.get(each.get("model", ""))
+    for hostdev in domain.hostdevs_of("mdev"):
+        where, allowed = hostdev.find("address"), _MODELS.get(hostdev.get("model", ""))
         if where is not None and allowed is not None and where.get("type") not in allowed:
             kind = where.get("type", "")[:40]
-            yield Fault(where, f"{each.get('model')} has no {kind} address", " or ".join(allowed) or "remove it")
+            yield Fault(where, f"{hostdev.get('model')} has no {kind} address", " or ".join(allowed) or "remove it")
 
 
 def managed(domain: Domain) -> Iterator[Fault]:
-    for each in domain.hostdevs_of("mdev"):
-        if each.get("managed") == "yes":
-            yield warning(each, "libvirt ignores managed= of a mediated device", "vfioctl vgpu create makes it")
+    for hostdev in domain.hostdevs_of("mdev"):
+        if hostdev.get("managed") == "yes":
+            yield warning(hostdev, "libvirt ignores managed= of a mediated device", "vfioctl vgpu create makes it")

@@ -55,7 +55,7 @@ def too_large(domain: Domain) -> Iterator[Fault]:
 def sum_of_cells(domain: Domain) -> Iterator[Fault]:
     """libvirt accepts a different sum, and uses that of the cells (and of memory devices)."""
     sizes = [cell.memory for cell in domain.cells]
-    devices = [size_of(each) for each in domain.all("devices/memory/target/size")]
+    devices = [size_of(size) for size in domain.all("devices/memory/target/size")]
     given, known = domain.memory, [size for size in (*sizes, *devices) if size is not None]
     if not sizes or given is None or len(known) != len(sizes) + len(devices):
         return
@@ -108,7 +108,7 @@ def _for_each(times: int) -> str:
 
 def _pages(domain: Domain) -> list[tuple[Element, int | None]]:
     found = domain.all("memoryBacking/hugepages/page")
-    return [(each, scaled(each.get("size"), each.get("unit"))) for each in found]
+    return [(page, scaled(page.get("size"), page.get("unit"))) for page in found]
 
 
 def page_size(domain: Domain) -> Iterator[Fault]:
@@ -131,7 +131,7 @@ def page_nodeset(domain: Domain) -> Iterator[Fault]:
         cells_named = cpuset(text)
         if cells_named is None:
             yield Fault(element, f"nodeset '{text[:40]}' is no list of numbers", "such as 0-1")
-        elif above := {each for each in cells_named if each >= max(len(cells), 1)}:
+        elif above := {number for number in cells_named if number >= max(len(cells), 1)}:
             reason = f"the guest has no cell {shown(above)}"
             yield Fault(element, reason, "nodeset= names NUMA cells of the guest, not nodes of the host")
 

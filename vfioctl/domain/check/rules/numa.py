@@ -164,7 +164,7 @@ def restrictive(domain: Domain) -> Iterator[Fault]:
 
 def uncovered(domain: Domain) -> Iterator[Fault]:
     """Cells that have no memnode while others have one."""
-    named = {number(each.get("cellid")) for each in domain.all("numatune/memnode")}
+    named = {number(memnode.get("cellid")) for memnode in domain.all("numatune/memnode")}
     free: list[Cell] = [cell for cell in domain.cells if cell.id not in named and cell.memory]
     if named and free and domain.one("numatune/memory") is None:
         reason = f"the memory of cell {shown({cell.id for cell in free if cell.id is not None})} may be on any node"

@@ -71,10 +71,10 @@ def iothread_ids(domain: Domain) -> Iterator[Fault]:
     if count is not None and number(text_in(count)) is None:
         yield Fault(count, f"'{text_in(count)[:40]}' is no number of I/O threads", "a whole number")
     seen: set[int] = set()
-    for each in domain.all("iothreadids/iothread"):
-        thread = number(each.get("id"))
+    for element in domain.all("iothreadids/iothread"):
+        thread = number(element.get("id"))
         if not thread or thread in seen:
-            yield Fault(each, "the id of the I/O thread is missing, 0 or not unique", "id='1' and so on, each once")
+            yield Fault(element, "the id of the I/O thread is missing, 0 or not unique", "id='1' and so on, each once")
         seen.add(thread or 0)
 
 

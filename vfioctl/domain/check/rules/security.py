@@ -38,9 +38,9 @@ def policies(domain: Domain) -> Iterator[Fault]:
         if policy is None:
             yield Fault(element, "there is no <policy>", "<policy>0x30000</policy> for SEV-SNP, 0x0007 for SEV")
         for name in ("policy", "cbitpos", "reducedPhysBits"):
-            each = element.find(name)
-            if each is not None and any_number(text_in(each)) is None:
-                yield Fault(each, f"'{text_in(each)[:40]}' is no number", "decimal, or 0x hexadecimal")
+            value = element.find(name)
+            if value is not None and any_number(text_in(value)) is None:
+                yield Fault(value, f"'{text_in(value)[:40]}' is no number", "decimal, or 0x hexadecimal")
 
 
 def snp(domain: Domain) -> Iterator[Fault]:
@@ -83,7 +83,7 @@ def tseg(domain: Domain) -> Iterator[Fault]:
 
 def secure_boot(domain: Domain) -> Iterator[Fault]:
     """libvirt chooses a secure build if nothing is said; keys need Secure Boot."""
-    features = {each.get("name"): each.get("enabled") for each in domain.all("os/firmware/feature")}
+    features = {feature.get("name"): feature.get("enabled") for feature in domain.all("os/firmware/feature")}
     if features.get("enrolled-keys") == "yes" and features.get("secure-boot") == "no":
         yield Fault(domain.at("os/firmware"), "enrolled-keys needs secure-boot", "secure-boot enabled='yes'")
     is_said = "secure-boot" in features or domain.one("os/loader") is not None

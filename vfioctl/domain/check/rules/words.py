@@ -159,5 +159,5 @@ def mac_addresses(domain: Domain) -> Iterator[Fault]:
 def _is_mac(text: str) -> bool:
     """Whether libvirt reads it so (virMacAddrParse): white space may follow. An odd first byte means a group."""
     octets = text.partition(" ")[0].rstrip().split(":")
-    is_read = len(octets) == 6 and all(0 < len(each) <= 2 and _HEXADECIMAL.issuperset(each) for each in octets)
+    is_read = len(octets) == 6 and all(0 < len(octet) <= 2 and _HEXADECIMAL.issuperset(octet) for octet in octets)
     return is_read and not int(octets[0], 16) & 1
