@@ -26,6 +26,7 @@ import vfioctl
 from bench import ledger
 from bench.figures import Figure, keep, show, status
 from bench.measure import alternating, medians, output, seconds
+from vfioctl import sources
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.host import Host
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    api = DomainApi(Session.recorded(HOST))
+    api = DomainApi(sources.recorded(Session, HOST))
     text = api.build(LARGE).xml
     works: dict[str, tuple[Callable[[], object], float]] = {
         "build, 8 GPUs and 128 vCPUs": (lambda: api.build(LARGE).xml, BUILD_MS),

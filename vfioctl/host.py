@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vfioctl import sources
 from vfioctl.session import Session
 
 if TYPE_CHECKING:
@@ -50,22 +51,22 @@ class Host:
     @classmethod
     def live(cls, ledger: Path | None = None) -> Host:
         """Return the host that is this machine."""
-        return cls(Session.live(ledger))
+        return cls(sources.live(Session, ledger))
 
     @classmethod
     def at(cls, root: Path, ledger: Path | None = None) -> Host:
         """Return a read-only host from a captured `sys/ proc/ dev/` tree. Raises BadDocument."""
-        return cls(Session.at(root, ledger))
+        return cls(sources.at(Session, root, ledger))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
         """Return a read-only host from a host file, or a bundled host by name. Raises BadDocument."""
-        return cls(Session.recorded(name, ledger))
+        return cls(sources.recorded(Session, name, ledger))
 
     @classmethod
     def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Host:
         """Return a simulated host, which accepts changes, from a host file or a bundled name. Raises BadDocument."""
-        return cls(Session.simulated(name, ledger, faults=faults))
+        return cls(sources.simulated(Session, name, ledger, faults=faults))
 
     # -- subsystems --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vfioctl import sources
 from vfioctl.session import Session
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ def open_session(choice: Choice) -> Session:
     option, value = choice.host
     ledger = choice.ledger
     if option == "root":
-        session = CommandSession.at(Path(value), ledger)
+        session = sources.at(CommandSession, Path(value), ledger)
     elif option == "host":
-        session = CommandSession.recorded(value, ledger)
+        session = sources.recorded(CommandSession, value, ledger)
     elif option == "simulate":
-        session = CommandSession.simulated(value, ledger)
+        session = sources.simulated(CommandSession, value, ledger)
     else:
-        session = CommandSession.live(ledger)
+        session = sources.live(CommandSession, ledger)
     session.follow(choice, live=not option)
     return session
 
@@ -55,7 +56,7 @@ class CommandSession(Session):
     def _publish_at_end(self) -> None:
         """Publish the ledger again if a reboot, or a process that was killed, has left something else."""
         with suppress(KeyboardInterrupt):
-            if not self.is_published:
+            if not self.published.is_newer:
                 self.publish()
 
     @cached_property

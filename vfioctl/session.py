@@ -10,11 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from vfioctl.config import Config, read_config
+from vfioctl.config import Config
 from vfioctl.core.locations import placed
-from vfioctl.errors import BadDocument, KernelRefused, StalePlan, StoreDamaged, VfioctlError
-from vfioctl.kernel.recorded.bundled import file_of
-from vfioctl.kernel.simulated.files import ledger_of, simulated_file
+from vfioctl.errors import KernelRefused, StalePlan, StoreDamaged, VfioctlError
+from vfioctl.published_ledger import PublishedLedger
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
 if TYPE_CHECKING:  # listings start faster without the store and the engine
@@ -27,13 +26,10 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.reservations import Reservation
     from vfioctl.core.store import Store
     from vfioctl.kernel.protocol import Kernel
-    from vfioctl.kernel.simulated.faults import Fault
 
 T = TypeVar("T")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
-PUBLIC = Path("/run/vfioctl/public.json")
-"""What users other than root may know of LEDGER, which only root may read. A reboot removes it, as it does marks."""
 
 
 class Session:
@@ -100,6 +96,11 @@ class Session:
 
         return validated_of(self.config, name, self.subsystems)
 
+    @property
+    def published(self) -> PublishedLedger:
+        """What other users may know of the ledger."""
+        return PublishedLedger(self._public, self.ledger, lambda: self.boot_id)
+
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
         """Return what `ask` reads from the ledger, and no problem; or `empty`, and why the ledger cannot be read.
 
@@ -125,19 +126,7 @@ class Session:
             if self._public is None:
                 raise
             readable = False
-        return ask(self.store) if readable or self._public is None else told(self._published())
-
-    def _published(self) -> Published:
-        from vfioctl.core.published import read
-
-        try:
-            return read(str(self._public), self.boot_id)
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise StoreDamaged(
-                f"only root may read the ledger {self.ledger}, and {self._public} cannot be used: {why}",
-                hint="run it as root; that writes the file again",
-            ) from None
+        return ask(self.store) if readable or self._public is None else told(self.published.read())
 
     def marks(self) -> Sequence[MarkRow]:
         """Return the marks of this boot. Raises StoreDamaged, KernelRefused."""
@@ -170,27 +159,15 @@ class Session:
         """Return what subsystems have reserved for somebody. Raises StoreDamaged, KernelRefused."""
         if not self.has_ledger:
             return ()
-        return tuple(each for row in self.subsystems if row.reservations for each in placed(row.reservations)(self))
+        return tuple(
+            reservation for row in self.subsystems if row.reservations for reservation in placed(row.reservations)(self)
+        )
 
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
-        if self._public is None or os.geteuid() != 0:
-            return
-        if not os.path.lexists(self.ledger):
-            with suppress(OSError):
-                os.unlink(self._public)  # of a ledger that was set aside
-            return
-        from vfioctl.core.publishing import Publisher
-
-        records = {row.name: placed(row.published) for row in self.subsystems if row.published}
-        Publisher(self.store, self._public, records, lambda: self.boot_id).publish()
-
-    @property
-    def is_published(self) -> bool:
-        """Whether what is published is newer than the ledger. False if in doubt."""
-        from vfioctl.core.published import is_newer
-
-        return self._public is None or is_newer(self._public, self.ledger)
+        if os.geteuid() == 0:
+            records = {row.name: placed(row.published) for row in self.subsystems if row.published}
+            self.published.write(lambda: self.store, records)
 
     @property
     def has_ledger(self) -> bool:
@@ -239,62 +216,3 @@ class Session:
             plan = self.plan_again(intent)
             return plan if plan.nothing_to_do else None
         return None
-
-    # -- which host --------------------------------------------------------------------------------
-
-    @classmethod
-    def live(cls, ledger: Path | None = None) -> Self:
-        """Return a session for this machine."""
-        from vfioctl.kernel.live.host import Live
-
-        config = read_config()
-        public = ledger.with_name(f"{ledger.name}.public.json") if ledger else PUBLIC
-        kernel = Live(timeouts=config.timeouts, believed=config.believed_users)
-        return cls(kernel, ledger or LEDGER, config=config, public=public)
-
-    @classmethod
-    def at(cls, root: Path, ledger: Path | None = None) -> Self:
-        """Return a read-only session for a captured `sys/ proc/ dev/` tree. Raises BadDocument."""
-        try:
-            place = root.resolve(strict=True)
-            kernel = _captured(place)
-        except (OSError, RuntimeError, ValueError) as error:  # a symlink loop, or a string that is no path
-            raise BadDocument(f"{str(root)[:200]} cannot be read: {error}"[:400]) from None
-        except KernelRefused:
-            raise BadDocument(f"{root} holds no captured host", hint="it should hold sys/, proc/ and dev/") from None
-        return cls(kernel, ledger or (ledger_of(place) if place.name else LEDGER))
-
-    @classmethod
-    def recorded(cls, name: str, ledger: Path | None = None) -> Self:
-        """Return a read-only session for a host file, or a bundled host by name. Raises BadDocument."""
-        from vfioctl.kernel.recorded.host import Recorded, read_tree
-
-        file = file_of(name)
-        return cls(Recorded(read_tree(file), f"recorded host {file.name}"), ledger or ledger_of(file))
-
-    @classmethod
-    def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Self:
-        """Return a session for a simulated host: a host file, or a bundled host by name. Changes are saved to the file.
-
-        A bundled host is first copied to the user's state directory (`simulated_file`). Raises BadDocument.
-        """
-        from vfioctl.kernel.simulated.faults import parse_fault
-        from vfioctl.kernel.simulated.host import Simulated
-
-        file = simulated_file(name)
-        texts = os.environ.get("VFIOCTL_FAULTS", "").split(",")
-        faults = (*faults, *(parse_fault(text) for text in texts if text))
-        return cls(Simulated.at(file, faults=faults), ledger or ledger_of(file), settle=0.0)
-
-
-def _captured(place: Path) -> Kernel:
-    """The host in a directory; this machine, but read-only, for /. Raises OSError, KernelRefused."""
-    if not place.name:
-        from vfioctl.kernel.live.host import Live
-
-        return Live(read_only=True)
-    from vfioctl.kernel.captured.host import Captured
-
-    kernel = Captured(str(place))
-    kernel.children("/sys")
-    return kernel

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.hosts.machines import unhurried
 from tests.unit.conftest import Run
 from tests.users import as_nobody, as_root
-from vfioctl import config
+from vfioctl import config, sources
 from vfioctl.config import read_timeouts
 from vfioctl.console.changes import tell_unfinished
 from vfioctl.errors import BadSpec
@@ -114,7 +114,7 @@ class TestTheFile:
     ) -> None:
         file.write_text("timeouts = 5\n")
         monkeypatch.setenv("VFIOCTL_CONFIG", str(file))
-        session = Session.live(file.with_name("ledger.db"))
+        session = sources.live(Session, file.with_name("ledger.db"))
         tell_unfinished(session)
         assert "must be a table: [timeouts]: the default timeouts are used" in capsys.readouterr().err
         with pytest.raises(BadSpec, match="must be a table"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Run
+from vfioctl import sources
 from vfioctl.console.choice import Choice
 from vfioctl.host import Host
 from vfioctl.journald import LOGGER, log_to_journal
@@ -196,7 +197,7 @@ class TestCommands:
         monkeypatch.setattr("vfioctl.journald.log_to_journal", log)
         choice = Choice(open_session)
         for live in (False, True):
-            session = CommandSession(Session.recorded("laptop").kernel, tmp_path / "ledger.db")
+            session = CommandSession(sources.recorded(Session, "laptop").kernel, tmp_path / "ledger.db")
             session.follow(choice, live=live)
             assert session.engine is session.engine
         choice.at_end.close()

@@ -24,7 +24,8 @@ from vfioctl.core.change import Result
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import StoreDamaged
 from vfioctl.host import Host
-from vfioctl.session import LEDGER, PUBLIC
+from vfioctl.published_ledger import PUBLIC
+from vfioctl.session import LEDGER
 
 ENDINGS = ("", "-wal", "-shm", ".lock")
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.hosts.machines import FOUR_GPUS, copy, original, put_process, reduced
 from tests.unit.conftest import Answer, Golden, Run, timeless
+from vfioctl import sources
 from vfioctl.claims.model.difference import Seen, SeenFunction, Use
 from vfioctl.claims.model.passthrough_devices import devices_in
 from vfioctl.claims.probe.container_states import read_containers
@@ -244,7 +245,7 @@ class TestDevices:
 
     def give(self, host: Machine, address: str, driver: str) -> None:
         """Give a function to another driver by hand."""
-        session = Session.simulated(str(host.file), host.ledger)
+        session = sources.simulated(Session, str(host.file), host.ledger)
         home = f"/sys/bus/pci/devices/{address}"
         session.kernel.write(f"{home}/driver/unbind", address)
         session.kernel.write(f"{home}/driver_override", driver)

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from tests.hosts.machines import copy, original, put_process
+from vfioctl import sources
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function
@@ -32,13 +33,13 @@ def test_takes_less_than_two_seconds(fast_folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tree_of_hosts, "ROOTS", (*tree_of_hosts.ROOTS, "/run/"))
     file, ledger = fast_folder / "hgx8.host", fast_folder / "ledger.db"
     file.write_text(form(copy(original("hgx8"))))
-    gpus = claimed_gpus(Session.simulated(str(file), ledger))
+    gpus = claimed_gpus(sources.simulated(Session, str(file), ledger))
     add_lost_vgpus(ledger, CLAIMS - len(gpus))
     add_users(file, gpus)
     with_domains(monkeypatch, gpus)
 
     began = time.monotonic()
-    found = ClaimsApi(Session.simulated(str(file), ledger)).reconciling.compare()
+    found = ClaimsApi(sources.simulated(Session, str(file), ledger)).reconciling.compare()
     assert time.monotonic() - began < MOST_SECONDS
     assert found.unknown == ()
     lost = CLAIMS - len(gpus)

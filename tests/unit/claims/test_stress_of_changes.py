@@ -13,6 +13,7 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.claims.test_stress import consistent
+from vfioctl import sources
 from vfioctl.errors import VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.simulated.files import ledger_of
@@ -23,7 +24,7 @@ PROCESSES, ROUNDS, INTERRUPTED, SECONDS = 6, 8, 5, 120
 
 
 def at(file: Path) -> Host:
-    return Host(Session.simulated(str(file)))
+    return Host(sources.simulated(Session, str(file)))
 
 
 def drivers(file: Path) -> dict[str, str | None]:

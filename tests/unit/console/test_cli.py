@@ -17,6 +17,7 @@ import pytest
 
 from tests.hosts.machines import copy, original
 from tests.unit.conftest import PROGRAM, Run
+from vfioctl import sources
 from vfioctl.app import main, places
 from vfioctl.console.lazy import LazyGroup, built
 from vfioctl.core.marks import Mark, MarkKind
@@ -77,7 +78,7 @@ class TestTable:
     def test_a_listing_needs_no_pydantic(self, tmp_path: Path, line: str, unneeded: set[str], ledger: str) -> None:
         file = tmp_path / "ledger.db"
         if ledger == "in use":
-            session = Session.recorded("hgx8", file)
+            session = sources.recorded(Session, "hgx8", file)
             mark = Mark(address="0000:1b:00.0", kind=MarkKind.WEDGED, since="2026-01-01T00:00:00Z", why="it hangs")
             session.journal.mark([mark], boot_id=session.boot_id)
         words = [*line.split(), "--host", "hgx8", "--ledger", str(file)]
@@ -103,7 +104,7 @@ class TestTable:
         self, tmp_path: Path, line: str, begins: str
     ) -> None:
         ledger = tmp_path / "used.db"
-        with Session.recorded("hgx8", ledger).store.transaction():
+        with sources.recorded(Session, "hgx8", ledger).store.transaction():
             pass
         module, _, name = begins.partition(":")
         program = (

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import no_descriptor_left_open
-from tests.hosts.machines import copy, original
+from tests.hosts.machines import REGISTRY, copy, original
 from tests.unit.conftest import Run
 from tests.unit.core.test_store import INSERT, add, count, store_at
 from tests.users import NOBODY, as_nobody, as_root
+from vfioctl import sources
 from vfioctl.core import guarded, published
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.store import Store
@@ -312,7 +313,7 @@ class TestPublication:
         machine, session = Machine(shared), machine_session(shared)
         machine.cut_short()
         machine.public.unlink()
-        monkeypatch.setattr(CommandSession, "live", lambda _: session)
+        monkeypatch.setattr(sources, "live", lambda *_: session)
         run(line)
         assert published.read(str(machine.public)).unfinished
 
@@ -338,10 +339,10 @@ class TestPublication:
         assert machine.public.stat().st_ino == before
         time.sleep(0.02)
         machine.session.publish()
-        assert machine.session.is_published
+        assert machine.session.published.is_newer
         with machine.session.store.transaction() as db:
             db.execute("UPDATE mark SET why = 'another reason'")
-        assert not machine.session.is_published
+        assert not machine.session.published.is_newer
 
     def test_by_several_ends_with_what_the_ledger_says(self, shared: Path) -> None:
         machine = Machine(shared)
@@ -488,6 +489,7 @@ class TestSimulatedHosts:
             host = Host.simulated(str(file))
             return host.apply(host.binding.plan_bind([GPU])).result.name
 
+        assert REGISTRY.parts, "imported now: an interpreter in root's home directory is closed to others"
         assert as_nobody(bind) == "DONE"
         assert mode(file.with_name("my.host.ledger.db")) == "0600"
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.hosts.machines import unhurried
+from vfioctl import sources
 from vfioctl.core.limits import Checked, Several, Text, Whole, json_of, read_document, read_words
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
@@ -154,4 +155,4 @@ class TestRequests:
 
 def test_a_spec_in_the_library_is_checked_as_options_are() -> None:
     with pytest.raises(BadSpec, match="gpus must be at most 1024"):
-        DomainApi(Session.recorded("hgx8")).spec({"name": "a", "gpus": 1025})
+        DomainApi(sources.recorded(Session, "hgx8")).spec({"name": "a", "gpus": 1025})

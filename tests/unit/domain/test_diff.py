@@ -11,6 +11,7 @@ import pytest
 from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from tests.unit.domain.running import PID, UUID, Process
+from vfioctl import sources
 from vfioctl.domain.build.build_options import options_of
 from vfioctl.domain.build.edit import compared
 from vfioctl.domain.document.differences import differences
@@ -126,7 +127,7 @@ class TestUnchanged:
         text = run(f"domain build ml1 --template confidential {wish}").out
         if text:
             domain = DomainXml(name="ml1", uuid=UUID, is_active=False, defined=text)
-            found = compared(Session.simulated(str(file), file.with_suffix(".db")), domain, NOBODY)
+            found = compared(sources.simulated(Session, str(file), file.with_suffix(".db")), domain, NOBODY)
             assert found.differences == ()
 
     @pytest.mark.parametrize("wish", OPTIONS)

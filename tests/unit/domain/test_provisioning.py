@@ -18,6 +18,7 @@ import typer
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
+from vfioctl import sources
 from vfioctl.core.change import Change
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.domain import MODULES
@@ -80,7 +81,7 @@ class Machine:
         return Session(kernel, self.ledger)
 
     def session(self, *faults: Fault) -> Session:
-        return Session.simulated(str(self.host), self.ledger, faults=faults)
+        return sources.simulated(Session, str(self.host), self.ledger, faults=faults)
 
 
 @pytest.fixture
@@ -385,7 +386,7 @@ class TestFailures:
 
     def test_libvirt_lost_it(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         """Verified means read again: the order returned, and the definition is not there."""
-        session = Session.simulated(str(machine.host), machine.ledger)
+        session = sources.simulated(Session, str(machine.host), machine.ledger)
         session._settle = 0.0
         plan = DomainApi(session).definitions.plan_define(XML, connect=URI)
         monkeypatch.setattr("vfioctl.kernel.simulated.libvirt._keep", lambda *_: None)

@@ -16,6 +16,7 @@ import pytest
 from tests.hosts.machines import REGISTRY, copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Run
+from vfioctl import sources
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Found
 from vfioctl.domain.api import DomainApi
@@ -524,7 +525,7 @@ def test_without_pycdlib_seeds_are_refused_and_images_are_not(
 
 @pytest.mark.parametrize(("host", "disk"), [("hgx8", ("cdrom", "sda", "sata")), ("gh200", ("disk", "vdb", "virtio"))])
 def test_a_seed_is_a_read_only_disk_that_the_machine_has(host: str, disk: tuple[str, ...]) -> None:
-    api = DomainApi(Session.recorded(host))
+    api = DomainApi(sources.recorded(Session, host))
     built = api.build(api.spec({"name": "a", "gpus": 1, "cpus": 4, "memory": "4GiB", "seed": "/images/a.iso"}))
     (found,) = (each for each in parse(built.xml).root.iterfind("devices/disk") if each.find("readonly") is not None)
     target, source = found.find("target"), found.find("source")

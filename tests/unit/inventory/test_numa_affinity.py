@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vfioctl import sources
 from vfioctl.host import Host
 from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.kernel.protocol import PCI_DEVICES
@@ -20,7 +21,7 @@ LAB = [pytest.param(file, id=file.stem) for file in sorted(RECORDED.glob("lab-*.
 @pytest.mark.parametrize("file", LAB)
 def test_of_a_function_without_a_node_every_cpu_is_local(file: Path) -> None:
     """So its local_cpulist tells no node, and is not asked."""
-    host, tree = Host(Session.recorded(str(file))), read_tree(file)
+    host, tree = Host(sources.recorded(Session, str(file))), read_tree(file)
     inventory = host.inventory()
     functions = inventory.functions
     online = format_cpu_list(sorted(cpu for node in inventory.numa_nodes for cpu in node.cpus))
@@ -33,7 +34,7 @@ def test_of_a_function_without_a_node_every_cpu_is_local(file: Path) -> None:
 
 @pytest.mark.parametrize("file", LAB)
 def test_a_function_behind_the_expander_has_a_node_and_one_at_the_root_has_none(file: Path) -> None:
-    inventory = Host(Session.recorded(str(file))).inventory()
+    inventory = Host(sources.recorded(Session, str(file))).inventory()
     homes = {f.address: home_of(f, inventory) for f in inventory.gpus}
     assert {home.node for home in homes.values()} == {None, 1}
     assert {home.told_by for home in homes.values() if home.node == 1} == {"the firmware"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Run
+from vfioctl import sources
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import text
 from vfioctl.kernel.logged import EFFECTS, READS, logged
@@ -25,7 +26,7 @@ GPU = "/sys/bus/pci/devices/0000:01:00.0"
 @pytest.fixture
 def kernel(caplog: pytest.LogCaptureFixture) -> Kernel:
     caplog.set_level(logging.DEBUG, "vfioctl.kernel")
-    return logged(Session.simulated("laptop").kernel)
+    return logged(sources.simulated(Session, "laptop").kernel)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
