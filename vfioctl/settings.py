@@ -74,7 +74,7 @@ def problems(file: ConfigFile | None = None) -> Iterator[BadSpec]:
 
 
 def effective() -> Mapping[str, Mapping[str, object]]:
-    """Return all settings by table, as they are in force. Raises BadSpec."""
+    """Return the effective settings by table. Raises BadSpec."""
     config = read_config()
     if config.problem:
         raise config.problem

@@ -85,7 +85,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         commands={
             "reconcile": Command(LOOK, "Compare the claims with the machine, and name a remedy for each difference."),
             "place": Command(LOOK, "Show which GPUs, vGPUs, CPUs and hugepages a claim would get, and why."),
-            "claim": Command(CHANGE, "Take GPUs for a VM, a container or a person, and give them back."),
+            "claim": Command(CHANGE, "Claim GPUs for a VM, a container or a user, and release them."),
         },
         api="vfioctl.claims.api:ClaimsApi",
         parts="vfioctl.claims.parts:PARTS",
@@ -111,7 +111,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.domain.cli",
         commands={
             "domain": Command(CHANGE, "Build, check and provision libvirt domains with GPUs."),
-            "hook": Command(CHANGE, "Have devices ready when libvirt starts a domain, whoever asks for it."),
+            "hook": Command(CHANGE, "Prepare devices whenever libvirt starts a domain."),
         },
         api="vfioctl.domain.api:DomainApi",
         parts="vfioctl.domain.parts:PARTS",
@@ -123,11 +123,11 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         commands={
             "holders": Command(LOOK, "List who uses a device."),
             "history": Command(LOOK, "List the changes that were made here."),
-            "snapshot": Command(LOOK, "Write this host down as one text file."),
+            "snapshot": Command(LOOK, "Record this host in one text file."),
             "config": Command(LOOK, "Check and show the configuration."),
-            "hosts": Command(LOOK, "List the bundled hosts that --simulate and --host know by name."),
+            "hosts": Command(LOOK, "List the bundled hosts for --simulate and --host."),
             "apply": Command(CHANGE, "Run a plan that was saved with --dry-run --json."),
-            "recover": Command(CHANGE, "Finish what a crash or a power cut left half done."),
+            "recover": Command(CHANGE, "Recover interrupted changes."),
         },
     ),
 )

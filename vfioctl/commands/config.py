@@ -65,7 +65,7 @@ def check(*, as_json: AsJson = False) -> None:
   vfioctl config show --json""",
 )
 def show(*, as_json: AsJson = False) -> None:
-    """Show all settings as they are in force, in the form of the file.
+    """Show the effective settings in the format of the file.
 
     Settings that the file does not have are shown with their defaults.
     """

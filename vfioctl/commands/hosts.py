@@ -28,7 +28,7 @@ def hosts(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the bundled hosts that --simulate and --host know by name.
+    """List the bundled hosts for --simulate and --host.
 
     Changes made with --simulate are kept in your own copy of the host until --reset restores its initial state.
     """

@@ -35,7 +35,7 @@ def recover(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Finish what a crash or a power cut left half done.
+    """Recover interrupted changes.
 
     Rolls every unfinished change back to the state recorded before it, or with --forward completes it. A change that
     was complete, so that only its last journal entry is missing, is closed as done either way.

@@ -323,7 +323,7 @@ class TestMemory:
     def test_ordinary_pages_where_hugepages_are_few(self, policy: Policy, pages: PageSize) -> None:
         found = divide(700 * GIB, {0: 8}, self.capacity, {0: 800 * GIB}, pages=pages, policy=policy)
         assert (found.by_node, found.page_size) == ({0: 700 * GIB}, None)
-        assert found.choices[0].excluded[0] == "1GiB pages: node 0 has 480 free (1GiB), 700 are needed"
+        assert found.choices[0].excluded[0] == "1GiB pages: node 0 has 480 free, 700 are needed"
 
     @pytest.mark.parametrize("pages", [PageSize.GIB, PageSize.AUTO])
     def test_too_little(self, pages: PageSize) -> None:

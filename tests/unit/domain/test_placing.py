@@ -124,7 +124,7 @@ class TestNodesThatNothingTells:
         found = built(host, devices=[GPU4], cpus=4, policy="preferred")
         assert ([cell.node for cell in found.layout.cells], found.layout.page_size) == ([node], GIB)
         weaker = [choice.weaker for choice in found.weaker]
-        rooms = f"node 0 has {pages} free (1GiB), node 1 has 480 free (1GiB)"
+        rooms = f"node 0 has {pages} free pages of 1 GiB, node 1 has 480 free pages of 1 GiB"
         assert f"NUMA node {node} was taken: it has the most free memory: {rooms}" in weaker
 
     def test_are_elsewhere_if_there_are_too_few_cpus(self, tmp_path: Path) -> None:

@@ -37,4 +37,4 @@ def test_a_function_behind_the_expander_has_a_node_and_one_at_the_root_has_none(
     inventory = Host(sources.recorded(Session, str(file))).inventory()
     homes = {f.address: home_of(f, inventory) for f in inventory.gpus}
     assert {home.node for home in homes.values()} == {None, 1}
-    assert {home.told_by for home in homes.values() if home.node == 1} == {"the firmware"}
+    assert {home.reported_by for home in homes.values() if home.node == 1} == {"the firmware"}

@@ -40,7 +40,7 @@ app = group_app("claim")
   vfioctl place --gpus 2 --numa same --simulate hgx8""",
 )
 def claim() -> None:
-    """Take GPUs for a VM, a container or a person, and give them back.
+    """Claim GPUs for a VM, a container or a user, and release them.
 
     A claim says who holds which devices, CPUs and hugepages of this host. What a claim has, no other claim gets, and no
     other command changes.
@@ -73,16 +73,16 @@ def create(  # noqa: PLR0913 - one parameter for each option
         str,
         typer.Option(
             metavar="KEY",
-            help="A name for this request. Repeating the request with it returns the same claim, and makes no second.",
+            help="Name of this request. Repeating the request with the same key returns the same claim.",
         ),
     ] = "",
     no_bind: NoBind = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say why these devices, and why not others.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also print the reasons for the selection.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Choose devices for an owner, bring them into the state that they need, and hold them.
+    """Select devices for an owner, prepare them, and reserve them.
 
     The claim is recorded before anything is changed. GPUs are bound to VFIO, vGPUs are created, and both are verified;
     if that fails, everything is put back and the claim has failed. The output says which device files a guest opens.
@@ -158,7 +158,7 @@ def list_claims(
   vfioctl claim show CLAIM --json --simulate hgx8""",
 )
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
-    """Show one claim: its devices, the files that a guest opens, and what happened to it."""
+    """Show one claim: its devices, their device files, and its events."""
     from vfioctl.claims.model.documents import why_stale
 
     api = ClaimsApi(opened(ctx))

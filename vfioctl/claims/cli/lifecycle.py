@@ -54,7 +54,7 @@ def release(
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Make the devices of claims what they were before, and give them back.
+    """Restore the devices of claims to their previous state, and release them.
 
     A claim whose devices somebody has open is refused, and the holders are named. Releasing a claim twice does nothing.
     """
@@ -119,7 +119,7 @@ def transfer(
 
 
 def adopt(ctx: typer.Context, *, owner: OwnerName, device: Devices = None, as_json: AsJson = False) -> None:
-    """Claim devices as they are, in use or not, for an owner who has them already.
+    """Claim devices that an owner already has, in use or not.
 
     Nothing is changed. Releasing the claim changes nothing either.
     """

@@ -22,18 +22,20 @@ if TYPE_CHECKING:
     from vfioctl.placement.model.request import ClaimRequest
 
 
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="So many GPUs, which vfioctl chooses.", min=1)]
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs; vfioctl selects them.", min=1)]
 Devices = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
         "-d",
         metavar="DEVICE",
-        help="This device: 0000:41:00.0, 41:00.0, gpu0, or the UUID of a mediated device. Repeat it for each.",
+        help="Device: 0000:41:00.0, 41:00.0, gpu0, or the UUID of a mediated device. Repeatable.",
         autocompletion=completion(suggest_devices),
     ),
 ]
-Vgpu = Annotated[str | None, typer.Option("--vgpu", metavar="TYPE[=K]", help="K new vGPUs of this type (1).")]
+Vgpu = Annotated[
+    str | None, typer.Option("--vgpu", metavar="TYPE[=K]", help="Number of new vGPUs of this type (default: 1).")
+]
 OwnerName = Annotated[
     str, typer.Option("--owner", metavar="OWNER", help="vm/NAME, pod/NAMESPACE/NAME/CONTAINER or user/NAME.")
 ]
@@ -42,29 +44,34 @@ Numa = Annotated[
     typer.Option(
         "--numa",
         metavar="same|N|any",
-        help="All devices of one NUMA node, of node N, or of as few nodes as there are.",
+        help="Take devices of one NUMA node, of node N, or of as few nodes as possible.",
         autocompletion=completion(suggest_nodes),
     ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="A part of the GPU's name, 10de:2330, or an alias of config.toml."),
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Part of the GPU's name, its IDs as in 10de:2330, or an alias from config.toml.",
+    ),
 ]
 MemoryMin = Annotated[
-    str | None, typer.Option("--memory-min", metavar="SIZE", help="GPUs with at least so much memory, such as 40GiB.")
+    str | None, typer.Option("--memory-min", metavar="SIZE", help="Least memory of each GPU, such as 40GiB.")
 ]
 Cpus = Annotated[
-    int | None, typer.Option("--cpus", metavar="N", help="N CPUs of the devices' NUMA node, in whole cores.", min=1)
+    int | None,
+    typer.Option("--cpus", metavar="N", help="Number of CPUs, in whole cores of the devices' NUMA node.", min=1),
 ]
 HugepageMemory = Annotated[
     str | None,
-    typer.Option("--hugepages", metavar="SIZE", help="So much memory in free hugepages of that node, such as 64GiB."),
+    typer.Option("--hugepages", metavar="SIZE", help="Amount of memory in free hugepages of that node, such as 64GiB."),
 ]
 Ttl = Annotated[
     str | None, typer.Option("--ttl", metavar="DURATION", help="After DURATION (10m, 2h) the claim may be released.")
 ]
 Labels = Annotated[
-    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the claim. Repeat it for each.")
+    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the claim. Repeatable.")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, with the plan; record and change nothing.")

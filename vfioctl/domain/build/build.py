@@ -120,7 +120,7 @@ class DomainBuilder:
         self._session, self._claims = session, ClaimsApi(session)
 
     def build(self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None) -> Built:
-        """Return the domain. `others`: what other domains have. `template`: a domain that there is, to be changed.
+        """Return the domain. `others`: what other domains have. `template`: an existing domain, to be changed.
 
         Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
         """

@@ -1,6 +1,6 @@
-"""Writes a layout into the XML of a template, or of a domain that there is. Pure.
+"""Writes a layout into the XML of a template, or of an existing domain. Pure.
 
-Each element and its reason is in docs/how-to/build-a-domain.md. Of a domain that there is, only what the layout decides
+Each element and its reason is in docs/how-to/build-a-domain.md. Of an existing domain, only what the layout decides
 is written; everything else stays.
 """
 
@@ -38,7 +38,7 @@ _OVERHEAD, _OWN = 64, 1 << 30
 def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: bool = False) -> Document:
     """Return the domain: the template with the layout's vCPUs, memory and devices.
 
-    `edits`: the template is a domain that there is, not one from which domains are made. Raises BadSpec for a machine
+    `edits`: the template is an existing domain, not one from which domains are made. Raises BadSpec for a machine
     that has no PCI Express.
     """
     document = Document(deepcopy(template.root), prefixes=template.prefixes)
@@ -173,7 +173,7 @@ def _processor(root: Element, layout: Layout, *, edits: bool) -> None:
         topology.set("clusters", "1")
     if not edits:
         remove(cpu, "cache")
-    remove(cpu, "cache[@mode='passthrough']")  # it tells of the CPUs that the guest has had
+    remove(cpu, "cache[@mode='passthrough']")  # it describes the CPUs that the guest has had
     if layout.shares_cache and is_host_x86(root, layout) and cpu.find("cache") is None:
         child(cpu, "cache", {"mode": "passthrough"})
     if layout.wide_addresses and cpu.find("maxphysaddr") is None:

@@ -44,7 +44,7 @@ def apply(  # noqa: PLR0913 - one parameter for each option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make several domains what one file says.
+    """Apply a file that describes several domains.
 
     All domains are planned first, so that no two get one device or CPU; if one cannot be had, nothing is changed. A
     domain whose part of the file has not changed stays as it is, and a second run does nothing. Domains of somebody

@@ -35,7 +35,7 @@ def check(
     ],
     *,
     no_host: Annotated[
-        bool, typer.Option("--no-host", help="Judge the document alone: no machine's CPUs, nodes or devices.")
+        bool, typer.Option("--no-host", help="Check the document alone, without this host's CPUs, nodes and devices.")
     ] = False,
     connect: Annotated[
         str | None,
@@ -48,11 +48,11 @@ def check(
     ] = None,
     libvirt: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="Also tell what a libvirt of this version, such as 9.0, drops silently."),
+        typer.Option(metavar="VERSION", help="Also report what this version of libvirt, such as 9.0, ignores."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a domain's XML, where, why, and the remedy.
+    """Check a domain's XML, and report each problem with its line and remedy.
 
     Finds what libvirt refuses when the domain is defined or started, and what it accepts although it does not mean what
     it says. An error means that the document must change; a warning, that it works, but slower or not everywhere. Reads

@@ -34,7 +34,7 @@ _LOCK_SECONDS = 90.0
   vfioctl hook remove"""
 )
 def hook() -> None:
-    """Have devices ready when libvirt starts a domain, whoever asks for it.
+    """Prepare devices whenever libvirt starts a domain.
 
     With the hook, a domain that vfioctl defined gets its devices claimed, bound and verified also when virsh,
     virt-manager or libvirt's autostart starts it, and gives them back when it ends. What domains of others have is
@@ -85,9 +85,9 @@ def qemu(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The domain's name.")],
     operation: Annotated[str, typer.Argument(metavar="OPERATION", help="prepare, release or reconnect.")],
     step: Annotated[str, typer.Argument(metavar="STEP", help="begin or end.")],
-    extra: Annotated[str, typer.Argument(metavar="EXTRA", help="libvirt's fourth argument, which is not used.")] = "-",
+    extra: Annotated[str, typer.Argument(metavar="EXTRA", help="libvirt's fourth argument; unused.")] = "-",
 ) -> None:
-    """Answer libvirt, which calls this with the domain's XML on standard input.
+    """Called by libvirt with the domain's XML on standard input.
 
     prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows why.
     release end: give it back. reconnect begin: claim what a domain that runs already has, and fail if another guest has

@@ -28,7 +28,7 @@ def host_devices(devices: Element) -> Iterator[tuple[str, Element]]:
 
 
 def read_topology(document: Document) -> GuestTopology:
-    """Return the PCI of a domain that there is."""
+    """Return the PCI of an existing domain."""
     found = document.root.find("devices")
     if found is None or (
         found.find(f"controller[@model='{EXPANDER}']") is None and not any(True for _ in host_devices(found))

@@ -40,7 +40,7 @@ class Device(NamedTuple):
     """Devices with the same slot are functions of one card, and share a slot of the guest."""
     node: int | None
     """The host's NUMA node; None if it is not known."""
-    told_by: str = ""
+    reported_by: str = ""
     prefetchable: int = 0
     """bytes of 64-bit prefetchable BARs"""
     has_display: bool = False
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
     memory: int = 0
     """bytes"""
     distances: tuple[int, ...] = ()
-    """To each cell, in their order; empty if the firmware tells none."""
+    """To each cell, in their order; empty if the firmware reports none."""
 
 
 def is_distance(value: int, *, to_itself: bool) -> bool:
@@ -84,7 +84,7 @@ class Placed(NamedTuple):
     multifunction: bool
     slot: int = 0
     was: Slot | None = None
-    """Where it is in a domain that there is."""
+    """Where it is in an existing domain."""
     stays: bool = False
     """Whether it keeps its address in the guest."""
 
@@ -141,7 +141,7 @@ class CurrentExpander(NamedTuple):
 
 
 class GuestTopology(NamedTuple):
-    """The PCI of a domain that there is: where its devices of the host are, and its expander buses by index."""
+    """The PCI of an existing domain: where its devices of the host are, and its expander buses by index."""
 
     slots: Mapping[str, Slot]
     expanders: Mapping[int, CurrentExpander]

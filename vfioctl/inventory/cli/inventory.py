@@ -80,28 +80,32 @@ def inventory(  # noqa: PLR0913 - each is an option
     *,
     everything: Annotated[bool, typer.Option("--all", help="List every PCI function.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="Show NUMA nodes, groups and members.")] = False,
-    ready: Annotated[bool, typer.Option("--ready", help="List only what is ready for a guest.")] = False,
+    ready: Annotated[bool, typer.Option("--ready", help="List only devices that are ready for a guest.")] = False,
     driver: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="List only what this driver has, or none.",
+            help="List only devices of this driver; none: devices without a driver.",
             autocompletion=completion(suggest_drivers),
         ),
     ] = None,
     numa: Annotated[
         str | None,
-        typer.Option(metavar="N", help="List only what this NUMA node has.", autocompletion=completion(suggest_nodes)),
+        typer.Option(
+            metavar="N", help="List only devices of this NUMA node.", autocompletion=completion(suggest_nodes)
+        ),
     ] = None,
     columns: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Show only these columns.", autocompletion=completion(_suggest_columns)),
     ] = None,
-    no_header: Annotated[bool, typer.Option("--no-header", help="Leave out the line of titles.")] = False,
+    no_header: Annotated[bool, typer.Option("--no-header", help="Omit the column titles.")] = False,
     as_format: Annotated[
         Format | None, typer.Option("--format", metavar="FORMAT", help="table, wide (all columns), csv or json.")
     ] = None,
-    watch: Annotated[str | None, typer.Option(metavar="[=SECONDS]", help="Show it again when it changes.")] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="[=SECONDS]", help="Update the list when a device changes.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs and what must travel with them.

@@ -12,7 +12,7 @@ class Home(NamedTuple):
     """A function's NUMA node, and what tells it; None if nothing does."""
 
     node: int | None
-    told_by: str
+    reported_by: str
 
 
 def home_of(function: Function, inventory: Inventory) -> Home:

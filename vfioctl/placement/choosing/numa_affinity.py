@@ -11,11 +11,11 @@ from vfioctl.placement.model.capacity import Capacity
 
 UNKNOWN_NODE = -1
 _FAR = 255
-"""The distance of nodes of which the firmware tells none: more than any that it may tell."""
+"""The distance of nodes for which the firmware reports none: more than any that it may report."""
 
 
 def node_of(function: Function, capacity: Capacity) -> int | None:
-    """Return a function's node, as far as the host tells; that of its CPUs if there is one only."""
+    """Return a function's node, as far as the host reports it; that of its CPUs if there is one only."""
     found = home_of(function, capacity.inventory).node
     nodes = list(capacity.topology.by_node)
     return nodes[0] if found is None and not capacity.inventory.numa_nodes and len(nodes) == 1 else found

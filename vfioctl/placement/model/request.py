@@ -38,11 +38,11 @@ class ClaimRequest:
     devices: tuple[Subject, ...] = ()
     """These functions and mediated devices."""
     gpus: int = 0
-    """So many GPUs, which are chosen."""
+    """Number of GPUs, which are selected."""
     vgpu: str = ""
     """vGPUs of this type, which are created."""
     vgpus: int = 1
-    """So many of them."""
+    """Number of them."""
     numa: Literal["any", "same"] | int = "any"
     """A node, one node for all of them, or any."""
     model: str = ""
@@ -50,7 +50,7 @@ class ClaimRequest:
     memory_min: int = 0
     """Bytes of memory of each GPU."""
     cpus: int = 0
-    """So many CPUs, whole cores of the devices' nodes."""
+    """Number of CPUs, in whole cores of the devices' nodes."""
     hugepages: int = 0
     """Bytes in hugepages of the devices' nodes."""
     exact_cpus: tuple[int, ...] = ()

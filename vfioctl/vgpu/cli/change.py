@@ -39,7 +39,7 @@ OnNode = Annotated[int | None, typer.Option(metavar="NODE", help="Only on cards 
 Count = Annotated[int, typer.Option(metavar="K", help="How many vGPUs. All are created, or none.", min=1, max=65_535)]
 Uuids = Annotated[
     list[str] | None,
-    typer.Option("--uuid", metavar="UUID", help="The UUID of a mediated device. Repeat it for each."),
+    typer.Option("--uuid", metavar="UUID", help="UUID of a mediated device. Repeatable."),
 ]
 Placement = Annotated[
     Strategy,

@@ -46,7 +46,7 @@ def devices_of(
             _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
         )
         if isinstance(subject, PciAddress) and subject.slot in slots:
-            guest_device = guest_device._replace(told_by="you")
+            guest_device = guest_device._replace(reported_by="you")
         label = guest_device.label
         shows = mdev_display and label == "vgpu" and not numbers[label]
         devices.append(guest_device._replace(label=f"{label}{numbers[label]}", mdev_display=shows))
@@ -56,7 +56,7 @@ def devices_of(
 
 def _function(address: PciAddress, inventory: Inventory) -> Device:
     function = inventory.by_address[address]
-    node, told_by = home_of(function, inventory)
+    node, reported_by = home_of(function, inventory)
     return Device(
         subject=address,
         label=next((label for code, label in _LABELS if function.class_code.startswith(code)), "device"),
@@ -64,7 +64,7 @@ def _function(address: PciAddress, inventory: Inventory) -> Device:
         # each VF has a slot of its own: it is no part of a card
         slot=str(address) if function.is_vf else address.slot,
         node=node,
-        told_by=told_by,
+        reported_by=reported_by,
         prefetchable=function.prefetchable_64,
         has_display=function.class_code.startswith(_VGA),
         vendor_vfio=function.vgpu_type is not None,
@@ -78,14 +78,14 @@ def _mediated(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> 
     )
     if parent is None:
         return Device(subject=uuid, label="vgpu", complex="", slot=uuid, node=None)
-    node, told_by = home_of(parent, inventory)
+    node, reported_by = home_of(parent, inventory)
     return Device(
         subject=uuid,
         label="vgpu",
         complex=root_complex(parent, inventory),
         slot=uuid,
         node=node,
-        told_by=f"its parent {parent.address}: {told_by}",
+        reported_by=f"its parent {parent.address}: {reported_by}",
     )
 
 
@@ -95,7 +95,7 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
     unknown = []
     for device in devices:
         if device.node is not None:
-            known.setdefault((device.node, device.told_by), []).append(device.label)
+            known.setdefault((device.node, device.reported_by), []).append(device.label)
         elif len(inventory.numa_nodes) > 1 and isinstance(device.subject, PciAddress):
             if policy is Policy.STRICT:
                 raise HostError(
@@ -103,8 +103,8 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
                     hint=f"name it with --node {device.subject}=N, or build with --policy preferred",
                 )
             unknown.append(device.label)
-    for (node, told_by), labels in known.items():
-        yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"told by {told_by}")
+    for (node, reported_by), labels in known.items():
+        yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"reported by {reported_by}")
     if unknown:
         weaker = "the guest sees no node for them, and its CPUs and memory may be far away"
         yield Choice("devices of no known NUMA node", ", ".join(unknown), "the firmware does not tell", weaker=weaker)

@@ -105,14 +105,14 @@ def _floating(devices: Sequence[Device], spec: DomainSpec, host: Host) -> Mappin
 def _room_choices(
     devices: Sequence[Device], vcpus: Mapping[int, int], spec: DomainSpec, host: Host
 ) -> Sequence[Choice]:
-    """Return why these nodes, if no device tells its own."""
+    """Return why these nodes, if no device reports its own."""
     nodes = memory.by_room(spec, host.capacity, host.free_memory)
     if len(nodes) < 2 or not devices or any(device.node is not None for device in devices):
         return []
     taken = f"NUMA node{'s' * (len(vcpus) > 1)} {', '.join(map(str, vcpus))}"
     most = "it has the most free memory" if [*vcpus] == [nodes[0]] else "those with more free memory have too few CPUs"
     why = f"{most}: {memory.rooms_in_words(spec, host.capacity, host.free_memory)}"
-    return [Choice("home of a domain whose devices tell no node", taken, why, weaker=f"{taken} was taken: {why}")]
+    return [Choice("NUMA node, which no device reports", taken, why, weaker=f"{taken} was taken: {why}")]
 
 
 def _cells(

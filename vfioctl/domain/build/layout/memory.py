@@ -9,6 +9,7 @@ from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.placement.model.capacity import Capacity
+from vfioctl.units import format_size
 
 ORDINARY = 1 << 20
 """Ordinary memory is divided in whole MiB."""
@@ -62,7 +63,8 @@ def divide(
             by_node = {node: number * size for node, number in shares.items()}
             return _found(by_node, vcpus, size, why, tuple(refused), more)
         per_node = ", at least one on each" if sum(free_units.values()) >= units else ""
-        refused.append(f"{_NAMES[size]} pages: {_have(free_units, size)}, {units} are needed{per_node}")
+        have = ", ".join(f"node {node} has {number} free" for node, number in free_units.items())
+        refused.append(f"{_NAMES[size]} pages: {have}, {units} are needed{per_node}")
     if asked and policy is Policy.STRICT:
         raise NoCapacity(
             f"there are too few free hugepages of {pages}: {refused[0]}",
@@ -177,8 +179,8 @@ def _amount(size: int) -> str:
 
 
 def _have(free: Mapping[int, int], size: int) -> str:
-    unit = _NAMES.get(size, "MiB") if size != ORDINARY else "MiB"
-    return ", ".join(f"node {node} has {number} free ({unit})" for node, number in free.items())
+    pages = f"free pages of {format_size(size)}" if size in _NAMES else "MiB free"
+    return ", ".join(f"node {node} has {number} {pages}" for node, number in free.items())
 
 
 def _nodes(nodes: Sequence[int]) -> str:
