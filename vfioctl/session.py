@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vfioctl.config import Config
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.errors import KernelRefused, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.published_ledger import PublishedLedger
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
@@ -61,7 +61,9 @@ class Session:
     def store(self) -> Store:
         from vfioctl.core.store import Store
 
-        migrations = (migration for row in self.subsystems if row.migrations for migration in placed(row.migrations))
+        migrations = (
+            migration for row in self.subsystems if row.migrations for migration in import_object(row.migrations)
+        )
         return Store(self.ledger, migrations, own_directory=self.ledger == LEDGER)
 
     @cached_property
@@ -160,13 +162,16 @@ class Session:
         if not self.has_ledger:
             return ()
         return tuple(
-            reservation for row in self.subsystems if row.reservations for reservation in placed(row.reservations)(self)
+            reservation
+            for row in self.subsystems
+            if row.reservations
+            for reservation in import_object(row.reservations)(self)
         )
 
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
         if os.geteuid() == 0:
-            records = {row.name: placed(row.published) for row in self.subsystems if row.published}
+            records = {row.name: import_object(row.published) for row in self.subsystems if row.published}
             self.published.write(lambda: self.store, records)
 
     @property
@@ -194,7 +199,7 @@ class Session:
     def plan_again(self, intent: Intent) -> Plan:
         """Plan an intent on the host as it is now. Raises what planning raises."""
         api = next(row.api for row in self.subsystems if row.name == self.registry.subsystem_of(intent))
-        plan: Plan = placed(api)(self).replan(intent)
+        plan: Plan = import_object(api)(self).replan(intent)
         return plan
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:

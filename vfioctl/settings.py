@@ -10,7 +10,7 @@ from typing import Any
 
 from vfioctl.config import Config, ConfigFile, named_config, read_config, read_file_of, subsystem_tables
 from vfioctl.core.limits import json_of, read_document
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.errors import BadSpec
 from vfioctl.subsystems import Subsystem
 
@@ -36,7 +36,7 @@ def validated(file: ConfigFile, name: str, model: str) -> Any:
     found = wrong(file, name, model)
     if found:
         raise found[0]
-    return read_document(placed(model), file.tables.get(name, {}))
+    return read_document(import_object(model), file.tables.get(name, {}))
 
 
 def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> Any:
@@ -49,7 +49,7 @@ def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> 
         raise config.problem
     assert config.file is not None
     model = next(row.settings for row in subsystems if row.name == name)
-    return validated(config.file, name, model) if name in config.file.tables else placed(model)()
+    return validated(config.file, name, model) if name in config.file.tables else import_object(model)()
 
 
 def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
@@ -57,7 +57,7 @@ def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
     from pydantic import ValidationError
 
     try:
-        read_document(placed(model), file.tables.get(name, {}))
+        read_document(import_object(model), file.tables.get(name, {}))
     except ValidationError as error:
         return [_error(file, name, problem) for problem in error.errors(include_url=False, include_input=False)]
     return ()

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 
 from vfioctl.core.registry import Registry
 from vfioctl.kernel.protocol import PCI_ADDRESS
-from vfioctl.kernel.simulated import class_devices as surroundings
-from vfioctl.kernel.simulated import vendor
+from vfioctl.kernel.simulated import class_devices, vendor
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.resources import definition, parameter
 
@@ -149,7 +148,7 @@ FROM_DATA: Mapping[str, Iterable[str]] = {
     r"f'\\n(?!{deeper})'": ["\n(?!\t)", "\n(?!\t\t)"],
     "line": [r"^alias (?:pci|vfio_pci):\S+ nouveau$"],
     "any_base if base == 0 else decimal": [r"\+?([0-9]+)", r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"],
-    "pattern": [*surroundings._STORES, *vendor._STORES],
+    "pattern": [*class_devices._STORES, *vendor._STORES],
 }
 """Examples for the regexes that are made of more than constants, by the expression that makes them."""
 

@@ -110,7 +110,7 @@ class ClaimsApi:
     def _previews(self) -> Previews:
         from vfioctl.claims.lifecycle.preview import Previews
 
-        return Previews(self._session, self.ledger, self._lifecycle.makers)
+        return Previews(self._session, self.ledger, self._lifecycle.liveness)
 
     def place(
         self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
@@ -190,7 +190,7 @@ class ClaimsApi:
 
     def await_maker(self, name: str) -> Claim:
         """Wait until no process makes a claim any more, and return it. Raises Busy, Unfinished."""
-        return self._lifecycle.makers.awaited(self.claim(name))
+        return self._lifecycle.liveness.awaited(self.claim(name))
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""

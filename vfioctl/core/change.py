@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.core.value import Value
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Intent(Value):
         raise NotImplementedError
 
 
-@simple
+@value_class
 class Draft:
     """A plan without steps and id: the result of planning. `Registry.plan` completes it."""
 

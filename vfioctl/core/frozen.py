@@ -1,4 +1,4 @@
-"""`plain` and `simple`, which make most classes of values. May not do input or output, nor import pydantic."""
+"""`record_class` and `value_class`, which make most classes of values. May not do I/O, nor import pydantic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def plain(kind: type[T]) -> type[T]:
+def record_class(kind: type[T]) -> type[T]:
     """Make a dataclass whose values are not to be changed: use `dataclasses.replace`.
 
     mypy sees to that, not Python: a listing makes tens of thousands, and a frozen dataclass takes three times as long;
@@ -19,6 +19,6 @@ def plain(kind: type[T]) -> type[T]:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def simple(kind: type[T]) -> type[T]:
+def value_class(kind: type[T]) -> type[T]:
     """Make such a dataclass with fields by position, and hashable. It may have cached properties."""
     return dataclass(unsafe_hash=True)(kind)

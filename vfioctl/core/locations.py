@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 
-def placed(place: str) -> Any:
+def import_object(place: str) -> Any:
     """Import and return the object that `module:name` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

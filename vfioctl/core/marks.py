@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 if TYPE_CHECKING:  # listings without a ledger start faster without SQLite
     from vfioctl.core.published import MarkRow
@@ -22,7 +22,7 @@ class MarkKind(StrEnum):
     """The device does not answer any more."""
 
 
-@plain
+@record_class
 class Mark:
     """A record that a device is wedged or dead in this boot."""
 

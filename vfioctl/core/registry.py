@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from vfioctl.core.action import Action, Context, Write
 from vfioctl.core.change import VERSION, Change, Draft, Intent, Phase, Plan, Step
 from vfioctl.core.check import Check, FactSource
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.core.records import Records
 from vfioctl.core.resource import Resource
 from vfioctl.core.value import first_problem
@@ -66,7 +66,7 @@ class Registry:
     @cached_property
     def parts(self) -> Mapping[str, Parts]:
         """The parts by name of the subsystem."""
-        return {row.name: placed(row.parts) for row in self._rows if row.parts}
+        return {row.name: import_object(row.parts) for row in self._rows if row.parts}
 
     @cached_property
     def _resources(self) -> Mapping[str, Resource]:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.errors import ClaimConflict
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
 
 
-@simple
+@value_class
 class Reservation:
     """One device that is reserved as a whole, or of which a part is."""
 

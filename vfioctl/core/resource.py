@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from vfioctl.core.change import Change, Key, Phase, Step
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.errors import KernelRefused
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Kernel, Reader
 
 
-@simple
+@value_class
 class Found:
     """Current values by resource. None: unreadable, or the file does not exist."""
 

@@ -26,7 +26,7 @@ _SHORT = 0.3
 _SEEN = "holders"
 
 
-class Unheld:
+class NoHolders:
     """Verifies that the named functions and mediated devices have no holders."""
 
     name: ClassVar[str] = UNHELD
@@ -57,7 +57,7 @@ class Unheld:
         return f"nobody holds {step.target}?"
 
 
-class UnheldVfs(Unheld):
+class NoHoldersOfVfs(NoHolders):
     """Verifies that the VFs of the named functions have no holders."""
 
     name: ClassVar[str] = UNHELD_VFS

@@ -1,7 +1,7 @@
 """Registers the inventory with the core: the facts of functions and the check for holders. May not hold logic."""
 
 from vfioctl.core.registry import Parts
-from vfioctl.inventory.actions import Unheld, UnheldVfs, explain_stuck
+from vfioctl.inventory.actions import NoHolders, NoHoldersOfVfs, explain_stuck
 from vfioctl.inventory.facts import FunctionFacts
 
-PARTS = Parts(actions=(Unheld(), UnheldVfs()), facts=(FunctionFacts(),), explain_stuck=explain_stuck)
+PARTS = Parts(actions=(NoHolders(), NoHoldersOfVfs()), facts=(FunctionFacts(),), explain_stuck=explain_stuck)

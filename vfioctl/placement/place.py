@@ -11,11 +11,11 @@ from vfioctl.errors import BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
-from vfioctl.placement.choosing.node_resources import Rooms
+from vfioctl.placement.choosing.node_resources import NodeResources
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
 from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, over_quota, refusal, refusal_of_mdev, refusals
 from vfioctl.placement.explaining.failures import no_capacity, too_few
-from vfioctl.placement.explaining.reasons import rejections, why_beside, why_these
+from vfioctl.placement.explaining.reasons import rejections, why_nearby, why_these
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.model.request import ClaimRequest
@@ -44,10 +44,10 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
     return _chosen(request, capacity)
 
 
-def place_beside(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
+def place_near(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
     """Return CPUs and hugepages for new vGPUs, whose parents others have chosen. Raises NoCapacity."""
     functions: Mapping[str, Function] = {function.address: function for function in capacity.inventory.functions}
-    placement = _beside(request, capacity, (), [functions.get(vgpu.parent) for vgpu in vgpus])
+    placement = _nearby(request, capacity, (), [functions.get(vgpu.parent) for vgpu in vgpus])
     return replace(placement, vgpus=tuple(vgpus))
 
 
@@ -69,7 +69,7 @@ def candidates(capacity: Capacity) -> Sequence[Function]:
 
 def _new_vgpus(request: ClaimRequest, capacity: Capacity, creation: VgpuCreation) -> Placement:
     vgpus = _vgpus_of(creation.plan)
-    placement = place_beside(vgpus, request, capacity)
+    placement = place_near(vgpus, request, capacity)
     others = tuple(_other_cards(vgpus, request, capacity, creation))
     return replace(placement, why=(*creation.plan.notes, *placement.why), others=others)
 
@@ -108,13 +108,13 @@ def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
     if chosen is None:
         raise too_few(pool, gpus, reasons)
     nodes = pool.used_nodes(chosen)
-    beside = pool.rooms.beside(nodes)
+    nearby = pool.node_resources.nearby(nodes)
     return Placement(
         devices=chosen,
-        cpus=beside.cpus,
-        hugepages=beside.hugepages,
+        cpus=nearby.cpus,
+        hugepages=nearby.hugepages,
         nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
-        why=(*why_these(pool, chosen), *why_beside(request, capacity, beside)),
+        why=(*why_these(pool, chosen), *why_nearby(request, capacity, nearby)),
         others=rejections(pool, chosen, gpus, reasons),
     )
 
@@ -144,7 +144,7 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
     gpus = sum(bool(function and function.is_gpu) for function in map(functions.get, asked))
     if over := over_quota(request, capacity, gpus):
         raise no_capacity(over, (), {}, [Rejection(device, title, over) for device, title in titles.items()])
-    return _beside(request, capacity, request.devices, [*functions.values()])
+    return _nearby(request, capacity, request.devices, [*functions.values()])
 
 
 def _of(capacity: Capacity, device: Subject) -> Function | None:
@@ -164,7 +164,7 @@ def _function(capacity: Capacity, address: PciAddress) -> Function:
     return function
 
 
-def _beside(
+def _nearby(
     request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
 ) -> Placement:
     nodes: dict[int, int] = {}
@@ -172,7 +172,7 @@ def _beside(
         node = node_of(function, capacity) if function else None
         number = UNKNOWN_NODE if node is None else node
         nodes[number] = nodes.get(number, 0) + weight
-    nodes, rooms = dict(sorted(nodes.items())), Rooms(request, capacity)
+    nodes, rooms = dict(sorted(nodes.items())), NodeResources(request, capacity)
     if request.numa == "same" and len(nodes) > 1:
         raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
     if missing := rooms.missing_and_needed(nodes):
@@ -180,13 +180,13 @@ def _beside(
         raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {}, hint=hint)
     if missing := rooms.missing_exactly():
         raise no_capacity(missing, (), {})
-    beside = rooms.beside(nodes)
+    nearby = rooms.nearby(nodes)
     return Placement(
         devices=tuple(devices),
-        cpus=request.exact_cpus or beside.cpus,
-        hugepages=request.exact_hugepages or beside.hugepages,
+        cpus=request.exact_cpus or nearby.cpus,
+        hugepages=request.exact_hugepages or nearby.hugepages,
         nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
-        why=why_beside(request, capacity, beside),
+        why=why_nearby(request, capacity, nearby),
     )
 
 

@@ -31,7 +31,7 @@ def placement_page(placement: Placement, inventory: Inventory, *, width: int) ->
     """Render a placement for `width` columns."""
     return Stack(
         *_chosen(placement, inventory, width),
-        *_beside(placement),
+        *_nearby(placement),
         *note_lines(placement.why),
         *_others(placement, inventory, width),
     )
@@ -70,7 +70,7 @@ def _function(device: Subject, inventory: Inventory) -> Function | None:
     return next((function for function in inventory.functions if device in function.mdevs), None)
 
 
-def _beside(placement: Placement) -> Iterator[RenderableType]:
+def _nearby(placement: Placement) -> Iterator[RenderableType]:
     pages = (
         f"{counted(hugepages.pages, 'page')} of {format_size(hugepages.size)} on node {hugepages.node}"
         for hugepages in placement.hugepages

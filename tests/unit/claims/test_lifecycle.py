@@ -11,7 +11,7 @@ import pytest
 from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
 from tests.unit.conftest import Answer, Run
 from vfioctl.claims.ledger.ledger import Moment
-from vfioctl.claims.lifecycle.liveness import Makers
+from vfioctl.claims.lifecycle.liveness import Liveness
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Undo
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import Plan
@@ -169,13 +169,13 @@ class TestKeys:
 
     def test_of_two_at_once_one_makes_it(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
         """Both have looked for the key and found nothing; the second finds the first's claim when it reserves."""
-        look, looks = Makers.made, iter([None])
-        monkeypatch.setattr(Makers, "made", lambda *words: next(looks, ...) and look(*words))
+        look, looks = Liveness.made, iter([None])
+        monkeypatch.setattr(Liveness, "made", lambda *words: next(looks, ...) and look(*words))
         second: list[str] = []
 
         def meanwhile(_: Plan) -> None:
             looks_again = iter([None])
-            monkeypatch.setattr(Makers, "made", lambda *words: next(looks_again, ...) and look(*words))
+            monkeypatch.setattr(Liveness, "made", lambda *words: next(looks_again, ...) and look(*words))
             with pytest.raises(Busy, match="still making claim"):
                 create(impatient(opened()), GPU0, key="k")
             second.append("refused")

@@ -22,7 +22,7 @@ from tests.hosts.machines import HOSTS, REGISTRY, copy, machine, original, state
 from vfioctl.core import store
 from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.migrations import Migration
 from vfioctl.core.store import Store, _log_ahead
@@ -31,15 +31,15 @@ from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger.reading import read_records
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
-MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations))
+MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in import_object(row.migrations))
 VERSION = 6
 PROGRAM = """
 import sys
 from pathlib import Path
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.core.store import Store, _log_ahead
 from vfioctl.subsystems import SUBSYSTEMS
-migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
+migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in import_object(row.migrations)]
 store = Store(Path(sys.argv[1]), migrations)
 """
 
@@ -400,11 +400,11 @@ class TestPlaces:
 AS_NOBODY = """
 import os, sqlite3, sys
 from pathlib import Path
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.core.store import Store, _log_ahead
 from vfioctl.errors import VfioctlError
 from vfioctl.subsystems import SUBSYSTEMS
-migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in placed(row.migrations)]
+migrations = [migration for row in SUBSYSTEMS if row.migrations for migration in import_object(row.migrations)]
 store = Store(Path(sys.argv[1]), migrations)
 sqlite3.connect(":memory:").close(), Path("/x").as_uri()  # nobody may not be able to import
 if os.geteuid() == 0:

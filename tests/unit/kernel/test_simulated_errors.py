@@ -23,7 +23,7 @@ from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel.lenient import text
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Unanswered
 from vfioctl.kernel.recorded.tree import form, parse
-from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import class_devices
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.simulated.refusal import WouldBlock
 
@@ -246,11 +246,11 @@ class TestServices:
 
     def test_persistence_keeps_the_daemon_at_the_gpu(self, kernel: Simulated) -> None:
         node = "/dev/nvidia0"
-        mine = [link for link in surroundings.open_by(kernel.tree, node) if "/812/" in link]
+        mine = [link for link in class_devices.open_by(kernel.tree, node) if "/812/" in link]
         assert len(mine) == 1
         kernel.persist(TRAINING, on=False)
-        assert not [link for link in surroundings.open_by(kernel.tree, node) if "/812/" in link]
-        assert [link for link in surroundings.open_by(kernel.tree, node) if "/950/" in link], "of another service"
+        assert not [link for link in class_devices.open_by(kernel.tree, node) if "/812/" in link]
+        assert [link for link in class_devices.open_by(kernel.tree, node) if "/950/" in link], "of another service"
 
     def test_persistence_is_set_of_gpus_that_nvml_knows(self, kernel: Simulated) -> None:
         with pytest.raises(HostError, match="NVML does not know the GPU"):

@@ -19,7 +19,7 @@ from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.placement import NewVgpus
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
-from vfioctl.placement.place import place, place_beside, refused
+from vfioctl.placement.place import place, place_near, refused
 from vfioctl.units import Uuid
 
 NODES = (Node(((0, 0),)), Node(((0,),)))
@@ -314,11 +314,11 @@ class TestPartitions:
 
 def test_cpus_beside_cards_that_others_chose() -> None:
     vgpus = NewVgpus(THIRD, "1145", 2)
-    found = place_beside([vgpus], asking(vgpu="L40S-12Q", cpus=4), server(NODES))
+    found = place_near([vgpus], asking(vgpu="L40S-12Q", cpus=4), server(NODES))
     assert (found.devices, found.vgpus, found.nodes, len(found.cpus)) == ((), (vgpus,), (1,), 4)
     with pytest.raises(NoCapacity, match="have 6 free CPUs"):
-        place_beside([vgpus], asking(vgpu="L40S-12Q", cpus=8), server(NODES))
-    elsewhere = place_beside([NewVgpus("mtty", "mtty-2", 1)], asking(vgpu="mtty-2", cpus=4), server(NODES))
+        place_near([vgpus], asking(vgpu="L40S-12Q", cpus=8), server(NODES))
+    elsewhere = place_near([NewVgpus("mtty", "mtty-2", 1)], asking(vgpu="mtty-2", cpus=4), server(NODES))
     assert (elsewhere.nodes, len(elsewhere.cpus)) == ((), 4), "a parent of no node: the CPUs of any"
 
 

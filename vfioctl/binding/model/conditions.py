@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 
 from vfioctl.core.change import Key
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.values import PciAddress
 
 
-@simple
+@value_class
 class Reading:
     """The current value of a setting; `value` is None if it could not be read."""
 
@@ -26,7 +26,7 @@ class Reading:
         return self.kind, self.name
 
 
-@simple
+@value_class
 class Circumstances:
     """Holders and settings of the functions that a change may move."""
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.cli import lifecycle as after
+from vfioctl.claims.cli import lifecycle
 from vfioctl.claims.cli.options import (
     Cpus,
     Devices,
@@ -23,7 +23,7 @@ from vfioctl.claims.cli.options import (
     Vgpu,
     Wish,
 )
-from vfioctl.claims.cli.output import ClaimId, foretell, tell
+from vfioctl.claims.cli.output import ClaimId, print_claim, print_preview
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
@@ -105,7 +105,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     api = ClaimsApi(session)
     request = wish.asked(api, owner)
     if dry_run:
-        foretell(session, api.preview_create(request, key), as_json=as_json)
+        print_preview(session, api.preview_create(request, key), as_json=as_json)
         return
     with reporting():
         made = api.create(
@@ -114,7 +114,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
             progress=progress_lines(session),
             confirm=None if yes else lambda plan: confirm(session, plan),
         )
-    tell(api, made, as_json=as_json, explain=explain)
+    print_claim(api, made, as_json=as_json, explain=explain)
 
 
 @app.command(
@@ -189,4 +189,4 @@ def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
             emit(event_line(event))
 
 
-after.add_to(app)
+lifecycle.add_to(app)

@@ -6,7 +6,7 @@ import typer
 
 from vfioctl.claims.api import ClaimsApi, suggest_claims
 from vfioctl.claims.cli.options import Devices, DryRun, OwnerName
-from vfioctl.claims.cli.output import ClaimId, foretell_releases, tell, tell_all, tell_problem
+from vfioctl.claims.cli.output import ClaimId, print_claim, print_claims, print_problem, print_release_previews
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
@@ -79,16 +79,16 @@ def release(
                     confirm=None if yes else lambda plan: confirm(session, plan),
                 )
             released.append(made.claim)
-            tell_problem(made)
+            print_problem(made)
         except VfioctlError as error:
             if not stale:
                 raise
             say(f"vfioctl: claim {name}: {error.message}")
             failed = failed or error
     if dry_run:
-        foretell_releases(session, planned, as_json=as_json)
+        print_release_previews(session, planned, as_json=as_json)
     else:
-        tell_all(released, as_json=as_json)
+        print_claims(released, as_json=as_json)
     if failed:
         raise failed
 
@@ -104,7 +104,7 @@ def renew(
 ) -> None:
     """Set when a claim expires."""
     seconds = None if ttl == "never" else seconds_in(ttl)
-    tell_all([ClaimsApi(opened(ctx)).renew(name, seconds)], as_json=as_json)
+    print_claims([ClaimsApi(opened(ctx)).renew(name, seconds)], as_json=as_json)
 
 
 def transfer(
@@ -115,7 +115,7 @@ def transfer(
     as_json: AsJson = False,
 ) -> None:
     """Give a claim to another owner; its devices stay as they are."""
-    tell_all([ClaimsApi(opened(ctx)).transfer(name, to)], as_json=as_json)
+    print_claims([ClaimsApi(opened(ctx)).transfer(name, to)], as_json=as_json)
 
 
 def adopt(ctx: typer.Context, *, owner: OwnerName, device: Devices = None, as_json: AsJson = False) -> None:
@@ -126,4 +126,4 @@ def adopt(ctx: typer.Context, *, owner: OwnerName, device: Devices = None, as_js
     if not device:
         raise BadSpec("which devices to adopt was not said", hint="name them with --device")
     api = ClaimsApi(opened(ctx))
-    tell(api, api.adopt(owner, api.devices_called(device)), as_json=as_json)
+    print_claim(api, api.adopt(owner, api.devices_called(device)), as_json=as_json)

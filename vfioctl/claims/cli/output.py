@@ -32,9 +32,9 @@ ClaimId = Annotated[
 ]
 
 
-def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False) -> None:
+def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False) -> None:
     """Write a claim and what a guest needs of it."""
-    tell_problem(made)
+    print_problem(made)
     nodes = api.nodes(made.claim)
     placement, inventory = (made.placement, made.inventory) if explain else (None, None)
     if as_json:
@@ -53,7 +53,7 @@ def tell(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False)
         draw(placement_page(placement, inventory, width=width()))
 
 
-def foretell(session: Session, preview: "Preview", *, as_json: bool) -> None:
+def print_preview(session: Session, preview: "Preview", *, as_json: bool) -> None:
     """Write what creating a claim would do."""
     if as_json:
         from vfioctl.claims.model.preview_documents import CreatePreview
@@ -70,7 +70,7 @@ def foretell(session: Session, preview: "Preview", *, as_json: bool) -> None:
     say(_DRY)
 
 
-def foretell_releases(session: Session, releases: "Sequence[tuple[Claim, Plan | None]]", *, as_json: bool) -> None:
+def print_release_previews(session: Session, releases: "Sequence[tuple[Claim, Plan | None]]", *, as_json: bool) -> None:
     """Write what releasing claims would do."""
     if as_json:
         from vfioctl.claims.model.preview_documents import ClaimRelease, ReleasePreview
@@ -101,13 +101,13 @@ def _draw_plan(session: Session, plan: "Plan | None", *undone_by: str) -> None:
     draw(plan_page(plan, session.registry, undone_by=undone_by))
 
 
-def tell_problem(made: Claimed) -> None:
+def print_problem(made: Claimed) -> None:
     """Write why the CDI files do not follow the claim, if they should and do not."""
     if made.problem:
         say(f"vfioctl: claim {made.claim.id}: {made.problem}")
 
 
-def tell_all(claims: "list[Claim]", *, as_json: bool) -> None:
+def print_claims(claims: "list[Claim]", *, as_json: bool) -> None:
     if as_json:
         from vfioctl.claims.model.documents import claim_document
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.ledger import rows
 from vfioctl.claims.model.claim import Claim, ClaimState, Event, Undo
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import BadSpec, ClaimConflict
 from vfioctl.placement.model.owner import Owner
@@ -32,7 +32,7 @@ _SHORTEST = 4
 """Least length of the beginning of an id."""
 
 
-@simple
+@value_class
 class Moment:
     """When a claim changes, in which boot, and by whom."""
 
@@ -41,7 +41,7 @@ class Moment:
     caller: Caller
 
 
-@simple
+@value_class
 class Uses:
     """The resources that a claim takes: devices by address or UUID, CPUs as `cpu 3`."""
 

@@ -68,9 +68,9 @@ def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]
 def _plans_of_vgpus(session: Session, claim: Claim, inventory: Inventory) -> list[Plan]:
     """Return the plans that create the claim's lost vGPUs: one for those of one parent and type."""
     api = _vgpus(session)
-    from vfioctl.claims.lifecycle.missing_vgpus import LostVgpus
+    from vfioctl.claims.lifecycle.missing_vgpus import MissingVgpus
 
-    lost = LostVgpus(api, inventory, [claim])
+    lost = MissingVgpus(api, inventory, [claim])
     alike: dict[Made, list[str]] = {}
     for name in lost.names:
         if why := lost.why_not(name):

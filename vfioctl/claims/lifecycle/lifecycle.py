@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.rows import CLAIM
-from vfioctl.claims.lifecycle.liveness import Makers
+from vfioctl.claims.lifecycle.liveness import Liveness
 from vfioctl.claims.lifecycle.timestamps import after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
-from vfioctl.core.locations import placed
+from vfioctl.core.locations import import_object
 from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
 
@@ -33,20 +33,20 @@ _ATTEMPTS = 8
 
 def followers(session: Session) -> tuple[Follower, ...]:
     """Return what other subsystems keep in step with claims."""
-    return tuple(placed(row.follower)(session) for row in session.subsystems if row.follower)
+    return tuple(import_object(row.follower)(session) for row in session.subsystems if row.follower)
 
 
 class Lifecycle:
     """Creates and releases the claims of one host; see `ClaimsApi` for what each method raises."""
 
     def __init__(self, session: Session, ledger: ClaimLedger) -> None:
-        self._session, self._ledger, self.makers = session, ledger, Makers(session, ledger)
+        self._session, self._ledger, self.liveness = session, ledger, Liveness(session, ledger)
 
     def create(self, request: ClaimRequest, key: str, progress: Progress | None, confirm: Confirm | None) -> Claimed:
         """Choose the devices of a request, reserve them, bring them into the state that it needs, and hold them."""
         text = request.canonical()
         while True:
-            if key and (known := self.makers.made(key, text)):
+            if key and (known := self.liveness.made(key, text)):
                 return Claimed(known)
             claim, draft, capacity = self._reserve(request, text, key)
             if draft:
@@ -113,11 +113,11 @@ class Lifecycle:
         """Make the claim's devices what they were before the claim, and give them back."""
         from vfioctl.claims.lifecycle.device_plans import plan_undo
 
-        claim = self.makers.awaited(self._ledger.claim(name))
+        claim = self.liveness.awaited(self._ledger.claim(name))
         if not claim.is_live:
             return Claimed(claim)
-        if self.makers.has_died(claim):
-            return Claimed(self.makers.end(claim))
+        if self.liveness.has_died(claim):
+            return Claimed(self.liveness.end(claim))
         session = self.acting_for(claim)
         plan = until_released(
             partial(plan_undo, session, claim, unchanged_in_use=unchanged_in_use), wait=wait, waiting=waiting

@@ -17,7 +17,7 @@ _PAUSE = 0.2
 """Seconds between two looks."""
 
 
-class Makers:
+class Liveness:
     """The processes that make the claims of one ledger. They are waited for as long as for the host's lock."""
 
     def __init__(self, session: Session, ledger: ClaimLedger) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfioctl.vgpu.model.vgpu import Made, Vgpus
 
 
-class LostVgpus:
+class MissingVgpus:
     """The vGPUs that do not exist. `found`: the vGPUs that do, if they were just read."""
 
     def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], found: Vgpus | None = None) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from vfioctl.claims.ledger.ledger import ClaimLedger
-    from vfioctl.claims.lifecycle.liveness import Makers
+    from vfioctl.claims.lifecycle.liveness import Liveness
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
@@ -41,8 +41,8 @@ class Preview(NamedTuple):
 class Previews:
     """What `ClaimsApi` would do with the claims of one host."""
 
-    def __init__(self, session: Session, ledger: ClaimLedger, makers: Makers) -> None:
-        self._session, self._ledger, self._makers = session, ledger, makers
+    def __init__(self, session: Session, ledger: ClaimLedger, liveness: Liveness) -> None:
+        self._session, self._ledger, self._liveness = session, ledger, liveness
 
     def place(
         self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
@@ -54,8 +54,8 @@ class Previews:
 
     def create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
         """Return what creating a claim would do; see `ClaimsApi.preview_create`."""
-        known = self._makers.known(key, request.canonical()) if key else None
-        dead = (known.id,) if known and self._makers.has_died(known) else ()
+        known = self._liveness.known(key, request.canonical()) if key else None
+        dead = (known.id,) if known and self._liveness.has_died(known) else ()
         if known and not dead:
             return self._again(known)
         taken = self._ledger.taken(but=(*dead, *(claim.id for claim in over)))
@@ -83,8 +83,8 @@ class Previews:
 
         Raises DeviceInUse, Unfinished.
         """
-        claim = self._makers.settled(claim)
-        if not claim.is_live or self._makers.has_died(claim):
+        claim = self._liveness.settled(claim)
+        if not claim.is_live or self._liveness.has_died(claim):
             return None
         session = self._session.acting_for(f"{CLAIM}{claim.id}")
         plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)

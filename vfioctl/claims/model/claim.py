@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
@@ -53,7 +53,7 @@ class Undo(StrEnum):
     """The claim created the vGPU."""
 
 
-@simple
+@value_class
 class ClaimedDevice:
     """A device of a claim: a function, or a mediated device on one."""
 

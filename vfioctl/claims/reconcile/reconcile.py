@@ -115,7 +115,7 @@ class _Look:
     """One look at the machine."""
 
     def __init__(self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim]) -> None:
-        from vfioctl.claims.lifecycle.missing_vgpus import LostVgpus
+        from vfioctl.claims.lifecycle.missing_vgpus import MissingVgpus
         from vfioctl.claims.probe.container_states import read_containers
         from vfioctl.claims.probe.domains import read_domains
         from vfioctl.inventory.api import InventoryApi
@@ -128,7 +128,7 @@ class _Look:
         vgpus = VgpuApi(session)
         found = vgpus.vgpus()
         self._vgpus: tuple[Vgpu, ...] = found.instances
-        self._lost = LostVgpus(vgpus, self._inventory, claims, found)
+        self._lost = MissingVgpus(vgpus, self._inventory, claims, found)
         self._domains: Domains = read_domains(self._kernel)
         self._containers: Containers = read_containers(self._kernel)
         self._silent: set[str] = set()

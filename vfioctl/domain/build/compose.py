@@ -106,13 +106,13 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
     if not edits:
         remove(metadata, MARK)
     attributes = {"id": spec.claim} if spec.claim else {}
-    wishes = dict(options_of(spec))
+    options = dict(options_of(spec))
     if root.find("launchSecurity") is not None:  # such a guest has none, whatever is asked for
-        wishes.pop("hugepages", None)
+        options.pop("hugepages", None)
     mark = child(metadata, MARK, attributes if edits else {**attributes, "template": spec.template})
     for name in BUILD_OPTIONS:
         mark.attrib.pop(name, None)
-    mark.attrib.update(wishes)
+    mark.attrib.update(options)
 
 
 # -- memory ----------------------------------------------------------------------------------------------

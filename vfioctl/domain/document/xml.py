@@ -13,7 +13,7 @@ from itertools import chain, count
 from xml.etree.ElementTree import Comment, Element, TreeBuilder
 from xml.parsers import expat
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.errors import BadDocument
 
 LONGEST, DEEPEST = 4 << 20, 100
@@ -28,7 +28,7 @@ _ATTRIBUTE = {**_TEXT, **str.maketrans({"'": "&apos;", "\n": "&#10;", "\t": "&#9
 """Not xml.sax.saxutils: it imports urllib, which takes longer than building a domain."""
 
 
-@simple
+@value_class
 class Document:
     """A document with the lines of its elements. Names with a namespace are written `{namespace}name`."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 
-@plain
+@record_class
 class BuildChoice:
     """One thing that was chosen."""
 
@@ -18,7 +18,7 @@ class BuildChoice:
     """what is weaker than asked for, or than it could be; empty if nothing is"""
 
 
-@plain
+@record_class
 class BuildDevice:
     """A device that the guest gets."""
 
@@ -31,7 +31,7 @@ class BuildDevice:
     """the guest's NUMA node; null if it is on the guest's own root"""
 
 
-@plain
+@record_class
 class BuildDocument:
     """A domain that was built, and not defined."""
 

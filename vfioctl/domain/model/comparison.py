@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 
-@plain
+@record_class
 class ComparedValue:
     """A value that is not what vfioctl would build."""
 
@@ -17,7 +17,7 @@ class ComparedValue:
     """null: it would not be there"""
 
 
-@plain
+@record_class
 class Comparison:
     """A domain, compared with what vfioctl would build for its devices."""
 

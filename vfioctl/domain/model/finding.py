@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 
 class Severity(StrEnum):
@@ -16,7 +16,7 @@ class Severity(StrEnum):
     """It works, but slower, or not everywhere."""
 
 
-@plain
+@record_class
 class Finding:
     """One thing that is wrong with a document, and its remedy."""
 
@@ -31,7 +31,7 @@ class Finding:
     remedy: str
 
 
-@plain
+@record_class
 class CheckDocument:
     """The JSON document of `vfioctl domain check --json`."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from vfioctl.core.change import Plan
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import Several
 from vfioctl.core.value import Value
 from vfioctl.domain.model.spec import DomainSpec
@@ -18,7 +18,7 @@ from vfioctl.domain.model.storage import CloudInit, Image, PoolName
 MOST_DOMAINS = 256
 
 
-@plain
+@record_class
 class FleetDomain(DomainSpec):
     """A domain of a fleet: a spec, whether it runs, and what libvirt's storage has for it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"
@@ -30,7 +30,7 @@ def is_elsewhere(uri: str) -> bool:
     return not uri.partition("://")[2].startswith("/")
 
 
-@plain
+@record_class
 class DomainXml:
     """One domain of libvirt. Its name and its XML may come from anybody."""
 
@@ -55,7 +55,7 @@ class DomainXml:
         return self.live or self.defined
 
 
-@plain
+@record_class
 class Libvirt:
     """One libvirt and its domains, sorted by name. Versions are 1000000 * major + 1000 * minor + release."""
 

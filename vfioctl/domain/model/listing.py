@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 
-@plain
+@record_class
 class DomainPin:
     """One vCPU, and the host's CPUs that it may run on."""
 
@@ -13,7 +13,7 @@ class DomainPin:
     cpus: str
 
 
-@plain
+@record_class
 class ListedDomain:
     """A domain of libvirt."""
 
@@ -40,7 +40,7 @@ class ListedDomain:
     """why its document cannot be read; empty if it can"""
 
 
-@plain
+@record_class
 class DomainListDocument:
     """The domains of one libvirt, sorted by name. Versions are 1000000 * major + 1000 * minor + release."""
 
@@ -50,7 +50,7 @@ class DomainListDocument:
     domains: tuple[ListedDomain, ...]
 
 
-@plain
+@record_class
 class DomainShowDocument:
     """One domain, with its documents."""
 

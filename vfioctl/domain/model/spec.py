@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import FORBID, Several, Text, Whole
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress
@@ -144,7 +144,7 @@ class Option:
         return {**handler(schema), "description": self.text}
 
 
-@plain
+@record_class
 class DomainSpec:
     """A domain with GPUs. It names a claim, devices, or a number of GPUs: exactly one of these."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 
 class State(StrEnum):
@@ -25,7 +25,7 @@ class Area(StrEnum):
     GUEST = "guest"
 
 
-@plain
+@record_class
 class VerifiedFact:
     """One thing that was looked at."""
 
@@ -42,7 +42,7 @@ class VerifiedFact:
     """why it is unknown"""
 
 
-@plain
+@record_class
 class Verification:
     """A running domain, compared with its document: `vfioctl domain verify --json`."""
 

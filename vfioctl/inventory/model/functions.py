@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
@@ -21,7 +21,7 @@ MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
 """Drivers, besides VFIO variants, that keep a group viable for a guest (`driver_managed_dma`, Linux 5.19)."""
 
 
-@plain
+@record_class
 class Bar:
     """One base address region. Source: the `resource` attribute, flags in linux/ioport.h."""
 
@@ -34,7 +34,7 @@ class Bar:
     prefetchable: bool
 
 
-@plain
+@record_class
 class Link:
     """The PCIe link. Speeds in GT/s, widths in lanes."""
 
@@ -44,7 +44,7 @@ class Link:
     max_width: int | None
 
 
-@plain
+@record_class
 class Nvml:
     """Facts about a GPU that the NVIDIA driver reports through NVML."""
 
@@ -56,7 +56,7 @@ class Nvml:
     mig_mode: bool | None = None
 
 
-@plain
+@record_class
 class Function:
     """One PCI function. Ids are four lower-case hexadecimal digits."""
 
@@ -166,7 +166,7 @@ def is_vfio_driver(name: str) -> bool:
     return name.replace("_", "-").endswith("vfio-pci")
 
 
-@plain
+@record_class
 class ProbeWarning:
     """A fact that could not be read, and why."""
 
@@ -271,7 +271,7 @@ class Inventory:
         )
 
 
-@plain
+@record_class
 class InventoryDocument:
     """The JSON document of `vfioctl inventory --json`. `functions` is set only with `--all` or a DEVICE."""
 

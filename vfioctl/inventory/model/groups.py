@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import CpuSet
 
 
-@plain
+@record_class
 class Blocker:
     """A group member whose driver makes the group not viable for a guest."""
 
@@ -18,7 +18,7 @@ class Blocker:
     driver: str
 
 
-@plain
+@record_class
 class Group:
     """An IOMMU group: the unit that the kernel lets a guest own."""
 
@@ -36,7 +36,7 @@ class Group:
     """/dev/vfio/N while it exists"""
 
 
-@plain
+@record_class
 class Card:
     """The physical functions of one domain:bus:device, and those tied to it by device links."""
 
@@ -45,7 +45,7 @@ class Card:
     groups: tuple[int, ...]
 
 
-@plain
+@record_class
 class NumaNode:
     """A NUMA node. Memory in bytes; distances as the firmware's SLIT gives them, by node id."""
 
@@ -55,7 +55,7 @@ class NumaNode:
     distances: Mapping[int, int] = field(default_factory=dict)
 
 
-@plain
+@record_class
 class Iommu:
     """Whether the IOMMU translates the devices' DMA, from sysfs; `reason` explains why it does not."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.values import Subject
@@ -32,7 +32,7 @@ class HolderKind(StrEnum):
     """Other users of the driver's module. Reported, but does not block a change."""
 
 
-@plain
+@record_class
 class Holder:
     """One holder of one function or one mediated device."""
 
@@ -70,7 +70,7 @@ class Holder:
         return self.kind in (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.UNREAD)
 
 
-@plain
+@record_class
 class Holders:
     """The holders of some functions. Processes that could not be read may hold them too."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 
 
-@plain
+@record_class
 class Processor:
     """The processor, as far as /proc/cpuinfo tells."""
 

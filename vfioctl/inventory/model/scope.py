@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
 
@@ -16,7 +16,7 @@ FUNCTION = "function"
 """The kind of a function's facts: identity, iommu_group, driver, driver_override."""
 
 
-@simple
+@value_class
 class Scope:
     """`own`: the functions asked for and the rest of their cards. `foreign`: other endpoints in their groups."""
 

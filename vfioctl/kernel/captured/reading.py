@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vfioctl.kernel import untrusted_files as outside
+from vfioctl.kernel import untrusted_files
 
 _LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _ATTRIBUTE = 4096
@@ -21,7 +21,7 @@ def read_attribute(name: str, directory: int) -> str:
 
 def text_of(fd: int, most: int) -> str:
     """The beginning of a file that was opened with O_PATH. Raises OSError."""
-    return outside.read_regular(fd, most).decode("utf-8", "replace").rstrip("\n")
+    return untrusted_files.read_regular(fd, most).decode("utf-8", "replace").rstrip("\n")
 
 
 def read_below(name: str, folder: str, directory: int) -> str:

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TypeVar
 
-from vfioctl.kernel import files
-from vfioctl.kernel import untrusted_files as outside
+from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
@@ -63,7 +62,7 @@ class Live(LiveUse, LiveChange):
                 return files.read_of_sysfs(path)
             if path.startswith("/proc/"):
                 return files.read_text(path)
-            return outside.read_start(path, files.MOST_TEXT).decode("utf-8", "replace").rstrip("\n")
+            return untrusted_files.read_start(path, files.MOST_TEXT).decode("utf-8", "replace").rstrip("\n")
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
 

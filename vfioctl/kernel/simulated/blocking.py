@@ -7,8 +7,7 @@ import json
 from vfioctl.errors import KernelRefused, Stuck
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import class_devices as surroundings
-from vfioctl.kernel.simulated import drivers, groups, mediated, rules, virtual
+from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, rules, virtual
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
 from vfioctl.units import UUID
 
@@ -50,8 +49,8 @@ def never_returns(tree: Tree, path: str, value: str) -> bool:
         return False
     if rules.is_vfio(driver) or f"{device}/vfio-dev" in tree.directories:
         return groups.opened(tree, device)
-    sounding = surroundings.nodes_below(tree, f"{device}/sound")
-    return any(surroundings.open_by(tree, node) for node in sounding)
+    sounding = class_devices.nodes_below(tree, f"{device}/sound")
+    return any(class_devices.open_by(tree, node) for node in sounding)
 
 
 def block(tree: Tree, path: str, value: str) -> Stuck:

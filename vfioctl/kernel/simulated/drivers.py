@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from vfioctl.kernel.modalias import NATIVE, Aliases
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import class_devices as surroundings
-from vfioctl.kernel.simulated import groups, mediated
-from vfioctl.kernel.simulated import vendor as vgpu_request
+from vfioctl.kernel.simulated import class_devices, groups, mediated, vendor
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
 
@@ -106,10 +104,10 @@ def really_probe(tree: Tree, device: str, driver: str) -> None:
     groups.link(tree, f"{home}/{address}", device)
     if is_vfio(driver):
         groups.vfio_group_create(tree, group_of(tree, device))
-        surroundings.vfio_pci_core_runtime_pm(tree, device, registered=True)
+        class_devices.vfio_pci_core_runtime_pm(tree, device, registered=True)
     else:
-        surroundings.class_devices_back(tree, device)
-        vgpu_request.folders_back(tree, device, driver)
+        class_devices.class_devices_back(tree, device)
+        vendor.folders_back(tree, device, driver)
 
 
 def device_driver_detach(tree: Tree, device: str) -> None:
@@ -120,16 +118,16 @@ def device_driver_detach(tree: Tree, device: str) -> None:
     if driver and is_vfio(driver):
         groups.vfio_device_del(tree, device)
         groups.vfio_group_release(tree, group)
-        surroundings.vfio_pci_core_runtime_pm(tree, device, registered=False)
+        class_devices.vfio_pci_core_runtime_pm(tree, device, registered=False)
     else:
-        surroundings.class_devices_gone(tree, device)
+        class_devices.class_devices_gone(tree, device)
     device_remove(tree, device, driver or "")
 
 
 def device_remove(tree: Tree, device: str, driver: str) -> None:
     """The part of unbinding that may wait. Called again after the device was released."""
     mediated.mdev_unregister_parent(tree, device)
-    vgpu_request.folders_gone(tree, device, driver)
+    vendor.folders_gone(tree, device, driver)
 
 
 def vfio_pci_core_register_device(tree: Tree, device: str) -> None:

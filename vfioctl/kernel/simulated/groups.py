@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated import class_devices as surroundings
+from vfioctl.kernel.simulated import class_devices
 
 VFIO_MAJOR, VFIO_CDEV_MAJOR = 243, 511
 CONTAINER, CDEVS = "/dev/vfio/vfio", "/dev/vfio/devices"
@@ -103,4 +103,4 @@ def opened(tree: Tree, device: str) -> bool:
     nodes = [f"{CDEVS}/{name}" for name in tree.directories.get(f"{device}/vfio-dev", ())]
     if group := group_of(tree, device):
         nodes.append(f"/dev/vfio/{group}")
-    return any(surroundings.open_by(tree, node) for node in nodes)
+    return any(class_devices.open_by(tree, node) for node in nodes)

@@ -18,8 +18,7 @@ from vfioctl.kernel.libvirt.answers import value_of
 from vfioctl.kernel.libvirt.domains import asked_here
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import storage
-from vfioctl.kernel.simulated import vgpu_capacity as room
+from vfioctl.kernel.simulated import storage, vgpu_capacity
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
 DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"
@@ -95,8 +94,8 @@ def _start(tree: Tree, name: str, known: Mapping[str, tuple[Any, ...]], refused:
 
 
 def _can_be_opened(tree: Tree, device: str) -> bool:
-    vgpu = tree.files.get(f"{device}/{room.VENDOR}/current_vgpu_type", room.NO_TYPE)
-    return is_vfio(driver_of(tree, device) or "") or vgpu != room.NO_TYPE
+    vgpu = tree.files.get(f"{device}/{vgpu_capacity.VENDOR}/current_vgpu_type", vgpu_capacity.NO_TYPE)
+    return is_vfio(driver_of(tree, device) or "") or vgpu != vgpu_capacity.NO_TYPE
 
 
 def _functions(xml: str) -> list[str]:

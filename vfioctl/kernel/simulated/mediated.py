@@ -13,14 +13,13 @@ from collections.abc import Callable
 
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import groups
-from vfioctl.kernel.simulated import vgpu_capacity as room
+from vfioctl.kernel.simulated import groups, vgpu_capacity
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36
-_CREATE = re.compile(rf"/sys/devices/.+/{room.TYPES}/[^/]+/create")
-_REMOVE = re.compile(rf"/sys/devices/.+/{room.UUID.pattern}/remove")
+_CREATE = re.compile(rf"/sys/devices/.+/{vgpu_capacity.TYPES}/[^/]+/create")
+_REMOVE = re.compile(rf"/sys/devices/.+/{vgpu_capacity.UUID.pattern}/remove")
 _DRIVER = re.compile(rf"{BUS}/drivers/[^/]+/(bind|unbind)")
 
 
@@ -39,7 +38,7 @@ def store_of(tree: Tree, path: str) -> Callable[[Tree, str, str], None] | None:
 def create_store(tree: Tree, path: str, value: str) -> None:
     """Accepts a UUID and at most one more character, which is ignored (guid_parse)."""
     name = value[:_UUID_LENGTH].lower()
-    if len(value) not in (_UUID_LENGTH, _UUID_LENGTH + 1) or not room.UUID.fullmatch(name):
+    if len(value) not in (_UUID_LENGTH, _UUID_LENGTH + 1) or not vgpu_capacity.UUID.fullmatch(name):
         raise Refusal(errnos.EINVAL)
     home = path.rpartition("/")[0]
     parent, kind = home.rsplit("/", 2)[0], posixpath.basename(home)
@@ -47,7 +46,7 @@ def create_store(tree: Tree, path: str, value: str) -> None:
         raise Refusal(errnos.EEXIST)
     if not _is_registered(tree, parent):
         raise Refusal(errnos.ENODEV)
-    account = room.Account(tree, room.card_of(tree, parent))
+    account = vgpu_capacity.Account(tree, vgpu_capacity.card_of(tree, parent))
     if not account.available(parent, kind):
         raise Refusal(account.refusal(kind))
     mdev_device_create(tree, f"{parent}/{name}", home)
@@ -69,7 +68,7 @@ def mdev_device_create(tree: Tree, device: str, kind: str) -> None:
     if posixpath.basename(kind).startswith("nvidia-"):
         tree.put(f"{device}/nvidia/vgpu_params", "")
         tree.put(f"{device}/nvidia/vm_name", "")
-    room.recount(tree, room.card_of(tree, parent))
+    vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, parent))
 
 
 def remove_store(tree: Tree, path: str, value: str) -> None:
@@ -87,7 +86,7 @@ def mdev_device_remove(tree: Tree, device: str) -> None:
     _unregister(tree, device)
     tree.remove(device)
     del tree.properties[f"sim:{posixpath.basename(device)}"]["removed"]
-    room.recount(tree, room.card_of(tree, parent))
+    vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, parent))
 
 
 def _is_removed(tree: Tree, device: str) -> bool:
@@ -96,10 +95,12 @@ def _is_removed(tree: Tree, device: str) -> bool:
 
 def hide(tree: Tree, device: str) -> None:
     """mdev_remove_sysfs_files, and device_del up to the driver's remove function."""
-    room.Account(tree, room.card_of(tree, posixpath.dirname(device)))  # records the stock while the files still show it
+    vgpu_capacity.Account(
+        tree, vgpu_capacity.card_of(tree, posixpath.dirname(device))
+    )  # records the stock while the files still show it
     name, kind = posixpath.basename(device), tree.resolve(f"{device}/mdev_type")
     is_orphan = groups.driver_of(tree, device) is None
-    room.facts_of(tree, device)["removed"] = "" if is_orphan else posixpath.basename(kind)
+    vgpu_capacity.facts_of(tree, device)["removed"] = "" if is_orphan else posixpath.basename(kind)
     tree.remove(f"{kind}/devices/{name}")
     tree.remove(f"{BUS}/devices/{name}")
     tree.remove(f"{BUS}/drivers/{groups.driver_of(tree, device)}/{name}")
@@ -123,24 +124,24 @@ def driver_store(tree: Tree, path: str, value: str) -> None:
     if verb == "bind" or f"{home}/{name}" not in tree.links:
         raise Refusal(errnos.ENODEV)
     device = tree.resolve(f"{home}/{name}")
-    card = room.card_of(tree, posixpath.dirname(device))
-    room.Account(tree, card)
+    card = vgpu_capacity.card_of(tree, posixpath.dirname(device))
+    vgpu_capacity.Account(tree, card)
     if groups.opened(tree, device):
         raise Refusal(errnos.EBUSY)  # the real kernel waits here; vfioctl never unbinds a mediated device in use
     for gone in (f"{home}/{name}", f"{device}/driver", f"{device}/nvidia"):
         tree.remove(gone)
     _unregister(tree, device)
-    room.recount(tree, card)
+    vgpu_capacity.recount(tree, card)
 
 
 def mdev_unregister_parent(tree: Tree, parent: str) -> None:
     """Hides the parent first, then removes its devices one by one; each removal may wait."""
-    if f"{parent}/{room.TYPES}" not in tree.directories:
+    if f"{parent}/{vgpu_capacity.TYPES}" not in tree.directories:
         return
     if _is_registered(tree, parent):
         tree.remove(f"{MDEV_PARENTS}/{posixpath.basename(parent)}")
     for name in sorted(tree.directories[parent]):
-        if room.UUID.fullmatch(name):
+        if vgpu_capacity.UUID.fullmatch(name):
             mdev_device_remove(tree, f"{parent}/{name}")
 
 

@@ -15,9 +15,7 @@ from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated import class_devices as surroundings
-from vfioctl.kernel.simulated import drivers, groups, mediated, virtual
-from vfioctl.kernel.simulated import vendor as vgpu_request
+from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, vendor, virtual
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
 
@@ -67,7 +65,7 @@ def _store_of(tree: Tree, there: str) -> Callable[[Tree, str, str], None] | None
         return mediated.store_of(tree, there)
     if virtual.NUMVFS.fullmatch(there):
         return virtual.sriov_numvfs_store
-    return surroundings.store_of(there) or vgpu_request.store_of(there) or mediated.store_of(tree, there)
+    return class_devices.store_of(there) or vendor.store_of(there) or mediated.store_of(tree, there)
 
 
 def _unbind(tree: Tree, driver: str, value: str) -> None:
@@ -98,7 +96,7 @@ def vfio_group_ioctl_get_status(tree: Tree, group: int) -> bool:
     """Whether every member is unbound, or on a driver without DMA of its own (iommu_group_dma_owner_claimed)."""
     if f"/dev/vfio/{group}" not in tree.nodes:
         raise KernelRefused(f"/dev/vfio/{group}", errnos.ENOENT)
-    if surroundings.open_by(tree, f"/dev/vfio/{group}"):
+    if class_devices.open_by(tree, f"/dev/vfio/{group}"):
         raise KernelRefused(f"/dev/vfio/{group}", errnos.EBUSY)  # vfio_group_fops_open: one opener at a time
     names = [driver_of(tree, member) for member in groups.members_of(tree, str(group))]
     return all(name is None or is_vfio(name) or name in _MANAGED_DMA for name in names)

@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping
 
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import class_devices as surroundings
-from vfioctl.kernel.simulated import groups
-from vfioctl.kernel.simulated import vgpu_capacity as room
+from vfioctl.kernel.simulated import class_devices, groups, vgpu_capacity
 from vfioctl.kernel.simulated.refusal import Refusal, kstrtoul
 
 PARAMS_MAX = 256
-_FOLDERS = (room.VENDOR, room.TYPES)
+_FOLDERS = (vgpu_capacity.VENDOR, vgpu_capacity.TYPES)
 _YES, _NO = re.compile(r"[yYtT1].*|[oO][nN].*", re.DOTALL), re.compile(r"[nNfF0].*|[oO][fF].*", re.DOTALL)
 
 
@@ -36,17 +34,17 @@ def current_vgpu_type_store(tree: Tree, path: str, value: str) -> None:
     """A number creates a vGPU, 0 deletes it. Changing the type needs 0 first."""
     function = _device(path)
     kind, now = str(kstrtoul(value, bits=32, base=10)), tree.files[path]
-    if groups.opened(tree, function) or room.NO_TYPE not in (kind, now):
+    if groups.opened(tree, function) or vgpu_capacity.NO_TYPE not in (kind, now):
         raise Refusal(errnos.EBUSY)
-    card = room.card_of(tree, function)
-    account = room.Account(tree, card)
-    if kind == room.NO_TYPE:
+    card = vgpu_capacity.card_of(tree, function)
+    account = vgpu_capacity.Account(tree, card)
+    if kind == vgpu_capacity.NO_TYPE:
         _clear(tree, function)
     elif account.available(function, kind):
         tree.put(path, kind)
     else:
         raise Refusal(errnos.EIO)
-    room.recount(tree, card)
+    vgpu_capacity.recount(tree, card)
 
 
 def vgpu_params_store(tree: Tree, path: str, value: str) -> None:
@@ -67,19 +65,22 @@ def placement_id_store(tree: Tree, path: str, value: str) -> None:
 
 def _refuse_without_type(tree: Tree, path: str) -> None:
     device = _device(path)
-    if room.UUID.fullmatch(posixpath.basename(device)):
+    if vgpu_capacity.UUID.fullmatch(posixpath.basename(device)):
         if path.endswith("/placement_id") and groups.opened(tree, device):
             raise Refusal(errnos.EBUSY)
         return
-    if tree.files.get(f"{device}/{room.VENDOR}/current_vgpu_type", room.NO_TYPE) == room.NO_TYPE:
+    if (
+        tree.files.get(f"{device}/{vgpu_capacity.VENDOR}/current_vgpu_type", vgpu_capacity.NO_TYPE)
+        == vgpu_capacity.NO_TYPE
+    ):
         raise Refusal(errnos.EPERM)
     if groups.opened(tree, device):
         raise Refusal(errnos.EBUSY)
 
 
 def _clear(tree: Tree, function: str) -> None:
-    home = f"{function}/{room.VENDOR}"
-    tree.put(f"{home}/current_vgpu_type", room.NO_TYPE)
+    home = f"{function}/{vgpu_capacity.VENDOR}"
+    tree.put(f"{home}/current_vgpu_type", vgpu_capacity.NO_TYPE)
     if f"{home}/vgpu_params" in tree.files:
         tree.put(f"{home}/vgpu_params", "")
     if tree.files.pop(f"{home}/placement_id", None) is not None:
@@ -124,8 +125,8 @@ def sriov_drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
 
 def folders_gone(tree: Tree, device: str, driver: str) -> None:
     """Removes the driver's vGPU directories and saves them, without vGPUs, for `folders_back`."""
-    if f"{device}/{room.VENDOR}/current_vgpu_type" in tree.files:
-        room.known_types(tree, room.card_of(tree, device), [device])
+    if f"{device}/{vgpu_capacity.VENDOR}/current_vgpu_type" in tree.files:
+        vgpu_capacity.known_types(tree, vgpu_capacity.card_of(tree, device), [device])
         _clear(tree, device)
         group = groups.group_of(tree, device)
         groups.vfio_device_del(tree, device)
@@ -133,11 +134,11 @@ def folders_gone(tree: Tree, device: str, driver: str) -> None:
     kept: dict[str, dict[str, object]] = {}
     for folder in _FOLDERS:
         if f"{device}/{folder}" in tree.directories:
-            kept |= surroundings.taken(tree, f"{device}/{folder}")
+            kept |= class_devices.taken(tree, f"{device}/{folder}")
     if kept:
         short = {posixpath.relpath(path, device): fact for path, fact in kept.items()}
-        room.facts_of(tree, device)["folders"] = json.dumps([driver, short])
-        room.recount(tree, room.card_of(tree, device))
+        vgpu_capacity.facts_of(tree, device)["folders"] = json.dumps([driver, short])
+        vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, device))
 
 
 def folders_back(tree: Tree, device: str, driver: str) -> None:
@@ -148,14 +149,14 @@ def folders_back(tree: Tree, device: str, driver: str) -> None:
         return
     del facts["folders"]
     for path, fact in kept.items():
-        surroundings.put_back(tree, f"{device}/{path}", fact)
-    if room.TYPES in kept:
+        class_devices.put_back(tree, f"{device}/{path}", fact)
+    if vgpu_capacity.TYPES in kept:
         groups.link(tree, f"{MDEV_PARENTS}/{posixpath.basename(device)}", device)
     else:
         groups.vfio_device_add(tree, device)
         if groups.CONTAINER in tree.nodes:
             groups.vfio_group_create(tree, groups.group_of(tree, device))
-    room.recount(tree, room.card_of(tree, device))
+    vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, device))
 
 
 _DEVICE = r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"

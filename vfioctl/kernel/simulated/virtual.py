@@ -14,9 +14,7 @@ from contextlib import suppress
 
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import class_devices as surroundings
-from vfioctl.kernel.simulated import drivers, groups
-from vfioctl.kernel.simulated import vgpu_capacity as room
+from vfioctl.kernel.simulated import class_devices, drivers, groups, vgpu_capacity
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 
 NUMVFS = re.compile(r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/sriov_numvfs")
@@ -82,9 +80,9 @@ def sriov_enable(tree: Tree, physical: str, count: int) -> list[str]:
 
 def sriov_disable(tree: Tree, physical: str) -> None:
     """Removes the VFs from the first to the last, the links of each first. Raises WouldBlock at a VF that is held."""
-    facts = room.facts_of(tree, physical)
+    facts = vgpu_capacity.facts_of(tree, physical)
     begun = [facts["going"]] if "going" in facts else []
-    for entry in (*begun, *room.virtual_functions(tree, physical)):
+    for entry in (*begun, *vgpu_capacity.virtual_functions(tree, physical)):
         function, _, driver = entry.partition(" ")
         _unlink(tree, physical, function)
         is_held = groups.opened(tree, function)
@@ -111,8 +109,8 @@ def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
     physical = tree.resolve(f"{PCI_DEVICES}/{address}")
     if groups.driver_of(tree, physical) != NVIDIA or not _number(tree, f"{physical}/sriov_totalvfs"):
         return f"Error: GPU {address} is not on the driver nvidia, or has no VFs"
-    functions = room.virtual_functions(tree, physical)
-    if any(kind for function in functions for kind in room.instances_of(tree, function)):
+    functions = vgpu_capacity.virtual_functions(tree, physical)
+    if any(kind for function in functions for kind in vgpu_capacity.instances_of(tree, function)):
         return f"GPU {address} has vGPUs; nothing was done"
     if on == bool(functions):
         return f"VFs of GPU {address} are {'enabled' if on else 'disabled'} already"
@@ -132,9 +130,9 @@ def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     """Creates VF `number`, with a group of its own if there is an IOMMU, and without a driver."""
     address = _address(tree, physical, number)
     function = f"{posixpath.dirname(physical)}/{address}"
-    kept = json.loads(room.facts_of(tree, function).pop("function", "{}"))
+    kept = json.loads(vgpu_capacity.facts_of(tree, function).pop("function", "{}"))
     for path, fact in kept.items():
-        surroundings.put_back(tree, f"{function}/{path}", fact)
+        class_devices.put_back(tree, f"{function}/{path}", fact)
     if not kept:
         _put_attributes(tree, physical, function)
     tree.put(f"{function}/driver_override", drivers.NO_OVERRIDE)
@@ -169,8 +167,8 @@ def _put_attributes(tree: Tree, physical: str, function: str) -> None:
         groups.link(tree, f"{function}/iommu", tree.resolve(f"{physical}/iommu"))
     if known := tree.properties.get(f"hwdb:{modalias}"):
         tree.properties.setdefault(f"hwdb:{own_modalias}", dict(known))
-    if native := room.facts_of(tree, physical).get("native"):
-        room.facts_of(tree, function).setdefault("native", native)
+    if native := vgpu_capacity.facts_of(tree, physical).get("native"):
+        vgpu_capacity.facts_of(tree, function).setdefault("native", native)
 
 
 def _resource(tree: Tree, physical: str, function: str) -> str:
@@ -203,9 +201,9 @@ def _remove(tree: Tree, function: str) -> None:
     if f"{function}/iommu" in tree.links:
         tree.remove(f"{tree.resolve(f'{function}/iommu')}/devices/{address}")
     tree.remove(f"{PCI_DEVICES}/{address}")
-    kept = surroundings.taken(tree, function)
+    kept = class_devices.taken(tree, function)
     short = {posixpath.relpath(path, function): fact for path, fact in kept.items() if path != function}
-    room.facts_of(tree, function)["function"] = json.dumps(short)
+    vgpu_capacity.facts_of(tree, function)["function"] = json.dumps(short)
 
 
 # -- addresses ---------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.placement.model.capacity import Capacity, Core
 
 
-@simple
+@value_class
 class FreeCores:
     """The free cores of one node, by L3 cache."""
 

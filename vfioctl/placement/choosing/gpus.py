@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.choosing.node_resources import Rooms
+from vfioctl.placement.choosing.node_resources import NodeResources
 from vfioctl.placement.choosing.nodes import Score, Trees, choose_gpus, score_of
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
 from vfioctl.placement.choosing.pcie_paths import meetings
@@ -15,7 +15,7 @@ from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.request import ClaimRequest
 
 
-@simple
+@value_class
 class Pool:
     """GPUs that can be chosen for a request."""
 
@@ -24,8 +24,8 @@ class Pool:
     gpus: tuple[PciAddress, ...]
 
     @cached_property
-    def rooms(self) -> Rooms:
-        return Rooms(self.request, self.capacity)
+    def node_resources(self) -> NodeResources:
+        return NodeResources(self.request, self.capacity)
 
     @cached_property
     def partitions(self) -> tuple[tuple[PciAddress, ...], ...]:
@@ -68,7 +68,7 @@ class Pool:
         whole = frozenset(gpus)
         trees = self.in_fabric if whole & self.fabric else self.single
         lost = sum(not whole.isdisjoint(partition) and whole != frozenset(partition) for partition in self.partitions)
-        return score_of(whole, trees, self.rooms.distances, lost=lost)
+        return score_of(whole, trees, self.node_resources.distances, lost=lost)
 
     def allows(self, gpus: Sequence[PciAddress]) -> bool:
         """Return whether a choice is possible: its nodes, its CPUs and hugepages, and partitions are whole."""
@@ -77,7 +77,7 @@ class Pool:
             return False
         if not self.fabric.isdisjoint(gpus) and frozenset(gpus) not in map(frozenset, self.partitions):
             return False
-        return self.rooms.fit(nodes)
+        return self.node_resources.fit(nodes)
 
     def choice(self) -> tuple[PciAddress, ...] | None:
         """Return the GPUs with the best score; None if there is no choice."""
@@ -88,7 +88,9 @@ class Pool:
             if len(partition) == number
         ]
         choices = [gpus for gpus in found if self.allows(gpus)]
-        single = choose_gpus(self.single, number, self.rooms.fit, self.rooms.distances, one_node=one_node)
+        single = choose_gpus(
+            self.single, number, self.node_resources.fit, self.node_resources.distances, one_node=one_node
+        )
         if single is not None:
             choices.append(single)
         return min(choices, key=lambda gpus: (self.score(gpus), [gpu.order for gpu in gpus]), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from vfioctl.console.words import counted
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.placement.choosing.cpus import choose_cores, fewest, free_cores, shares
 from vfioctl.placement.choosing.numa_affinity import Distances, by_home
 from vfioctl.placement.model.capacity import Capacity, Core
@@ -14,8 +14,8 @@ from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import format_size
 
 
-@simple
-class Beside:
+@value_class
+class NearbyResources:
     """What a claim gets beside its devices."""
 
     cores: tuple[Core, ...] = ()
@@ -26,7 +26,7 @@ class Beside:
         return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
 
 
-class Rooms:
+class NodeResources:
     """What is free on each NUMA node, for one request."""
 
     def __init__(self, request: ClaimRequest, capacity: Capacity) -> None:
@@ -81,10 +81,10 @@ class Rooms:
         fitting = [size for size in self._pages if sum(self._of(homes, size)) >= -(-wanted // size)]
         return min(fitting, key=lambda size: (-wanted % size, -size), default=None)
 
-    def beside(self, nodes: Mapping[int, int]) -> Beside:
+    def nearby(self, nodes: Mapping[int, int]) -> NearbyResources:
         """Return the CPUs and hugepages for devices. `nodes`: the number of devices of each node; they `fit`."""
         homes = by_home(nodes, self._distances)
-        return Beside(self._chosen_cores(homes), self._chosen_pages(homes))
+        return NearbyResources(self._chosen_cores(homes), self._chosen_pages(homes))
 
     def _chosen_cores(self, homes: Mapping[int, int]) -> tuple[Core, ...]:
         wanted = self._request.cpus

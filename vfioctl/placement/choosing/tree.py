@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress
 
 _DISTANCE, _LINKED = 1 << 44, 1 << 22
@@ -29,7 +29,7 @@ class Kind(IntEnum):
     NODE = 16
 
 
-@simple
+@value_class
 class Cost:
     """The parts of a cost, the first one first."""
 
@@ -41,7 +41,7 @@ class Cost:
     """The number of free GPUs that remain at places of which some GPUs are taken, for each such place."""
 
 
-@simple
+@value_class
 class Best:
     """The least costs of choosing 0, 1, 2, ... GPUs, and how each number is divided among the parts of a place."""
 

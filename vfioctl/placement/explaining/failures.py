@@ -35,14 +35,14 @@ def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, s
     elif request.numa == "same" and max(pool.used_nodes(free).values(), default=0) < request.gpus:
         why = f"no NUMA node has {many} that can be chosen"
     else:
-        why = f"no NUMA node has {many} and {_beside(pool)}"
+        why = f"no NUMA node has {many} and {_nearby(pool)}"
         if request.numa != "same":
             why = why.replace("no NUMA node has", "no NUMA nodes have", 1)
     found = {gpu: _free(pool, gpu) for gpu in pool.gpus}
     return no_capacity(f"{many} cannot be chosen: {why}", gpus, {**found, **reasons})
 
 
-def _beside(pool: Pool) -> str:
+def _nearby(pool: Pool) -> str:
     request = pool.request
     cpus = f"{counted(request.cpus, 'free CPU')}" if request.cpus else ""
     pages = f"{format_size(request.hugepages)} in free hugepages" if request.hugepages else ""
@@ -55,7 +55,7 @@ def _free(pool: Pool, gpu: PciAddress) -> str:
     name = "its NUMA node" if node == UNKNOWN_NODE else f"NUMA node {node}"
     if gpu in pool.fabric:
         return "can be chosen, but only in a partition"
-    if missing := pool.rooms.missing({node: 1}):
+    if missing := pool.node_resources.missing({node: 1}):
         return f"{name} has {missing}"
     number = pool.used_nodes([gpu for gpu in pool.gpus if gpu not in pool.fabric])[node]
     return f"can be chosen, but {name} has only {number} such" if number < pool.request.gpus else _CAN

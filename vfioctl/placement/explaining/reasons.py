@@ -8,7 +8,7 @@ from vfioctl.console.words import counted
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.gpus import Pool
-from vfioctl.placement.choosing.node_resources import Beside
+from vfioctl.placement.choosing.node_resources import NearbyResources
 from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE
 from vfioctl.placement.choosing.tree import Kind, Meeting
 from vfioctl.placement.model.capacity import Capacity
@@ -103,7 +103,9 @@ class _Better:
     def __init__(self, pool: Pool, chosen: Sequence[PciAddress]) -> None:
         self._pool, self.chosen = pool, frozenset(chosen)
         self._nodes = pool.used_nodes(chosen)
-        self._missing = {node: pool.rooms.missing({node: 1}) for node in set(pool.nodes.values()) - set(self._nodes)}
+        self._missing = {
+            node: pool.node_resources.missing({node: 1}) for node in set(pool.nodes.values()) - set(self._nodes)
+        }
         self._places: dict[PciAddress, str] = {}
         for node in self._nodes:
             if node in pool.single and self.chosen.isdisjoint(pool.fabric):
@@ -133,22 +135,22 @@ class _Better:
 # -- CPUs and hugepages ----------------------------------------------------------------------------------
 
 
-def why_beside(request: ClaimRequest, capacity: Capacity, beside: Beside) -> tuple[str, ...]:
+def why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> tuple[str, ...]:
     """Return sentences about the CPUs and hugepages."""
-    return tuple(_why_beside(request, capacity, beside))
+    return tuple(_why_nearby(request, capacity, nearby))
 
 
-def _why_beside(request: ClaimRequest, capacity: Capacity, beside: Beside) -> Iterator[str]:
-    for node in sorted({core.node for core in beside.cores}):
-        cores = [core for core in beside.cores if core.node == node]
+def _why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> Iterator[str]:
+    for node in sorted({core.node for core in nearby.cores}):
+        cores = [core for core in nearby.cores if core.node == node]
         cpus = [cpu for core in cores for cpu in core.cpus]
         caches = {core.cache for core in cores if core.cache is not None}
         shared = f" at {counted(len(caches), 'L3 cache')}" if caches else ""
         cpus_and_cores = f"{counted(len(cpus), 'CPU')}, {counted(len(cores), 'whole core')}"
         yield f"{cpus_and_cores} of NUMA node {node}{shared}: {format_cpu_list(cpus)}"
-    if len(beside.cpus) > request.cpus:
-        yield f"{counted(len(beside.cpus), 'CPU')} instead of {request.cpus}, because cores are given whole"
+    if len(nearby.cpus) > request.cpus:
+        yield f"{counted(len(nearby.cpus), 'CPU')} instead of {request.cpus}, because cores are given whole"
     if request.cpus:
         yield from (f"{what}: {why}" for what, why in capacity.topology.unknown.items())
-    for pages in beside.hugepages:
+    for pages in nearby.hugepages:
         yield f"{counted(pages.pages, 'hugepage')} of {format_size(pages.size)} of NUMA node {pages.node}"

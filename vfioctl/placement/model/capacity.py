@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.settings import ClaimSettings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
 
 
-@simple
+@value_class
 class Core:
     """A core: the online CPUs that share it, ascending."""
 
@@ -28,7 +28,7 @@ class Core:
     """The L3 cache that it shares: the lowest of the CPUs that have it. None if there is none, or it is not known."""
 
 
-@simple
+@value_class
 class HugepagePool:
     """The hugepages of one size (bytes) on one node."""
 
@@ -38,7 +38,7 @@ class HugepagePool:
     free: int
 
 
-@simple
+@value_class
 class Topology:
     """The CPUs of a host. `unknown`: facts that could not be read, and why."""
 
@@ -58,7 +58,7 @@ class Topology:
         return {cpu: core for core in self.cores for cpu in core.cpus}
 
 
-@simple
+@value_class
 class VgpuCreation:
     """The vGPUs that are created for a request."""
 
@@ -67,7 +67,7 @@ class VgpuCreation:
     """Why no vGPU of the type can be created on each card that offers vGPUs; empty if one can."""
 
 
-@simple
+@value_class
 class Context:
     """What a caller knows of a host beyond what the host and the ledger report."""
 
@@ -81,7 +81,7 @@ class Context:
     """Functions that are not to be chosen, each with the reason."""
 
 
-@simple
+@value_class
 class Capacity:
     """A host at one moment, with what claims and settings leave of it: all that a placement is decided from."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import format_cpu_list
 
 
-@simple
+@value_class
 class Rejection:
     """A device that was not chosen. `free`: whether it could have been, and others are better."""
 
@@ -25,7 +25,7 @@ class Rejection:
     free: bool = False
 
 
-@simple
+@value_class
 class NewVgpus:
     """vGPUs that are created for a claim: how many of which type, on which parent."""
 
@@ -36,7 +36,7 @@ class NewVgpus:
     count: int
 
 
-@simple
+@value_class
 class NodeHugepages:
     """Hugepages of one size (bytes) on one NUMA node, as JSON has them."""
 
@@ -45,7 +45,7 @@ class NodeHugepages:
     pages: int
 
 
-@simple
+@value_class
 class Placement:
     """What a claim gets. Chosen devices, CPUs and nodes are in the order of the host."""
 
@@ -80,7 +80,7 @@ class Placement:
         )
 
 
-@simple
+@value_class
 class PlacementDocument:
     """The document of `vfioctl place --json`."""
 

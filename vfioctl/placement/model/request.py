@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import ClassVar, Literal
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import FORBID
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import Subject
@@ -25,7 +25,7 @@ _RANGES = (
 )
 
 
-@plain
+@record_class
 class ClaimRequest:
     """The request for a claim. It names devices, a number of GPUs, or a type of vGPU: exactly one of these.
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from vfioctl.core.frozen import plain
+from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import FORBID, Checked, Strict, Whole
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import CpuSet
@@ -60,7 +60,7 @@ Quota = Annotated[str, Checked(_quota)]
 _NONE = CpuSet()
 
 
-@plain
+@record_class
 class ClaimSettings:
     """The settings of claims. Nothing is reserved, limited or divided unless a setting says so."""
 

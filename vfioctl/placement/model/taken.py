@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import NamedTuple
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.placement.model.owner import Owner
 
 
@@ -18,7 +18,7 @@ class Hugepages(NamedTuple):
     pages: int
 
 
-@simple
+@value_class
 class Taken:
     """What claims take: their devices, CPUs and hugepages. Each device and CPU with the claim's id and owner."""
 

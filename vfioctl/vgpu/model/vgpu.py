@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 
-from vfioctl.core.frozen import simple
+from vfioctl.core.frozen import value_class
 from vfioctl.core.reservations import Reservation
 
 
@@ -60,7 +60,7 @@ class VgpuState(StrEnum):
     """A VF without a driver."""
 
 
-@simple
+@value_class
 class Count:
     """How many more vGPUs can be created, as a range. `at_most` is None when there is no known upper bound."""
 
@@ -77,7 +77,7 @@ OURS, FOREIGN = "vfioctl", "foreign"
 """The owner of vGPUs that vfioctl created, and the owner of all others."""
 
 
-@simple
+@value_class
 class VgpuType:
     """A vGPU type of one card. An unknown fact is None or empty; `unknown` has the reason, by field."""
 
@@ -111,7 +111,7 @@ class VgpuType:
         return word in (self.id, self.name) or (word.lower() == self.profile.lower() and bool(word))
 
 
-@simple
+@value_class
 class Profile:
     """Scheduling and memory limits of the PF or a VF of an xe card. Values as the kernel shows them."""
 
@@ -120,7 +120,7 @@ class Profile:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-@simple
+@value_class
 class VgpuParent:
     """A device that vGPUs are created on: a PF, a VF, or a device that is no PCI function."""
 
@@ -131,7 +131,7 @@ class VgpuParent:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
-@simple
+@value_class
 class VgpuCard:
     """A card that offers vGPUs, with its types and parents."""
 
@@ -155,7 +155,7 @@ class VgpuCard:
         return tuple(kind for kind in found if kind.id == word) or tuple(found)
 
 
-@simple
+@value_class
 class Definition:
     """mdevctl's definition of a mediated device, in /etc/mdevctl.d/PARENT/UUID."""
 
@@ -165,7 +165,7 @@ class Definition:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
-@simple
+@value_class
 class Vgpu:
     """A vGPU: an mdev, or a VF. `id` is the UUID of the mdev, or the address of the VF."""
 
@@ -192,7 +192,7 @@ class Vgpu:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
-@simple
+@value_class
 class Created:
     """The ledger's record of a vGPU that vfioctl created, or of the VFs of a PF."""
 
@@ -207,7 +207,7 @@ class Created:
     """Whether it is also created at boot."""
 
 
-@simple
+@value_class
 class Made:
     """How a vGPU was created, as the journal has it."""
 
@@ -219,7 +219,7 @@ class Made:
     """The ids and class of its parent, which tell whether it is the same device; empty if that is no PCI function."""
 
 
-@simple
+@value_class
 class Left:
     """How many more vGPUs of a type fit on a card after a change."""
 
@@ -229,7 +229,7 @@ class Left:
     available: Count
 
 
-@simple
+@value_class
 class VgpuWarning:
     """A fact that could not be read, and why."""
 
@@ -237,7 +237,7 @@ class VgpuWarning:
     text: str
 
 
-@simple
+@value_class
 class Vgpus:
     """All cards of a host that offer vGPUs, and all vGPUs, in address order."""
 
@@ -246,7 +246,7 @@ class Vgpus:
     warnings: tuple[VgpuWarning, ...] = ()
 
 
-@simple
+@value_class
 class Forecast:
     """The capacity that would remain on a card if the requested vGPUs were created."""
 
@@ -259,7 +259,7 @@ class Forecast:
     """How many more could be created afterwards, by type id."""
 
 
-@simple
+@value_class
 class VgpuTypesDocument:
     """The document of `vfioctl vgpu types --json`. `after` has one forecast for each card with a type in `--after`."""
 
@@ -268,7 +268,7 @@ class VgpuTypesDocument:
     warnings: tuple[VgpuWarning, ...]
 
 
-@simple
+@value_class
 class VgpuListDocument:
     """The document of `vfioctl vgpu list --json`."""
 
