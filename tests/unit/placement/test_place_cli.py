@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts.machines import FOUR_GPUS, copy, machine, put_process, reduced
 from tests.unit.conftest import Golden, Run
 from vfioctl.claims.cli.options import Wish, labels_in, numa_in, size_in, vgpu_in
 from vfioctl.errors import BadSpec
+from vfioctl.placement.model.request import ClaimRequest
 
 LINES = {
     "hgx8/place": "place --gpus 4 --cpus 16 --hugepages 64GiB --host hgx8",
@@ -116,6 +118,17 @@ class TestGpusInUse:
         assert placed["devices"] == ["0000:04:00.0"]
         reasons = {each["device"]: each["reason"] for each in placed["others"]}
         assert reasons["0000:01:00.0"] == "held by python3, tritonserver"
+
+    def test_are_named_although_a_free_one_is_better(self, fast_folder: Path) -> None:
+        """Every GPU that could be chosen is asked for its holders, not only those that were chosen at first."""
+        tree = copy(reduced("hgx8", *FOUR_GPUS))
+        tree.put(f"/proc/driver/nvidia/gpus/{FOUR_GPUS[2]}/information", "Device Minor: \t 2")
+        put_process(tree, 4711, "/dev/nvidia2", name="train", status="Uid:\t0\t0\t0\t0", cgroup="0::/")
+        placement, _ = machine(tree, fast_folder / "ledger.db").claims.place(ClaimRequest(owner="vm/a", gpus=1))
+        assert placement.devices == (FOUR_GPUS[0],)
+        reasons = {other.device: (other.reason, other.free) for other in placement.others}
+        assert reasons[FOUR_GPUS[2]] == ("held by train", False)
+        assert reasons[FOUR_GPUS[1]][1]
 
     def test_are_named_when_too_few_are_left(self, run: Run) -> None:
         answer = run("place --gpus 3 --json --simulate busy")
