@@ -60,7 +60,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 # The rooms of each subsystem, and its loose modules, from the ground up: each imports only those before it.
 ROOMS: dict[str, tuple[str, ...]] = {
-    "inventory": ("model", "selection", "probe", "actions", "facts", "parts", "api", "render", "cli"),
+    "inventory": ("model", "selection", "probe", "actions", "parts", "api", "render", "cli"),
     "binding": (
         *("model", "render", "resources", "checks", "actions", "records", "migrations", "plan", "probe"),
         *("parts", "api", "cli"),

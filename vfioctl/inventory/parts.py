@@ -2,6 +2,6 @@
 
 from vfioctl.core.registry import Parts
 from vfioctl.inventory.actions import NoHolders, NoHoldersOfVfs, explain_stuck
-from vfioctl.inventory.facts import FunctionFacts
+from vfioctl.inventory.probe.facts import FunctionFacts
 
 PARTS = Parts(actions=(NoHolders(), NoHoldersOfVfs()), facts=(FunctionFacts(),), explain_stuck=explain_stuck)

@@ -1,4 +1,4 @@
-"""The shared class of settings that are changed while a device is on VFIO and restored afterwards."""
+"""Settings that are changed while a device is on VFIO and restored afterwards: their class, and the plain files."""
 
 from __future__ import annotations
 
@@ -44,3 +44,24 @@ class ReleasedFile(FileResource):
     def restore(self, change: Change, found: Found) -> Change | None:
         back = super().restore(change, found)
         return back and back.model_copy(update={"may_fail": True})
+
+
+class D3Cold(ReleasedFile):
+    """Whether a device may enter D3cold (no power)."""
+
+    kind: ClassVar[str] = "d3cold"
+    path: ClassVar[str] = "/sys/bus/pci/devices/{}/d3cold_allowed"
+    value: ClassVar[str] = "[01]"
+    released: ClassVar[str] = "0"
+    why: ClassVar[str] = "from D3cold some devices never wake"
+
+
+class VtConsole(ReleasedFile):
+    """The text console. Its file disappears with the last framebuffer."""
+
+    kind: ClassVar[str] = "console"
+    path: ClassVar[str] = "/sys/class/vtconsole/vtcon[0-9]{1,3}/bind"
+    value: ClassVar[str] = "[01]"
+    released: ClassVar[str] = "0"
+    why: ClassVar[str] = "the text console leaves the framebuffers"
+    again: ClassVar[str] = "the text console as it was before"

@@ -18,7 +18,7 @@ from vfioctl.vgpu.model.type_names import type_name_facts
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
 from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept
-from vfioctl.vgpu.plan.definitions import definition_change
+from vfioctl.vgpu.resources.definition import definition_change
 from vfioctl.vgpu.resources.parameter import Parameter
 
 LIST = "vgpu_params"

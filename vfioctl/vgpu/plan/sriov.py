@@ -30,8 +30,8 @@ from vfioctl.vgpu.model.kinds import (
 from vfioctl.vgpu.model.persistent import own_definition_file, vfs_text
 from vfioctl.vgpu.model.physical import PhysicalFunction
 from vfioctl.vgpu.model.vgpu import Created, Vgpu, VgpuCard, Vgpus, VgpuState
-from vfioctl.vgpu.plan.definitions import definition_change
 from vfioctl.vgpu.plan.remove import NOBODY
+from vfioctl.vgpu.resources.definition import definition_change
 from vfioctl.vgpu.resources.profile import ProfileValue, chosen_in
 
 _MOST_NAMED = 4

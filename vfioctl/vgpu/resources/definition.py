@@ -8,6 +8,7 @@ from typing import ClassVar
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Description
 from vfioctl.core.whole_file import WholeFile
+from vfioctl.errors import BadSpec
 from vfioctl.kernel.host_paths import DEFINITIONS, OWN_DEFINITIONS
 from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.vgpu.model.kinds import DEFINITION, is_uuid
@@ -40,3 +41,16 @@ class DefinitionFile(WholeFile):
     def describe(self, change: Change) -> Description:
         before, after = ("written" if text else "none" for text in (change.before, change.after))
         return Description(f"definition of {change.subject}", before, after)
+
+
+def definition_change(file: str, subject: str, before: str, after: str) -> Change:
+    """The change of a definition's text. Raises BadSpec when a text has characters other than printable ASCII."""
+    try:
+        change = Change(kind=DEFINITION, name=file, subject=subject, before=before, after=after)
+        DefinitionFile().validate(change)
+    except ValueError:
+        raise BadSpec(
+            f"{file} is not plain text: it could not be put back",
+            hint=f"mdevctl undefine --uuid {subject}" if is_uuid(subject) else "repair it, or remove it",
+        ) from None
+    return change
