@@ -19,6 +19,7 @@ def add_pci(devices: Element, layout: Layout) -> None:
 
     A device that is there keeps its element, with all that is not its address.
     """
+    _clear_nodes(devices, len(layout.cells))
     if not layout.expanders:
         return
     _make_root(devices, layout.hole)
@@ -35,6 +36,14 @@ def add_pci(devices: Element, layout: Layout) -> None:
                     insert(devices, element)
                 _place(element, placed, index)
     _remove_empty(devices, layout)
+
+
+def _clear_nodes(devices: Element, cells: int) -> None:
+    """Remove the cell of expander buses whose cell the guest no longer has: libvirt refuses such a document."""
+    for target in devices.iterfind("controller[@type='pci']/target"):
+        node = target.find("node")
+        if node is not None and (any_number(node.text) or 0) >= cells:
+            target.remove(node)
 
 
 def _make_root(devices: Element, hole: int) -> None:
