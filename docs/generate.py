@@ -18,9 +18,8 @@ from vfioctl.claims.model.preview_documents import CreatePreview, ReleasePreview
 from vfioctl.core import marks, reservations
 from vfioctl.core.change import JournalEntry, Plan
 from vfioctl.core.value import Value
-from vfioctl.domain.model import build, comparison, finding, fleet, listing, spec, verification
-from vfioctl.domain.model.build import BuildDocument
-from vfioctl.domain.model.comparison import Comparison
+from vfioctl.domain.model import build, finding, fleet, listing, spec, verification
+from vfioctl.domain.model.build import BuildDocument, Comparison
 from vfioctl.domain.model.finding import CheckDocument
 from vfioctl.domain.model.fleet import FleetDocument, FleetSpec
 from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
@@ -68,7 +67,7 @@ def schema_of_dataclass(
     ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    printed = (functions, groups, placement, finding, build, comparison, listing, verification)
+    printed = (functions, groups, placement, finding, build, listing, verification)
     for module in (marks, reservations, holders, *printed):
         _describe(module, extra="forbid")
     _describe(vgpu)

@@ -37,7 +37,7 @@ class Subsystem(NamedTuple):
     reservations: str = ""
     """Location of a function (session) that returns what is reserved, `vfioctl.core.reservations.Reservation`s."""
     follower: str = ""
-    """Location of a class that keeps files in step with claims: a `vfioctl.claims.model.follower.Follower`."""
+    """Location of a class that keeps files in step with claims: a `vfioctl.claims.lifecycle.lifecycle.Follower`."""
     published: str = ""
     """Location of a `vfioctl.core.publishing.Record`: what ordinary users may know of the records in the ledger."""
 

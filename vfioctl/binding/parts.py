@@ -10,8 +10,7 @@ from vfioctl.binding.resources.module import Module
 from vfioctl.binding.resources.persistence import Persistence
 from vfioctl.binding.resources.power import Power
 from vfioctl.binding.resources.released import D3Cold, VtConsole
-from vfioctl.binding.resources.reset import Reset
-from vfioctl.binding.resources.reset_method import ResetMethod
+from vfioctl.binding.resources.reset import Reset, ResetMethod
 from vfioctl.binding.resources.rom import RomSwitch
 from vfioctl.binding.resources.service import Service
 from vfioctl.binding.resources.unbind_lock import UnbindLock

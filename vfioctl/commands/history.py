@@ -1,6 +1,9 @@
 """`vfioctl history`: lists the journal, shows one change, deletes old ones. May not change the host."""
 
-from datetime import UTC, datetime
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -10,7 +13,6 @@ from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, Group
 from vfioctl.console.options import AsJson, Yes, completion
 from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
-from vfioctl.console.timestamps import moment
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
@@ -152,3 +154,21 @@ def prune(
         say("Nothing was deleted: this is a dry run.")
     else:
         emit(f"Deleted {counted(deleted, 'change')}." if entries else "No change to delete.")
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_HINT = "write it as 30m, 2h, 3d, 2w, 2026-11-01 or 2026-11-01T18:30"
+
+
+def moment(text: str, *, now: datetime) -> datetime:
+    """Return the moment that `90s`, `30m`, `2h`, `3d`, `2w` before `now` was, or an ISO 8601 date or time.
+
+    A time without an offset is UTC, as in the listings. Raises BadSpec.
+    """
+    if match := re.fullmatch(r"([0-9]{1,5})([smhdw])", text, re.ASCII):
+        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadSpec(f"not a time: {text[:40]!r}", hint=_HINT) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

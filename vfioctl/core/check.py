@@ -1,12 +1,15 @@
-"""Protocols of facts, which a plan relies on, and of checks, which run after its last step. May not hold any code."""
+"""Protocols of what a subsystem registers: facts that a plan relies on, checks that run after its last step, records
+written in the journal's transactions. May not hold any code.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from vfioctl.core.action import Context
-from vfioctl.core.change import Fact, Plan
+from vfioctl.core.change import Fact, JournalState, Plan
 from vfioctl.kernel.protocol import Reader
 
 
@@ -51,4 +54,22 @@ class Check(Protocol):
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
         """Return lines to show below the outcome of a finished change."""
+        ...
+
+
+class Records(Protocol):
+    """Rows of a subsystem's own tables that must stay consistent with the journal."""
+
+    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
+        """Write what recovery must know if this process dies; called before the first write to the host.
+
+        `acting_for`: the reservation that the change is made for (`vfioctl.core.reservations`), if any. May raise to
+        refuse the change.
+        """
+        ...
+
+    def end(
+        self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str
+    ) -> None:
+        """Update the rows when the change ends; not called for a stuck change."""
         ...

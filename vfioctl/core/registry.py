@@ -13,9 +13,8 @@ from pydantic import ValidationError
 
 from vfioctl.core.action import Action, Context, Write
 from vfioctl.core.change import VERSION, Change, Draft, Intent, Phase, Plan, Step
-from vfioctl.core.check import Check, FactSource
+from vfioctl.core.check import Check, FactSource, Records
 from vfioctl.core.locations import import_object
-from vfioctl.core.records import Records
 from vfioctl.core.resource import Resource
 from vfioctl.core.value import first_problem
 from vfioctl.core.whole_file import ReplaceFile

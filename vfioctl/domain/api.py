@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vfioctl.domain.build.build import Built
     from vfioctl.domain.define.definitions import Definitions
     from vfioctl.domain.define.fleet import Fleets
-    from vfioctl.domain.model.comparison import Comparison
+    from vfioctl.domain.model.build import Comparison
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.fleet import FleetSpec
     from vfioctl.domain.model.spec import DomainSpec

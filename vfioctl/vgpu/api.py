@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
 from vfioctl.vgpu.ledger.reading import recorded, recorded_if_possible, refuse_reserved_vfs
-from vfioctl.vgpu.model.strategy import Strategy
+from vfioctl.vgpu.model.vgpu import Strategy
 
 if TYPE_CHECKING:
     from vfioctl.core.action import Progress
@@ -150,7 +150,7 @@ class VgpuApi:
 
         Raises what `plan_create` and `Session.apply` raise.
         """
-        from vfioctl.vgpu.lifecycle.create_retry import create_somewhere
+        from vfioctl.vgpu.lifecycle.restore import create_somewhere
 
         given = tuple(parameters)
 

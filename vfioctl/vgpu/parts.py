@@ -9,10 +9,9 @@ from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVg
 from vfioctl.vgpu.resources.autoprobe import Autoprobe
 from vfioctl.vgpu.resources.definition import DefinitionFile
 from vfioctl.vgpu.resources.mdev import Mdev
-from vfioctl.vgpu.resources.nvidia_vfs import NvidiaVfs
 from vfioctl.vgpu.resources.parameter import Parameter
 from vfioctl.vgpu.resources.profile import ProfileValue
-from vfioctl.vgpu.resources.vf_count import VfCount
+from vfioctl.vgpu.resources.vf_count import NvidiaVfs, VfCount
 from vfioctl.vgpu.resources.vgpu_type import TypeOfVf
 
 PARTS = Parts(

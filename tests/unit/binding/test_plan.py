@@ -39,7 +39,7 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
-from vfioctl.vgpu.model.strategy import Strategy
+from vfioctl.vgpu.model.vgpu import Strategy
 
 TEXT = st.text(max_size=12)
 NAMES = st.none() | TEXT

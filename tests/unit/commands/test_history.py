@@ -14,7 +14,7 @@ import pytest
 
 from tests.hosts.machines import REGISTRY
 from tests.unit.conftest import PROGRAM, Run
-from vfioctl.console.timestamps import moment
+from vfioctl.commands.history import moment
 from vfioctl.core.change import JournalEntry, JournalState
 from vfioctl.core.history import recorded_devices
 from vfioctl.errors import BadSpec

@@ -17,7 +17,7 @@ from vfioctl.claims.model.cdi import CdiDevice
 from vfioctl.containers.cdi.document import text_of
 from vfioctl.core.change import Change, Draft, Phase
 from vfioctl.core.resource import Found
-from vfioctl.domain.model.hook_script import SCRIPT, script
+from vfioctl.domain.model.hook import SCRIPT, script
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS

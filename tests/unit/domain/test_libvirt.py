@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vfioctl.domain.probe.libvirt import read_libvirt, to_native, validate
+from vfioctl.domain.probe.domains import read_libvirt, to_native, validate
 from vfioctl.errors import (
     BadDocument,
     Foreign,

@@ -20,7 +20,7 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.document.needs import needs_of
-from vfioctl.domain.model.hook_script import SCRIPT, is_script, script
+from vfioctl.domain.model.hook import SCRIPT, is_script, script
 from vfioctl.domain.model.libvirt import is_elsewhere, known_as
 from vfioctl.domain.run.claims import RunClaims
 from vfioctl.domain.run.hook import Hook

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.hosts.machines import copy, original, unhurried
 from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel.captured.host import Captured
-from vfioctl.kernel.live import devices
+from vfioctl.kernel.live import use
 from vfioctl.kernel.live import use as live_use
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded
@@ -57,11 +57,11 @@ def rom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rom:
 class TestReading:
     def test_config_is_its_first_64_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "config").write_bytes(bytes(range(256)))
-        assert devices.read_config(str(tmp_path / "config")) == bytes(range(64))
+        assert use.read_config(str(tmp_path / "config")) == bytes(range(64))
 
     def test_rom_is_on_while_it_is_read(self, rom: Rom) -> None:
         rom.path.write_bytes(bytes(range(256)) * 700)
-        assert devices.read_rom(str(rom.path)) == bytes(range(256)) * 700
+        assert use.read_rom(str(rom.path)) == bytes(range(256)) * 700
         assert [offset for _, offset in rom.written] == [0, 0]
         assert not rom.is_on
 
@@ -71,15 +71,15 @@ class TestReading:
 
         monkeypatch.setattr(os, "pread", fail)
         with pytest.raises(OSError, match="no signature"):
-            devices.read_rom(str(rom.path))
+            use.read_rom(str(rom.path))
         assert len(rom.written) == 2
         assert not rom.is_on
 
     def test_rom_is_no_more_than_a_bar_can_hold(self, rom: Rom) -> None:
         os.truncate(rom.path, 1 << 34)
-        assert len(devices.read_rom(str(rom.path))) == 16 << 20
+        assert len(use.read_rom(str(rom.path))) == 16 << 20
 
-    @pytest.mark.parametrize("read", [devices.read_config, devices.read_rom])
+    @pytest.mark.parametrize("read", [use.read_config, use.read_rom])
     def test_what_is_not_there_is_an_oserror(self, tmp_path: Path, read: Callable[[str], bytes]) -> None:
         with pytest.raises(FileNotFoundError):
             read(str(tmp_path / "none"))
@@ -115,7 +115,7 @@ class TestThisMachine:
     @pytest.mark.usefixtures("device")
     @pytest.mark.alone
     def test_whose_process_is_killed_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(devices, "read_config", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(use, "read_config", lambda _: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(HostError, match="killed"):
             Live().config(GPU)
 

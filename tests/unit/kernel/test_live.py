@@ -30,7 +30,7 @@ from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel import files
-from vfioctl.kernel.captured import reading
+from vfioctl.kernel.captured import host as captured_host
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live import host as live
 from vfioctl.kernel.live import hwdb, services
@@ -430,14 +430,14 @@ class TestHostileHost:
     def test_a_read_that_blocks_costs_one_fact(
         self, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        genuine = reading.read_attribute
+        genuine = captured_host.read_attribute
 
         def blocking(name: str, directory: int) -> str:
             if name == "driver_override" and os.readlink(f"/proc/self/fd/{directory}") == str(device):
                 time.sleep(60)
             return genuine(name, directory)
 
-        monkeypatch.setattr(reading, "read_attribute", blocking)
+        monkeypatch.setattr(captured_host, "read_attribute", blocking)
         found = self.inventory(tmp_path, timeout=0.8)
         sound = read_inventory(Recorded(original("workstation"), "")).by_address[self.ONE]
         one = found.by_address[self.ONE]

@@ -6,7 +6,7 @@ import time
 
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import Unanswered, per_subject
-from vfioctl.kernel.worker import progress
+from vfioctl.kernel.worker.processes import report_progress
 
 
 @per_subject
@@ -15,7 +15,7 @@ def slowly(_: object, subject: str) -> str:
     for _ in range(20):
         time.sleep(0.05)
         if subject == "moving":
-            progress.moved()
+            report_progress()
     return subject
 
 

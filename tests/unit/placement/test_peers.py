@@ -10,8 +10,7 @@ from vfioctl.kernel.protocol import Unanswered
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
-from vfioctl.placement.probe.capacity import read_capacity
-from vfioctl.placement.probe.peers import peers_in
+from vfioctl.placement.probe.capacity import peers_in, read_capacity
 
 A, B, C, SWITCH = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:07:00.0"
 

@@ -23,9 +23,7 @@ from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.placement.model.capacity import Capacity, HugepagePool, Topology
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.model.taken import Taken
-from vfioctl.placement.probe.capacity import read_capacity
-from vfioctl.placement.probe.hugepages import read_hugepages
-from vfioctl.placement.probe.pinned import read_pinned
+from vfioctl.placement.probe.capacity import read_capacity, read_hugepages, read_pinned
 from vfioctl.placement.probe.topology import CPUS, read_topology
 from vfioctl.units import CpuSet
 

@@ -22,7 +22,7 @@ from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.ledger.reading import recorded
 from vfioctl.vgpu.model.persistent import definition_text
 from vfioctl.vgpu.model.report import left_in, vgpus_in
-from vfioctl.vgpu.model.strategy import Strategy
+from vfioctl.vgpu.model.vgpu import Strategy
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
-from vfioctl.vgpu.model.strategy import Strategy
-from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, VgpuCard, VgpuParent, VgpuType
+from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, Strategy, VgpuCard, VgpuParent, VgpuType
 from vfioctl.vgpu.placement import packing
 from vfioctl.vgpu.placement.candidates import Candidate
 from vfioctl.vgpu.placement.capacity import GIB, after, counted

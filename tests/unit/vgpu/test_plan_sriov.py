@@ -16,8 +16,8 @@ from vfioctl.inventory.model.functions import Inventory, Nvml
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.model.intents import ProfileIntent, SetVfsIntent, asked
+from vfioctl.vgpu.model.kinds import PhysicalFunction
 from vfioctl.vgpu.model.persistent import vfs_text
-from vfioctl.vgpu.model.physical import PhysicalFunction
 from vfioctl.vgpu.model.vgpu import Created, Dialect, Profile, Vgpu, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.plan.sriov import _profile, plan_profile, plan_vfs
 

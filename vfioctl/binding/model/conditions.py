@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import TYPE_CHECKING
 
-from vfioctl.core.change import Key
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.values import PciAddress
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Key
 
 
 @value_class
@@ -39,3 +42,14 @@ class Circumstances:
 
 
 NOTHING_KNOWN = Circumstances()
+
+
+GPU_SERVICES = (
+    "nvidia-persistenced.service",
+    "nvidia-powerd.service",
+    "nvidia-dcgm.service",
+    "dcgm.service",
+    "nvidia-dcgm-exporter.service",
+    "dcgm-exporter.service",
+)
+"""Services that only monitor GPUs, which `--stop-services` may stop. Must not contain display managers."""

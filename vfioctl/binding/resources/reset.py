@@ -53,3 +53,15 @@ class Reset(FileResource):
 
     def describe(self, change: Change) -> Description:
         return Description(change.subject, "", "")
+
+
+class ResetMethod(FileResource):
+    kind: ClassVar[str] = "reset method"
+    path: ClassVar[str] = "/sys/bus/pci/devices/{}/reset_method"
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        if change.during is not None:
+            step = self.write(change, change.during, phase=Phase.RELEASE, why="the kernel tries this method alone")
+            yield step.model_copy(update={"may_fail": False})
+        if change.during is not None or change.before != change.after:
+            yield self.write(change, change.after, phase=Phase.SETTLE, why="the methods as they were before")

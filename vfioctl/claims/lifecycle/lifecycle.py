@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.liveness import Liveness
@@ -18,13 +18,17 @@ from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import Waiting, until_released
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from vfioctl.claims.ledger.ledger import ClaimLedger, Draft
-    from vfioctl.claims.model.follower import Follower
+    from vfioctl.claims.model.difference import SeenCdi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.model.capacity import Capacity
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
+    from vfioctl.vgpu.model.vgpu import Vgpu
 
 Confirm = Callable[["Plan"], None]
 """Callback (plan), called before a plan is applied; may raise to cancel."""
@@ -148,3 +152,21 @@ class Lifecycle:
         """Let the followers of claims follow. The claim is what it is if that fails."""
         problems = (follower.follow() for follower in followers(self._session))
         return made._replace(problem="; ".join(filter(None, problems)))
+
+
+class Follower(Protocol):
+    """Files that follow the claims of one host. A row of the table of subsystems names its class."""
+
+    def __init__(self, session: Session) -> None: ...
+
+    def follow(self) -> str:
+        """Bring the files up to date after claims changed, if the configuration says so; return why that failed."""
+        ...
+
+    def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterable[SeenCdi]:
+        """Return where the files differ from the claims, and from these devices, which were just read."""
+        ...
+
+    def renew(self, *, progress: Progress | None = None) -> None:
+        """Write again the files that differ. Raises what planning and applying raise."""
+        ...

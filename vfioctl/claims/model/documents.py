@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring as _text
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, Event
-from vfioctl.claims.model.difference import DifferenceKind
 from vfioctl.units import format_cpu_list
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.difference import DifferenceKind
 
 
 class Nodes(NamedTuple):
@@ -23,7 +25,7 @@ class Nodes(NamedTuple):
     """/dev/vfio/devices/vfioN, for iommufd"""
 
 
-Stale = Mapping[str, tuple[DifferenceKind, str]]
+Stale = Mapping[str, tuple["DifferenceKind", str]]
 """The claims that are stale, by id: in which way, and why."""
 NOT_STALE: Stale = {}
 NO_NODES: Mapping[str, Nodes] = {}

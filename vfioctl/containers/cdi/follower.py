@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CdiFollower:
-    """The CDI files of one host; see `vfioctl.claims.model.follower.Follower`."""
+    """The CDI files of one host; see `vfioctl.claims.lifecycle.lifecycle.Follower`."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._files = session, CdiApi(session, ClaimsApi(session))

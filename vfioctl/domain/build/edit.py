@@ -16,7 +16,7 @@ from vfioctl.domain.build.placing import telling
 from vfioctl.domain.document.differences import Difference, differences
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.xml import METADATA
-from vfioctl.domain.model.comparison import ComparedValue, Comparison
+from vfioctl.domain.model.build import ComparedValue, Comparison
 from vfioctl.domain.probe.domains import Domains
 from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
 

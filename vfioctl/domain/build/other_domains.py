@@ -20,7 +20,7 @@ def read_others(session: Session, *without: str, connect: str = "") -> Others:
         return NOBODY
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.domain.document.other_domains import others_in
-    from vfioctl.domain.probe.libvirt import read_libvirt
+    from vfioctl.domain.probe.domains import read_libvirt
     from vfioctl.inventory.api import InventoryApi
 
     owners = {f"vm/{name}" for name in without}

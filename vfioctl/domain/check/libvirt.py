@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.domain.document.xml import parse, text_of
 from vfioctl.domain.model.finding import Finding, Severity
 from vfioctl.domain.model.libvirt import is_elsewhere
-from vfioctl.domain.probe.libvirt import read_libvirt, to_native, validate
+from vfioctl.domain.probe.domains import read_libvirt, to_native, validate
 from vfioctl.errors import BadDocument, HostError, RequestError, UnknownDomain
 
 if TYPE_CHECKING:

@@ -73,7 +73,8 @@ def check(
         if not result.ok:
             raise typer.Exit(BadDocument.exit_code)
         return
-    from vfioctl.domain.render.findings import counted, findings_page
+    from vfioctl.console.words import counted
+    from vfioctl.domain.render.documents import findings_page
 
     draw(findings_page(result))
     for reason in result.unknown:

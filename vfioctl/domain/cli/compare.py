@@ -71,7 +71,7 @@ def _changes(plan: "Plan") -> "Sequence[RenderableType]":
     from vfioctl.domain.document.summary import changed
     from vfioctl.domain.document.xml import parse
     from vfioctl.domain.model.definition import DEFINITION
-    from vfioctl.domain.render.compare import changes_page
+    from vfioctl.domain.render.documents import changes_page
 
     facts = [
         fact for change in plan.changes_of(DEFINITION) for fact in changed(*map(parse, (change.before, change.after)))
@@ -94,7 +94,7 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
         if comparison.differences:
             raise typer.Exit(Drift.exit_code)
         return
-    from vfioctl.domain.render.compare import comparison_page
+    from vfioctl.domain.render.documents import comparison_page
 
     draw(comparison_page(comparison))
     if comparison.differences:

@@ -52,7 +52,7 @@ def verify(
         if failure:
             raise typer.Exit(failure.exit_code)
         return
-    from vfioctl.domain.render.verify import verification_page
+    from vfioctl.domain.render.running import verification_page
 
     draw(verification_page(result))
     if failure:

@@ -93,7 +93,7 @@ class Definitions:
         from vfioctl.domain.document.differences import is_still
         from vfioctl.domain.document.mark import marked
         from vfioctl.domain.document.reader import read_domain
-        from vfioctl.domain.probe.libvirt import ask_libvirt
+        from vfioctl.domain.probe.domains import ask_libvirt
 
         volumes, notes = self._volumes(intent)
         if not intent.document:
@@ -126,7 +126,7 @@ class Definitions:
 
     def _undefine(self, intent: UndefineIntent) -> Plan:
         from vfioctl.domain.document.reader import read_domain
-        from vfioctl.domain.probe.libvirt import ask_libvirt
+        from vfioctl.domain.probe.domains import ask_libvirt
 
         libvirt = ask_libvirt(self._kernel, intent.uri)
         current = next((domain for domain in libvirt.domains if domain.name == intent.name), None)
@@ -193,7 +193,7 @@ class Definitions:
 
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""
-        from vfioctl.domain.probe.libvirt import validate
+        from vfioctl.domain.probe.domains import validate
         from vfioctl.kernel.libvirt.answers import INVALID_BY_SCHEMA
 
         try:

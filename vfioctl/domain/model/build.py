@@ -1,4 +1,4 @@
-"""The document of `vfioctl domain build --json`. May not do input or output."""
+"""The documents of `vfioctl domain build --json` and `diff --json`. May not do input or output."""
 
 from __future__ import annotations
 
@@ -45,3 +45,25 @@ class BuildDocument:
     devices: tuple[BuildDevice, ...]
     choices: tuple[BuildChoice, ...]
     xml: str
+
+
+@record_class
+class ComparedValue:
+    """A value that is not what vfioctl would build."""
+
+    path: str
+    """where: `/domain/cputune/vcpupin[vcpu=3]/@cpuset`"""
+    found: str | None
+    """null: it is not there"""
+    built: str | None
+    """null: it would not be there"""
+
+
+@record_class
+class Comparison:
+    """A domain, compared with what vfioctl would build for its devices."""
+
+    name: str
+    running: bool
+    """whether it is compared as it runs, or as it is defined"""
+    differences: tuple[ComparedValue, ...]

@@ -1,13 +1,13 @@
-"""The requests to install and to remove libvirt's hook. May not do input or output."""
+"""Libvirt's hook: its script, and the requests to install and to remove it. May not do input or output."""
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from pydantic import Field
 
 from vfioctl.core.change import Intent, Plan
-from vfioctl.domain.model.hook_script import HOOK, SCRIPT
 
 
 class _Intent(Intent):
@@ -43,3 +43,64 @@ class RemoveHookIntent(_Intent):
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         del plan
         return ("vfioctl hook install",)
+
+
+HOOK = "hook"
+"""The kind of resource."""
+SCRIPT = "/etc/libvirt/hooks/qemu.d/vfioctl"
+"""Where libvirt looks for it, since 6.5.0. Other scripts there, and /etc/libvirt/hooks/qemu, run as well."""
+_WORD = re.compile(r"/[A-Za-z0-9._+/-]{1,200}", re.ASCII)
+_HEAD = """#!/bin/sh
+# Written by `vfioctl hook install`"""
+"""How every script of vfioctl begins, of whatever release."""
+_REST = """; `vfioctl hook remove` removes it.
+# libvirt gives NAME OPERATION STEP EXTRA and the domain's XML, and refuses to start a domain if this fails.
+# Domains without devices of the host never reach vfioctl, and all start if it is not there.
+# libvirtd would end a running domain if this failed for `reconnect`, so that never fails.
+# libvirt shows what a script says only if it fails; the system's log gets all else.
+case "$2 $3" in
+"prepare begin" | "release end" | "reconnect begin") ;;
+*) exit 0 ;;
+esac
+xml=$(cat)
+case $xml in
+*"<hostdev"* | *"'hostdev'"* | *urn:vfioctl:1*) ;;
+*) exit 0 ;;
+esac
+test -x {command} || exit 0
+said=$(printf '%s\\n' "$xml" | {command}{ledger} hook qemu -- "$@" 2>&1 >/dev/null)
+status=$?
+if test $status -ne 0 && test "$2" != reconnect; then
+    printf '%s\\n' "$said" >&2
+    exit $status
+fi
+test $status -eq 0 || said="domain $1 goes on, but some of what it has may be unclaimed: see vfioctl reconcile
+$said"
+test -z "$said" || printf '%s\\n' "$said" | logger -p daemon.warning -t vfioctl
+exit 0"""
+
+
+def script(command: str, ledger: str = "") -> str:
+    """Return the script. `command`: vfioctl's path. `ledger`: that of the ledger, if it is not the usual one.
+
+    Raises ValueError for a path with a character that a shell could take for something else.
+    """
+    for word in filter(None, (command, ledger)):
+        if not _WORD.fullmatch(word) or ".." in word.split("/"):
+            raise ValueError(f"not a plain absolute path: {word[:80]!r}")
+    return (_HEAD + _REST).format(command=command, ledger=f" --ledger {ledger}" if ledger else "")
+
+
+def is_ours(text: str) -> bool:
+    """Return whether vfioctl wrote a script: this release, or another one."""
+    return text.startswith(_HEAD)
+
+
+def is_script(text: str) -> bool:
+    """Return whether a text is such a script, with any paths."""
+    found = re.search(rf"^test -x ({_WORD.pattern}) ", text, re.ASCII | re.MULTILINE)
+    ledger = re.search(rf" --ledger ({_WORD.pattern}) hook qemu ", text, re.ASCII)
+    try:
+        return found is not None and text == script(found[1], ledger[1] if ledger else "")
+    except ValueError:
+        return False

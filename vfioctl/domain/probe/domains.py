@@ -1,15 +1,17 @@
-"""Looks up libvirt's domains, with what their documents say. May not change any."""
+"""Opens libvirt, and looks up its domains with what their documents say. May not change any."""
 
 from __future__ import annotations
 
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.errors import BadDocument, UnknownDomain
+from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+from vfioctl.errors import BadDocument, HostError, RequestError, UnknownDomain
 
 if TYPE_CHECKING:
     from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+    from vfioctl.kernel.protocol import Reader
     from vfioctl.session import Session
 
 
@@ -35,7 +37,7 @@ class Domains:
 
     def libvirt(self, connect: str = "") -> Libvirt:
         """Return libvirt and all its domains."""
-        from vfioctl.domain.probe.libvirt import ask_libvirt
+        from vfioctl.domain.probe.domains import ask_libvirt
 
         return ask_libvirt(self._session.kernel, self.uri(connect))
 
@@ -75,3 +77,40 @@ def unknown_domain(name: str, uri: str) -> UnknownDomain:
 def stop_command(name: str, uri: str, *options: str) -> str:
     """Return the command that stops a domain."""
     return " ".join(("vfioctl domain stop", quote(name), *options, "--connect", quote(uri)))
+
+
+def read_libvirt(kernel: Reader, uri: str) -> Libvirt:
+    """Return libvirt and its domains; `unknown` says why if it cannot be asked."""
+    try:
+        return ask_libvirt(kernel, uri)
+    except (HostError, RequestError) as error:
+        reason = error.kernel_said or error.hint
+        return Libvirt(uri=uri, unknown=f"{error.message}: {reason}" if reason else error.message)
+
+
+def ask_libvirt(kernel: Reader, uri: str) -> Libvirt:
+    """Return libvirt and its domains. Raises HostError, MissingLibrary if it cannot be asked."""
+    version, hypervisor, domains = kernel.ask_libvirt(uri, "facts")
+    listed = (
+        DomainXml(name=name, uuid=uuid, is_active=is_active, is_defined=is_defined, live=live, defined=defined)
+        for name, uuid, is_active, is_defined, live, defined in domains
+    )
+    return Libvirt(
+        uri=uri, version=version, hypervisor=hypervisor, domains=tuple(sorted(listed, key=lambda domain: domain.name))
+    )
+
+
+def validate(kernel: Reader, uri: str, xml: str) -> str:
+    """Return the document in libvirt's form, read by its schema and its parser; nothing is defined.
+
+    Raises BadDocument with libvirt's reason in `kernel_said`; HostError, MissingLibrary if libvirt cannot be asked.
+    """
+    return str(kernel.ask_libvirt(uri, "validated", xml))
+
+
+def to_native(kernel: Reader, uri: str, xml: str) -> str:
+    """Return QEMU's command line for the document; empty where the driver cannot say, as the test driver.
+
+    It needs a read-write connection. Raises as `validate`.
+    """
+    return str(kernel.ask_libvirt(uri, "native", xml))

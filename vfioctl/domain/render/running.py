@@ -1,4 +1,7 @@
-"""Renders what starting and stopping a domain does, or would do. May not read the host."""
+"""Renders what starting and stopping a domain does, or would do, and whether a running domain is as its document says.
+
+May not read the host.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.claims.model.claim import LABEL
-from vfioctl.console.columns import fact_grid
+from vfioctl.console.columns import Whole, fact_grid
 from vfioctl.console.words import counted, plain
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
+from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact
 from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
@@ -99,3 +103,41 @@ def stop_lines(stopped: Stopped, *, dry_run: bool = False) -> list[str]:
 
 def _devices(claim: Claim) -> str:
     return ", ".join(device.subject for device in claim.devices) or "no devices"
+
+
+_AREAS = {
+    Area.CPUS: "CPUs",
+    Area.MEMORY: "memory",
+    Area.DEVICES: "devices",
+    Area.DEFINITION: "definition",
+    Area.GUEST: "guest",
+}
+_STYLES = {State.DIFFERS: "bold red", State.UNKNOWN: "yellow"}
+_WITH_VALUES = (Area.MEMORY, Area.GUEST)
+
+
+def verification_page(verification: Verification) -> RenderableType:
+    """Render each area: how much is as wanted, and what differs or is unknown."""
+    process = f"process {verification.pid}" if verification.pid is not None else "its QEMU process is not known"
+    lines: list[RenderableType] = [Text(f"Domain {verification.name}, {process}", style="bold")]
+    for area, title in _AREAS.items():
+        facts = [fact for fact in verification.facts if fact.area is area]
+        if facts:
+            lines.extend(_area(title, facts))
+    return Stack(*lines)
+
+
+def _area(title: str, facts: list[VerifiedFact]) -> Iterator[RenderableType]:
+    good = [fact for fact in facts if fact.state is State.OK]
+    yield Text(f"{title}: {len(good)} of {len(facts)} as wanted")
+    if facts[0].area in _WITH_VALUES:
+        for fact in good:
+            yield Whole(f"{fact.what}: {fact.found}")
+    for fact in facts:
+        if fact.state is State.DIFFERS:
+            yield Text.assemble(
+                ("differs", _STYLES[fact.state]), f": {fact.what}: wanted {fact.wanted}, found {fact.found}"
+            )
+            yield Whole(f"-> {fact.remedy}")
+        elif fact.state is State.UNKNOWN:
+            yield Text.assemble(("unknown", _STYLES[fact.state]), f": {fact.what}: {fact.why}")

@@ -7,7 +7,7 @@ from typing import ClassVar
 from vfioctl.core.change import Change
 from vfioctl.core.resource import Description
 from vfioctl.core.whole_file import WholeFile
-from vfioctl.domain.model.hook_script import HOOK, SCRIPT, is_ours, is_script
+from vfioctl.domain.model.hook import HOOK, SCRIPT, is_ours, is_script
 
 
 class HookScript(WholeFile):

@@ -136,7 +136,7 @@ class Hook:
         return self.plan_remove()
 
     def _install(self, intent: InstallHookIntent) -> Plan:
-        from vfioctl.domain.model.hook_script import script
+        from vfioctl.domain.model.hook import script
 
         try:
             text = script(intent.command, intent.ledger)
@@ -146,7 +146,7 @@ class Hook:
 
     def _planned(self, intent: InstallHookIntent | RemoveHookIntent, text: str, notes: tuple[str, ...]) -> Plan:
         from vfioctl.core.change import Change, Draft
-        from vfioctl.domain.model.hook_script import HOOK, SCRIPT, is_ours
+        from vfioctl.domain.model.hook import HOOK, SCRIPT, is_ours
 
         kernel = self._session.kernel
         before = kernel.read(SCRIPT) if kernel.has(SCRIPT) else ""

@@ -14,7 +14,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.fields import FIELDS, cells
-from vfioctl.inventory.render.notes import gpu_notes, mark_notes, warning_notes
+from vfioctl.inventory.render.phrases import gpu_notes, mark_notes, warning_notes
 from vfioctl.units import format_cpu_list
 
 _GPU_FIELDS = (

@@ -15,7 +15,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
-from vfioctl.inventory.render.notes import gpu_notes, warning_notes
+from vfioctl.inventory.render.phrases import gpu_notes, warning_notes
 from vfioctl.units import format_cpu_list
 
 

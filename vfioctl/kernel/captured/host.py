@@ -15,15 +15,15 @@ from functools import partial
 from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel import files
-from vfioctl.kernel.captured import reading
+from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.captured.beneath import open_inside, open_root
-from vfioctl.kernel.captured.descendants import below_captured
 from vfioctl.kernel.live.host import Live
+from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NO_PROCESSES,
+    PCI_ADDRESS,
     Descendant,
     Directory,
     NvmlAnswer,
@@ -56,7 +56,7 @@ class Captured(Live):
     def read(self, path: str) -> str:
         most = files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT
         with self._inside(path) as fd:
-            return reading.text_of(fd, most)
+            return text_of(fd, most)
 
     def link(self, path: str) -> str:
         with self._inside(path, follow_last=False) as fd:
@@ -81,14 +81,14 @@ class Captured(Live):
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         with self._directory(path) as fd:
-            return files.read_directory(fd, wanted, links, reading.read_attribute)
+            return files.read_directory(fd, wanted, links, read_attribute)
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
         return files.only(self.directory(path, wanted, tuple(links)), wanted, links)
 
     def texts_below(self, path: str, name: str) -> Directory:
         with self._directory(path) as fd:
-            return files.read_texts_below(fd, partial(reading.read_below, name))
+            return files.read_texts_below(fd, partial(read_below, name))
 
     @contextmanager
     def _inside(self, path: str, *, follow_last: bool = True) -> Iterator[int]:
@@ -173,3 +173,56 @@ class _Root:
 def for_worker(root: str, identity: Identity, timeout: float) -> Captured:
     """The host object that a worker reads with: of the same directory, or every read is refused (ESTALE)."""
     return Captured(root, identity=identity, timeout=timeout)
+
+
+_LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+_ATTRIBUTE = 4096
+
+
+def read_attribute(name: str, directory: int) -> str:
+    """The beginning of a file, as of an attribute of sysfs. Raises OSError, for a link too."""
+    fd = os.open(name, _LOOK, dir_fd=directory)
+    try:
+        return text_of(fd, _ATTRIBUTE)
+    finally:
+        os.close(fd)
+
+
+def text_of(fd: int, most: int) -> str:
+    """The beginning of a file that was opened with O_PATH. Raises OSError."""
+    return untrusted_files.read_regular(fd, most).decode("utf-8", "replace").rstrip("\n")
+
+
+def read_below(name: str, folder: str, directory: int) -> str:
+    """The same for the file `name` in a directory of a directory. Raises OSError (ENOTDIR) for a link to one."""
+    below = os.open(folder, _LOOK | os.O_DIRECTORY, dir_fd=directory)
+    try:
+        return read_attribute(name, below)
+    finally:
+        os.close(below)
+
+
+ReadDirectory = Callable[[str, Collection[str]], Directory]
+"""`FileReader.directory` with all links."""
+
+
+def below_captured(read: ReadDirectory, path: str) -> list[Descendant]:
+    """As `live.processes.below`, in the same order. Raises KernelRefused when `path` is no directory."""
+    found, todo = [], _entries(path, read(path, ()))
+    while todo:
+        here = todo.pop()
+        try:
+            directory = read(here, ("dev",))
+        except KernelRefused:  # most entries are files
+            continue
+        if "subsystem" in directory.links:
+            subsystem = directory.links["subsystem"].rpartition("/")[2]
+            found.append(Descendant(here, subsystem, directory.texts.get("dev", "")))
+        todo += _entries(here, directory)
+    return found
+
+
+def _entries(path: str, found: Directory) -> list[str]:
+    """The paths of what may be directories, in reverse order, because the last one is read next."""
+    names = sorted(found.names - set(found.links) - WITHOUT_DEVICES, reverse=True)
+    return [f"{path}/{name}" for name in names if not PCI_ADDRESS.fullmatch(name)]

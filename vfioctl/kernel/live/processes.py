@@ -21,7 +21,7 @@ from vfioctl.kernel.live.threads import tables
 from vfioctl.kernel.mappings import file_mappings
 from vfioctl.kernel.open_nodes import Opened, OpenNode, is_path_only
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
-from vfioctl.kernel.worker import progress
+from vfioctl.kernel.worker.processes import PROGRESS_EVERY, report_progress
 
 SYSPATH = b"vfio-device-syspath:"  # vfio_device_show_fdinfo, Linux 6.17
 DELETED = b" (deleted)"
@@ -101,8 +101,8 @@ def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     try:
         with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
             for number, entry in enumerate(entries):
-                if not number % progress.EVERY:
-                    progress.moved()
+                if not number % PROGRESS_EVERY:
+                    report_progress()
                 try:
                     found += _descriptor(pid, entry.name, directory)
                 except (FileNotFoundError, ProcessLookupError):
@@ -154,8 +154,8 @@ def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     """The mapped files, and whether each mapping was still there when its file was asked."""
     mounts, found, is_whole = Mounts(pid), list[OpenNode](), True
     for index, (place, key, path) in enumerate(file_mappings(pid)):
-        if not index % progress.EVERY:
-            progress.moved()
+        if not index % PROGRESS_EVERY:
+            report_progress()
         if path == VFIO_DEVICE.encode():
             found.append(OpenNode("mapped", VFIO_DEVICE, "", ""))
             continue

@@ -44,7 +44,7 @@ class LiveUse:
         return self._asked(f"/proc/{pid}", open_nodes, pid)
 
     def made_by_root(self, hierarchy: str, path: str) -> str:
-        from vfioctl.kernel.live.cgroups import made_by_root
+        from vfioctl.kernel.live.use import made_by_root
 
         return made_by_root(hierarchy, path)
 
@@ -69,12 +69,12 @@ class LiveUse:
         return states(names)
 
     def config(self, address: str) -> bytes:
-        from vfioctl.kernel.live.devices import config_or_errno
+        from vfioctl.kernel.live.use import config_or_errno
 
         return self._read_device(f"{PCI_DEVICES}/{address}/config", config_or_errno)
 
     def rom(self, address: str) -> bytes:
-        from vfioctl.kernel.live.devices import rom_or_errno
+        from vfioctl.kernel.live.use import rom_or_errno
 
         return self._read_device(f"{PCI_DEVICES}/{address}/rom", rom_or_errno)
 
@@ -93,3 +93,88 @@ class LiveUse:
 def refused(path: str, error: OSError | ValueError) -> KernelRefused:
     """The OSError as KernelRefused; EINVAL for a ValueError, which Python raises for what can be no path."""
     return KernelRefused(path, (error.errno or errnos.EIO) if isinstance(error, OSError) else errnos.EINVAL)
+
+
+_MOUNTED = "/sys/fs/cgroup"
+
+
+def made_by_root(hierarchy: str, path: str) -> str:
+    """The beginning of the path in which every name was chosen by root; empty where that is unknown.
+
+    Who owns a directory can create others in it: systemd hands a delegated subtree over by chown (Delegate=, User=).
+    `hierarchy`: the controllers of a version 1 hierarchy as /proc/PID/cgroup has them; empty for version 2.
+    """
+    names = path.strip("/").split("/")
+    if ".." in names:  # outside the reader's cgroup namespace
+        return ""
+    places = (f"{_MOUNTED}/{hierarchy.removeprefix('name=')}",) if hierarchy else (_MOUNTED, f"{_MOUNTED}/unified")
+    return max((_owned(place, names) for place in places), key=len)
+
+
+def _owned(place: str, names: list[str]) -> str:
+    known: list[str] = []
+    for name in names:
+        try:
+            if os.stat("/".join((place, *known))).st_uid != 0:
+                break
+            os.stat("/".join((place, *known, name)))
+        except OSError:
+            break
+        known.append(name)
+    return "".join(f"/{name}" for name in known)
+
+
+CONFIG_BYTES = 64
+MOST_ROM = 16 << 20
+"""The largest expansion ROM that a BAR can have (PCI Local Bus 3.0, 6.2.5.2)."""
+
+_CHUNK = 1 << 16
+
+# Values that every kernel accepts. In older ones pci_write_rom (drivers/pci/pci-sysfs.c) switches the ROM off only for
+# two bytes at offset 0 of which the first is "0", so a single "0" leaves the ROM on; Linux 6.1 uses kstrtobool.
+_ON, _OFF = b"1\n", b"0\n"
+
+
+def config_or_errno(path: str) -> bytes | int:
+    """As `read_config`, but returns the errno instead of raising."""
+    try:
+        return read_config(path)
+    except OSError as error:
+        return error.errno or errnos.EIO
+
+
+def rom_or_errno(path: str) -> bytes | int:
+    """As `read_rom`, but returns the errno instead of raising."""
+    try:
+        return read_rom(path)
+    except OSError as error:
+        return error.errno or errnos.EIO
+
+
+def read_config(path: str) -> bytes:
+    """The first 64 bytes of the file `config`. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, CONFIG_BYTES)
+    finally:
+        os.close(fd)
+
+
+def read_rom(path: str) -> bytes:
+    """The file `rom`, at most 16 MiB. Switches the ROM on before and off afterwards. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, _ON, 0)
+        try:
+            return _read_all(fd)
+        finally:
+            os.pwrite(fd, _OFF, 0)
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    data = bytearray()
+    while len(data) < MOST_ROM and (more := os.pread(fd, min(_CHUNK, MOST_ROM - len(data)), len(data))):
+        data += more
+    return bytes(data)

@@ -1,10 +1,14 @@
-"""Reads a process in /proc, and kills it. Pids are reused, so a process is identified by pid and start time."""
+"""Reads a process in /proc, kills it, and reports progress. A process is identified by pid and start time: pids are
+reused.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from contextlib import suppress
+
+from vfioctl.kernel.worker.wire import Page
 
 
 def process_text(pid: int, name: str) -> str:
@@ -43,3 +47,19 @@ def kill(pid: int, began: int) -> None:
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:
             os.close(fd)
+
+
+PROGRESS_EVERY = 1000
+"""How many files of a process are read between two reports."""
+_pages: list[Page] = []
+
+
+def report_progress_to(page: Page) -> None:
+    """From now on, this process reports its progress in `page`."""
+    _pages[:] = [page]
+
+
+def report_progress() -> None:
+    """Report progress. Does nothing in a process that is no worker."""
+    for page in _pages:
+        page.moves += 1

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from vfioctl.kernel import files
-from vfioctl.kernel.worker import progress
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Job
 from vfioctl.kernel.worker.names import named
+from vfioctl.kernel.worker.processes import report_progress_to
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.wire import Frames, framed, receive_message
 from vfioctl.signals import deferred
@@ -142,7 +142,7 @@ class _Server:
 
     def _read(self, reader: str, args: Sequence[object], subjects: Sequence[str], lost: Sequence[str]) -> None:
         self._kernel = self._kernel or made(self._maker)
-        progress.report_to(self._answers.page)
+        report_progress_to(self._answers.page)
         send_results(self._answers, named(reader)(self._kernel, *args), subjects, lost)
 
     def _leave_verdict(self) -> None:

@@ -14,7 +14,7 @@ from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.errors import BadSpec
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
-from vfioctl.vgpu.model.strategy import Strategy
+from vfioctl.vgpu.model.vgpu import Strategy
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,13 +1,13 @@
-"""Creates persistent VFs and vGPUs after a boot: VFs first, then vGPUs."""
+"""Creates vGPUs with retries, and persistent VFs and vGPUs after a boot: VFs first, then vGPUs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import BadDocument, Stuck, VfioctlError
+from vfioctl.errors import BadDocument, NoCapacity, Stuck, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Outcome, Plan
@@ -69,3 +69,35 @@ class Restoring:
             self.failures[file] = error
             return not isinstance(error, (Stuck, BadDocument))  # waiting helps neither
         return False
+
+
+MOST_TRIES = 4
+"""The maximum number of attempts. Each retry excludes the parents that refused."""
+Make = Callable[[Sequence[str]], "Plan"]
+"""Makes a plan that avoids the given parents."""
+
+
+def create_somewhere(
+    make: Make,
+    apply: Callable[[Plan], Outcome],
+    exclude: Sequence[str],
+    elsewhere: Callable[[VfioctlError], None] | None,
+) -> Outcome:
+    """The outcome of the first plan that succeeds. `elsewhere` is called with the error before each retry.
+
+    Raises what `make` and `apply` raise; NoCapacity after the last attempt, or when there is no other parent.
+    """
+    excluded = list(exclude)
+    plan = make(excluded)
+    for _ in range(1, MOST_TRIES):
+        try:
+            return apply(plan)
+        except NoCapacity as full:
+            excluded.append(str(full.facts.get("place", "")))
+            try:
+                plan = make(excluded)
+            except NoCapacity:
+                raise full from None
+            if elsewhere:
+                elsewhere(full)
+    return apply(plan)

@@ -31,7 +31,7 @@ from vfioctl.vgpu.model.kinds import (
     own_folder,
     removes,
 )
-from vfioctl.vgpu.model.strategy import Strategy
+from vfioctl.vgpu.model.vgpu import Strategy
 
 Asked = TypeVar("Asked", bound=Intent)
 _OF_A_VGPU = frozenset((*VGPUS, PARAMETER, DEFINITION))

@@ -1,10 +1,11 @@
-"""The kinds of resources that a change of vGPUs or VFs sets, and their files.
+"""The kinds of resources that a change of vGPUs or VFs sets, their files, and the facts of a PF that plans need.
 
 May not do input or output.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vfioctl.kernel.host_paths import MDEV_DEVICES
@@ -95,3 +96,15 @@ def count_file(address: str) -> str:
 def autoprobe_file(address: str) -> str:
     """The sysfs file that controls whether the kernel binds drivers to new VFs of a PF."""
     return f"{PCI_DEVICES}/{address}/sriov_drivers_autoprobe"
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalFunction:
+    """Facts of a PF that are not in the inventory."""
+
+    total: int
+    autoprobe: str
+    definition: str
+    """The text of vfioctl's definition of its VFs; empty when there is none."""
+    gpu_instances: bool = False
+    """Whether MIG is enabled on this GPU, or, if that is unknown, on any NVIDIA GPU of the host."""

@@ -276,3 +276,12 @@ class VgpuListDocument:
     warnings: tuple[VgpuWarning, ...]
     reservations: tuple[Reservation, ...] = ()
     """What the ledger reserves of them for somebody."""
+
+
+class Strategy(StrEnum):
+    BINPACK = "binpack"
+    """Keep the largest types creatable for as long as possible."""
+    SPREAD = "spread"
+    """Place each vGPU on the card with the fewest vGPUs."""
+    NUMA = "numa"
+    """Place all vGPUs on as few NUMA nodes as possible."""

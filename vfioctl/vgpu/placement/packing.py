@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from vfioctl.vgpu.model.strategy import Strategy
-from vfioctl.vgpu.model.vgpu import NONE, Forecast, Sharing, SizeMode, VgpuCard, VgpuType
+from vfioctl.vgpu.model.vgpu import NONE, Forecast, Sharing, SizeMode, Strategy, VgpuCard, VgpuType
 from vfioctl.vgpu.placement.candidates import Candidate, bulk, gauges, most
 from vfioctl.vgpu.placement.capacity import after
 

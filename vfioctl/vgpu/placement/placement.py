@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.vgpu.model.lookup import cards_called, long_address
-from vfioctl.vgpu.model.strategy import Strategy
-from vfioctl.vgpu.model.vgpu import Dialect, Sharing, VgpuCard, Vgpus, VgpuType
+from vfioctl.vgpu.model.vgpu import Dialect, Sharing, Strategy, VgpuCard, Vgpus, VgpuType
 from vfioctl.vgpu.placement.candidates import Candidate, candidate
 from vfioctl.vgpu.placement.packing import shared_out
 from vfioctl.vgpu.placement.reasons import node_named, reasons, type_named

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vfioctl.vgpu.model.strategy import Strategy
-from vfioctl.vgpu.model.vgpu import Count, VgpuCard, VgpuType
+from vfioctl.vgpu.model.vgpu import Count, Strategy, VgpuCard, VgpuType
 from vfioctl.vgpu.placement.candidates import Candidate, bulk
 from vfioctl.vgpu.placement.packing import Share
 

@@ -24,11 +24,11 @@ from vfioctl.vgpu.model.kinds import (
     NVIDIA_VFS,
     PROFILE,
     VF_COUNT,
+    PhysicalFunction,
     autoprobe_file,
     count_file,
 )
 from vfioctl.vgpu.model.persistent import own_definition_file, vfs_text
-from vfioctl.vgpu.model.physical import PhysicalFunction
 from vfioctl.vgpu.model.vgpu import Created, Vgpu, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.plan.remove import NOBODY
 from vfioctl.vgpu.resources.definition import definition_change

@@ -1,8 +1,8 @@
-"""The base class of resources that are one file, or one value, of a PCI function."""
+"""What resources of a PCI function share: the class for one file of it, and the step that checks for holders."""
 
 from __future__ import annotations
 
-from vfioctl.core.change import Change
+from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import FileResource
 from vfioctl.kernel.protocol import PCI_ADDRESS
 
@@ -14,3 +14,8 @@ class FunctionFile(FileResource):
         if not PCI_ADDRESS.fullmatch(change.subject):
             raise ValueError(f"not the address of a function: {change.subject[:40]!r}")
         super().validate(change)
+
+
+def unheld(change: Change, why: str, *, action: str = "unheld") -> Step:
+    """The step that fails when the subject, or with the action `unheld VFs` one of its VFs, is held."""
+    return Step(phase=Phase.CHECK, action=action, target=change.subject, why=why)

@@ -15,8 +15,8 @@ from vfioctl.errors import KernelRefused, VfioctlError
 from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
 from vfioctl.kernel.protocol import Reader
 from vfioctl.vgpu.model.kinds import MDEV, ZOMBIE, creates, is_uuid, place_and_type, removes
+from vfioctl.vgpu.resources.function_file import unheld
 from vfioctl.vgpu.resources.refused import creation_refused
-from vfioctl.vgpu.resources.unheld import unheld
 
 _GONE = ("ENOENT", "ENODEV")
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from vfioctl.core.change import Change, Phase, Step
-from vfioctl.core.resource import Found
+from vfioctl.core.resource import Description, Found
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import PCI_DEVICES, Reader
-from vfioctl.vgpu.model.kinds import VF_COUNT
-from vfioctl.vgpu.resources.function_file import FunctionFile
-from vfioctl.vgpu.resources.unheld import unheld
+from vfioctl.vgpu.model.kinds import NVIDIA_VFS, VF_COUNT
+from vfioctl.vgpu.resources.function_file import FunctionFile, unheld
 
 
 class CountedVfs(FunctionFile):
@@ -54,3 +53,25 @@ class VfCount(CountedVfs):
             yield self.write(change, "0", why=why)
         if change.after != "0":
             yield self.write(change, change.after, why="create the VFs")
+
+
+class NvidiaVfs(CountedVfs):
+    """The number of VFs of a GPU, named by its address."""
+
+    kind: ClassVar[str] = NVIDIA_VFS
+    path: ClassVar[str] = "{}"
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        if change.before != change.after:
+            yield unheld(change, "sriov-manage takes the GPU from its driver for a moment")
+            yield Step(
+                phase=self.phase,
+                action=NVIDIA_VFS,
+                target=change.name,
+                value="0" if change.after == "0" else "1",
+                why="NVIDIA's sriov-manage: its driver takes no other way",
+                subject=change.subject,
+            )
+
+    def describe(self, change: Change) -> Description:
+        return Description(f"{change.subject} VFs", change.before, change.after)

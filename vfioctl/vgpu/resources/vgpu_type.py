@@ -12,9 +12,8 @@ from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.errors import DeviceInUse, KernelRefused, VfioctlError
 from vfioctl.vgpu.model.kinds import VGPU_TYPE, creates, removes
-from vfioctl.vgpu.resources.function_file import FunctionFile
+from vfioctl.vgpu.resources.function_file import FunctionFile, unheld
 from vfioctl.vgpu.resources.refused import creation_refused
-from vfioctl.vgpu.resources.unheld import unheld
 
 _USED = ("EBUSY", "EPERM")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vfioctl.domain.model.addresses import end_of_hole, most_memory
+from vfioctl.domain.document.architecture import end_of_hole, most_memory
 from vfioctl.domain.model.layout import Choice, Device
 from vfioctl.errors import NoCapacity
 from vfioctl.inventory.model.processor import Processor

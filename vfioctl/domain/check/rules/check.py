@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from vfioctl.domain.check.rules import host_cpus, host_devices, host_memory
 from vfioctl.domain.check.rules.document import is_domain, too_much
 from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.check.rules.host import HostRule
 from vfioctl.domain.check.rules.table import RULES
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import Document
@@ -34,7 +36,7 @@ def check(
             return wrong
     found = [finding for name, rule in RULES.items() for finding in _findings(document, name, rule(domain))]
     if host is not None:
-        from vfioctl.domain.check.rules.host_table import HOST_RULES
+        from vfioctl.domain.check.rules.check import HOST_RULES
 
         found += [
             finding for name, rule in HOST_RULES.items() for finding in _findings(document, name, rule(domain, host))
@@ -55,3 +57,29 @@ def _finding(document: Document, name: str, fault: Fault) -> Finding:
         reason=fault.reason,
         remedy=fault.remedy,
     )
+
+
+HOST_RULES: Mapping[str, HostRule] = {
+    "host-architecture": host_cpus.architecture,
+    "host-address-bits": host_cpus.address_bits,
+    "host-cpu": host_cpus.online,
+    "host-cpu-claimed": host_cpus.claimed,
+    "host-cpu-shared": host_cpus.shared,
+    "host-cpu-count": host_cpus.enough,
+    "host-cpu-node": host_cpus.near_memory,
+    "host-cpu-threads": host_cpus.threads,
+    "host-cpu-topoext": host_cpus.topoext,
+    "host-node": host_memory.nodes,
+    "host-memory": host_memory.fits,
+    "host-hugepages": host_memory.hugepages,
+    "host-iommu": host_devices.translated,
+    "host-device": host_devices.exist,
+    "host-driver": host_devices.driver,
+    "host-group": host_devices.group,
+    "host-card": host_devices.companions,
+    "host-device-claimed": host_devices.claimed,
+    "host-device-busy": host_devices.busy,
+    "host-mdev": host_devices.mdevs,
+    "host-device-node": host_devices.node,
+    "host-pci-hole": host_devices.hole,
+}

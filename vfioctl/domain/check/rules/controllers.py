@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.document.architecture import end_of_hole
 from vfioctl.domain.document.reader import Domain, PciController
 from vfioctl.domain.document.values import number, scaled, size_in_words, size_of, text_in
-from vfioctl.domain.model.addresses import end_of_hole
 from vfioctl.inventory.model.values import any_number
 
 ROOTS = ("pci-root", "pcie-root")

@@ -1,4 +1,4 @@
-"""Rules about host devices: PCI functions, USB and SCSI devices. May not do input or output."""
+"""Rules about host devices: PCI functions, mediated devices, USB and SCSI devices. May not do input or output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import address_of, is_element, is_on
+from vfioctl.domain.document.values import address_of, is_element, is_on, is_uuid
 
 _KINDS = ("pci", "usb", "scsi", "scsi_host", "mdev")
 _TARGETS = {
@@ -184,3 +184,46 @@ def aliases(domain: Domain) -> Iterator[Fault]:
         if name in seen:
             yield Fault(alias, f"two devices have the alias {name[:60]}", "give each its own")
         seen.add(name)
+
+
+_MODELS = {"vfio-pci": ("pci",), "vfio-ccw": ("ccw",), "vfio-ap": ()}
+"""Each with the types of address that it has in the guest."""
+_OTHER = ("vfio-ccw", "vfio-ap")
+
+
+def mdev_models(domain: Domain) -> Iterator[Fault]:
+    for hostdev in domain.hostdevs_of("mdev"):
+        model = hostdev.get("model")
+        if model == "vfio-pci" and hostdev.find("boot") is not None:
+            yield Fault(hostdev, "QEMU cannot boot from a mediated device", "remove <boot>")
+        elif model in _OTHER and hostdev.get("display") is not None:
+            yield Fault(hostdev, f"model='{model}' has no display", "remove display=")
+        elif model in _OTHER and domain.is_x86:
+            yield Fault(hostdev, f"model='{model}' exists on s390 only", "model='vfio-pci'")
+
+
+def mdev_uuids(domain: Domain) -> Iterator[Fault]:
+    for hostdev in domain.hostdevs_of("mdev"):
+        source = hostdev.find("source")
+        where = hostdev.find("source/address")
+        uuid = None if where is None else where.get("uuid")
+        if source is None:
+            continue  # the rule of all host devices tells
+        if uuid is None:
+            yield Fault(source if where is None else where, "the source has no uuid", "<address uuid='...'/>")
+        elif not is_uuid(uuid):
+            yield Fault(source if where is None else where, f"'{uuid[:40]}' is no UUID", "that of vfioctl vgpu list")
+
+
+def mdev_targets(domain: Domain) -> Iterator[Fault]:
+    for hostdev in domain.hostdevs_of("mdev"):
+        where, allowed = hostdev.find("address"), _MODELS.get(hostdev.get("model", ""))
+        if where is not None and allowed is not None and where.get("type") not in allowed:
+            kind = where.get("type", "")[:40]
+            yield Fault(where, f"{hostdev.get('model')} has no {kind} address", " or ".join(allowed) or "remove it")
+
+
+def mdev_managed(domain: Domain) -> Iterator[Fault]:
+    for hostdev in domain.hostdevs_of("mdev"):
+        if hostdev.get("managed") == "yes":
+            yield warning(hostdev, "libvirt ignores managed= of a mediated device", "vfioctl vgpu create makes it")
