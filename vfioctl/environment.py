@@ -22,7 +22,7 @@ _KEPT_BEGIN = (
     *("LC_", "NO_COLOR", "FORCE_COLOR", "TTY_"),
 )
 _HIGHEST = 1 << 20
-"""The kernel's usual maximum for descriptors (fs.nr_open), where /proc does not tell which are open."""
+"""The kernel's usual maximum for descriptors (fs.nr_open), where /proc does not show which are open."""
 
 
 def prepare_for_root(words: Sequence[str]) -> None:

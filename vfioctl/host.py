@@ -154,7 +154,7 @@ class Host:
     ) -> tuple[JournalEntry, ...]:
         """Return at most `most` changes of the journal, the newest first; all if `most` is negative.
 
-        `since`: only changes that began then or later. `device`: only changes that concerned it, named as for `find`;
+        `since`: only changes that began then or later. `device`: only changes of it, named as for `find`;
         a device that is gone by its address, a vGPU by the beginning of its UUID. `owner`: only changes that were made
         for a claim of this owner. Raises BadAddress, UnknownDevice, BadSpec.
         """

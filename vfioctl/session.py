@@ -115,10 +115,10 @@ class Session:
         except OSError as error:
             return empty, f"the ledger {self.ledger} cannot be read: {error.strerror}"
 
-    def ask_ledger(self, ask: Callable[[Store], T], told: Callable[[Published], T], empty: T) -> T:
+    def ask_ledger(self, ask: Callable[[Store], T], published: Callable[[Published], T], empty: T) -> T:
         """Return what `ask` reads from the ledger, or `empty` if there is none. Raises StoreDamaged, KernelRefused.
 
-        If only root may read the ledger, return what `told` finds in the document that root publishes.
+        If only root may read the ledger, return what `published` reads from the document that root publishes.
         """
         try:
             if not self.has_ledger:
@@ -128,7 +128,7 @@ class Session:
             if self._public is None:
                 raise
             readable = False
-        return ask(self.store) if readable or self._public is None else told(self.published.read())
+        return ask(self.store) if readable or self._public is None else published(self.published.read())
 
     def marks(self) -> Sequence[MarkRow]:
         """Return the marks of this boot. Raises StoreDamaged, KernelRefused."""
@@ -138,7 +138,7 @@ class Session:
 
             return read_marks(store, boot_id=self.boot_id)
 
-        return self.ask_ledger(ask, lambda told: told.marks, ())
+        return self.ask_ledger(ask, lambda document: document.marks, ())
 
     def being_changed(self) -> tuple[tuple[str, ...], ...]:
         """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged."""
@@ -149,7 +149,7 @@ class Session:
             return read_unfinished(store)
 
         none: Changes = ()
-        return tuple(subjects for _, subjects in self.ask_ledger(ask, lambda told: told.unfinished, none))
+        return tuple(subjects for _, subjects in self.ask_ledger(ask, lambda document: document.unfinished, none))
 
     def acting_for(self, reservation: str) -> Self:
         """Return a session whose changes are made for this reservation, which does not refuse them."""
@@ -158,7 +158,7 @@ class Session:
         return session
 
     def reservations(self) -> tuple[Reservation, ...]:
-        """Return what subsystems have reserved for somebody. Raises StoreDamaged, KernelRefused."""
+        """Return what subsystems have reserved. Raises StoreDamaged, KernelRefused."""
         if not self.has_ledger:
             return ()
         return tuple(
@@ -189,7 +189,7 @@ class Session:
         return self.journal.unfinished() if self.has_ledger else ()
 
     def plan(self, draft: Draft) -> Plan:
-        """Return the plan of a draft. Raises ClaimConflict if it concerns what is reserved for somebody else."""
+        """Return the plan of a draft. Raises ClaimConflict if it would change what is reserved for someone else."""
         from vfioctl.core.reservations import NOTHING_RESERVED, refuse_reserved
 
         plan = self.registry.plan(draft)

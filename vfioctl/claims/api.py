@@ -56,7 +56,7 @@ class ClaimsApi:
 
     @property
     def boot_id(self) -> str:
-        """This boot's id. Raises KernelRefused if the host does not tell."""
+        """This boot's id. Raises KernelRefused if the host does not report it."""
         return self._session.boot_id
 
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
@@ -207,7 +207,7 @@ class ClaimsApi:
         return self.ledger.amend(claim.id, moment_of(self._session), owner=Owner(owner), why=why)
 
     def stale(self, claims: Iterable[Claim]) -> Stale:
-        """Return which of these claims are stale, and why, as far as a listing can tell."""
+        """Return which of these claims are stale, and why, by cheap checks only."""
         from vfioctl.claims.reconcile.staleness import stale_claims
 
         return stale_claims(self._session, tuple(claims), self.ledger)

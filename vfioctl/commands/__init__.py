@@ -1,1 +1,1 @@
-"""The commands that concern the whole host: apply, recover, history, snapshot, holders, hosts."""
+"""The commands for the whole host: apply, recover, history, snapshot, holders, hosts."""

@@ -1,4 +1,4 @@
-"""`vfioctl recover`: finishes interrupted changes. May change only what they concern."""
+"""`vfioctl recover`: finishes interrupted changes. May change only their devices."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated

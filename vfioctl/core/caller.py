@@ -1,4 +1,4 @@
-"""Tells who runs this process, for the journal, and whether such a process still runs.
+"""Identifies who runs this process, for the journal, and finds out whether such a process still runs.
 
 Reads the environment and the user database, and writes nothing.
 """

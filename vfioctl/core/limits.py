@@ -101,7 +101,7 @@ def _only_text(value: object) -> object:
 
 
 class Several:
-    """At most so many of something; as annotation of a tuple whose items may have a limit."""
+    """The maximum length of a tuple, as annotation; its items may have limits of their own."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -26,7 +26,7 @@ LINE = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ (\S+ [1-9][0-9]*) +(/.*|anon
 
 Mapping = tuple[bytes, bytes, bytes]
 """The range as /proc/PID/map_files names it; device and inode, which identify the file; the path,
-empty if it is too long to be told."""
+empty if it is too long to be reported."""
 
 
 def file_mappings(pid: str) -> Iterator[Mapping]:

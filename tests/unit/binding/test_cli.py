@@ -343,7 +343,7 @@ def test_a_gpu_is_bound_although_nvml_is_unusable(run: Run, tmp_path: Path) -> N
     host.write_text(text.replace("\n#end", f"\nsim:nvml error = {reason}\n#end"))
     at = f"gpu3 --simulate {host}"
     shown = run(f"bind {at} --dry-run")
-    assert "(may fail: NVML does not tell the mode" in shown.out
+    assert "(may fail: NVML does not report the mode" in shown.out
     assert f"mode of 0000:04:00.0 is unknown ({reason})" in " ".join(shown.out.split())
     done = run(f"bind {at} --yes")
     assert done.code == 0

@@ -230,13 +230,13 @@ def test_each_step_says_what_it_is_for() -> None:
     now, goal = Binding(driver="nvidia", driver_override=None), Binding(driver="vfio-pci", driver_override="vfio-pci")
     assert [step.why for step in steps({GPU: now}, {GPU: goal}, modules_of("vfio-pci"))] == [
         "its driver is not registered yet",
-        "what somebody holds is not taken",
+        "a device in use is not taken",
         "so that no other driver can take it",
         "nvidia releases it",
         "vfio-pci takes it",
     ]
     assert [step.why for step in steps({GPU: goal}, {GPU: Binding(driver=KERNEL_CHOICE, driver_override=None)})] == [
-        "what somebody holds is not taken",
+        "a device in use is not taken",
         "no override any more",
         "vfio-pci releases it",
         "the kernel chooses a driver",

@@ -26,7 +26,7 @@ def xml(tmp_path: Path) -> Path:
 def test_a_good_domain(run: Run, xml: Path) -> None:
     xml.write_text(GOOD)
     answer = run(f"domain check {xml} --no-host")
-    assert (answer.code, answer.out) == (0, "The domain would work as far as the document tells.\n")
+    assert (answer.code, answer.out) == (0, "The domain would work as far as the document shows.\n")
 
 
 def test_a_bad_domain(run: Run, xml: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_warning_is_no_failure(run: Run, xml: Path) -> None:
     xml.write_text(changed((">8</memory>", ">9</memory>")))
     answer = run(f"domain check {xml} --no-host")
     assert answer.code == 0
-    assert answer.out.endswith("The domain would work as far as the document tells, with 1 warning.\n")
+    assert answer.out.endswith("The domain would work as far as the document shows, with 1 warning.\n")
 
 
 @pytest.mark.parametrize(("text", "code"), [(GOOD, 0), (TWICE, 2)])

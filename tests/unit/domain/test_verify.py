@@ -538,7 +538,7 @@ class TestWhichProcess:
         process.threads[PID + 9] = ("CPU 99999999999/KVM", "1")
         found = verify(tmp_path, process)
         assert [each.what for each in different(found)] == ["vCPU 0", "other threads of QEMU"]
-        assert unknown(found)["vCPU 1"] == f"/proc does not tell the CPUs of thread {PID + 5}"
+        assert unknown(found)["vCPU 1"] == f"/proc does not show the CPUs of thread {PID + 5}"
 
     def test_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UnknownDomain):
@@ -635,7 +635,7 @@ class TestGuest:
 
     def test_a_width_that_the_guest_does_not_know(self) -> None:
         (fact,) = (each for each in self.facts({**GUEST, f"{HOME}/current_link_width": "0"}) if "link" in each.what)
-        assert (fact.state, fact.why) == (State.UNKNOWN, "the guest does not tell")
+        assert (fact.state, fact.why) == (State.UNKNOWN, "the guest does not report it")
 
     @pytest.mark.parametrize(
         "edit",

@@ -21,7 +21,7 @@ class Reading:
     name: str
     """The resource's name: a file, a PCI address, a platform device or a unit, depending on the kind."""
     address: PciAddress
-    """The function that the setting concerns."""
+    """The function that has the setting."""
     value: str | None
 
     @property

@@ -90,7 +90,7 @@ def _kept_open(function: Function) -> str:
     """Return whether NVIDIA's driver keeps the GPU open, in words; empty if it does not."""
     mode = function.nvml.persistence_mode if function.nvml else None
     if mode is None:
-        why = function.unknown.get("nvml", "NVML does not tell it")
+        why = function.unknown.get("nvml", "NVML does not report it")
         return f"may be kept open by nvidia: its persistence mode is unknown ({why})"
     return "is kept open by nvidia: its persistence mode is on" if mode else ""
 

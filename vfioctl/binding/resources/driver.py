@@ -102,7 +102,7 @@ def binding_change(address: str, before: Binding, after: Binding) -> Change:
 def _moving(change: Change, before: Binding, after: Binding) -> Iterator[Step]:
     address = change.subject
     if before.driver:
-        yield Step(phase=Phase.CHECK, action="unheld", target=address, why="what somebody holds is not taken")
+        yield Step(phase=Phase.CHECK, action="unheld", target=address, why="a device in use is not taken")
         yield Step(
             phase=Phase.UNBIND,
             target=f"{PCI_DRIVERS}/{before.driver}/unbind",

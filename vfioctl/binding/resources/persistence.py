@@ -11,7 +11,7 @@ from vfioctl.core.resource import Description, Found
 from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
 
 PERSISTENCE, UNKNOWN = "persistence", "unknown"
-_MAY_FAIL = "may fail: NVML does not tell the mode; if it is on, it would keep the GPU open"
+_MAY_FAIL = "may fail: NVML does not report the mode; if it is on, it would keep the GPU open"
 
 
 class Persistence(ReleasedFile):
@@ -52,7 +52,7 @@ class Persistence(ReleasedFile):
         return True
 
     def shows_done(self, change: Change, found: str | None) -> bool:
-        """Return whether it is switched off: before the function is unbound. That it is on again no fact tells."""
+        """Return whether it is switched off: before the function is unbound. No fact reports whether it is on again."""
         del found
         return change.after == self.released
 

@@ -36,7 +36,7 @@ class Reset(FileResource):
         return None
 
     def steps(self, change: Change) -> Iterator[Step]:
-        yield Step(phase=Phase.CHECK, action="unheld", target=change.after, why="what somebody holds is not taken")
+        yield Step(phase=Phase.CHECK, action="unheld", target=change.after, why="a device in use is not taken")
         yield self.write(change, "1", phase=Phase.RESET, why="the kernel resets it")
 
     def shows_done(self, change: Change, found: str | None) -> bool:

@@ -286,6 +286,6 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
 
 
 def published(db: sqlite3.Connection, boot_id: str) -> Iterable[Iterable[object]]:
-    """Return what users who may not read the ledger are told: the devices of claims, and their owners."""
+    """Return what is published for users who may not read the ledger: the devices of claims, and their owners."""
     del boot_id
     return [astuple(row) for row in rows.reservations_in(db)]

@@ -120,7 +120,7 @@ def _existing(session: Session, names: Sequence[str]) -> list[str]:
 
 
 def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers: bool) -> None:
-    """Raise DeviceInUse if somebody has a device of the claim open.
+    """Raise DeviceInUse if a process has a device of the claim open.
 
     `drivers`: also one that is with its host driver; services that only monitor it do not count.
     """

@@ -24,7 +24,7 @@ def now() -> str:
 
 
 def after(begin: str, seconds: float | None) -> str | None:
-    """Return the time so many seconds later; None for never."""
+    """Return the time after that number of seconds; None for never."""
     if seconds is None:
         return None
     return (datetime.fromisoformat(begin) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")

@@ -61,7 +61,7 @@ class ClaimedDevice:
     """The function's address; of a mediated device its parent's, or the parent's name if that is no PCI function."""
     mdev: Uuid | None = None
     identity: str = ""
-    """The function's ids and class, which tell after a reboot whether it is the same device; empty for an mdev."""
+    """The function's ids and class, to recognize the device after a reboot; empty for an mdev."""
     asked: bool = True
     """False for a companion, which only travels with a device that was asked for."""
     undo: Undo = Undo.NOTHING

@@ -44,7 +44,7 @@ class Fix(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference. `claim` and `owner` are empty where no claim is concerned, `device` where it is all of them."""
+    """One difference. `claim` and `owner` are empty if there is no claim, `device` if it is all of them."""
 
     kind: DifferenceKind
     words: str

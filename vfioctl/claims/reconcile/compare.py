@@ -141,7 +141,7 @@ def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], *, is_used: b
 
 
 def _used_by_others(claim: Claim, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
-    """Yield where another guest has a VM's device. Who acts for a pod or a person cannot be told by a name."""
+    """Yield where another guest has a VM's device. The owner of another claim cannot be recognized by a name."""
     if claim.owner.kind != "vm":
         return
     for device in claim.devices:

@@ -79,7 +79,8 @@ class Reconciling:
         """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot.
 
         Its devices, and the parents of its vGPUs, must be the same. Raises ClaimConflict, and what
-        `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is told again then.
+        `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is reported again
+        then.
         """
         claim = self._ledger.claim(name)
         session = self._lifecycle.acting_for(claim)

@@ -1,4 +1,4 @@
-"""Tells which claims are stale: their term is over, the process that made them is gone, or their owner is.
+"""Finds stale claims: their term is over, the process that made them is gone, or their owner is.
 
 Only what is cheap and certain: a listing asks. Who is gone by libvirt or a container runtime is told by
 `vfioctl reconcile`. Reads the host, and may not write to it.

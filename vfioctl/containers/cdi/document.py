@@ -38,7 +38,7 @@ def _edits(node: str) -> dict[str, Any]:
 def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
     """Return the devices in a text that `text_of` made for this kind. Raises ValueError for any other text.
 
-    Nothing else may be in it: such a file tells container runtimes what to run and mount as root.
+    Nothing else may be in it: container runtimes run and mount as root what such a file names.
     """
     if not text:
         return ()

@@ -16,7 +16,7 @@ from vfioctl.containers.cdi.versions import VERSIONS, needed_version
 
 MOST_BYTES = 4 << 20
 MOST_PROBLEMS = 100
-"""After so many, the rest is not looked for."""
+"""The maximum number of problems reported."""
 Problems = Iterator[str]
 Check = Callable[[str, Any], Problems]
 _PART = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)

@@ -67,7 +67,7 @@ def config(
         emit_file(text)
         return
     write_whole(output, text.encode())
-    say(f"vfioctl: {output} is written; vfioctl kata check tells what else Kata needs")
+    say(f"vfioctl: {output} is written; vfioctl kata check reports what else Kata needs")
 
 
 @app.command(

@@ -1,7 +1,7 @@
 """Checks that all fits together that a Kata guest needs to have devices. Pure: each finding has its remedy.
 
-Kata resolves the name RESOURCE=ID, made from the names that a device plugin told the kubelet, as the name of a CDI
-device. So the resource must be named like the CDI kind, and each of its ids like a device of that kind.
+Kata resolves the name RESOURCE=ID, made from the names that a device plugin reported to the kubelet, as the name of a
+CDI device. So the resource must be named like the CDI kind, and each of its ids like a device of that kind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kata:
     pod_annotations: tuple[str, ...] | None = None
     """Those that containerd hands to Kata; None also if it has no runtime of Kata."""
     resources: Mapping[str, tuple[str, ...]] | None = None
-    """The ids of each resource that device plugins have told the kubelet."""
+    """The ids of each resource that device plugins have reported to the kubelet."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def _is_attached(function: Function | None) -> bool:
 
 
 def _window(size: int) -> int:
-    """Return the window of a port whose device has so many bytes: a power of two that holds them."""
+    """Return the window of a port for the bytes of its device: the next power of two."""
     if not size:
         return 0
     return max(_LEAST_WINDOW, 1 << (size - 1).bit_length())

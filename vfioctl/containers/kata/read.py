@@ -26,7 +26,7 @@ _MOST = 4 << 20
 
 
 def read_kata(kernel: FileReader, config: Path | None) -> Kata:
-    """Read what concerns Kata. `config`: its configuration.toml; None for the first one that is there."""
+    """Read Kata's configuration and its needs. `config`: its configuration.toml; None for the first that exists."""
     path, settings, problem = _given(config) if config else _found(kernel)
     return Kata(path, settings, problem, _pod_annotations(kernel), _plugins(kernel))
 

@@ -55,7 +55,7 @@ def opened_config(bundle: Path) -> Iterator[Opened]:
 
 
 def replace_config(opened: Opened, data: bytes) -> None:
-    """Replace the file as a whole. Raises OSError, and Busy if somebody has changed it since it was read."""
+    """Replace the file as a whole. Raises OSError, and Busy if it has changed since it was read."""
     now = os.stat(NAME, dir_fd=opened.directory, follow_symlinks=False)
     if (now.st_ino, now.st_mtime_ns, now.st_size) != (
         opened.status.st_ino,

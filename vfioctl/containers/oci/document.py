@@ -198,7 +198,7 @@ def _allow(rules: list[dict[str, Any]], device: DeviceNode) -> None:
 
 
 def _shown(nodes: Iterable[dict[str, Any]], rules: Iterable[dict[str, Any]], notes: dict[str, str]) -> list[str]:
-    """Return what an edit may change as lines, to tell what it has changed."""
+    """Return what an edit may change as lines, to compare before and after."""
     devices = [f"device {node['path']} {node['type']} {node.get('major')}:{node.get('minor')}" for node in nodes]
     words = [
         f"{'allow' if rule['allow'] else 'deny'} {rule.get('type') or 'a'} "

@@ -205,7 +205,7 @@ class DomainBuilder:
 
 
 def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
-    """Yield that devices stay without a place in the guest, which somebody has asked for in the XML."""
+    """Yield a choice for devices that stay without a PCI address in the guest, as the XML asks for."""
     if devices:
         weaker = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
         yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=weaker)

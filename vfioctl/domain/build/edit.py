@@ -98,7 +98,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
 
 
 def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpec:
-    """Return what was asked for when a domain was built, as far as it concerns devices that it still has.
+    """Return the options that a domain was built with, without those of devices that it no longer has.
 
     `cpus`: the vCPUs that it is to have; 0 for those that it has.
     """

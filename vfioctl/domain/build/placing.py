@@ -88,7 +88,7 @@ class Placing:
         return self._place(cpus, without=set(capacity.topology.core_of).difference(claim.cpus))
 
     def _where_room_is(self, cpus: int, capacity: Capacity) -> tuple[Placement, Capacity]:
-        """Return CPUs of the node with the most free memory that has enough of them: no device tells its node."""
+        """Return CPUs of the node with the most free memory that has enough of them: the node of no device is known."""
         free = read_free_memory(self._session.kernel, [node.id for node in capacity.inventory.numa_nodes])
         for node in by_room(self._spec, capacity, free):
             elsewhere = {cpu for core in capacity.topology.cores if core.node != node for cpu in core.cpus}
@@ -97,7 +97,7 @@ class Placing:
         return self._place(cpus)
 
     def _place(self, cpus: int, *, without: Collection[int] = ()) -> tuple[Placement, Capacity]:
-        """Return what a claim with so many CPUs would get. `without`: CPUs that are not to be chosen."""
+        """Return what a claim with this number of CPUs would get. `without`: CPUs that are not to be chosen."""
         from vfioctl.placement.model.owner import Owner
         from vfioctl.placement.model.request import ClaimRequest
 
@@ -136,7 +136,7 @@ class Placing:
     def _without_promised(self, capacity: Capacity, but: Collection[str]) -> Capacity:
         """Return the host without the free hugepages of claims of guests that do not run: they will take them.
 
-        Of other claims nothing tells, so their pages count as used, as they do for claims.
+        Whether other claims use theirs is unknown, so those pages count as used, as they do for claims.
         """
         others = self._others.cpus
         used = {cpu for cpu, who in capacity.pinned.items() if who != others.get(cpu)}
@@ -162,7 +162,7 @@ class Placing:
 
 
 def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity) -> None:
-    """Raise BadSpec for a node of a function that tells nothing of these devices."""
+    """Raise BadSpec for the node of a function that determines the node of none of these devices."""
     of_these = telling(nodes, devices, capacity)
     for address, node in nodes.items():
         if address not in of_these:
@@ -175,13 +175,13 @@ def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], 
 def telling(
     nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity
 ) -> Mapping[PciAddress, int]:
-    """Return the nodes of functions that tell something of these devices."""
+    """Return the nodes of functions that determine the node of one of these devices."""
     slots = {slot for device in devices for slot in _telling(device, capacity)}
     return {address: node for address, node in nodes.items() if address.slot in slots}
 
 
 def _telling(device: Subject, capacity: Capacity) -> Iterator[str]:
-    """Yield the slots of the functions that may tell a device's node: its own, its PF's or parent's, those above."""
+    """Yield the slots of functions that may determine a device's node: its own, its PF's or parent's, those above."""
     inventory = capacity.inventory
     name = device if isinstance(device, PciAddress) else capacity.parents.get(device, "")
     function = next(

@@ -93,7 +93,7 @@ class _Look:
         unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
         self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
         if needs_default_page(self._domain) and facts.huge_page is None:
-            self._unknown.append("hugepages: the host does not tell the size of a page where none is named")
+            self._unknown.append("hugepages: the host does not report the default page size")
         return _Seen(facts, (*self._unknown, *_untold(facts)))
 
     def _capacity(self) -> Capacity:
@@ -138,7 +138,7 @@ class _Look:
 
 
 def _default_page(kernel: FileReader) -> int | None:
-    """Bytes of a hugepage where no size is named, as /proc/meminfo tells (Documentation/filesystems/proc.rst)."""
+    """Bytes of a hugepage where no size is named, from /proc/meminfo (Documentation/filesystems/proc.rst)."""
     for line in text_of(kernel, "/proc/meminfo").splitlines():
         if line.startswith("Hugepagesize:"):
             size = number_in(line.removeprefix("Hugepagesize:").removesuffix("kB"))
@@ -147,12 +147,12 @@ def _default_page(kernel: FileReader) -> int | None:
 
 
 def _untold(facts: HostFacts) -> list[str]:
-    """What the host does not tell, so that no rule can judge it."""
+    """What the host does not report, so that no rule can check it."""
     unknown = [f"{what}: {why}" for what, why in facts.capacity.topology.unknown.items()]
     if not facts.cpus:
-        unknown.append("CPUs: the host does not tell which are online")
+        unknown.append("CPUs: the host does not report which are online")
     if not facts.nodes:
-        unknown.append("NUMA nodes: the host does not tell of any")
+        unknown.append("NUMA nodes: the host does not report any")
     return unknown
 
 

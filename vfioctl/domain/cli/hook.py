@@ -91,7 +91,7 @@ def qemu(
 
     prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows why.
     release end: give it back. reconnect begin: claim what a domain that runs already has, and fail if another guest has
-    claimed some of it, so that the script tells the system's log. All else does nothing.
+    claimed some of it, so that the script writes to the system's log. All else does nothing.
     """
     del extra
     xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)

@@ -47,7 +47,7 @@ def start(
     """Claim, bind and verify what a domain needs, then start it.
 
     Its devices, the CPUs that a vCPU has for itself, and its hugepages are claimed for vm/NAME until the domain ends;
-    what vm/NAME has claimed before serves it as well, and stays. Devices that somebody else has are refused, by name.
+    what vm/NAME has claimed before is used too, and stays claimed. Devices that somebody else has are refused, by name.
     If the domain does not start, everything is put back and given back. A domain that runs is left alone.
     """
     session = opened(ctx)

@@ -145,7 +145,7 @@ class Definitions:
         return self._planned(intent, before, "", notes)
 
     def _refuse_left_over(self, intent: UndefineIntent) -> None:
-        """Raise ClaimConflict if the domain has not given back what it had when it ran: nothing would tell of it."""
+        """Raise ClaimConflict if the domain has not released what it claimed for its run: nothing would show it."""
         from vfioctl.domain.document.needs import needs_nothing
         from vfioctl.domain.run.claims import RunClaims
 

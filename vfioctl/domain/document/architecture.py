@@ -42,6 +42,6 @@ def end_of_hole(memory: int, hole: int) -> int:
 
 
 def most_memory(hole: int, bits: int) -> int:
-    """Return the most memory with which a hole ends where so many bits of addresses do; 0 if there is no such."""
+    """Return the most memory for which a hole ends within that many address bits; 0 if none."""
     left = (1 << bits) - hole - 4 * _GIB
     return left + _BELOW_4G if left >= 0 else 0

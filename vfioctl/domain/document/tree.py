@@ -1,4 +1,4 @@
-"""Edits the XML of a domain by path. May not know what it means; keeps all that it is not told to change."""
+"""Edits the XML of a domain by path. May not know what it means; keeps everything else."""
 
 from __future__ import annotations
 

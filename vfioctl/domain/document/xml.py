@@ -65,7 +65,7 @@ def parse(text: str | bytes) -> Document:
 
 
 class _Reader:
-    """Builds a tree from expat's events. ElementTree's own parser accepts DTDs and tells no lines."""
+    """Builds a tree from expat's events. ElementTree's own parser accepts DTDs and has no line numbers."""
 
     def __init__(self) -> None:
         self._builder = TreeBuilder(insert_comments=True)

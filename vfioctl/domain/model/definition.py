@@ -36,7 +36,7 @@ def resource_name(uri: str, name: str) -> str:
 
 
 def subject_of(name: str) -> str:
-    """Return what a change of a definition concerns."""
+    """Return the subject of a change of a definition."""
     return f"domain/{name}"
 
 

@@ -82,5 +82,5 @@ def volume_name(uri: str, pool: str, volume: str) -> str:
 
 
 def volume_subject(volume: str) -> str:
-    """Return what a change of a volume concerns."""
+    """Return the subject of a change of a volume."""
     return f"volume/{volume}"

@@ -15,7 +15,7 @@ _TOTAL = re.compile(r"^Node [0-9]{1,4} MemTotal: +([0-9]{1,15}) kB$", re.MULTILI
 
 
 def read_free_memory(kernel: FileReader, nodes: Iterable[int]) -> Mapping[int, int]:
-    """Return the free bytes of each node; nodes that do not tell are left out."""
+    """Return the free bytes of each node; nodes that do not report it are left out."""
     free = {}
     for node in nodes:
         parts = dict(_LINE.findall(text_of(kernel, f"/sys/devices/system/node/node{node}/meminfo")))
@@ -25,6 +25,6 @@ def read_free_memory(kernel: FileReader, nodes: Iterable[int]) -> Mapping[int, i
 
 
 def read_all_memory(kernel: FileReader, nodes: Iterable[int]) -> int | None:
-    """Return the bytes of all nodes together; None if one of them does not tell, or there is none."""
+    """Return the bytes of all nodes together; None if one of them does not report it, or there is none."""
     totals = [_TOTAL.search(text_of(kernel, f"/sys/devices/system/node/node{node}/meminfo")) for node in nodes]
     return 1024 * sum(int(match[1]) for match in totals if match) if totals and all(totals) else None

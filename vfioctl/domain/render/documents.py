@@ -55,7 +55,7 @@ def _finding_lines(finding: Finding) -> Iterator[RenderableType]:
 
 
 def _works(document: CheckDocument) -> str:
-    against = "on this host" if document.host else "as far as the document tells"
+    against = "on this host" if document.host else "as far as the document shows"
     warnings = f", with {words.counted(len(document.findings), 'warning')}" if document.findings else ""
     return f"The domain would work {against}{warnings}."
 

@@ -1,7 +1,7 @@
 """The claims that a domain holds while it runs: made before it starts, given back when it has ended.
 
 A claim that its owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain as well, and stays.
-One that was left, because nobody told that the domain had ended, serves it too, if the domain still needs all of it.
+One that was left, because the end of the domain was not reported, is used too, if the domain still needs all of it.
 Changes nothing by itself: each change is a claim's.
 """
 
@@ -93,7 +93,7 @@ class RunClaims:
                 yield claim, self._claims.preview_release(claim)
 
     def end_over(self, needs: Needs) -> None:
-        """Release them, but for those of which somebody has a device all the same."""
+        """Release them, except those with a device that is in use all the same."""
         for claim in self.over(needs):
             with suppress(VfioctlError):  # the claim is there to be seen
                 self._claims.release(claim.id)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 PREPARE, RELEASE, RECONNECT = ("prepare", "begin"), ("release", "end"), ("reconnect", "begin")
-"""The operations that concern vfioctl: before libvirt touches a device, after it has given all back, and libvirtd's
+"""The operations that vfioctl handles: before libvirt touches a device, after it has given all back, and libvirtd's
 own start, while the domain runs."""
 _ATTEMPTS = 3
 _RESTART = "libvirtd learns of new hooks when it starts: systemctl restart libvirtd, or virtqemud; guests go on running"
@@ -38,7 +38,7 @@ class Hook:
         self._holding = RunClaims(session, URI)
 
     def answer(self, name: str, operation: tuple[str, str], xml: bytes, progress: Progress | None = None) -> str:
-        """Do what an operation on a domain needs; nothing for those that do not concern vfioctl.
+        """Do what an operation on a domain needs; nothing for those that vfioctl does not handle.
 
         Return a line for the system's log; empty for none. Before a start, any error refuses it: what `RunClaims.take`
         raises for a domain that vfioctl defined, and ClaimConflict for any other one. For a running domain,

@@ -202,7 +202,7 @@ class Lifecycle:
         return uri, self._needs(known), known.domain.is_active
 
     def _tell_end(self, uri: str, name: str, order: str) -> None:
-        """Tell libvirt to end a domain, which may have ended by itself meanwhile. Raises libvirt's errors."""
+        """Ask libvirt to end a domain, which may have ended by itself meanwhile. Raises libvirt's errors."""
         try:
             self._kernel.tell_libvirt(uri, order, name)
         except VfioctlError:

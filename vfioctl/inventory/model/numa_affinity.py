@@ -1,4 +1,4 @@
-"""The NUMA node of a function, and the root complex above it, as far as a host tells. Pure."""
+"""The NUMA node of a function, and the root complex above it, as a host reports it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 
 
 class Home(NamedTuple):
-    """A function's NUMA node, and what tells it; None if nothing does."""
+    """A function's NUMA node, and the source of it; None if unknown."""
 
     node: int | None
     reported_by: str
@@ -18,8 +18,9 @@ class Home(NamedTuple):
 def home_of(function: Function, inventory: Inventory) -> Home:
     """Return the node of a function: its own, that of its PF, of the nearest bridge above it, or the host's only one.
 
-    Source: Documentation/ABI/testing/sysfs-bus-pci, numa_node: -1 means that the firmware does not tell. local_cpulist
-    tells no more: of such a function it has every CPU that is online (drivers/pci/pci-sysfs.c, pci_dev_show_local_cpu).
+    Source: Documentation/ABI/testing/sysfs-bus-pci, numa_node: -1 means that the firmware does not report it.
+    local_cpulist is of no use: for such a function it has every online CPU (drivers/pci/pci-sysfs.c,
+    pci_dev_show_local_cpu).
     """
     if function.numa_node is not None:
         return Home(function.numa_node, "the firmware")

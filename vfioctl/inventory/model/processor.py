@@ -7,7 +7,7 @@ from vfioctl.core.frozen import record_class
 
 @record_class
 class Processor:
-    """The processor, as far as /proc/cpuinfo tells."""
+    """The processor, as /proc/cpuinfo reports it."""
 
     arch: str
     """As libvirt and QEMU name it: x86_64 or aarch64."""

@@ -53,7 +53,7 @@ def read_everything(kernel: Reader, address: str) -> Facts:
 def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts:
     """Return facts of one function as fields of model.Function; `unknown` names those that failed.
 
-    Raises KernelRefused if the function is gone, ValueError if neither its modalias nor its files tell what it is.
+    Raises KernelRefused if the function is gone, ValueError if neither its modalias nor its files identify it.
     """
     home = f"{PCI_DEVICES}/{address}"
     found = kernel.entries(home, wanted - _PHYSICAL, _NAMES)

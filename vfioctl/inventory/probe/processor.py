@@ -23,7 +23,7 @@ def read_online(kernel: FileReader) -> tuple[int, ...]:
 
 
 def read_processor(kernel: FileReader) -> Processor:
-    """Return what /proc/cpuinfo tells; an x86_64 processor where it tells nothing."""
+    """Return what /proc/cpuinfo reports; an x86_64 processor if it reports nothing."""
     text = text_of(kernel, "/proc/cpuinfo")
     bits, facts = _BITS.search(text), dict(_FACT.findall(text.partition("\n\n")[0]))
     vendor = facts.get("vendor_id", "")

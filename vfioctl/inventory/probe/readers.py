@@ -37,4 +37,6 @@ def why_claimed(kernel: Processes, number: str) -> str:
     try:
         return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""
     except KernelRefused as error:
-        return "" if error.symbol in _NOTHING_THERE else f"in use perhaps: the kernel does not tell ({error.symbol})"
+        return (
+            "" if error.symbol in _NOTHING_THERE else f"possibly in use: the kernel does not report it ({error.symbol})"
+        )

@@ -57,7 +57,7 @@ _OF_A_DOMAIN = ("definition", "is_running", "guest_files", "undefine", "start", 
 
 
 def doing(what: str, words: Sequence[str]) -> str:
-    """What is asked or told, for messages."""
+    """The request to libvirt, for messages."""
     named = words[:1] if what in (*_OF_A_DOMAIN, "pool") else words[:2] if what in OF_STORAGE else ()
     return " ".join(filter(None, (_DOING[what], "/".join(named))))
 

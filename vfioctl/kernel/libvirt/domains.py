@@ -1,4 +1,4 @@
-"""Asks libvirt about domains, and tells it to define, start and stop them.
+"""Reads libvirt's domains; has it define, start and stop them.
 
 Its questions and orders are functions of a URI and words that return plain data, so that they can run in a worker: a
 daemon may hang. On hosts without a daemon (recorded, simulated) they may ask libvirt's test driver, which never blocks.

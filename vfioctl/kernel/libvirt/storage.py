@@ -1,4 +1,4 @@
-"""Asks libvirt about storage pools and volumes, and tells it to create and delete volumes.
+"""Reads libvirt's storage pools and volumes; has it create and delete volumes.
 
 Functions of a URI and words that return plain data, as those of `vfioctl.kernel.libvirt`, which see. libvirt calls
 qemu-img, and sets owner and mode of what it creates.
@@ -34,7 +34,7 @@ def image_text(size: int, base: str, base_format: str) -> str:
 
 
 def pool(uri: str, name: str, base: str = "") -> Answer:
-    """The pool's kind and directory; and whether the file `base` is there, as far as that can be told from here."""
+    """The pool's kind and directory; and whether the file `base` is there, as far as that can be seen from here."""
 
     def ask() -> tuple[str, str, bool]:
         import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""Asks and tells this machine's libvirt in workers, which are abandoned if it does not answer: a daemon may hang."""
+"""Calls this machine's libvirt in workers, which are abandoned if it does not answer: a daemon may hang."""
 
 from __future__ import annotations
 

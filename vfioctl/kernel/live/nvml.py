@@ -93,7 +93,7 @@ def _facts(nvml: Any, address: str, questions: Questions) -> Facts:
 
 
 def _gpu(nvml: Any, address: str) -> Any:
-    """NVML's handle of a GPU. By its address, because NVML does not tell the address of a lost one."""
+    """NVML's handle of a GPU. By its address, because NVML does not report the address of a lost one."""
     domain, _, rest = address.partition(":")
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:0>8}:{rest}")
 
@@ -111,7 +111,7 @@ def _vgpu_type(nvml: Any, gpu: Any, kind: int) -> str:
 
 
 def _linked(nvml: Any, gpu: Any) -> set[str]:
-    """The addresses at the other ends of the active NVLinks of a GPU; none that NVML does not tell."""
+    """The addresses at the other ends of the active NVLinks of a GPU; without those that NVML does not report."""
     links = (_answer(nvml, partial(_other_end, nvml, gpu, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
     return {address for address in links if address}
 

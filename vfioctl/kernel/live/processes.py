@@ -31,7 +31,7 @@ _LONGEST = 0.5
 """Seconds after which a table is not read again: a user may have made it large to use up the time for all."""
 _Read = Callable[[str, list[str]], tuple[list[OpenNode], bool]]
 TOO_LONG = "/... (a path that is too long)"
-"""Instead of a path that the kernel cannot tell: more than a page (ENAMETOOLONG)."""
+"""Instead of a path that the kernel cannot report: more than a page (ENAMETOOLONG)."""
 # Directories of sysfs that contain no devices but many files.
 WITHOUT_DEVICES = frozenset(
     {"holders", "integrity", "mq", "msi_irqs", "power", "queue", "queues", "slaves", "statistics", "trace"}
@@ -181,7 +181,8 @@ def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
 def _mapped_number(pid: str, place: bytes, path: bytes) -> str | None:
     """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it.
 
-    None if neither tells. Raises FileNotFoundError if it is no longer mapped there, OSError for a file that is refused.
+    None if neither has one. Raises FileNotFoundError if it is no longer mapped there, OSError for a file that is
+    refused.
     """
     home = f"/proc/{pid}/".encode()
     try:

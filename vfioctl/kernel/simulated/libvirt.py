@@ -1,4 +1,4 @@
-"""libvirt of a simulated host: its test driver, and what it was told to define and start, which the host's file keeps.
+"""libvirt of a simulated host: its test driver, and the domains defined and started in it, which the host's file keeps.
 
 The test driver is libvirt itself, with its schema and its parser: what it refuses here it refuses on a machine. But it
 forgets with each connection. So definitions are kept where libvirtd keeps them, in /etc/libvirt/qemu/NAME.xml, over

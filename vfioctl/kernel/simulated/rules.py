@@ -1,6 +1,6 @@
 """What Linux does on a write, as changes of a tree. Each rule is named after the kernel function it mirrors.
 
-This module selects the rule for a file, loads modules, and tells whether a group is viable.
+This module selects the rule for a file, loads modules, and decides whether a group is viable.
 Sources: drivers/vfio/group.c, drivers/iommu/iommu.c of Linux 6.1, and what the contract suite observed on a real one.
 """
 

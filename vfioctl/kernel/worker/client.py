@@ -117,7 +117,7 @@ class ForkServer:
 
 
 def kill(job: int, sock: _socket.socket) -> bool:
-    """Tells the server to kill a worker. Returns False if the server is gone."""
+    """Has the server kill a worker. Returns False if the server is gone."""
     try:
         send_message(sock, marshal.dumps(("kill", job)))
     except OSError:

@@ -38,7 +38,7 @@ def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
 
 
 def choose_cores(free: FreeCores, cpus: int) -> tuple[Core, ...]:
-    """Return whole cores with at least so many CPUs, which must be free."""
+    """Return whole cores with at least this number of CPUs, which must be free."""
     chosen: list[Core] = []
     missing = cpus
     for core in (core for cores in _caches(free, cpus) for core in cores):
@@ -49,7 +49,7 @@ def choose_cores(free: FreeCores, cpus: int) -> tuple[Core, ...]:
 
 
 def _caches(free: FreeCores, cpus: int) -> Sequence[tuple[Core, ...]]:
-    """Return the fewest caches that have so many CPUs, with the fewest in all; the smallest of them first."""
+    """Return the fewest caches that have this number of CPUs, with the fewest in all; the smallest of them first."""
     sizes = [sum(len(core.cpus) for core in cores) for cores in free.caches]
     number = fewest(sizes, cpus)
     # reached[n][k]: the sums that k of the first n caches can have, as the bits of a number

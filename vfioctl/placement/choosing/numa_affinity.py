@@ -22,7 +22,7 @@ def node_of(function: Function, capacity: Capacity) -> int | None:
 
 
 class Distances:
-    """How far NUMA nodes are from each other, as the firmware tells."""
+    """The distances between NUMA nodes, as the firmware reports it."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._known = {node.id: node.distances for node in capacity.inventory.numa_nodes}

@@ -149,7 +149,7 @@ def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> It
     if request.memory_min:
         memory = memory_of(function)
         if memory is None:
-            yield "its memory is not known: NVML tells it while the GPU is on the nvidia driver"
+            yield "its memory is not known: NVML reports it while the GPU is on the nvidia driver"
         elif memory + _SLACK < request.memory_min * 15 // 16:  # error correction and the driver use the difference
             yield f"it has {format_size(memory)} of memory"
 
@@ -174,7 +174,7 @@ def memory_of(function: Function) -> int | None:
 
 
 def over_quota(request: ClaimRequest, capacity: Capacity, gpus: int) -> str:
-    """Return which quota so many more GPUs would exceed; empty if none."""
+    """Return the quota that this number of additional GPUs would exceed; empty if none."""
     for name, has in _counted(request, capacity):
         limit = _limit(name, capacity.settings.quotas)
         if limit is not None and has + gpus > limit:

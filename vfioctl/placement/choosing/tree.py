@@ -1,4 +1,4 @@
-"""The places where PCIe paths of GPUs meet, and the best choice of so many GPUs below one. Pure.
+"""The places where PCIe paths of GPUs meet, and the best choice of GPUs below one. Pure.
 
 The cost of a choice is a sum over these places, and each part depends only on the number of GPUs chosen below the
 place. So the best choice below a place consists of best choices below its children. Dynamic programming by place and
@@ -90,7 +90,7 @@ class Meeting:
         return number * (number - 1) // 2 * (self.distance * _DISTANCE - self.linked * _LINKED)
 
     def chosen(self, number: int) -> tuple[PciAddress, ...]:
-        """The best choice of so many GPUs."""
+        """The best choice of that number of GPUs."""
         most = next(most for most in sorted(self.tables) if number in self.tables[most].splits)
         leaves, *parts = self.tables[most].splits[number]
         found = [child.chosen(part) for child, part in zip(self.below, parts, strict=True) if part]
@@ -100,7 +100,7 @@ class Meeting:
 def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, *, least: int = 0) -> Best:
     """Divide up to `most` GPUs among the parts of a place. `parts`: for each, the costs of 0, 1, ... of its GPUs.
 
-    `least`: so many GPUs come from each part. Among equal choices, the first parts give most.
+    `least`: how many GPUs come at least from each part. Among equal choices, the first parts give most.
     """
     found: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for costs in parts:

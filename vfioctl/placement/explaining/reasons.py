@@ -98,7 +98,7 @@ def rejections(
 
 
 class _Better:
-    """Tells why GPUs that could have been chosen were not."""
+    """Explains why other GPUs were not chosen."""
 
     def __init__(self, pool: Pool, chosen: Sequence[PciAddress]) -> None:
         self._pool, self.chosen = pool, frozenset(chosen)

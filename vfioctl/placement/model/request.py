@@ -71,7 +71,7 @@ class ClaimRequest:
         if max(len(self.vgpu), len(self.model)) > _LONGEST:
             raise BadSpec(f"the name of a type or a model is longer than {_LONGEST} characters")
         if max(map(len, (self.devices, self.exact_cpus, self.exact_hugepages))) > MOST_CPUS:
-            raise BadSpec("a claim cannot have so many devices, CPUs or hugepages")
+            raise BadSpec("a claim cannot have that many devices, CPUs or hugepages")
         if self.ttl is not None and not 0 < self.ttl <= MOST_SECONDS:
             raise BadSpec(f"ttl must be more than 0 and at most {MOST_SECONDS} seconds")
         if any(len(text) > _LONGEST_LABEL for label in self.labels.items() for text in label):

@@ -20,7 +20,7 @@ class Mode(StrEnum):
     HOST = "host"
     """It stays with the host's driver."""
     PASSTHROUGH = "passthrough"
-    """It is handed to guests as a whole."""
+    """It is passed to guests as a whole."""
     VGPU = "vgpu"
     """vGPUs are created on it."""
 

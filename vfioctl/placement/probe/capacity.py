@@ -94,7 +94,7 @@ def read_peers(kernel: Reader, inventory: Inventory) -> Peers:
 
 
 def peers_in(answer: NvmlAnswer) -> Peers:
-    """Return the peers that an answer of NVML tells of."""
+    """Return the peers in an answer of NVML."""
     if isinstance(answer, Unanswered):
         return {}
     ends = {PciAddress(gpu): set(facts.get("nvlink", "").split()) - {_NOWHERE} for gpu, facts in answer.items()}

@@ -1,7 +1,7 @@
 """Reads the CPUs: which are online, which share a core, which share an L3 cache. May not write.
 
 Sources: Documentation/ABI/stable/sysfs-devices-system-cpu, Documentation/admin-guide/cputopology.rst. The files of one
-CPU tell of all that share its core or its cache, so most CPUs need no read of their own.
+CPU list all that share its core or its cache, so most CPUs need no read of their own.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def read_records(store: Store, *, boot_id: str) -> Recorded:
 
 
 def published(db: sqlite3.Connection, boot_id: str) -> Mapping[str, Sequence[Sequence[object]]]:
-    """What users who may not read the ledger are told: created vGPUs, and names of types."""
+    """What is published for users who may not read the ledger: created vGPUs, and names of types."""
     return {name: db.execute(query, (boot_id,)).fetchall() for name, query in (("created", CREATED), ("names", _NAMES))}
 
 

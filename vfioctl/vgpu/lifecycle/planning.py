@@ -1,6 +1,6 @@
 """Turns an intent into the draft of a plan: reads the facts that it needs, and calls the planner. Changes nothing.
 
-Reads only the vGPUs and functions that the intent concerns: creating a vGPU takes less time than reading a whole host.
+Reads only the vGPUs and functions that the intent names: creating a vGPU takes less time than reading a whole host.
 """
 
 from __future__ import annotations

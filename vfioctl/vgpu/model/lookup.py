@@ -1,4 +1,4 @@
-"""Resolves the words of a request to cards, vGPUs and types, and tells who owns a vGPU. May not do input or output."""
+"""Resolves the words of a request to cards, vGPUs and types, and to the owner of a vGPU. May not do input or output."""
 
 from __future__ import annotations
 

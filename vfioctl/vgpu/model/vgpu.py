@@ -216,7 +216,7 @@ class Made:
     """The type's id."""
     parameters: tuple[tuple[str, str], ...] = ()
     identity: str = ""
-    """The ids and class of its parent, which tell whether it is the same device; empty if that is no PCI function."""
+    """The ids and class of its parent, to recognize the device; empty if that is no PCI function."""
 
 
 @value_class
@@ -275,7 +275,7 @@ class VgpuListDocument:
     instances: tuple[Vgpu, ...]
     warnings: tuple[VgpuWarning, ...]
     reservations: tuple[Reservation, ...] = ()
-    """What the ledger reserves of them for somebody."""
+    """What the ledger reserves of them."""
 
 
 class Strategy(StrEnum):

@@ -31,7 +31,7 @@ def plan_remove(
 ) -> Draft:
     """The draft that removes the vGPUs, unless one is held, or was not created by vfioctl.
 
-    `found`: with owners; `created`: the ledger's records, which tell what is persistent.
+    `found`: with owners; `created`: the ledger's records, which show what is persistent.
 
     Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
     """

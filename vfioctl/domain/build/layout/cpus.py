@@ -42,7 +42,7 @@ def even_width(topology: Topology) -> int:
 
 
 def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
-    """Return how many CPUs so many vCPUs need. Raises BadSpec if they do not fill whole cores."""
+    """Return the number of CPUs that the vCPUs need. Raises BadSpec if they do not fill whole cores."""
     width = widest_core(topology)
     if smt is Smt.ISOLATE:
         return vcpus * width

@@ -90,7 +90,7 @@ def _mediated(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> 
 
 
 def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy) -> Iterator[Choice]:
-    """Yield which devices are on which node. Raises HostError for one whose node nothing tells, unless preferred."""
+    """Yield which devices are on which node. Raises HostError for an unknown node, unless the policy is preferred."""
     known: dict[tuple[int, str], list[str]] = {}
     unknown = []
     for device in devices:
@@ -99,7 +99,7 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
         elif len(inventory.numa_nodes) > 1 and isinstance(device.subject, PciAddress):
             if policy is Policy.STRICT:
                 raise HostError(
-                    f"the NUMA node of {device.subject} is not known: neither it nor a bridge above it tells",
+                    f"the NUMA node of {device.subject} is not known: neither it nor a bridge above it reports one",
                     hint=f"name it with --node {device.subject}=N, or build with --policy preferred",
                 )
             unknown.append(device.label)
@@ -107,4 +107,6 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
         yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"reported by {reported_by}")
     if unknown:
         weaker = "the guest sees no node for them, and its CPUs and memory may be far away"
-        yield Choice("devices of no known NUMA node", ", ".join(unknown), "the firmware does not tell", weaker=weaker)
+        yield Choice(
+            "devices of no known NUMA node", ", ".join(unknown), "the firmware does not report it", weaker=weaker
+        )

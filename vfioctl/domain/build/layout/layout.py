@@ -141,7 +141,7 @@ def _cells(
 
 
 def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, int], int]:
-    """Return how far each node is from each, as far as the firmware tells."""
+    """Return how far each node is from each, as the firmware reports it."""
     distances = {node.id: node.distances for node in capacity.inventory.numa_nodes}
     pairs = ((node, other) for node in nodes for other in nodes)
     return {(a, b): distances[a][b] for a, b in pairs if a in distances and b in distances[a]}

@@ -194,7 +194,7 @@ def hole(domain: Domain) -> Iterator[Fault]:
 
 
 def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
-    """Yield the 64-bit hole of q35 that ends above what a CPU with so many address bits can address.
+    """Yield the 64-bit hole of q35 that ends above what a CPU with that many address bits can address.
 
     QEMU does not start then, from 7.1 on. `who`: the CPU, in words.
     """

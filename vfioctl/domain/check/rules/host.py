@@ -25,11 +25,11 @@ class HostFacts:
     mdevs: frozenset[str] = frozenset()
     """The UUIDs of its mediated devices."""
     holders: Mapping[str, str] = field(default_factory=dict)
-    """Devices that somebody has open, other than this domain: each with who, in words."""
+    """Devices that a process other than this domain's has open, each with that process, in words."""
     pinned: Mapping[int, str] = field(default_factory=dict)
     """CPUs to which other domains of libvirt are pinned, each with the domain; empty if libvirt was not asked."""
     default_page: int | None = None
-    """Bytes of a hugepage where no size is named; None if the host does not tell."""
+    """Bytes of a hugepage where no size is named; None if unknown."""
     runs: bool = False
     """Whether the domain runs now: what it has is not free, and that is right."""
 

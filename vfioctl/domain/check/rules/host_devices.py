@@ -114,7 +114,7 @@ def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         other = [address for address in left if not _harmless(inventory.by_address[address])]
         if other and not function.is_vf and inventory.by_address[other[0]].iommu_group != function.iommu_group:
             reason = f"{some_of(other)} of the same card stays with the host"
-            yield warning(element, reason, "give the guest the whole card: a reset concerns all of it")
+            yield warning(element, reason, "give the guest the whole card: a reset affects all of it")
 
 
 def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:

@@ -76,7 +76,7 @@ def interrupts(domain: Domain) -> Iterator[Fault]:
 
 
 def caching(domain: Domain) -> Iterator[Fault]:
-    """QEMU refuses VFIO devices behind an Intel vIOMMU that does not tell of changed mappings."""
+    """QEMU refuses VFIO devices behind an Intel vIOMMU that does not report changed mappings."""
     has_devices = bool(domain.passed_through or domain.hostdevs_of("mdev"))
     for element in domain.all("devices/iommu"):
         driver = element.find("driver")

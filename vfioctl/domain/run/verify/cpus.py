@@ -97,7 +97,7 @@ def _fact(what: str, wanted: Cpus, thread: Thread | None, remedy: str) -> Verifi
             Area.CPUS, what, expected, "no such thread", "virsh dumpxml shows how many there should be", ok=False
         )
     if not thread.cpus:
-        return unknown(Area.CPUS, what, expected, f"/proc does not tell the CPUs of thread {thread.id}")
+        return unknown(Area.CPUS, what, expected, f"/proc does not show the CPUs of thread {thread.id}")
     return judged(Area.CPUS, what, expected, thread.cpus, remedy, ok=wanted in (None, numbers(thread.cpus)))
 
 

@@ -73,7 +73,7 @@ def _others(
         if group and group not in with_it and group in (opened or ()):
             yield judged(Area.DEVICES, what, "not there", "there", remedy, ok=False)
         elif not tells or not group or group in with_it:
-            why = "the document does not name it, and /proc does not tell whether it was detached since"
+            why = "the document does not name it, and /proc does not show whether it was detached since"
             yield unknown(Area.DEVICES, what, "not there", why)
 
 

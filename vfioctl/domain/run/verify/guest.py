@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     link: str
     """The width of its link on the host; empty if it has none."""
     kind: str
-    """`vendor:device`; empty if the host does not tell."""
+    """`vendor:device`; empty if unknown."""
 
 
 class _Place(NamedTuple):
@@ -97,7 +97,7 @@ def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, 
             remedy = "the guest's kernel or firmware ignores the expander bus: see its log for pxb and _PXM"
             yield judged(Area.GUEST, what, str(cell), values["numa_node"], remedy, ok=int(values["numa_node"]) == cell)
         else:
-            yield unknown(Area.GUEST, what, str(cell), "the guest does not tell")
+            yield unknown(Area.GUEST, what, str(cell), "the guest does not report it")
     if wanted.link:
         speed, width = (values[name] for name in _LINK)
         what = f"link of {wanted.device} in the guest, at {address}"
@@ -107,14 +107,14 @@ def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, 
                 Area.GUEST, what, f"x{wanted.link}", f"x{width} at {speed}", remedy, ok=int(width) == int(wanted.link)
             )
         else:
-            yield unknown(Area.GUEST, what, f"x{wanted.link}", "the guest does not tell")
+            yield unknown(Area.GUEST, what, f"x{wanted.link}", "the guest does not report it")
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
 
 
 def _numbered(root: Element, ask: Ask) -> Mapping[int, int]:
-    """Return the guest's bus number of each PCI controller, by its index, as far as the guest tells."""
+    """Return the guest's bus number of each PCI controller, by its index, as far as the guest reports them."""
     controllers = dict(_controllers(root))
     known = {0: 0}
     for index, controller in controllers.items():

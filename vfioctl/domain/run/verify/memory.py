@@ -92,7 +92,7 @@ def _placed(
 def _by_amount(
     subject: Subject, what: str, wanted: str, nodes: frozenset[int], size: int, qemu: Qemu, remedy: str
 ) -> VerifiedFact:
-    """Judge cells without a policy of their own, of which /proc does not tell which mapping is whose."""
+    """Judge cells without a policy of their own, for which /proc does not show which mapping belongs to which."""
     used = _by_node(qemu.memory)
     present = sum(count for node, count in used.items() if node in nodes)
     memory = subject.root.find("memory")

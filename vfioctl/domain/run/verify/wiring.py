@@ -49,16 +49,16 @@ def wiring_facts(
 
 
 def _place(what: str, wanted: list[str], actual: list[str], remedy: str) -> VerifiedFact:
-    """Compare as many levels, from the device up, as both tell."""
+    """Compare the levels that both have, from the device up."""
     common = min(len(wanted), len(actual))
     as_wanted = wanted[len(wanted) - common :] == actual[len(actual) - common :]
     if as_wanted and len(actual) < len(wanted):
-        return unknown(Area.DEVICES, what, "/".join(wanted), "QEMU's command line does not tell")
+        return unknown(Area.DEVICES, what, "/".join(wanted), "QEMU's command line does not show it")
     return judged(Area.DEVICES, what, "/".join(wanted), "/".join(actual), remedy, ok=as_wanted)
 
 
 def _wanted(element: Element, controllers: Mapping[int | None, Element]) -> list[str]:
-    """Return the buses of a device, from the uppermost that its document tells."""
+    """Return the buses of a device, from the uppermost in its document."""
     path: list[str] = []
     for _ in range(_MOST_LEVELS):
         address = element.find("address[@type='pci']")
