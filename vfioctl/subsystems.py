@@ -47,7 +47,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         name="inventory",
         cli="vfioctl.inventory.cli",
         commands={
-            "inventory": Command(LOOK, "List the GPUs and what must travel with them."),
+            "inventory": Command(LOOK, "List GPUs, and the functions that must be bound together with them."),
             "show": Command(LOOK, "Show everything about one device."),
         },
         api="vfioctl.inventory.api:InventoryApi",
@@ -58,9 +58,9 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.binding.cli",
         commands={
             "rom": Command(LOOK, "Save a device's expansion ROM and check it."),
-            "bind": Command(CHANGE, "Hand devices to vfio-pci, ready for a guest."),
-            "unbind": Command(CHANGE, "Give devices back to the drivers they had."),
-            "reset": Command(CHANGE, "Reset a device that nobody uses."),
+            "bind": Command(CHANGE, "Bind devices to vfio-pci, ready for a guest."),
+            "unbind": Command(CHANGE, "Bind devices to their previous drivers again."),
+            "reset": Command(CHANGE, "Reset a device that is not in use."),
         },
         api="vfioctl.binding.api:BindingApi",
         parts="vfioctl.binding.parts:PARTS",
@@ -71,7 +71,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.vgpu.cli",
         commands={
             "vgpu": Command(CHANGE, "List, create and remove vGPUs."),
-            "sriov": Command(CHANGE, "Turn the VFs of a PF on and off, and set profiles of xe cards."),
+            "sriov": Command(CHANGE, "Set the number of VFs of a PF, and profiles of xe cards."),
         },
         api="vfioctl.vgpu.api:VgpuApi",
         parts="vfioctl.vgpu.parts:PARTS",
@@ -99,8 +99,8 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.containers.cli",
         commands={
             "cdi": Command(CHANGE, "Write, list and check CDI files, which name devices for container runtimes."),
-            "oci": Command(CHANGE, "Give containers of runc, crun and Kata the devices of a claim."),
-            "kata": Command(CHANGE, "Check and write the settings that Kata Containers needs for VFIO devices."),
+            "oci": Command(CHANGE, "Add the devices of a claim to containers of runc, crun and Kata."),
+            "kata": Command(CHANGE, "Check and write the settings of Kata Containers for VFIO devices."),
         },
         api="vfioctl.containers.api:ContainersApi",
         parts="vfioctl.containers.parts:PARTS",
@@ -122,8 +122,8 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.commands",
         commands={
             "holders": Command(LOOK, "List who uses a device."),
-            "history": Command(LOOK, "List the changes that were made here."),
-            "snapshot": Command(LOOK, "Record this host in one text file."),
+            "history": Command(LOOK, "List the changes made to this host."),
+            "snapshot": Command(LOOK, "Record this host in a text file."),
             "config": Command(LOOK, "Check and show the configuration."),
             "hosts": Command(LOOK, "List the bundled hosts for --simulate and --host."),
             "apply": Command(CHANGE, "Run a plan that was saved with --dry-run --json."),

@@ -23,7 +23,7 @@ class Viable:
         for group in subjects:
             if not self._is_viable(context, int(group)):
                 raise VerifyError(
-                    f"the kernel says that IOMMU group {group} is not viable: a member still does its own DMA",
+                    f"the kernel reports that IOMMU group {group} is not viable: a member still does its own DMA",
                     hint="show names the members and their drivers",
                     next_command=f"vfioctl show {plan.subjects[0]}",
                 )
@@ -43,7 +43,7 @@ class Viable:
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
         del plan
-        return [f"the kernel, asked through /dev/vfio/{group}, calls group {group} viable" for group in subjects]
+        return [f"the kernel, asked through /dev/vfio/{group}, reports group {group} viable" for group in subjects]
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
         del report

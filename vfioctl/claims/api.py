@@ -153,7 +153,7 @@ class ClaimsApi:
         return self._lifecycle.create(request, key, progress, confirm)
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
-        """Claim devices that an owner already has, in use or not. Raises ClaimConflict."""
+        """Claim devices that an owner already uses. Raises ClaimConflict."""
         from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)

@@ -45,8 +45,8 @@ def apply(
 ) -> None:
     """Run a plan that was saved with --dry-run --json.
 
-    A plan whose facts no longer hold is refused as stale; make a new one then. The plans that vgpu restore saves are
-    run one after another, up to the first that fails.
+    A plan whose facts no longer hold is refused as stale. Plans saved by vgpu restore are run one after another, up to
+    the first failure.
     """
     data = _read(plan_file)
     session = opened(ctx)

@@ -21,7 +21,7 @@ app = group_app("config")
 def config() -> None:
     """Check and show the configuration.
 
-    It is /etc/vfioctl/config.toml, or the file that VFIOCTL_CONFIG names.
+    The file is /etc/vfioctl/config.toml, or the one in VFIOCTL_CONFIG.
     """
 
 
@@ -34,7 +34,7 @@ def config() -> None:
 def check(*, as_json: AsJson = False) -> None:
     """Check the configuration, and list all errors with their lines.
 
-    The exit code is 0 if there are none, or if there is no file; 2 if there are some.
+    The exit code is 0 without errors or without a file, otherwise 2.
     """
     from vfioctl.settings import problems
 

@@ -57,7 +57,7 @@ def history(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the changes that were made here.
+    """List the changes made to this host.
 
     The newest change comes first. Each line shows when it began, who made it, what it did to which devices, and how it
     ended. Times are in UTC.
@@ -99,7 +99,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show one change whole.
+    """Show everything about one change.
 
     Shows how the change ended and why, who made it, what it changed and by which steps.
     """
@@ -126,7 +126,7 @@ def prune(
         str | None,
         typer.Option("--older-than", metavar="TIME", help="Delete changes that began before TIME (90d or 2026-11-01)."),
     ] = None,
-    keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=1, help="Keep the last N changes.")] = None,
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=1, help="Keep the newest N changes.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,

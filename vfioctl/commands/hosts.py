@@ -62,9 +62,9 @@ def reboot(
 ) -> None:
     """Reboot a simulated host.
 
-    It gets a new boot id. Drivers, settings, VFs and mediated devices are as they were before its first change; writes
-    that never returned have ended. The ledger and persistent definitions stay; `vfioctl recover` closes changes that
-    the reboot cut short.
+    It gets a new boot id. Drivers, settings, VFs and mediated devices return to their initial state; writes that never
+    returned end. The ledger and persistent definitions stay; `vfioctl recover` closes changes that the reboot
+    interrupted.
     """
     from uuid import uuid4
 

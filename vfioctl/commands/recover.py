@@ -15,7 +15,7 @@ from vfioctl.host import Host
 if TYPE_CHECKING:
     from vfioctl.core.change import Repair
 
-_NOTHING = "Nothing to recover: no change was cut short."
+_NOTHING = "Nothing to recover: no change was interrupted."
 
 app = typer.Typer(add_completion=False)
 
@@ -38,7 +38,7 @@ def recover(
     """Recover interrupted changes.
 
     Rolls every unfinished change back to the state recorded before it, or with --forward completes it. A change that
-    was complete, so that only its last journal entry is missing, is closed as done either way.
+    lacks only its last journal entry is closed as done either way.
     """
     session = opened(ctx)
     host = Host(session)

@@ -28,7 +28,7 @@ def snapshot(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
-    """Record this host in one text file.
+    """Record this host in a text file.
 
     Serial numbers, MAC addresses, UUIDs and host names are left out, so you can attach the file to a bug report. Files
     that could not be read are listed on stderr.

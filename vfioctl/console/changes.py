@@ -168,7 +168,7 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
         say(f"vfioctl: {problem}")
     for subjects in changes:
         devices = ", ".join(subjects)
-        say(f"vfioctl: a change of {devices} was cut short; to finish it: {on_this_host('vfioctl recover')}")
+        say(f"vfioctl: a change of {devices} was interrupted; to finish it: {on_this_host('vfioctl recover')}")
 
 
 def progress_lines(session: Session) -> Progress:

@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("WHAT"),
 )
 _STATES = {
-    JournalState.OPEN: "open: under way, or cut short; vfioctl recover finishes a change that was cut short",
+    JournalState.OPEN: "open: under way, or cut short; vfioctl recover finishes a change that was interrupted",
     JournalState.DONE: "done",
     JournalState.BACK: "back: the host was put back as before",
     JournalState.STUCK: "stuck: it could not be put back; vfioctl recover tries again",

@@ -52,7 +52,7 @@ def plan_page(plan: Plan, registry: Registry, *, undone_by: Sequence[str] = ()) 
     changes = change_rows(plan.changes, registry)
     return Stack(
         Text(f"Plan {plan.id}: {plain(plan.intent.title())}", style="bold"),
-        *part("It relies on", _facts(plan.facts, registry)),
+        *part("Relies on", _facts(plan.facts, registry)),
         *part("Steps", step_lines(plan.steps, registry)),
         *part("What changes", changes),
         *part("Verified afterwards", _verified(plan, registry, changes=bool(changes))),
@@ -140,11 +140,11 @@ def step_lines(steps: Sequence[Step], registry: Registry) -> Iterator[Renderable
 
 def _verified(plan: Plan, registry: Registry, *, changes: bool) -> Iterator[Text]:
     if changes:
-        yield Text("all of this is read again, and is as planned")
+        yield Text("every value above is read again and must be as planned")
     for request in plan.checks:
         yield from (Text(plain(line)) for line in registry.check(request.kind).describe(plan, request.subjects))
     if changes:
-        yield Text("otherwise all of it is put back as it was")
+        yield Text("otherwise everything is rolled back")
 
 
 # -- what changes --------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def named(entries: Sequence[JournalEntry], name: str) -> JournalEntry:
         return found[0]
     if found:
         numbers = ", ".join(str(entry.id) for entry in found[:10])
-        raise BadSpec(f"{name} means {len(found)} changes", hint=f"name one by its number: {numbers}")
+        raise BadSpec(f"{name} matches {len(found)} changes", hint=f"name one by its number: {numbers}")
     raise BadSpec(f"there is no change {name[:80]!r} in the ledger", next_command="vfioctl history")
 
 

@@ -189,7 +189,7 @@ def _take(db: sqlite3.Connection, entry: int, subjects: Iterable[str]) -> None:
 def unfinished_error(subjects: Iterable[str]) -> Unfinished:
     """Return the error for devices with an unfinished earlier change."""
     return Unfinished(
-        f"an earlier change of {', '.join(subjects)} was cut short",
+        f"an earlier change of {', '.join(subjects)} was interrupted",
         hint="finish it first: back to what it was, or forward with --forward",
         next_command="vfioctl recover",
     )

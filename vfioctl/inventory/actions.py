@@ -51,7 +51,7 @@ class NoHolders:
         return subjects
 
     def describe(self, step: Step) -> str:
-        return f"ask again who holds {_listed(step.target.split())}"
+        return f"check again for holders of {_listed(step.target.split())}"
 
     def progress(self, step: Step) -> str:
         return f"nobody holds {step.target}?"
@@ -66,7 +66,7 @@ class NoHoldersOfVfs(NoHolders):
         return [vf for function in _functions(inventory, subjects) for vf in function.virtfns]
 
     def describe(self, step: Step) -> str:
-        return f"ask again who holds the VFs of {_listed(step.target.split())}"
+        return f"check again for holders of the VFs of {_listed(step.target.split())}"
 
     def progress(self, step: Step) -> str:
         return f"nobody holds the VFs of {step.target}?"

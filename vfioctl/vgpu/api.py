@@ -124,7 +124,7 @@ class VgpuApi:
         )
         plan = self._plan(intent)
         if given and not plan.changes_of(MDEV):
-            raise BadSpec(f"{type_name} is created on a VF, which is known by its address", hint="leave out --uuid")
+            raise BadSpec(f"{type_name} is created on a VF, and has its address as id", hint="leave out --uuid")
         return plan
 
     def create(  # noqa: PLR0913 - one for each thing that can be asked for

@@ -124,7 +124,7 @@ def test_modes_and_what_others_are_told(host: Host, lab: Topology) -> None:
     assert answer.returncode == 0, answer.stderr
     marks = {each["address"]: (each["mark"] or {}).get("kind") for each in json.loads(answer.stdout)["functions"]}
     assert {address: kind for address, kind in marks.items() if kind} == {lab.audio: "wedged"}
-    assert f"a change of {lab.far_display} was cut short" in answer.stderr
+    assert f"a change of {lab.far_display} was interrupted" in answer.stderr
     assert "cannot" not in answer.stderr
     refused = theirs("history")
     assert (refused.returncode, "Traceback" in refused.stderr) == (3, False), refused.stderr

@@ -151,7 +151,7 @@ class TestForce:
         listing = run(f"inventory --simulate {busy}")
         assert re.search(rf"^ *3  {HANDED}  gpu1 .* wedged ", listing.out, re.M)
         assert f"- {HANDED} is wedged since " in listing.out
-        assert "was cut short; to finish it: vfioctl recover" in listing.err
+        assert "was interrupted; to finish it: vfioctl recover" in listing.err
         document = run(f"inventory --json --simulate {busy}").document
         (mark,) = [gpu["mark"] for gpu in document["gpus"] if gpu["mark"]]
         assert (mark["address"], mark["kind"]) == (HANDED, "wedged")

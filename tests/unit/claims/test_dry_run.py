@@ -211,7 +211,7 @@ class TestPlacesOfVgpus:
 
     def test_on_several_cards_say_why_not_the_others(self, fast_folder: Path) -> None:
         host = machine(copy(original("xe")), fast_folder / "ledger.db")
-        with pytest.raises(VfioctlError, match="VFs are created all at once"):
+        with pytest.raises(VfioctlError, match="VFs are created together"):
             host.claims.place(request(vgpu="VF"))
 
 

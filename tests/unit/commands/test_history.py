@@ -194,7 +194,7 @@ class TestShow:
         (twice,) = {entry["plan"]["id"] for entry in entries if entry["plan"]["intent"]["verb"] == "unbind"}
         answer = run(f"history show {twice} --simulate laptop")
         assert answer.code == 2
-        assert "means 2 changes" in answer.err
+        assert "matches 2 changes" in answer.err
         assert "name one by its number: 4, 2" in answer.err
 
     @pytest.mark.parametrize("name", ["3", "0", "018", "-1", "zz", "99999999999999999999999"])

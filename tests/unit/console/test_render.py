@@ -321,7 +321,7 @@ class TestPlans:
         assert self.page(plan).splitlines() == [
             f"Plan {plan.id}: turn 0000:08:00.0",
             "",
-            "It relies on",
+            "Relies on",
             "  0000:08:00.0  slot 7",
             "",
             "Steps",
@@ -332,9 +332,9 @@ class TestPlans:
             "  0000:08:00.0  a  ->  b",
             "",
             "Verified afterwards",
-            "  all of this is read again, and is as planned",
+            "  every value above is read again and must be as planned",
             "  0000:08:00.0 has turned",
-            "  otherwise all of it is put back as it was",
+            "  otherwise everything is rolled back",
             "",
             "Undone by",
             "  vfioctl turn --back 0000:08:00.0",
@@ -343,7 +343,7 @@ class TestPlans:
     def test_leave_out_what_says_nothing(self) -> None:
         silent = Fact(kind="place", subject=VF0, values={"slot": None})
         page = self.page(plan_of(STEP, Driver.change("a", "a"), facts=(silent,), checks=(), way_back=()))
-        for heading in ("It relies on", "What changes", "Verified", "Undone by"):
+        for heading in ("Relies on", "What changes", "Verified", "Undone by"):
             assert heading not in page
 
     def test_tell_the_other_spellings_that_a_step_may_write(self) -> None:

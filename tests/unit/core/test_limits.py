@@ -137,7 +137,7 @@ class TestRequests:
             ({"ttl": 0.0}, "ttl must be more than 0"),
             ({"labels": {"a": "x" * 254}}, "longer than 253"),
             ({"labels": {"x" * 254: "a"}}, "longer than 253"),
-            ({"devices": (PciAddress("01:00.0"),) * 8193}, "so many devices"),
+            ({"devices": (PciAddress("01:00.0"),) * 8193}, "that many devices"),
             ({"owner": "nobody"}, "owner"),
         ],
     )

@@ -53,7 +53,7 @@ def test_a_function_named_twice_is_chosen_once() -> None:
 
 
 def test_ids_that_mean_several_are_refused_by_name_unless_every() -> None:
-    with pytest.raises(BadSpec, match=r"10de:2330 means 3 devices: 0000:41:00\.0, 0000:c1:00\.0") as caught:
+    with pytest.raises(BadSpec, match=r"10de:2330 matches 3 devices: 0000:41:00\.0, 0000:c1:00\.0") as caught:
         chosen(CARD, "10de:2330")
     assert "--every" in caught.value.hint
     assert chosen(CARD, "10de:2330", every=True) == ["0000:41:00.0", "0000:c1:00.0", "10000:01:00.0"]

@@ -57,7 +57,7 @@ def test_a_wrong_keyword_fails(a2: Host) -> None:
     ("arguments", "said"),
     [
         ({"count": 2, "uuids": UUIDS[:1]}, "1 UUIDs for 2 vGPUs"),
-        ({"count": 2, "uuids": (UUIDS[0], UUIDS[0].upper())}, "the same UUID twice"),
+        ({"count": 2, "uuids": (UUIDS[0], UUIDS[0].upper())}, "a UUID is given twice"),
         ({"uuids": ("x",)}, "not a UUID"),
         ({"count": 0}, "count must be at "),
         ({"count": 70_000}, "count must be at "),

@@ -68,7 +68,7 @@ class TestCreate:
             (f"--uuid {{{ONE}}}", "not a UUID"),
             (f"--uuid {ONE} --uuid {TWO}", "2 UUIDs for 1 vGPUs"),
             (f"--count 2 --uuid {ONE}", "1 UUIDs for 2 vGPUs"),
-            (f"--count 2 --uuid {ONE} --uuid {ONE.upper()}", "the same UUID twice"),
+            (f"--count 2 --uuid {ONE} --uuid {ONE.upper()}", "a UUID is given twice"),
             ("--placement best", "placement"),
             ("--param nonsense", "not a parameter"),
             ("--param =1", "not a parameter"),
@@ -104,7 +104,7 @@ class TestCreate:
 
     def test_a_vf_has_no_uuid(self, run: Run) -> None:
         answer = run(f"vgpu create L40S-12Q --uuid {ONE} --json --simulate l40s")
-        assert "known by its address" in failed(answer, 2, "BadSpec")
+        assert "has its address as id" in failed(answer, 2, "BadSpec")
 
     def test_a_uuid_that_is_taken(self, run: Run) -> None:
         assert THERE in failed(run(f"vgpu create A2-4C --uuid {THERE} --json --simulate a2"), 4, "DeviceInUse")
@@ -170,7 +170,9 @@ class TestRemove:
         assert {*owners(run, "l40s")} == {"0000:41:00.4", "0000:41:00.5"}
 
     def test_a_plain_vf_does_not_go_by_itself(self, run: Run) -> None:
-        assert "VFs go all at once" in failed(run("vgpu remove 03:00.1 --foreign --json --simulate xe"), 2, "BadSpec")
+        assert "VFs are removed together" in failed(
+            run("vgpu remove 03:00.1 --foreign --json --simulate xe"), 2, "BadSpec"
+        )
 
     def test_removing_twice(self, run: Run) -> None:
         run(f"vgpu create T4-4C --uuid {ONE} --simulate t4")

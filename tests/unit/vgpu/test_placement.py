@@ -110,7 +110,7 @@ class TestWhichType:
 
     def test_several_of_one_card_are_named(self) -> None:
         twice = replace(IDLE.card, types=tuple(replace(kind, name="same") for kind in IDLE.card.types[:2]))
-        with pytest.raises(BadSpec, match=r"'same' means several types on 0000:0a:00\.0: nvidia-16Q, nvidia-16C"):
+        with pytest.raises(BadSpec, match=r"'same' matches several types on 0000:0a:00\.0: nvidia-16Q, nvidia-16C"):
             placed([twice], "same", 1)
 
     def test_what_no_card_has(self) -> None:
@@ -144,13 +144,13 @@ class TestWhichType:
         assert lacking.value.hint == "vfioctl vgpu types lists them"
 
     def test_vfs_are_made_all_at_once(self) -> None:
-        with pytest.raises(BadSpec, match="VFs are created all at once") as error:
+        with pytest.raises(BadSpec, match="VFs are created together") as error:
             placed([vfs_of("0000:0c:00.0", driver="xe")], "vf", 3)
         assert error.value.next_command == "vfioctl sriov set 0000:0c:00.0 3"
-        with pytest.raises(BadSpec, match="VFs are created all at once") as several:
+        with pytest.raises(BadSpec, match="VFs are created together") as several:
             placed([vfs_of("0000:0c:00.0", driver="xe"), vfs_of("0000:0d:00.0", driver="xe")], "vf", 3)
         assert several.value.next_command == ""
-        with pytest.raises(BadSpec, match="VFs are created all at once") as by_module:
+        with pytest.raises(BadSpec, match="VFs are created together") as by_module:
             placed([vfs_of("0000:0c:00.0", driver="gim")], "vf", 3)
         assert "vf_num" in by_module.value.hint
         assert by_module.value.next_command == ""

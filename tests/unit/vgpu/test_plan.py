@@ -366,7 +366,7 @@ class TestRemoving:
     @pytest.mark.parametrize("dialect", [Dialect.SRIOV, Dialect.XE])
     @pytest.mark.parametrize("owner", [OURS, FOREIGN])
     def test_a_vf_does_not_go_by_itself(self, dialect: Dialect, owner: str) -> None:
-        with pytest.raises(BadSpec, match="VFs go all at once") as caught:
+        with pytest.raises(BadSpec, match="VFs are removed together") as caught:
             remove(of_vendor(dialect=dialect, type="vf", owner=owner))
         assert caught.value.hint == "turn off all VFs of the card"
         assert caught.value.next_command == f"vfioctl sriov off {PF}{' --foreign' if owner == FOREIGN else ''}"
@@ -514,7 +514,7 @@ class TestRollback:
             ]
 
     def test_of_a_removal_sets_one_that_is_back_already(self) -> None:
-        """A recovery was cut short."""
+        """A recovery was interrupted."""
         plan, text = self.removal()
         back = f"{VF}/{KIND.id}"
         written_again = f"write {MDEVS}/{ONE}/nvidia/vgpu_params frame_rate_limiter=0"

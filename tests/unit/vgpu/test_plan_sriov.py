@@ -158,9 +158,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("wanted", "driver", "kind", "said"),
         [
-            (5, "xe", BadSpec, "has 4 VFs at most"),
+            (5, "xe", BadSpec, "has at most 4 VFs"),
             (2, None, HostError, "VFs are created by its driver"),
-            (2, "vfio-pci", DeviceInUse, "is for a guest"),
+            (2, "vfio-pci", DeviceInUse, "is bound for a guest"),
             (2, "gim", HostError, "gim creates its VFs when it is loaded"),
         ],
     )

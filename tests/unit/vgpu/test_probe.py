@@ -629,7 +629,7 @@ class TestWhatIsMeant:
             with pytest.raises(UnknownDevice):
                 instance_called(found, word)
         twins = Vgpus(instances=tuple(Vgpu(UUID, Dialect.MDEV, f"c{n}", f"p{n}") for n in range(2)))
-        with pytest.raises(BadSpec, match="means several vGPUs"):
+        with pytest.raises(BadSpec, match="matches several vGPUs"):
             instance_called(twins, UUID)
 
     def test_types_by_id_name_or_profile(self) -> None:
@@ -643,7 +643,7 @@ class TestWhatIsMeant:
             requested(host("t4").cards, [word])
 
     def test_a_type_that_several_cards_have(self) -> None:
-        with pytest.raises(BadSpec, match="means several types") as caught:
+        with pytest.raises(BadSpec, match="matches several types") as caught:
             requested(host("mi300x").cards, ["vf"])
         assert caught.value.hint == "name the card, or the type by its id"
 

@@ -260,7 +260,7 @@ class TestWhatIsThere:
         machine = BootableHost(fast_folder, beginning("xe"))
         machine.does(vfs(XE, 2, persistent=True), vfs(XE, 3))
         before = form(machine.tree)
-        with pytest.raises(DeviceInUse, match="has 3 VFs already, where 2 are persistent"):
+        with pytest.raises(DeviceInUse, match="has 3 VFs already, but 2 are persistent"):
             machine.host.vgpu.plan_persistent(f"{HERE}/{XE}.json")
         assert restored(run, machine).code == 4
         assert form(machine.tree) == before

@@ -54,12 +54,13 @@ def bind(  # noqa: PLR0913 - one parameter for each option
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Hand devices to vfio-pci, ready for a guest.
+    """Bind devices to vfio-pci, ready for a guest.
 
     All functions of a card are bound together; bridges stay with the host. The driver is vfio-pci, or the VFIO variant
-    driver for the function. A device in use is refused, and its holders are listed; no process is ever killed. First
-    the old driver has to release the device: persistence mode, unbindLock, consoles. The change succeeds if every
-    function is found on its VFIO driver and the kernel calls the group viable; otherwise everything is rolled back.
+    driver for the function. A device in use is refused, and its holders are listed; no process is ever killed. Before
+    that, persistence mode is switched off, and consoles and unbindLock are released. The change succeeds if every
+    function is then bound to its VFIO driver and the kernel reports the group as viable; otherwise everything is rolled
+    back.
     """
     session = opened(ctx)
     with Board() as board:

@@ -34,12 +34,12 @@ def reset(  # noqa: PLR0913 - one parameter for each option
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Reset a device that nobody uses.
+    """Reset a device that is not in use.
 
-    Uses the kernel's first method, or the one named. A bus reset also resets all other devices below the same bridge,
-    and is refused while one of them is in use. The boot display, and a GPU that NVIDIA's driver keeps open, are refused
-    too. Afterwards vfioctl reads the configuration space: a device that does not answer is marked as dead and kept from
-    guests.
+    Uses the kernel's first reset method, or the one given. A bus reset also resets all other devices below the same
+    bridge, and is refused while one of them is in use. The boot display, and a GPU that NVIDIA's driver keeps open, are
+    refused too. Afterwards vfioctl reads the configuration space: a device that does not answer is marked as dead and
+    kept from guests.
     """
     session = opened(ctx)
     with Board() as board:

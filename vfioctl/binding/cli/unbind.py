@@ -34,7 +34,7 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Give devices back to the drivers they had.
+    """Bind devices to their previous drivers again.
 
     Restores the driver and driver_override from before bind, for the whole card and what was bound with it, and also
     consoles, power settings and services. Without a record, the kernel chooses the driver.

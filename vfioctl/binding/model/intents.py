@@ -55,7 +55,7 @@ class BindIntent(TakesDevices):
             return _bound_again(before, self.devices)
         if any(_on_vfio(binding_in(fact).driver) for fact in plan.facts_of(FUNCTION)):
             return (_NOT_BY_ONE,)
-        return f"vfioctl unbind {' '.join(self.devices)}", "which puts back what is recorded before the first step"
+        return f"vfioctl unbind {' '.join(self.devices)}", "which restores the values recorded before the first step"
 
 
 class UnbindIntent(TakesDevices):

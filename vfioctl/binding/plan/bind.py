@@ -108,7 +108,7 @@ def _refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving:
         if function.boot_vga and not intent.allow_boot_vga and not function.on_vfio:
             raise DeviceInUse(
                 f"{named(function)} is the boot display: the console goes dark without it",
-                hint="log in over the network first, then say --allow-boot-vga",
+                hint="log in over the network first, then give --allow-boot-vga",
             )
         _refuse_live_vfs(function)
     _refuse_unread(inventory, scope)

@@ -53,7 +53,7 @@ class D3Cold(ReleasedFile):
     path: ClassVar[str] = "/sys/bus/pci/devices/{}/d3cold_allowed"
     value: ClassVar[str] = "[01]"
     released: ClassVar[str] = "0"
-    why: ClassVar[str] = "from D3cold some devices never wake"
+    why: ClassVar[str] = "some devices never wake from D3cold"
 
 
 class VtConsole(ReleasedFile):

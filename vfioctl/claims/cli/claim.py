@@ -42,8 +42,8 @@ app = group_app("claim")
 def claim() -> None:
     """Claim GPUs for a VM, a container or a user, and release them.
 
-    A claim says who holds which devices, CPUs and hugepages of this host. What a claim has, no other claim gets, and no
-    other command changes.
+    A claim records who holds which devices, CPUs and hugepages of this host. No other claim gets them, and no other
+    command changes them.
     """
 
 
@@ -73,7 +73,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
         str,
         typer.Option(
             metavar="KEY",
-            help="Name of this request. Repeating the request with the same key returns the same claim.",
+            help="Name of this request. A request with the same key returns the same claim.",
         ),
     ] = "",
     no_bind: NoBind = False,
@@ -85,7 +85,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     """Select devices for an owner, prepare them, and reserve them.
 
     The claim is recorded before anything is changed. GPUs are bound to VFIO, vGPUs are created, and both are verified;
-    if that fails, everything is put back and the claim has failed. The output says which device files a guest opens.
+    if that fails, everything is rolled back. The output lists the device files that a guest opens.
     """
     wish = Wish(
         gpus=gpus,

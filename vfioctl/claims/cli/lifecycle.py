@@ -56,10 +56,10 @@ def release(
 ) -> None:
     """Restore the devices of claims to their previous state, and release them.
 
-    A claim whose devices somebody has open is refused, and the holders are named. Releasing a claim twice does nothing.
+    A claim whose devices are in use is refused, and their holders are listed. Releasing a claim twice does nothing.
     """
     if bool(names) == stale:
-        raise BadSpec("which claims to release was not said", hint="name them, or give --stale, not both")
+        raise BadSpec("no claims to release were given", hint="name them, or give --stale, not both")
     session = opened(ctx)
     api = ClaimsApi(session)
     released, planned, failed = [], [], None
@@ -119,11 +119,11 @@ def transfer(
 
 
 def adopt(ctx: typer.Context, *, owner: OwnerName, device: Devices = None, as_json: AsJson = False) -> None:
-    """Claim devices that an owner already has, in use or not.
+    """Claim devices that an owner already uses.
 
     Nothing is changed. Releasing the claim changes nothing either.
     """
     if not device:
-        raise BadSpec("which devices to adopt was not said", hint="name them with --device")
+        raise BadSpec("no devices to adopt were given", hint="name them with --device")
     api = ClaimsApi(opened(ctx))
     print_claim(api, api.adopt(owner, api.devices_called(device)), as_json=as_json)

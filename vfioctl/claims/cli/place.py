@@ -55,11 +55,11 @@ def place(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Show which GPUs, vGPUs, CPUs and hugepages a claim would get, and why.
 
-    It chooses as claim create does, and reserves nothing; claim create --dry-run also shows the plan. GPUs are chosen
+    Selects as claim create does, but reserves nothing; claim create --dry-run also shows the plan. GPUs are chosen
     on as few NUMA nodes as possible, close together by PCIe, and so that large groups of free GPUs stay whole. vGPUs
     are packed on as few cards as possible. CPUs are whole cores of the same node that no other claim and no pinned
-    guest has; the first core of each node stays with the host. For each other GPU it says why it was not chosen. If not
-    everything can be had, nothing is chosen (exit code 4), and it says why.
+    guest has; the first core of each node stays with the host. The reason why each other GPU was not chosen is shown.
+    If something is not available, nothing is chosen (exit code 4), and the reasons are shown.
     """
     wish = Wish(
         gpus=gpus,

@@ -68,7 +68,7 @@ class Liveness:
         with self._session.kernel.exclusive(store.lock_file, wait=self._session.lock_wait):
             if self._ledger.is_changing(claim.id):
                 raise Unfinished(
-                    f"a change for claim {claim.id} was cut short",
+                    f"a change for claim {claim.id} was interrupted",
                     hint="finish it first",
                     next_command="vfioctl recover",
                 )

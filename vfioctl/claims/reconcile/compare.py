@@ -31,7 +31,7 @@ def _by_device(uses: Iterable[Use]) -> Mapping[str, tuple[Use, ...]]:
 
 def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
     if claim.id in seen.changing:
-        words = "a change for it was cut short, or is under way"
+        words = "a change for it was interrupted, or is under way"
         yield _differs(claim, DifferenceKind.CUT_SHORT, words, "vfioctl recover")
         return
     if claim.state is ClaimState.WEDGED:

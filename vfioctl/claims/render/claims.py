@@ -30,9 +30,9 @@ _COLUMNS = (
     Column("DEVICES"),
 )
 _STATES = {
-    ClaimState.RESERVED: "reserved: its devices are being prepared, or that was cut short",
+    ClaimState.RESERVED: "reserved: its devices are being prepared, or that was interrupted",
     ClaimState.HELD: "held",
-    ClaimState.RELEASING: "releasing: its devices are being put back, or that was cut short",
+    ClaimState.RELEASING: "releasing: its devices are being put back, or that was interrupted",
     ClaimState.WEDGED: "wedged: a change of its devices could not be finished; vfioctl recover tries again",
     ClaimState.RELEASED: "released",
     ClaimState.FAILED: "failed: its devices are what they were before",

@@ -45,11 +45,11 @@ def generate(  # noqa: PLR0913 - one parameter for each option
         str | None,
         typer.Option(
             metavar="CLAIM",
-            help="Change only the devices of this claim in the file; if it is over, they go.",
+            help="Change only the devices of this claim in the file; if the claim has ended, remove them.",
             autocompletion=completion(suggest_claims),
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All devices on VFIO, claimed or not.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include all devices on VFIO, claimed or not.")] = False,
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write to this directory instead of /var/run/cdi, without the journal."),
@@ -64,7 +64,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     """Write the CDI file with the devices of all claims.
 
     A device is named after its address, such as vfioctl/vfio=0000-41-00.0, so that its name is the same after a reboot.
-    Its node may be another one then: run this at each boot. The file is removed when no device is left. Files of other
+    Its node may change: run this at each boot. The file is removed when no device is left. Files of other
     programs are never changed.
     """
     if claim and every:
@@ -102,7 +102,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
   vfioctl cdi list --simulate hgx8 --json""",
 )
 def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
-    """List the devices that CDI files in /etc/cdi and /var/run/cdi define, and what is wrong with a file."""
+    """List the devices that CDI files in /etc/cdi and /var/run/cdi define, and the problems of each file."""
     api = ContainersApi(opened(ctx)).cdi
     files, (claims, problem) = api.files(), api.holders()
     from vfioctl.containers.render import cdi_document, cdi_table

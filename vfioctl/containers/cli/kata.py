@@ -17,12 +17,12 @@ from vfioctl.containers.api import ContainersApi
 from vfioctl.errors import HostError
 
 app = group_app("kata")
-OfNode = Annotated[Node, typer.Option(help="Which nodes the CDI file has: with cdev, companions are not attached.")]
+OfNode = Annotated[Node, typer.Option(help="Kind of nodes in the CDI file; with cdev, companions are not attached.")]
 OfClaim = Annotated[
     str | None,
     typer.Option(
         metavar="CLAIM",
-        help="Only the devices of this claim; without it, all that are on VFIO.",
+        help="Only the devices of this claim; default: all devices on VFIO.",
         autocompletion=completion(suggest_claims),
     ),
 ]
@@ -38,7 +38,7 @@ class Mode(StrEnum):
   vfioctl kata config --simulate hgx8""",
 )
 def kata() -> None:
-    """Check and write the settings that Kata Containers needs for VFIO devices."""
+    """Check and write the settings of Kata Containers for VFIO devices."""
 
 
 @app.command(
@@ -53,14 +53,14 @@ def config(
     claim: OfClaim = None,
     mode: Annotated[
         Mode,
-        typer.Option(help="guest-kernel: the guest's own driver has the device; vfio: the container has VFIO in it."),
+        typer.Option(help="guest-kernel: the guest's driver uses the device; vfio: the container gets VFIO."),
     ] = Mode.GUEST_KERNEL,
     node: OfNode = Node.GROUP,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Write a drop-in for Kata's configuration.toml with the PCIe ports that devices need.
 
-    It belongs in the directory config.d beside configuration.toml. Each function that the guest gets needs a root port.
+    Put it into the directory config.d beside configuration.toml. Each function of the guest needs a root port.
     """
     text = ContainersApi(opened(ctx)).kata.config(claim=claim, mode=mode.value, node=node)
     if output is None:
@@ -87,11 +87,11 @@ def check(
     node: OfNode = Node.GROUP,
     as_json: AsJson = False,
 ) -> None:
-    """Check all that a Kata guest needs to have devices, with a remedy for what is wrong.
+    """Check what a Kata guest needs to get devices, and give a remedy for each problem.
 
     Checks drivers and nodes, CDI names (one node for each device), the ports and the mode in Kata's configuration, the
     address space for BARs, and that device plugins use the CDI kind and names for their resources. Exits with 3 if
-    something is wrong.
+    there is a problem.
     """
     found = ContainersApi(opened(ctx)).kata.check(config_file, claim=claim, node=node)
     wrong = [check for check in found if check.ok is False]

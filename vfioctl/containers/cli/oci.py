@@ -25,9 +25,9 @@ app = group_app("oci")
   vfioctl oci inject --help""",
 )
 def oci() -> None:
-    """Give containers of runc, crun and Kata the devices of a claim.
+    """Add the devices of a claim to containers of runc, crun and Kata.
 
-    A container runtime that knows CDI needs none of this: vfioctl cdi generate.
+    Container runtimes with CDI support do not need this; use vfioctl cdi generate.
     """
 
 
@@ -42,7 +42,7 @@ def inject(
     bundle: Annotated[
         Path | None,
         typer.Argument(
-            metavar="BUNDLE", help="The directory with config.json. Without it, stdin says which.", show_default=False
+            metavar="BUNDLE", help="The directory with config.json. Default: read from stdin.", show_default=False
         ),
     ] = None,
     *,
@@ -62,11 +62,11 @@ def inject(
 ) -> None:
     """Edit the config.json of an OCI bundle, so that its container gets the devices of a claim.
 
-    Adds the nodes, the rules that allow them, and an annotation with the claim; doing it again changes nothing. Do it
+    Adds the nodes, the rules that allow them, and an annotation with the claim; a second run changes nothing. Run it
     before the runtime creates the container: runc and crun read config.json before they run any hook.
 
-    Without BUNDLE, stdin may have a container's state, as hooks get it, or a config.json; the latter is written to
-    stdout as edited, which is what a precreate hook of podman does.
+    Without BUNDLE, stdin may contain a container's state, as hooks get it, or a config.json, which is written to
+    stdout after the edit, as podman's precreate hooks do.
     """
     api = ContainersApi(opened(ctx)).oci
     if bundle is None:

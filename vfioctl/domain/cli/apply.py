@@ -33,7 +33,7 @@ def apply(  # noqa: PLR0913 - one parameter for each option
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The fleet: YAML in *.yaml, otherwise TOML.")],
     *,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Also undefine domains of this fleet that the file does not name any more.")
+        bool, typer.Option("--prune", help="Also undefine domains of this fleet that the file no longer names.")
     ] = False,
     wait_guest: Annotated[
         str | None,
@@ -46,9 +46,10 @@ def apply(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Apply a file that describes several domains.
 
-    All domains are planned first, so that no two get one device or CPU; if one cannot be had, nothing is changed. A
-    domain whose part of the file has not changed stays as it is, and a second run does nothing. Domains of somebody
-    else are never changed or removed. The first failure ends the run: it says what was done, and what was not.
+    All domains are planned first, so that no device or CPU goes to two of them; if one cannot be built, nothing is
+    changed. A domain whose part of the file has not changed stays as it is, and a second run does nothing. Domains that
+    vfioctl did not define are never changed or removed. The first failure ends the run; what was done, and what was
+    not, is reported.
     """
     session, seconds = opened(ctx), seconds_in(wait_guest)
     api = DomainApi(session)

@@ -56,9 +56,9 @@ def build(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Print the XML of a domain with GPUs, with its CPUs, memory and devices on the right NUMA nodes.
 
-    The devices are chosen as a claim would get them, or are those of a claim. The domain gets whole cores near them
+    The devices are selected as for a claim, or are those of a claim. The domain gets whole cores near them
     that no claim, no other guest and no other domain has, memory of the same NUMA nodes, and PCI buses that show the
-    guest where its devices are. Everything else is the template's. Nothing is reserved or changed.
+    guest where its devices are. Everything else comes from the template. Nothing is reserved or changed.
     """
     if nccl_topo == Path("-"):
         raise BadSpec("--nccl-topo cannot write to stdout, where the domain goes", hint="name a file")

@@ -31,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
 def check(
     ctx: typer.Context,
     file: Annotated[
-        str, typer.Argument(metavar="FILE|NAME", help="The XML, - for standard input; or a domain that libvirt has.")
+        str, typer.Argument(metavar="FILE|NAME", help="The XML, - for standard input, or the name of a libvirt domain.")
     ],
     *,
     no_host: Annotated[
@@ -54,8 +54,8 @@ def check(
 ) -> None:
     """Check a domain's XML, and report each problem with its line and remedy.
 
-    Finds what libvirt refuses when the domain is defined or started, and what it accepts although it does not mean what
-    it says. An error means that the document must change; a warning, that it works, but slower or not everywhere. Reads
+    Finds what libvirt refuses when the domain is defined or started, and what it accepts but treats differently. An
+    error means that the document must be changed; a warning means that it works, but slower or not everywhere. Reads
     the host's CPUs, memory, devices and claims, and asks libvirt only with --connect, or for a NAME: without --connect,
     that is a domain of VFIOCTL_CONNECT, else of what config.toml says, else of qemu:///system. Exits with 2 if there is
     an error.

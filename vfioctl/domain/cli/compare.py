@@ -50,12 +50,12 @@ def edit(  # noqa: PLR0913 - one parameter for each option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a domain devices, and place its CPUs and memory near them; everything else stays as it is.
+    """Add devices to a domain, and place its CPUs and memory near them; everything else stays unchanged.
 
-    The domain keeps the devices of the host that it has. It gets what domain build would give it for all of them:
+    The domain keeps its host devices. It gets what domain build would give it for all of them:
     pinned vCPUs, memory of the devices' NUMA nodes, and PCI buses that show the guest where its devices are. Without
-    --device, --gpus and --claim it is placed near the devices that it has. Elements that vfioctl does not know stay.
-    The definition changes; a domain that runs has it from its next start.
+    --device, --gpus and --claim it is placed near the devices that it has. Elements that vfioctl does not know stay
+    unchanged. The definition is changed; a running domain uses it from its next start.
     """
     session = opened(ctx)
     api = DomainApi(session)
@@ -84,8 +84,8 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
 
     Shows where its CPUs, memory and PCI buses differ from what domain build would choose for the same devices, vCPUs
     and memory: pins that are missing or far from a GPU, memory of another node, a device that is not on the bus of its
-    node. A domain that runs is compared as it runs: its own CPUs and hugepages are free for it, and so is its claim.
-    Exits with 4 if something differs; also if others have what it needs, so that it would not be built now. --json
+    node. For a running domain, its live document is compared; its own CPUs, hugepages and claim count as free.
+    Exits with 4 if something differs; also if what it needs is taken, so that it could not be built now. --json
     tells these apart: it prints the comparison, or an error.
     """
     comparison = DomainApi(opened(ctx)).compared(name, connect=connect)

@@ -41,7 +41,7 @@ def define(  # noqa: PLR0913 - one parameter for each option
         str,
         typer.Option(
             metavar="CLAIM",
-            help="Note in the domain's metadata that it has the devices of this claim, which is of vm/NAME.",
+            help="Record this claim of vm/NAME in the domain's metadata.",
             autocompletion=completion(_suggest_claims),
             show_default=False,
         ),
@@ -54,9 +54,9 @@ def define(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Define a domain in libvirt, or change its definition.
 
-    libvirt compares the document with its schema first. The definition is read again and compared, and put back if it
-    is not as asked for. A domain that is defined so already is left alone. A domain of somebody else is changed only
-    with --replace. Nothing is started, and no device is touched.
+    libvirt compares the document with its schema first. The definition is read again and compared, and restored if it
+    differs. A domain that already has this definition is left unchanged. A domain that vfioctl did not define is
+    changed only with --replace. Nothing is started, and no device is touched.
     """
     session = opened(ctx)
     plan = DomainApi(session).definitions.plan_define(file.read(), connect=connect, claim=claim, replace=replace)
@@ -67,15 +67,17 @@ def undefine(
     ctx: typer.Context,
     name: Name,
     *,
-    foreign: Annotated[bool, typer.Option("--foreign", help="Also a domain that vfioctl did not define.")] = False,
+    foreign: Annotated[
+        bool, typer.Option("--foreign", help="Also remove a domain that vfioctl did not define.")
+    ] = False,
     connect: Connect = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the definition of a domain that does not run.
+    """Remove the definition of a domain that is shut off.
 
-    Its disks, the variables of its firmware and the state of its TPM stay, and so does its claim.
+    Its disks, firmware variables, TPM state and claim are kept.
     """
     session = opened(ctx)
     plan = DomainApi(session).definitions.plan_undefine(name, connect=connect, foreign=foreign)

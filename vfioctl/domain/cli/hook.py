@@ -36,9 +36,9 @@ _LOCK_SECONDS = 90.0
 def hook() -> None:
     """Prepare devices whenever libvirt starts a domain.
 
-    With the hook, a domain that vfioctl defined gets its devices claimed, bound and verified also when virsh,
-    virt-manager or libvirt's autostart starts it, and gives them back when it ends. What domains of others have is
-    claimed for them while they run, so that nobody else gets it.
+    With the hook, the devices of a domain that vfioctl defined are claimed, bound and verified also when virsh,
+    virt-manager or libvirt's autostart starts it, and released when it ends. Devices of other domains are claimed for
+    them while they run.
     """
 
 
@@ -52,7 +52,8 @@ def install(
     ctx: typer.Context,
     *,
     command: Annotated[
-        str, typer.Option("--command", metavar="PATH", help="The vfioctl that libvirt calls, instead of this one.")
+        str,
+        typer.Option("--command", metavar="PATH", help="Path of the vfioctl that libvirt calls; default: this one."),
     ] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -60,8 +61,8 @@ def install(
 ) -> None:
     """Write the script /etc/libvirt/hooks/qemu.d/vfioctl, which libvirt runs for each domain.
 
-    libvirtd learns of it when it starts again; guests go on running meanwhile. The script calls vfioctl only for
-    domains with devices of the host, or of vfioctl, and lets all start if vfioctl is not installed any more.
+    libvirtd finds it after a restart; running guests are not affected. The script calls vfioctl only for
+    domains with devices of the host, or of vfioctl, and lets all domains start if vfioctl is no longer installed.
     """
     session = opened(ctx)
     plan = DomainApi(session).hook.plan_install(command or _this_command())
@@ -70,7 +71,7 @@ def install(
 
 @app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl hook remove\n  vfioctl hook remove --dry-run")
 def remove(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove the script. Domains that run keep their claims until vfioctl domain stop."""
+    """Remove the script. Running domains keep their claims until vfioctl domain stop."""
     session = opened(ctx)
     carry_out(session, DomainApi(session).hook.plan_remove(), dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -89,9 +90,9 @@ def qemu(
 ) -> None:
     """Called by libvirt with the domain's XML on standard input.
 
-    prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows why.
-    release end: give it back. reconnect begin: claim what a domain that runs already has, and fail if another guest has
-    claimed some of it, so that the script writes to the system's log. All else does nothing.
+    prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows the reason.
+    release end: release it. reconnect begin: claim what a domain that runs already has, and fail if another guest has
+    claimed some of it, so that the script writes to the system's log. Other operations do nothing.
     """
     del extra
     xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)

@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_domains(ctx: typer.Context, *, connect: Connect = "", as_json: AsJson = False) -> None:
-    """List libvirt's domains: which are vfioctl's, their claims, devices, vCPUs, memory and NUMA nodes."""
+    """List libvirt's domains with their claims, devices, vCPUs, memory and NUMA nodes."""
     domains = DomainApi(opened(ctx)).domains
     libvirt = domains.libvirt(connect)
     known = domains.known(libvirt)
@@ -45,12 +45,12 @@ def show(
     name: Name,
     *,
     xml: Annotated[
-        bool, typer.Option("--xml", help="Print its XML: as it runs, or as it is defined if it does not run.")
+        bool, typer.Option("--xml", help="Print its XML: the live one, or the definition if it is shut off.")
     ] = False,
     connect: Connect = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show one domain: its claim, its devices, its memory, and which CPUs its vCPUs may run on."""
+    """Show one domain: claim, devices, memory, and the CPUs of its vCPUs."""
     domain = DomainApi(opened(ctx)).domains.find(name, connect)
     from vfioctl.domain.render.domains import domain_page, show_document
 

@@ -47,8 +47,8 @@ def start(
     """Claim, bind and verify what a domain needs, then start it.
 
     Its devices, the CPUs that a vCPU has for itself, and its hugepages are claimed for vm/NAME until the domain ends;
-    what vm/NAME has claimed before is used too, and stays claimed. Devices that somebody else has are refused, by name.
-    If the domain does not start, everything is put back and given back. A domain that runs is left alone.
+    what vm/NAME has claimed before is used too, and stays claimed. Devices that are in use or claimed by another owner
+    are refused. If the domain does not start, everything is rolled back. A running domain is left unchanged.
     """
     session = opened(ctx)
     lifecycle = DomainApi(session).lifecycle
@@ -93,7 +93,7 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     name: Name,
     *,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="How long the guest may take, such as 5m.")
+        str, typer.Option("--timeout", metavar="DURATION", help="Time limit for the shutdown, such as 5m.")
     ] = "60s",
     force: Annotated[bool, typer.Option("--force", help="End the domain at once, as a power cut does.")] = False,
     connect: Connect = "",
@@ -101,11 +101,11 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Shut a domain down, and give back what was claimed for it.
+    """Shut a domain down, and release what was claimed for it.
 
-    The guest is asked to shut down. When it has, its devices go back to the drivers that they had, and its CPUs and
-    hugepages are free. Claims that vm/NAME had before the domain started stay. If the domain has ended by itself, only
-    what was claimed for it is given back.
+    The guest is asked to shut down. Then its devices return to their previous drivers, and its CPUs and hugepages are
+    free. Claims that vm/NAME had before the domain started stay. If the domain has already ended, only what was
+    claimed for it is released.
     """
     from vfioctl.domain.render.running import stop_document, stop_lines
 

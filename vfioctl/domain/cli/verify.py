@@ -26,16 +26,16 @@ def verify(
     ctx: typer.Context,
     name: Name,
     *,
-    no_guest: Annotated[bool, typer.Option("--no-guest", help="Do not ask the guest's agent.")] = False,
+    no_guest: Annotated[bool, typer.Option("--no-guest", help="Do not ask the guest agent.")] = False,
     connect: Connect = "",
     as_json: AsJson = False,
 ) -> None:
     """Compare a running domain with its document: CPUs, memory, devices, and what its guest sees.
 
-    Looks at QEMU's process: where each vCPU, the emulator and each I/O thread may run, on which NUMA nodes and in which
-    pages the memory is, and which devices are on the command line. Compares the document as it runs with the one that
-    the next start takes. Asks the guest's agent, where there is one, for each GPU's NUMA node and link. Exits with 6 if
-    something differs, and with 3 if the domain does not run or neither its CPUs nor its memory can be seen.
+    Reads QEMU's process: the CPUs of each vCPU, the emulator and each I/O thread; the NUMA nodes and page sizes of the
+    memory; the devices on the command line. Compares the live document with the definition that the next start uses.
+    Asks the guest agent, if there is one, for each GPU's NUMA node and link. Exits with 6 if something differs, and
+    with 3 if the domain does not run or neither its CPUs nor its memory can be read.
     """
     result = DomainApi(opened(ctx)).verify(name, connect=connect, guest=not no_guest)
     different = [fact for fact in result.facts if fact.state == "differs"]

@@ -213,7 +213,7 @@ def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
         if claim.state is not ClaimState.HELD:
             raise ClaimConflict(
                 f"claim {claim.id} of {claim.owner} is {claim.state}",
-                hint="another vfioctl changes it, or was cut short",
+                hint="another vfioctl changes it, or was interrupted",
                 next_command="vfioctl reconcile",
             )
         if any(device.subject in needs.devices for device in claim.devices):

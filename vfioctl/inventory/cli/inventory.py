@@ -108,7 +108,7 @@ def inventory(  # noqa: PLR0913 - each is an option
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs and what must travel with them.
+    """List GPUs, and the functions that must be bound together with them.
 
     Lists GPUs with their companions (functions of the same card or IOMMU group), by NUMA node and group, with their
     drivers and whether they are ready for a guest. With a filter, lists the devices that match, one a line. A wider

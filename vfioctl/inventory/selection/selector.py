@@ -53,7 +53,7 @@ def _by_ids(inventory: Inventory, vendor: str, device: str, *, every: bool | Non
         raise UnknownDevice(f"there is no {vendor}:{device} here", next_command="vfioctl inventory --all")
     if len(found) > 1 and not every:
         raise BadSpec(
-            f"{vendor}:{device} means {len(found)} devices: {', '.join(found)}",
+            f"{vendor}:{device} matches {len(found)} devices: {', '.join(found)}",
             hint="name one by its address" + ("" if every is None else ", or say --every"),
         )
     return found

@@ -36,7 +36,7 @@ OnParent = Annotated[
     typer.Option(metavar="PARENT", help="Only on this card or VF.", autocompletion=complete_parent),
 ]
 OnNode = Annotated[int | None, typer.Option(metavar="NODE", help="Only on cards of this NUMA node.", min=0)]
-Count = Annotated[int, typer.Option(metavar="K", help="How many vGPUs. All are created, or none.", min=1, max=65_535)]
+Count = Annotated[int, typer.Option(metavar="K", help="Number of vGPUs.", min=1, max=65_535)]
 Uuids = Annotated[
     list[str] | None,
     typer.Option("--uuid", metavar="UUID", help="UUID of a mediated device. Repeatable."),
@@ -94,9 +94,9 @@ def create(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Create vGPUs of a type: all of them, or none.
 
-    vfioctl places them on cards with room, and the plan says why there. Afterwards it verifies that each vGPU exists
-    with its type and a node for a guest to open; if not, everything is rolled back. If another process takes a place
-    first, vfioctl tries other places, unless --parent is given.
+    vfioctl selects cards with free capacity; the plan gives the reasons. Afterwards it verifies that each vGPU exists
+    with its type and a node for a guest to open; if not, everything is rolled back. If another process takes the
+    capacity first, vfioctl tries other cards, unless --parent is given.
     """
     wish = Wish(
         parent=parent,

@@ -29,7 +29,7 @@ Physical = Annotated[
   vfioctl sriov profile 03:00.0 vf2/exec_quantum_ms=10 --simulate xe"""
 )
 def sriov() -> None:
-    """Turn the VFs of a PF on and off, and set profiles of xe cards."""
+    """Set the number of VFs of a PF, and profiles of xe cards."""
 
 
 class _SetCommand(Command):
@@ -52,7 +52,7 @@ class _SetCommand(Command):
 def set_count(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     device: Physical,
-    count: Annotated[str, typer.Argument(metavar="COUNT", help="How many VFs, or all.")],
+    count: Annotated[str, typer.Argument(metavar="COUNT", help="Number of VFs, or all.")],
     *,
     foreign: Foreign = False,
     persistent: Persistent = False,
@@ -96,7 +96,7 @@ def off(
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Turn all VFs of a PF off.
+    """Set the number of VFs of a PF to 0.
 
     They must be free: without vGPUs, not in use, and not bound to vfio-pci.
     """
@@ -150,5 +150,5 @@ def _number(text: str) -> int | None:
     if text == "all":
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 6):
-        raise BadSpec(f"not a number of VFs: {text[:40]!r}", hint="say a number from 0, or all")
+        raise BadSpec(f"not a number of VFs: {text[:40]!r}", hint="give a number from 0, or all")
     return int(text)

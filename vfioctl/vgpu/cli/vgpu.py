@@ -63,10 +63,10 @@ def types(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the types of vGPUs by card, and how many more there is room for.
+    """List the vGPU types of each card, and how many more can be created.
 
-    FREE is the number that the whole card has room for if only that type is created. If the kernel does not report an
-    exact number, it is a range: 1-4 means at least one, and at most four.
+    FREE is the number that can still be created on the whole card if only that type is used. If the kernel does not
+    report an exact number, it is a range: 1-4 means at least one, and at most four.
     """
     session = opened(ctx)
     api = VgpuApi(session)

@@ -165,7 +165,7 @@ def _refuse_other_vfs(draft: Draft) -> None:
     for change in draft.changes:
         if change.kind in VF_COUNTS and change.before not in ("0", change.after):
             raise DeviceInUse(
-                f"{change.subject} has {change.before} VFs already, where {change.after} are persistent",
+                f"{change.subject} has {change.before} VFs already, but {change.after} are persistent",
                 hint="keep them, or change the number",
                 next_command=f"vfioctl sriov set {change.subject} {change.after}",
             )

@@ -174,7 +174,7 @@ def refuse_uuids(uuids: Sequence[Uuid], count: int) -> None:
     if uuids and len(uuids) != count:
         raise BadSpec(f"{len(uuids)} UUIDs for {count} vGPUs", hint="give --uuid once for each")
     if len(set(uuids)) < len(uuids):
-        raise BadSpec("the same UUID twice")
+        raise BadSpec("a UUID is given twice")
 
 
 def _kinds(plan: Plan) -> set[str]:

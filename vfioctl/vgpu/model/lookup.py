@@ -45,7 +45,7 @@ def instance_called(found: Vgpus, word: str) -> Vgpu:
         raise UnknownDevice(f"there is no vGPU {word[:80]!r} here", hint="vfioctl vgpu list shows those that are")
     if len(chosen) > 1:
         several = some_of(f"{vgpu.id} on {vgpu.parent}" for vgpu in chosen)
-        raise BadSpec(f"{word[:80]!r} means several vGPUs: {several}", hint="give more characters of it")
+        raise BadSpec(f"{word[:80]!r} matches several vGPUs:  {several}", hint="give more characters of it")
     return chosen[0]
 
 
@@ -130,7 +130,7 @@ def why_none(card: VgpuCard, word: str, *, numa: int | None = None) -> str:
         is_bare = card.dialect is Dialect.SRIOV and not any(parent.instances for parent in card.parents)
         return "its VFs are off" if is_bare else f"it has no vGPU type {word}"
     if card.sharing is Sharing.VFS:
-        return "its VFs are created all at once"
+        return "its VFs are created together"
     return f"it has no room for {kinds[0].profile or kinds[0].id}" if kinds[0].available.at_most == 0 else ""
 
 
@@ -162,5 +162,5 @@ def _one(cards: Sequence[VgpuCard], name: str) -> tuple[VgpuCard, VgpuType]:
         raise BadSpec(f"no card has a type {name[:80]!r}", hint=hint)
     if len(found) > 1:
         several = some_of(f"{kind.id} on {card.id}" for card, kind in found)
-        raise BadSpec(f"{name[:80]!r} means several types: {several}", hint="name the card, or the type by its id")
+        raise BadSpec(f"{name[:80]!r} matches several types:  {several}", hint="name the card, or the type by its id")
     return found[0]

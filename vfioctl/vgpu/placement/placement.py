@@ -83,7 +83,7 @@ def _meant(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> _Found:
     for name, (_, kinds) in meant.items():
         if len(kinds) > 1:
             several = some_of(kind.id for kind in kinds)
-            raise BadSpec(f"{word[:80]!r} means several types on {name}: {several}", hint="name the type by its id")
+            raise BadSpec(f"{word[:80]!r} matches several types on {name}: {several}", hint="name the type by its id")
     chosen = [(card, kinds[0]) for card, kinds in meant.values() if kinds]
     if not chosen:
         raise _no_such_type(cards, word, is_named=is_named)
@@ -113,7 +113,7 @@ def _without_plain_vfs(found: _Found, count: int) -> _Found:
     if not singly:
         by_gim = all(card.driver == "gim" for card, _ in found)
         raise BadSpec(
-            "VFs are created all at once",
+            "VFs are created together",
             hint="gim creates its VFs when it is loaded: its parameter vf_num says how many"
             if by_gim
             else "set the number of VFs of a card",

@@ -115,7 +115,7 @@ def _refuse_lasting(vgpu: Vgpu, found: Vgpus) -> None:
         by_gim = any(card.id == vgpu.card and card.driver == "gim" for card in found.cards)
         foreign = " --foreign" if vgpu.owner != OURS else ""
         raise BadSpec(
-            f"{vgpu.id} is a VF: VFs go all at once",
+            f"{vgpu.id} is a VF: VFs are removed together",
             hint="unload gim, which creates its VFs when it is loaded" if by_gim else "turn off all VFs of the card",
             next_command="" if by_gim else f"vfioctl sriov off {vgpu.card}{foreign}",
         )

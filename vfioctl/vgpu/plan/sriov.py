@@ -74,7 +74,7 @@ def _refuse_count(function: Function, known: PhysicalFunction, wanted: int) -> N
         what = "is a VF itself" if function.is_vf else "has no VFs to turn on"
         raise BadSpec(f"{named(function)} {what}", hint="name a PF: vfioctl vgpu types lists those of GPUs")
     if wanted > known.total:
-        raise BadSpec(f"{named(function)} has {known.total} VFs at most", hint="say a number up to that, or all")
+        raise BadSpec(f"{named(function)} has at most {known.total} VFs", hint="give a number up to that, or all")
     if wanted == len(function.virtfns):
         return
     if function.driver is None:
@@ -85,7 +85,7 @@ def _refuse_count(function: Function, known: PhysicalFunction, wanted: int) -> N
         )
     if function.on_vfio:
         raise DeviceInUse(
-            f"{named(function)} is for a guest",
+            f"{named(function)} is bound for a guest",
             hint="give it back to its driver first",
             next_command=f"vfioctl unbind {function.address}",
         )
@@ -223,7 +223,7 @@ def plan_profile(inventory: Inventory, card: VgpuCard, intent: ProfileIntent) ->
     """
     known = {f"{profile.of}/{name}": text for profile in card.profiles for name, text in profile.values.items()}
     if len({name for name, _ in intent.parameters}) < len(intent.parameters):
-        raise BadSpec("the same profile value twice")
+        raise BadSpec("a profile value is given twice")
     changes = [_profile(card, name, value, known) for name, value in intent.parameters]
     return Draft(
         intent=intent,

@@ -173,9 +173,9 @@ def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
     if card.sharing is Sharing.UNKNOWN and len(card.types) > 1:
         yield "How its types share the device is not known: creating one may leave less room for the others, or none."
     if card.sharing is Sharing.VFS and any(parent.instances for parent in card.parents):
-        yield "VFs are created all at once: more of them only after these are gone."
+        yield "VFs are created together: more of them only after these are gone."
     elif card.sharing is Sharing.VFS:
-        yield "VFs are created all at once, and the driver may create fewer than it is asked for."
+        yield "VFs are created together, and the driver may create fewer than it is asked for."
     if any(parent.unknown for parent in card.parents):
         unread = [f"{parent.name}: {name}: {why}" for parent in card.parents for name, why in parent.unknown.items()]
         yield words.plain(f"unknown: {'; '.join(unread[:3])}{f', and {len(unread) - 3} more' if unread[3:] else ''}")

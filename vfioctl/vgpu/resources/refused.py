@@ -28,7 +28,7 @@ def creation_refused(context: Context, change: Change, error: KernelRefused, *, 
     asked = context.intent.type if isinstance(context.intent, CreateVgpuIntent) else kind
     return NoCapacity(
         f"{place} had room for {asked}, but the kernel refused to create it; now {_room(context, kind)}",
-        hint="another process took the place, or the driver has other limits: dmesg | tail",
+        hint="another process took the capacity, or the driver has other limits: dmesg | tail",
         next_command="vfioctl vgpu types",
         facts={"place": place, "type": kind},
     )
