@@ -112,10 +112,10 @@ def read_timeouts(file: Path | None = None) -> Timeouts:
 
 def read_file_of(file: Path | None = None) -> ConfigFile:
     """The file, which has no table that nobody knows; empty where there is none. Raises BadSpec."""
-    found = _read(file)
+    file_read = _read(file)
     names = (_TABLE, _HOLDERS, *subsystem_tables())
-    if unknown := sorted(set(found.tables).difference(names)):
-        error = found.wrong(unknown[:1], "is not known")
+    if unknown := sorted(set(file_read.tables).difference(names)):
+        error = file_read.wrong(unknown[:1], "is not known")
         where = error.message.removesuffix(f": {unknown[0]} is not known")
         tables = [f"[{name}]" for name in names]
         raise BadSpec(
@@ -123,7 +123,7 @@ def read_file_of(file: Path | None = None) -> ConfigFile:
             hint=f"the tables are {', '.join(tables[:-1])} and {tables[-1]}",
             facts=error.facts,
         )
-    return found
+    return file_read
 
 
 def subsystem_tables() -> Mapping[str, str]:
@@ -151,8 +151,8 @@ def _read(file: Path | None) -> ConfigFile:
 
 
 def _position(place: Path, message: str) -> Mapping[str, object]:
-    found = re.search(r"at line ([0-9]+)", message)
-    return {"file": str(place), "line": int(found[1]) if found else None, "key": "", "message": message}
+    match = re.search(r"at line ([0-9]+)", message)
+    return {"file": str(place), "line": int(match[1]) if match else None, "key": "", "message": message}
 
 
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:
@@ -167,9 +167,9 @@ def line_of(text: str, keys: Sequence[str | int]) -> int | None:
             continue  # a value of several lines
         if statement.lstrip().startswith("["):
             table, document = _names(document or {}), {}
-        found = _depth(document or {}, keys[len(table) :]) + len(table) if table == tuple(keys[: len(table)]) else 0
-        if found > best:
-            best, line = found, begin
+        depth = _depth(document or {}, keys[len(table) :]) + len(table) if table == tuple(keys[: len(table)]) else 0
+        if depth > best:
+            best, line = depth, begin
         statement = ""
     return line
 

@@ -164,11 +164,11 @@ class Host:
         if (device, owner) == (None, None):
             return self.session.journal.entries(most=most, since=begin)
         every = self.session.journal.entries()
-        found = every if device is None else concerning(every, self._recorded(every, device))
+        history = every if device is None else concerning(every, self._recorded(every, device))
         if owner is not None:
             theirs = self.claims.names_of(owner)
-            found = tuple(entry for entry in found if entry.made_for in theirs)
-        return tuple(entry for entry in found if entry.began >= begin)[: most if most >= 0 else None]
+            history = tuple(entry for entry in history if entry.made_for in theirs)
+        return tuple(entry for entry in history if entry.began >= begin)[: most if most >= 0 else None]
 
     def _recorded(self, entries: Sequence[JournalEntry], device: str) -> Collection[str]:
         from vfioctl.core.history import recorded_devices

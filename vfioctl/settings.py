@@ -33,9 +33,9 @@ _WORDS = {
 
 def validated(file: ConfigFile, name: str, model: str) -> Any:
     """Return a table as its model. Raises BadSpec for the first error; its facts have the number of errors."""
-    found = wrong(file, name, model)
-    if found:
-        raise found[0]
+    reason = wrong(file, name, model)
+    if reason:
+        raise reason[0]
     return read_document(import_object(model), file.tables.get(name, {}))
 
 
@@ -68,9 +68,9 @@ def problems(file: ConfigFile | None = None) -> Iterator[BadSpec]:
     if problem := read_config(file.place if file else None).problem:
         yield problem
         return
-    found = file or read_file_of()
+    configuration = file or read_file_of()
     for name, model in subsystem_tables().items():
-        yield from wrong(found, name, model)
+        yield from wrong(configuration, name, model)
 
 
 def effective() -> Mapping[str, Mapping[str, object]]:

@@ -91,11 +91,11 @@ class GrantedLock:
         until = time.monotonic() + context.settle
         while True:
             context.kernel.write(step.target, step.value)
-            ((_, found),) = context.kernel.survey(text, [step.target])
-            if found == "1":
+            ((_, answer),) = context.kernel.survey(text, [step.target])
+            if answer == "1":
                 return
             if time.monotonic() >= until:
-                why = found.reason if isinstance(found, Unanswered) else "it still counts users of the GPU"
+                why = answer.reason if isinstance(answer, Unanswered) else "it still counts users of the GPU"
                 raise DeviceInUse(
                     f"the nvidia driver did not grant unbindLock for {step.subject}: {why}",
                     hint="an open file that no process shows, or a kernel user such as nvidia_drm: see dmesg",

@@ -271,5 +271,5 @@ def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
             raise BadSpec(f"not a unit's name: {name[:40]!r}", hint="systemctl list-units --type=service lists them")
     if not named and not known:
         return ()
-    given = (name if name.endswith(".service") else f"{name}.service" for name in named)
-    return tuple(dict.fromkeys([*given, *(GPU_SERVICES if known else ())]))
+    units = (name if name.endswith(".service") else f"{name}.service" for name in named)
+    return tuple(dict.fromkeys([*units, *(GPU_SERVICES if known else ())]))

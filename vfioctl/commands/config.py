@@ -38,18 +38,18 @@ def check(*, as_json: AsJson = False) -> None:
     """
     from vfioctl.settings import problems
 
-    found = list(problems())
-    if found:
-        for problem in [] if as_json else found:
+    wrong = list(problems())
+    if wrong:
+        for problem in [] if as_json else wrong:
             emit(problem.message)
-        first = found[0]
+        first = wrong[0]
         place = first.facts.get("file", "the configuration")
-        if not as_json and not found[1:]:
+        if not as_json and not wrong[1:]:
             raise BadSpec(f"{place} has an error", hint=first.hint)
         raise BadSpec(
-            f"{place} has {counted(len(found), 'error')}",
+            f"{place} has {counted(len(wrong), 'error')}",
             hint=first.hint,
-            facts={"problems": [{"message": problem.message, **problem.facts} for problem in found]},
+            facts={"problems": [{"message": problem.message, **problem.facts} for problem in wrong]},
         )
     file = read_file_of()
     if as_json:

@@ -168,7 +168,7 @@ def moment(text: str, *, now: datetime) -> datetime:
     if match := re.fullmatch(r"([0-9]{1,5})([smhdw])", text, re.ASCII):
         return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise BadSpec(f"not a time: {text[:40]!r}", hint=_HINT) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -37,11 +37,11 @@ def holders(
     could not read.
     """
     session = opened(ctx)
-    found = Host(session).holders(devices, every=every)
+    held = Host(session).holders(devices, every=every)
     tell_unfinished(session, damage=True)
     if as_json:
-        emit_document(found, indented=True)
+        emit_document(held, indented=True)
         return
     from vfioctl.inventory.render.holders import holders_page
 
-    draw(holders_page(found, width=width()))
+    draw(holders_page(held, width=width()))

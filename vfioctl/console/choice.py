@@ -43,8 +43,8 @@ class Choice:
     @property
     def host(self) -> tuple[str, str]:
         """Return one of HOSTS and its value; two empty strings for this machine. Raises BadSpec for more than one."""
-        given = {f"--{name}": self.given[name] for name in HOSTS if name in self.given}
-        asked = given or {variable(name): os.environ[variable(name)] for name in HOSTS if _in_environment(name)}
+        choices = {f"--{name}": self.given[name] for name in HOSTS if name in self.given}
+        asked = choices or {variable(name): os.environ[variable(name)] for name in HOSTS if _in_environment(name)}
         if len(asked) > 1:
             raise BadSpec(f"{' and '.join(asked)} exclude each other", hint="give one of them")
         for name, value in asked.items():

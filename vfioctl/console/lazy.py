@@ -170,9 +170,11 @@ def _with_subcommands(module: Any, wanted: str) -> typer.Typer:
     app.registered_commands = [*app.registered_commands]
     for name in dict.fromkeys([modules[wanted]] if wanted in modules else modules.values()):
         importlib.import_module(name).add_to(app)
-    found = [command for command in app.registered_commands if (command.name or _name_of(command.callback)) == wanted]
-    if found and app.registered_callback:
-        app.registered_commands = found
+    commands = [
+        command for command in app.registered_commands if (command.name or _name_of(command.callback)) == wanted
+    ]
+    if commands and app.registered_callback:
+        app.registered_commands = commands
     return app
 
 

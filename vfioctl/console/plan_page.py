@@ -178,10 +178,10 @@ class _Row(NamedTuple):
 
 def _rows(changes: Iterable[Change], registry: Registry) -> list[_Row]:
     """Return the rows whose value changes, by device, each device's own value first."""
-    told = ((change, registry.resource(change).describe(change)) for change in changes)
+    described = ((change, registry.resource(change).describe(change)) for change in changes)
     rows = [
         _Row(plain(change.subject), plain(change.kind), plain(name), plain(before), plain(after))
-        for change, (name, before, after) in told
+        for change, (name, before, after) in described
         if before != after
     ]
     order = {subject: number for number, subject in enumerate(dict.fromkeys(row.subject for row in rows))}

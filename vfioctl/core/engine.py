@@ -127,7 +127,7 @@ class Engine:
             verified = verify_changes(self._registry, context, plan.changes)
             left += verified.left
             report = verify_checks(self._registry, context, plan)
-            found = read_facts(self._kernel, self._registry, plan.facts)
+            facts = read_facts(self._kernel, self._registry, plan.facts)
             check_interrupt()
         except (VfioctlError, KeyboardInterrupt) as error:
             self._rollback.put_back(
@@ -151,7 +151,7 @@ class Engine:
         return Outcome(
             plan=plan,
             result=Result.DONE,
-            found=tuple(found.values()),
+            found=tuple(facts.values()),
             changes=_as_found(plan, verified),
             report=report,
             notes=tuple(executor.unreleased),

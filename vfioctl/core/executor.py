@@ -56,8 +56,8 @@ class Executor:
                 if not owned.step.may_fail:
                     self.refused = owned if isinstance(error, KernelRefused) else None
                     raise
-                told = f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message
-                (self.unreleased if owned.step.phase == Phase.RELEASE else failures).append(told)
+                text = f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message
+                (self.unreleased if owned.step.phase == Phase.RELEASE else failures).append(text)
             self.under_way = None
         return failures
 

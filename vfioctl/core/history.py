@@ -39,12 +39,12 @@ def named(entries: Sequence[JournalEntry], name: str) -> JournalEntry:
     """
     if numbered := [entry for entry in entries if str(entry.id) == name]:
         return numbered[0]
-    found = [entry for entry in entries if len(name) >= _SHORTEST and entry.plan.id.startswith(name.lower())]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        numbers = ", ".join(str(entry.id) for entry in found[:10])
-        raise BadSpec(f"{name} matches {len(found)} changes", hint=f"name one by its number: {numbers}")
+    matching = [entry for entry in entries if len(name) >= _SHORTEST and entry.plan.id.startswith(name.lower())]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        numbers = ", ".join(str(entry.id) for entry in matching[:10])
+        raise BadSpec(f"{name} matches {len(matching)} changes", hint=f"name one by its number: {numbers}")
     raise BadSpec(f"there is no change {name[:80]!r} in the ledger", next_command="vfioctl history")
 
 

@@ -37,8 +37,8 @@ class LedgerFile:
         """Return the ledger's path without symbolic links; None if there is none. Raises Untrusted, OSError."""
         try:
             with opened_directory(str(self._file.parent)) as directory:
-                there = self._refuse_odd(directory)
-                return Path(place_of(directory), self._file.name) if there else None
+                existing = self._refuse_odd(directory)
+                return Path(place_of(directory), self._file.name) if existing else None
         except (FileNotFoundError, NotADirectoryError):
             return None
 

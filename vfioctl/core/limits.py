@@ -163,16 +163,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def read_words(kind: type[T], words: Mapping[str, Any]) -> T | None:
     """Return a dataclass from options, without pydantic; None for what is not plain, which `read_document` judges."""
     unchecked: Any = kind  # mypy takes no type for hashable
-    limits, given = _limits(unchecked), {}
+    limits, values = _limits(unchecked), {}
     for name, value in words.items():
         if name not in limits:
             return None
         try:
-            given[name] = limits[name](value)
+            values[name] = limits[name](value)
         except (ValueError, TypeError):
             return None
     try:
-        return kind(**given)
+        return kind(**values)
     except TypeError:  # a field without default is missing
         return None
 
@@ -181,8 +181,8 @@ def read_words(kind: type[T], words: Mapping[str, Any]) -> T | None:
 def _limits(kind: Any) -> Mapping[str, Callable[[Any], object]]:
     """The readers of the fields that have a limit, and of those that are an enumeration."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {field.name: _reader(hints[field.name]) for field in fields(kind)}
-    return {name: reader for name, reader in found.items() if reader}
+    limits = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    return {name: reader for name, reader in limits.items() if reader}
 
 
 def _reader(hint: Any) -> Callable[[Any], object] | None:

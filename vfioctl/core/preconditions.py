@@ -46,8 +46,8 @@ def refuse_unwritable(plan: Plan, kernel: Kernel) -> None:
 def refuse_stale(registry: Registry, plan: Plan, kernel: Kernel) -> None:
     """Raise StalePlan if a fact that the plan relies on, or a value that it starts from, has changed."""
     fixed = [change for change in plan.changes if registry.resource(change).fixed_start]
-    found = read_changes(kernel, registry, fixed)
-    changed = [change.subject for change in fixed if found[change.key] != change.before]
+    values = read_changes(kernel, registry, fixed)
+    changed = [change.subject for change in fixed if values[change.key] != change.before]
     now = read_facts(kernel, registry, plan.facts)
     broken = [
         fact for fact in plan.facts if not registry.source(fact.kind).holds(fact, now.get((fact.kind, fact.subject)))

@@ -79,11 +79,11 @@ def read(path: str, boot_id: str | None = None) -> Published:
         document = json.loads(read_published(path, MOST_BYTES))
         if document["version"] != VERSION:
             raise ValueError("another version of vfioctl wrote it")
-        (found,) = texts([document["boot_id"]], 1)
-        if boot_id not in (None, found):
+        (strings,) = texts([document["boot_id"]], 1)
+        if boot_id not in (None, strings):
             raise ValueError("it is of an earlier boot")
         return Published(
-            found,
+            strings,
             tuple(MarkRow.checked(mark[name] for name in MarkRow._fields) for mark in document["marks"]),
             tuple((int(change["journal"]), texts(change["subjects"])) for change in document["unfinished"]),
             dict(document["records"]),
@@ -95,7 +95,7 @@ def read(path: str, boot_id: str | None = None) -> Published:
 def texts(values: Iterable[object], count: int | None = None) -> tuple[str, ...]:
     """Return the values, which must be texts, and `count` of them. Raises ValueError."""
     row = tuple(values)
-    found = tuple(value for value in row if isinstance(value, str))
-    if len(found) != (len(row) if count is None else count):
+    strings = tuple(value for value in row if isinstance(value, str))
+    if len(strings) != (len(row) if count is None else count):
         raise ValueError("a text is missing")
-    return found
+    return strings

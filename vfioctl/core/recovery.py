@@ -132,5 +132,5 @@ class Recovery:
 
 def outcome_of(kernel: Kernel, registry: Registry, plan: Plan, result: Result, began: float) -> Outcome:
     """Return an outcome with the current facts. `began`: start time by the monotonic clock, in seconds."""
-    found = read_facts(kernel, registry, plan.facts)
-    return Outcome(plan=plan, result=result, found=tuple(found.values()), changes=(), seconds=time.monotonic() - began)
+    facts = read_facts(kernel, registry, plan.facts)
+    return Outcome(plan=plan, result=result, found=tuple(facts.values()), changes=(), seconds=time.monotonic() - began)

@@ -78,8 +78,8 @@ class Registry:
     @cached_property
     def _actions(self) -> Mapping[str, Action]:
         registered = (action for parts in self.parts.values() for action in parts.actions)
-        found: list[Action] = [Write(), ReplaceFile(), *registered]
-        return {action.name: action for action in found}
+        actions: list[Action] = [Write(), ReplaceFile(), *registered]
+        return {action.name: action for action in actions}
 
     @cached_property
     def _checks(self) -> Mapping[str, Check]:
@@ -92,8 +92,8 @@ class Registry:
     @cached_property
     def intents(self) -> Mapping[str, type[Intent]]:
         """The intent classes by verb."""
-        found = (intent for parts in self.parts.values() for intent in parts.intents)
-        return {intent.model_fields["verb"].default: intent for intent in found}
+        intents = (intent for parts in self.parts.values() for intent in parts.intents)
+        return {intent.model_fields["verb"].default: intent for intent in intents}
 
     @property
     def records(self) -> Iterator[Records]:
@@ -121,13 +121,13 @@ class Registry:
 
     def steps(self, changes: Iterable[Change]) -> tuple[Owned, ...]:
         """Return the steps of the changes, sorted by phase, then by the table of resources, then by change."""
-        found = [
+        steps = [
             (self._place(step, change), number, nth, Owned(step, change))
             for number, change in enumerate(changes)
             for nth, step in enumerate(self.resource(change).steps(change))
         ]
-        found.sort(key=lambda entry: entry[:3])
-        return tuple(self._merged(owned for *_, owned in found))
+        steps.sort(key=lambda entry: entry[:3])
+        return tuple(self._merged(owned for *_, owned in steps))
 
     def _place(self, step: Step, change: Change) -> tuple[int, int]:
         rank = self._ranks[change.kind]
@@ -179,11 +179,11 @@ class Registry:
         Raises BadDocument.
         """
         document = _document(text)
-        found = document.get("plans") if "steps" not in document else None
-        if not isinstance(found, list):
+        plans = document.get("plans") if "steps" not in document else None
+        if not isinstance(plans, list):
             return None
         try:
-            return tuple(self.read_plan(json.dumps(plan)) for plan in found)
+            return tuple(self.read_plan(json.dumps(plan)) for plan in plans)
         except RecursionError:
             raise BadDocument("not a plan: it is nested too deeply") from None
 

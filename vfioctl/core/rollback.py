@@ -116,8 +116,8 @@ class Rollback:
 
     def finishing(self, plan: Plan) -> tuple[Change, ...]:
         """Return the changes that complete the plan."""
-        found = self._found(plan.changes)
-        return self._with_needs(_each(self._registry.resource(c).finish(c, found) for c in plan.changes))
+        values = self._found(plan.changes)
+        return self._with_needs(_each(self._registry.resource(c).finish(c, values) for c in plan.changes))
 
     def restoring(
         self,
@@ -133,8 +133,8 @@ class Rollback:
             for change in plan.changes
             if change.key not in spare and (not rebooted or self._registry.resource(change).survives_reboot)
         ]
-        found = self._found(mine, written)
-        return self._with_needs(_each(self._registry.resource(change).restore(change, found) for change in mine))
+        values = self._found(mine, written)
+        return self._with_needs(_each(self._registry.resource(change).restore(change, values) for change in mine))
 
     def _found(self, changes: Iterable[Change], written: frozenset[Key] = NONE) -> Found:
         by_key = {change.key: change for change in changes}

@@ -28,13 +28,13 @@ def verify_changes(registry: Registry, context: Context, changes: Iterable[Chang
     changes = tuple(changes)
     until = time.monotonic() + context.settle
     while True:
-        found = read_changes(context.kernel, registry, changes)
-        wrong = [change for change in changes if not registry.resource(change).matches(change, found[change.key])]
+        values = read_changes(context.kernel, registry, changes)
+        wrong = [change for change in changes if not registry.resource(change).matches(change, values[change.key])]
         firm = [change for change in wrong if not change.may_fail]
         if not firm:
-            return Verified(found, [mismatch(registry, change, found[change.key]) for change in wrong])
+            return Verified(values, [mismatch(registry, change, values[change.key]) for change in wrong])
         if time.monotonic() >= until:
-            raise verify_error(registry, firm, found)
+            raise verify_error(registry, firm, values)
         time.sleep(_PAUSE)
 
 
@@ -48,8 +48,8 @@ def verify_checks(registry: Registry, context: Context, plan: Plan) -> Mapping[s
 
 def is_done(registry: Registry, context: Context, plan: Plan) -> bool:
     """Return whether the plan was completed, optional changes included, and only its last journal entry is missing."""
-    found = read_changes(context.kernel, registry, plan.changes)
-    if not all(registry.resource(change).shows_done(change, found[change.key]) for change in plan.changes):
+    values = read_changes(context.kernel, registry, plan.changes)
+    if not all(registry.resource(change).shows_done(change, values[change.key]) for change in plan.changes):
         return False
     try:
         verify_checks(registry, context, plan)
@@ -60,7 +60,7 @@ def is_done(registry: Registry, context: Context, plan: Plan) -> bool:
 
 def dead(registry: Registry, context: Context, plan: Plan) -> Mapping[str, str]:
     """Return the dead devices, each with the evidence. Raises Stuck if a read never returned."""
-    found: dict[str, str] = {}
+    marked: dict[str, str] = {}
     for request in plan.checks:
-        found |= registry.check(request.kind).dead(context, request.subjects)
-    return found
+        marked |= registry.check(request.kind).dead(context, request.subjects)
+    return marked

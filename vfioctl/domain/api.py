@@ -32,11 +32,11 @@ class DomainApi:
 
     # -- building ----------------------------------------------------------------------------------
 
-    def spec(self, given: Mapping[str, Any], file: Path | None = None) -> DomainSpec:
+    def spec(self, values: Mapping[str, Any], file: Path | None = None) -> DomainSpec:
         """Return a spec: the content of a TOML or YAML file, with what is given in its place. Raises BadSpec."""
         from vfioctl.domain.build.specs import read_spec
 
-        return read_spec(given, file)
+        return read_spec(values, file)
 
     def build(self, spec: DomainSpec, *, connect: str = "") -> Built:
         """Return the domain of a spec, with the reason for each choice; see `DomainBuilder.build` for the errors.

@@ -98,21 +98,21 @@ def _held(
 ) -> tuple[Holder, ...]:
     mdevs = [uuid for uuid in subjects if isinstance(uuid, Uuid)]
     suspects = perhaps_open(context.kernel, mdevs)
-    found: tuple[Holder, ...] = ()
+    held: tuple[Holder, ...] = ()
     if len(mdevs) < len(subjects) or suspects:
         processes = Processes(context.kernel, timeout=timeout)
-        found += read_mdev_holders(context.kernel, suspects, processes).holders if suspects else ()
+        held += read_mdev_holders(context.kernel, suspects, processes).holders if suspects else ()
         if functions := _functions(inventory, subjects):
-            found += read_holders(context.kernel, functions, inventory, processes).holders
-    context.seen[_SEEN] = found
-    return found
+            held += read_holders(context.kernel, functions, inventory, processes).holders
+    context.seen[_SEEN] = held
+    return held
 
 
 def _seen(context: Context, address: str) -> list[Holder]:
-    found = context.seen.get(_SEEN, ())
-    assert isinstance(found, tuple)
+    seen = context.seen.get(_SEEN, ())
+    assert isinstance(seen, tuple)
     ignored = ignored_by(context.intent)
-    return [h for h in found if h.refuses and h.address == address and h.kind not in {*ignored, HolderKind.UNREAD}]
+    return [h for h in seen if h.refuses and h.address == address and h.kind not in {*ignored, HolderKind.UNREAD}]
 
 
 def _inventory(

@@ -105,17 +105,17 @@ class InventoryApi:
         """Return the CPUs that are online, or those of all NUMA nodes where the kernel does not list them."""
         from vfioctl.inventory.probe.processor import read_online
 
-        nodes = self.inventory(nvml=False).numa_nodes if not (found := read_online(self._kernel)) else ()
-        return found or tuple(cpu for node in nodes for cpu in node.cpus)
+        nodes = self.inventory(nvml=False).numa_nodes if not (online_cpus := read_online(self._kernel)) else ()
+        return online_cpus or tuple(cpu for node in nodes for cpu in node.cpus)
 
     def changes(self, last: Inventory, seconds: float) -> Iterator[Inventory]:
         """Read the inventory every `seconds` and yield it when it differs from the one before. Never ends."""
         while True:
             time.sleep(seconds)
-            found = self.inventory()
-            if found != last:
-                yield found
-            last = found
+            events = self.inventory()
+            if events != last:
+                yield events
+            last = events
 
     def some(self, addresses: Sequence[PciAddress]) -> Inventory:
         """Return an inventory of only these functions and their VFs."""
@@ -166,8 +166,8 @@ class InventoryApi:
 
         scope = scope_of(inventory, self.chosen(inventory, selectors, every=every))
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
-        found = self.holders_of(concerned, inventory, processes)
-        return replace(found, marks=tuple(function.mark for function in concerned if function.mark))
+        holders = self.holders_of(concerned, inventory, processes)
+        return replace(holders, marks=tuple(function.mark for function in concerned if function.mark))
 
     def holders_of(
         self, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
@@ -203,11 +203,11 @@ def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
 
     Completes gpuN, because bash splits words at the colons of an address; addresses if one was begun.
     """
-    found = InventoryApi(session).inventory(nvml=False)  # which may take seconds
+    host = InventoryApi(session).inventory(nvml=False)  # which may take seconds
     if begun[:1].isdigit():
-        return [(gpu.address, gpu.title) for gpu in found.gpus]
-    numbered = found.numbered_gpus.items()
-    return [(name, f"{address} {found.by_address[address].title}") for name, address in numbered]
+        return [(gpu.address, gpu.title) for gpu in host.gpus]
+    numbered = host.numbered_gpus.items()
+    return [(name, f"{address} {host.by_address[address].title}") for name, address in numbered]
 
 
 def suggest_drivers(session: Session, _begun: str) -> list[tuple[str, str]]:

@@ -109,10 +109,10 @@ def read_entries(fd: int, wanted: Collection[str], links: Collection[str]) -> Di
     return Directory(frozenset(names), texts, targets, refused)
 
 
-def only(found: Directory, wanted: Collection[str], links: Collection[str]) -> Directory:
+def only(directory: Directory, wanted: Collection[str], links: Collection[str]) -> Directory:
     """What `FileReader.entries` returns, of a directory that was listed."""
-    targets = {name: found.links[name] for name in links if name in found.links}
-    return Directory(found.names & {*wanted, *links}, found.texts, targets, found.refused)
+    targets = {name: directory.links[name] for name in links if name in directory.links}
+    return Directory(directory.names & {*wanted, *links}, directory.texts, targets, directory.refused)
 
 
 def read_texts_below(fd: int, read: Callable[[str, int], str]) -> Directory:

@@ -39,11 +39,11 @@ class Logged:
         self._kernel = kernel
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._kernel, name)
+        attribute = getattr(self._kernel, name)
         level = logging.INFO if name in EFFECTS else logging.DEBUG
         if name in EFFECTS | READS and _log.isEnabledFor(level):
-            return partial(_call, found, name, level)
-        return found
+            return partial(_call, attribute, name, level)
+        return attribute
 
     def survey(
         self, reader: Callable[..., Callable[[str], Any]], subjects: Iterable[str], **how: Any

@@ -84,8 +84,8 @@ class Aliases:
         ids = ids_of(modalias)
         if ids is None:
             return ()
-        found = [alias for alias in self._near(bus, ids) if alias.fits(ids)]
-        return tuple(sorted(found, key=lambda alias: alias.wildcards))
+        matching = [alias for alias in self._near(bus, ids) if alias.fits(ids)]
+        return tuple(sorted(matching, key=lambda alias: alias.wildcards))
 
     def names(self, module: str) -> bool:
         """Whether a line names the module: its drivers then take only devices that match such a line."""

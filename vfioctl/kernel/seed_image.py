@@ -72,7 +72,7 @@ def files_in(image: bytes) -> dict[str, bytes]:
     import pycdlib
     from pycdlib.pycdlibexception import PyCdlibException
 
-    opened, found = pycdlib.PyCdlib(), {}
+    opened, files = pycdlib.PyCdlib(), {}
     try:
         opened.open_fp(BytesIO(image))
         for name in _SHORT:
@@ -81,10 +81,10 @@ def files_in(image: bytes) -> dict[str, bytes]:
                 opened.get_file_from_iso_fp(content, joliet_path=f"/{name}")
             except PyCdlibException:
                 continue
-            found[name] = content.getvalue()
+            files[name] = content.getvalue()
     except (PyCdlibException, struct.error, ValueError, IndexError):  # a half-written image may be anything
         return {}
-    return found
+    return files
 
 
 def _content(path: str) -> bytes:

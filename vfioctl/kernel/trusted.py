@@ -118,17 +118,17 @@ def _walk(path: str, make: int | None) -> int:
     try:
         while names:
             name = names.pop()
-            found = _opened(name, fd, make=None if make is None else PUBLIC_DIRECTORY if names else make)
-            status = os.fstat(found)
+            opened = _opened(name, fd, make=None if make is None else PUBLIC_DIRECTORY if names else make)
+            status = os.fstat(opened)
             if stat.S_ISLNK(status.st_mode):
-                target = _target(found, status, f"{place_of(fd)}/{name}")
+                target = _target(opened, status, f"{place_of(fd)}/{name}")
                 links += 1
                 if links > MOST_HOPS:
                     raise OSError(errnos.ELOOP, os.strerror(errnos.ELOOP))
                 names += _names(target)
-                found = _opened("/", None) if target.startswith("/") else os.dup(fd)
+                opened = _opened("/", None) if target.startswith("/") else os.dup(fd)
             os.close(fd)
-            fd = found
+            fd = opened
             _refuse(fd, last=not names)
     except BaseException:
         os.close(fd)

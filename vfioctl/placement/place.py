@@ -195,12 +195,12 @@ def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -
 
     If there is nothing else, each counts.
     """
-    named, cards, found = {*devices}, set[str](), []
+    named, cards, weights = {*devices}, set[str](), []
     for function in functions:
         is_part = (
             function is not None and not function.is_vf and function.address in named and function.address.slot in cards
         )
         if function is not None:
             cards.add(function.address.slot)
-        found.append(int(not (is_part or (function is not None and function.class_code.startswith(_BRIDGES)))))
-    return found if any(found) else [1] * len(found)
+        weights.append(int(not (is_part or (function is not None and function.class_code.startswith(_BRIDGES)))))
+    return weights if any(weights) else [1] * len(weights)

@@ -105,9 +105,9 @@ class VgpuApi:
         from vfioctl.vgpu.model.intents import CreateVgpuIntent, asked, refuse_uuids
         from vfioctl.vgpu.model.kinds import MDEV
 
-        given = tuple(Uuid(text) for text in uuids)
-        refuse_uuids(given, count)
-        names = given or tuple(Uuid(str(uuid4())) for _ in range(min(count, _MOST)))
+        identifiers = tuple(Uuid(text) for text in uuids)
+        refuse_uuids(identifiers, count)
+        names = identifiers or tuple(Uuid(str(uuid4())) for _ in range(min(count, _MOST)))
         place = None if parent is None else self.parent_called(parent)
         intent = asked(
             lambda: CreateVgpuIntent(
@@ -123,7 +123,7 @@ class VgpuApi:
             )
         )
         plan = self._plan(intent)
-        if given and not plan.changes_of(MDEV):
+        if identifiers and not plan.changes_of(MDEV):
             raise BadSpec(f"{type_name} is created on a VF, and has its address as id", hint="leave out --uuid")
         return plan
 
@@ -152,7 +152,7 @@ class VgpuApi:
         """
         from vfioctl.vgpu.lifecycle.restore import create_somewhere
 
-        given = tuple(parameters)
+        pairs = tuple(parameters)
 
         def make(places: Sequence[str]) -> Plan:
             return self.plan_create(
@@ -162,7 +162,7 @@ class VgpuApi:
                 count=count,
                 uuids=uuids,
                 placement=placement,
-                parameters=given,
+                parameters=pairs,
                 persistent=persistent,
                 exclude=places,
             )
@@ -204,8 +204,8 @@ class VgpuApi:
 
         if all(map(is_whole, words)):
             return [word.lower() for word in words]
-        found = self.vgpus()
-        return [instance_called(found, word).id for word in words]
+        vgpus = self.vgpus()
+        return [instance_called(vgpus, word).id for word in words]
 
     # -- VFs ---------------------------------------------------------------------------------------
 
@@ -252,8 +252,8 @@ class VgpuApi:
 
     def persistent(self) -> tuple[str, ...]:
         """The definitions of what is created at boot: paths below /etc in the order of creation, damaged files last."""
-        found, damaged = self._persistent()
-        return (*found, *damaged)
+        persistent, damaged = self._persistent()
+        return (*persistent, *damaged)
 
     def plan_persistent(self, file: str) -> Plan | None:
         """The plan that creates what one definition defines; None when it exists already.

@@ -38,10 +38,10 @@ class VgpusReady:
         # during recovery the plan's own devices are still marked as wedged, but no write to them is pending
         suspects = set(context.wedged) - set(plan.subjects)
         while True:
-            found = read_vgpus(context.kernel, subjects, suspects=suspects, names=names, defined=defined)
-            ready = {vgpu.id for vgpu in found.instances if vgpu.vfio_group or vgpu.vfio_cdev}
+            vgpus = read_vgpus(context.kernel, subjects, suspects=suspects, names=names, defined=defined)
+            ready = {vgpu.id for vgpu in vgpus.instances if vgpu.vfio_group or vgpu.vfio_cdev}
             if created <= ready:
-                return report_of(_concerned(plan, subjects, found, created), _left(plan, found))
+                return report_of(_concerned(plan, subjects, vgpus, created), _left(plan, vgpus))
             if time.monotonic() >= until:
                 raise VerifyError(
                     f"{', '.join(sorted(created - ready))} has no node below /dev/vfio that a guest could open",
@@ -77,28 +77,29 @@ class VgpusReady:
 def _still_defined(context: Context, plan: Plan) -> Mapping[str, Definition]:
     """The definitions of removed mediated devices that are left, by UUID."""
     removed = {change.subject for change in plan.changes if removes(change)}
-    found, _ = read_definitions(context.kernel, removed)
+    definitions, _ = read_definitions(context.kernel, removed)
     return {
-        vgpu["uuid"]: Definition(vgpu["path"], vgpu["type"], vgpu["start"], tuple(vgpu["attributes"])) for vgpu in found
+        vgpu["uuid"]: Definition(vgpu["path"], vgpu["type"], vgpu["start"], tuple(vgpu["attributes"]))
+        for vgpu in definitions
     }
 
 
-def _concerned(plan: Plan, cards: Sequence[str], found: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:
+def _concerned(plan: Plan, cards: Sequence[str], vgpus: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:
     """The created vGPUs, with vfioctl as owner; all VFs of the cards if their number has changed."""
     of_vfs = cards if any(changes_vfs(change) for change in plan.changes) else ()
     return tuple(
         replace(vgpu, owner=OURS)
-        for vgpu in found.instances
+        for vgpu in vgpus.instances
         if vgpu.id in created or (vgpu.dialect in (Dialect.SRIOV, Dialect.XE) and vgpu.card in of_vfs)
     )
 
 
-def _left(plan: Plan, found: Vgpus) -> tuple[Left, ...]:
+def _left(plan: Plan, vgpus: Vgpus) -> tuple[Left, ...]:
     places = (change.after if creates(change) else change.before for change in plan.changes_of(*VGPUS))
     types = {place.rpartition("/")[2] for place in places}
     return tuple(
         Left(card=card.id, type=kind.id, profile=kind.profile, available=kind.available)
-        for card in found.cards
+        for card in vgpus.cards
         for kind in card.types
         if kind.id in types
     )

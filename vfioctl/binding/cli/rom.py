@@ -57,18 +57,18 @@ def rom(
     """
     file = _file(output, force=force, as_json=as_json)
     to_stdout = output == _STDOUT
-    data, found = BindingApi(opened(ctx)).rom(device)
-    if file is not None and (found.is_sound or unsound):
+    data, image = BindingApi(opened(ctx)).rom(device)
+    if file is not None and (image.is_sound or unsound):
         write_whole(file, data)
     if as_json:
-        _verify(found, output, unsound=unsound)
-        emit_json({**found.model_dump(mode="json"), "sound": found.is_sound, "file": file})
+        _verify(image, output, unsound=unsound)
+        emit_json({**image.model_dump(mode="json"), "sound": image.is_sound, "file": file})
         return
     from vfioctl.binding.render import rom_page
 
-    page = rom_page(found, width=width())
+    page = rom_page(image, width=width())
     sketch(page) if to_stdout else draw(page)
-    _verify(found, output, unsound=unsound)
+    _verify(image, output, unsound=unsound)
     if to_stdout:
         emit_bytes(data)
     elif file is not None:

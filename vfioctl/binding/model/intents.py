@@ -144,8 +144,8 @@ class RomIntent(Intent):
 def _title(verb: str, devices: tuple[PciAddress, ...], goal: str, options: tuple[tuple[str, bool], ...]) -> str:
     *most, last = devices or ("",)
     listed = f"{', '.join(most)} and {last}" if most else str(last)
-    given = " ".join(option for option, wanted in options if wanted)
-    return " ".join(filter(None, (verb, listed, goal, given)))
+    words = " ".join(option for option, wanted in options if wanted)
+    return " ".join(filter(None, (verb, listed, goal, words)))
 
 
 def _drivers_before(plan: Plan) -> dict[str, str | None]:

@@ -95,25 +95,25 @@ def _structure(data: bytes, at: int) -> int | None:
     """Return the offset of the PCIR structure of the image at `at`; None if there is no image."""
     if data[at : at + 2] != _SIGNATURE or at + 0x1A > len(data):
         return None
-    there = at + _word(data, at + 0x18)
-    return there if data[there : there + 4] == _PCIR and there + 0x18 <= len(data) else None
+    start = at + _word(data, at + 0x18)
+    return start if data[start : start + 4] == _PCIR and start + 0x18 <= len(data) else None
 
 
 def _images(data: bytes, at: int) -> Iterator[Image]:
     for _ in range(MOST_IMAGES):
-        there = _structure(data, at)
-        if there is None:
+        start = _structure(data, at)
+        if start is None:
             return
-        yield (image := _image(data, at, there))
+        yield (image := _image(data, at, start))
         if image.last or not image.size:
             return
         at += image.size
 
 
-def _image(data: bytes, at: int, there: int) -> Image:
-    vendor, device, pointer = struct.unpack_from("<3H", data, there + 4)
-    size, code_type = _word(data, there + 0x10) * BLOCK, data[there + 0x14]
-    listed = _devices(data, there + pointer) if data[there + 0x0C] >= _LIST_REVISION and pointer else ()
+def _image(data: bytes, at: int, start: int) -> Image:
+    vendor, device, pointer = struct.unpack_from("<3H", data, start + 4)
+    size, code_type = _word(data, start + 0x10) * BLOCK, data[start + 0x14]
+    listed = _devices(data, start + pointer) if data[start + 0x0C] >= _LIST_REVISION and pointer else ()
     return Image(
         offset=at,
         size=size,
@@ -122,8 +122,8 @@ def _image(data: bytes, at: int, there: int) -> Image:
         vendor_id=f"{vendor:04x}",
         device_id=f"{device:04x}",
         other_devices=tuple(f"{other:04x}" for other in listed if other != device),
-        class_code=data[there + 0x0D : there + 0x10][::-1].hex(),
-        last=bool(data[there + 0x15] & 0x80),
+        class_code=data[start + 0x0D : start + 0x10][::-1].hex(),
+        last=bool(data[start + 0x15] & 0x80),
         checksum_holds=_adds_up(data[at : at + size]) if code_type == _X86 else None,
     )
 

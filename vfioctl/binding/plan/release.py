@@ -39,13 +39,13 @@ def to_release(
     For functions that come from another VFIO driver, only the power settings are written again.
     """
     moving, awake = set(leaving), set(from_vfio)
-    found = []
+    settings = []
     for reading in circumstances.readings:
         setting = _SETTINGS.get(reading.kind)
         concerned = moving | awake if setting and setting.after_each_bind else moving
         if setting and reading.address in concerned and setting.is_to_release(reading.value):
             before = setting.recorded(reading.value)
-            found.append(
+            settings.append(
                 Change(
                     kind=reading.kind,
                     name=reading.name,
@@ -55,7 +55,7 @@ def to_release(
                     may_fail=setting.optional_if_unknown and reading.value is None,
                 )
             )
-    return tuple(found)
+    return tuple(settings)
 
 
 def excused_by(changes: Iterable[Change], stop_services: Iterable[str] = ()) -> Callable[[Holder], bool]:

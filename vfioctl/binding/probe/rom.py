@@ -89,10 +89,10 @@ def _circumstances(kernel: Reader, function: Function) -> Mapping[str, object]:
 def _header(kernel: Reader, function: Function) -> bytes:
     """Return the configuration header; empty if it cannot be read."""
     try:
-        found = kernel.config(function.address)
+        header = kernel.config(function.address)
     except (KernelRefused, Stuck):
         return b""
-    return found if len(found) > _MEMORY_DECODED + 2 else b""
+    return header if len(header) > _MEMORY_DECODED + 2 else b""
 
 
 def _is_shadow(kernel: Reader, function: Function) -> bool:

@@ -24,14 +24,14 @@ def read_settings(
     by_address = {function.address: function for function in functions}
     readings: list[Reading] = []
     # in workers, which may be abandoned: reading unbindLock and vtconsoles takes locks of their drivers
-    for subject, found in kernel.survey(settings_of, by_address):
-        if isinstance(found, Unanswered):
+    for subject, settings in kernel.survey(settings_of, by_address):
+        if isinstance(settings, Unanswered):
             raise DeviceInUse(
-                f"what goes with {subject} cannot be read: {found.reason}",
+                f"what goes with {subject} cannot be read: {settings.reason}",
                 hint="a change of it, or of the text console, is still under way in the kernel",
             )
         address = PciAddress(subject)
-        readings += (Reading(kind=k, name=n, address=address, value=v) for k, n, v in found)
+        readings += (Reading(kind=k, name=n, address=address, value=v) for k, n, v in settings)
     readings += _persistence(functions)
     readings += (r for function in functions if function.boot_vga for r in _firmware(kernel, function.address))
     states = kernel.unit_states(sorted({unit for unit, _ in units}))
@@ -78,12 +78,12 @@ def settings_of(kernel: Reader, address: str) -> Found:
     home = f"{PCI_DEVICES}/{address}"
     lock = f"/proc/driver/nvidia/gpus/{address}/unbindLock"
     files = ((POWER, f"{home}/power/control"), (D3COLD, f"{home}/d3cold_allowed"))
-    found: Found = [(kind, path, readable(kernel, path)) for kind, path in files]
+    settings: Found = [(kind, path, readable(kernel, path)) for kind, path in files]
     if kernel.has(lock):
-        found.append((LOCK, lock, readable(kernel, lock)))
+        settings.append((LOCK, lock, readable(kernel, lock)))
     if _carries_console(kernel, home):
-        found += ((CONSOLE, path, readable(kernel, path)) for path in _consoles(kernel))
-    return [(kind, path, value) for kind, path, value in found if _is_known(kind, value)]
+        settings += ((CONSOLE, path, readable(kernel, path)) for path in _consoles(kernel))
+    return [(kind, path, value) for kind, path, value in settings if _is_known(kind, value)]
 
 
 def _is_known(kind: str, value: str | None) -> bool:

@@ -133,8 +133,8 @@ def list_claims(
 ) -> None:
     """List the claims, the newest first. Times are in UTC."""
     api = ClaimsApi(opened(ctx))
-    found = api.claims(live_only=not everything)
-    shown = tuple(claim for claim in found if owner in (None, claim.owner))
+    claims = api.claims(live_only=not everything)
+    shown = tuple(claim for claim in claims if owner in (None, claim.owner))
     stale = api.stale(shown)
     if as_json:
         from vfioctl.claims.model.documents import claims_text

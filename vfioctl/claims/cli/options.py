@@ -96,9 +96,9 @@ class Wish(NamedTuple):
 
     def refuse_unclear(self) -> None:
         """Raise BadSpec unless it asks for GPUs, devices or vGPUs: for exactly one of these."""
-        given = [bool(self.gpus), bool(self.devices), bool(self.vgpu)]
-        if sum(given) != 1:
-            what = "what is wanted was not said" if not any(given) else "only one of them can be asked for"
+        kinds = [bool(self.gpus), bool(self.devices), bool(self.vgpu)]
+        if sum(kinds) != 1:
+            what = "what is wanted was not said" if not any(kinds) else "only one of them can be asked for"
             raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="say --gpus N, --device DEVICE or --vgpu TYPE")
 
     def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:

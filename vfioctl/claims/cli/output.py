@@ -75,8 +75,10 @@ def print_release_previews(session: Session, releases: "Sequence[tuple[Claim, Pl
     if as_json:
         from vfioctl.claims.model.preview_documents import ClaimRelease, ReleasePreview
 
-        found = [ClaimRelease(id=claim.id, owner=claim.owner, state=claim.state, plan=plan) for claim, plan in releases]
-        emit_json_text(ReleasePreview(claims=tuple(found)).model_dump_json(indent=2))
+        documents = [
+            ClaimRelease(id=claim.id, owner=claim.owner, state=claim.state, plan=plan) for claim, plan in releases
+        ]
+        emit_json_text(ReleasePreview(claims=tuple(documents)).model_dump_json(indent=2))
         return
     if not releases:
         emit(_NONE)

@@ -46,24 +46,24 @@ def reconcile(
     """
     session = opened(ctx)
     api = ClaimsApi(session).reconciling
-    found = api.compare()
+    reconciled = api.compare()
     fixed: Sequence[Fixed] = ()
     if fix and not dry_run:
         if not yes:
-            agree_on_terminal(lambda: _pages([difference for difference in found.differences if difference.fix]))
+            agree_on_terminal(lambda: _pages([difference for difference in reconciled.differences if difference.fix]))
         with reporting():
-            fixed = api.fix(found.differences, progress=progress_lines(session))
-        found = api.compare() if fixed else found
+            fixed = api.fix(reconciled.differences, progress=progress_lines(session))
+        reconciled = api.compare() if fixed else reconciled
     if as_json:
-        emit_json(_document(found, fixed))
-        if found.differences:
+        emit_json(_document(reconciled, fixed))
+        if reconciled.differences:
             raise typer.Exit(Drift.exit_code)
         return
-    _tell(found, fixed)
-    if dry_run and any(difference.fix for difference in found.differences):
+    _tell(reconciled, fixed)
+    if dry_run and any(difference.fix for difference in reconciled.differences):
         say("Nothing was changed: this is a dry run.")
-    if found.differences:
-        many = "1 difference" if len(found.differences) == 1 else f"{len(found.differences)} differences"
+    if reconciled.differences:
+        many = "1 difference" if len(reconciled.differences) == 1 else f"{len(reconciled.differences)} differences"
         hint = "a line that begins with -> removes one"
         raise Drift(f"{many} between the claims and the machine", hint=hint)
 
@@ -74,16 +74,16 @@ def _pages(differences: "Sequence[Difference]") -> list[Any]:
     return [differences_page(differences, on_this_host)] if differences else []
 
 
-def _document(found: "Reconciled", fixed: "Iterable[Fixed]") -> dict[str, object]:
+def _document(reconciled: "Reconciled", fixed: "Iterable[Fixed]") -> dict[str, object]:
     return {
-        "differences": [_difference(difference) for difference in found.differences],
+        "differences": [_difference(difference) for difference in reconciled.differences],
         "fixed": [_difference(repair.difference) for repair in fixed if not repair.error],
         "failed": [
             _difference(repair.difference) | {"error": repair.error.message, "hint": repair.error.hint}
             for repair in fixed
             if repair.error
         ],
-        "unknown": list(found.unknown),
+        "unknown": list(reconciled.unknown),
     }
 
 
@@ -99,15 +99,15 @@ def _whose(difference: "Difference") -> str:
     )
 
 
-def _tell(found: "Reconciled", fixed: "Sequence[Fixed]") -> None:
+def _tell(reconciled: "Reconciled", fixed: "Sequence[Fixed]") -> None:
     for line in dict.fromkeys(f"{_whose(e.difference)}: {e.error.message}" for e in fixed if e.error):
         say(f"vfioctl: {line}")
     for repair in fixed:
         if not repair.error:
             emit(f"fixed: {_whose(repair.difference)}: {repair.difference.words}")
-    for page in _pages(found.differences):
+    for page in _pages(reconciled.differences):
         draw(page)
-    for why in found.unknown:
+    for why in reconciled.unknown:
         say(f"vfioctl: unknown: {why}")
-    if not found.differences:
+    if not reconciled.differences:
         emit("The claims and the machine agree.")

@@ -82,11 +82,11 @@ class ClaimLedger:
             return [rows.found(db, id_) for (id_,) in ids]
 
         nothing: list[Claim] = []
-        found = self._store.read(ask, nothing)
-        if len(found) != 1:
-            what = f"{name!r} begins several ids" if found else f"there is no claim {name[:40]!r}"
+        claim = self._store.read(ask, nothing)
+        if len(claim) != 1:
+            what = f"{name!r} begins several ids" if claim else f"there is no claim {name[:40]!r}"
             raise BadSpec(what, hint="vfioctl claim list --all shows their ids")
-        return found[0]
+        return claim[0]
 
     def keyed(self, key: str, request: str) -> Claim | None:
         """Return the live claim with this key. Raises ClaimConflict if it was made for another request."""
@@ -107,10 +107,10 @@ class ClaimLedger:
 
     def last_event(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
-        found: tuple[int | None] = self._store.read(
+        last_event: tuple[int | None] = self._store.read(
             lambda db: db.execute("SELECT max(number) FROM claim_event").fetchone(), (0,)
         )
-        return found[0] or 0
+        return last_event[0] or 0
 
     def is_changing(self, id_: str) -> bool:
         """Return whether a change for this claim is under way, or was interrupted."""
@@ -230,7 +230,7 @@ def _take(db: sqlite3.Connection, claim: str, uses: Uses) -> None:
 
 
 def _conflict(db: sqlite3.Connection, resource: str) -> ClaimConflict:
-    found = [
+    conflicts = [
         *db.execute(
             "SELECT claim.id, owner, 1 FROM claim_use JOIN claim ON claim.id = claim_use.claim WHERE resource = ?1 "
             "UNION ALL SELECT claim.id, owner, 0 FROM claim_part JOIN claim ON claim.id = claim_part.claim "
@@ -238,7 +238,7 @@ def _conflict(db: sqlite3.Connection, resource: str) -> ClaimConflict:
             (resource,),
         )
     ]
-    claim, owner, whole = found[0]
+    claim, owner, whole = conflicts[0]
     return rows.reservation(resource, claim, owner, whole=bool(whole)).conflict({"claim": claim, "owner": owner})
 
 
@@ -267,9 +267,9 @@ def live(db: sqlite3.Connection, id_: str) -> Claim:
 
 def _unused_id(db: sqlite3.Connection) -> str:
     while True:
-        found = os.urandom(4).hex()
-        if db.execute("SELECT 1 FROM claim WHERE id = ?", (found,)).fetchone() is None:
-            return found
+        identifier = os.urandom(4).hex()
+        if db.execute("SELECT 1 FROM claim WHERE id = ?", (identifier,)).fetchone() is None:
+            return identifier
 
 
 # -- for all commands --------------------------------------------------------------------------------

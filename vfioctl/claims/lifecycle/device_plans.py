@@ -115,8 +115,8 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
 def _existing(session: Session, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    there = {vgpu.id for vgpu in _vgpus(session).vgpus().instances if vgpu.state != "defined"}
-    return [name for name in names if name in there]
+    existing = {vgpu.id for vgpu in _vgpus(session).vgpus().instances if vgpu.state != "defined"}
+    return [name for name in names if name in existing]
 
 
 def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers: bool) -> None:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
     """Return the devices that names mean: a UUID is that of a mediated device. Raises UnknownDevice, BadAddress."""
-    found: list[Subject] = []
+    named: list[Subject] = []
     for name in names:
-        found += [Uuid(name)] if UUID.fullmatch(name) else InventoryApi.chosen(inventory, [name])
-    return tuple(dict.fromkeys(found))
+        named += [Uuid(name)] if UUID.fullmatch(name) else InventoryApi.chosen(inventory, [name])
+    return tuple(dict.fromkeys(named))
 
 
 def whole_functions(

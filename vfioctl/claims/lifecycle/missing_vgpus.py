@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class MissingVgpus:
     """The vGPUs that do not exist. `found`: the vGPUs that do, if they were just read."""
 
-    def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], found: Vgpus | None = None) -> None:
-        self._api, self._functions, self._vgpus = api, inventory.by_address, found
+    def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], vgpus: Vgpus | None = None) -> None:
+        self._api, self._functions, self._vgpus = api, inventory.by_address, vgpus
         self._of_claims = {
             str(device.subject): device for claim in claims for device in claim.devices if _is_vgpu(device)
         }

@@ -29,10 +29,10 @@ def devices_in(xml: str) -> list[str]:
 
 def devices_of(root: Element) -> list[str]:
     """Return the same for a document that has been read."""
-    found = (
+    devices = (
         devices_of_one(element) for tag in ("hostdev", "interface") for element in root.iterfind(f"./devices/{tag}")
     )
-    return list(dict.fromkeys(name for names in found for name in names))
+    return list(dict.fromkeys(name for names in devices for name in names))
 
 
 def managed_devices_of(root: Element) -> list[str]:

@@ -55,7 +55,7 @@ class Containers(NamedTuple):
 
 def read_containers(kernel: Reader) -> Containers:
     """Return the containers that have VFIO device files or belong to a pod."""
-    found: dict[tuple[str, tuple[str, ...]], Container] = {}
+    containers: dict[tuple[str, tuple[str, ...]], Container] = {}
     unknown: list[str] = []
     for home, name, file in _places(kernel):
         path = f"{home}/{name}/{file}"
@@ -68,8 +68,8 @@ def read_containers(kernel: Reader) -> Containers:
             unknown.append(f"{path} is not understood")
         else:
             if container and (container.nodes or container.numbers or container.pod):
-                found.setdefault((container.id, container.nodes), container)
-    return Containers(tuple(found.values()), tuple(unknown))
+                containers.setdefault((container.id, container.nodes), container)
+    return Containers(tuple(containers.values()), tuple(unknown))
 
 
 def _places(kernel: Reader) -> Iterator[tuple[str, str, str]]:
@@ -113,8 +113,8 @@ def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:
 
 
 def _devices(config: Mapping[str, Any]) -> Sequence[Any]:
-    found = config.get("devices") or _mapping(config.get("linux")).get("devices")
-    return found if isinstance(found, list) else ()
+    devices = config.get("devices") or _mapping(config.get("linux")).get("devices")
+    return devices if isinstance(devices, list) else ()
 
 
 def _has_number(device: Mapping[str, Any]) -> bool:
@@ -122,11 +122,11 @@ def _has_number(device: Mapping[str, Any]) -> bool:
 
 
 def _pod(config: Mapping[str, Any]) -> str:
-    told = _mapping(config.get("annotations"))
+    values = _mapping(config.get("annotations"))
     labels = config.get("labels")
     if isinstance(labels, list):  # as runc keeps annotations
-        told = dict(label.split("=", 1) for label in labels if isinstance(label, str) and "=" in label)
-    parts = [next((told[name] for name in names if isinstance(told.get(name), str)), "") for names in _POD]
+        values = dict(label.split("=", 1) for label in labels if isinstance(label, str) and "=" in label)
+    parts = [next((values[name] for name in names if isinstance(values.get(name), str)), "") for names in _POD]
     return "/".join(parts) if all(parts) else ""
 
 

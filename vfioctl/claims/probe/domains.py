@@ -39,8 +39,8 @@ def read_domains(kernel: Reader) -> Domains:
     if isinstance(said, Unanswered):
         return Domains(unknown=f"libvirt cannot be asked: {said.reason}")
     running, why = said
-    found = tuple(Domain(name, tuple(devices)) for name, devices in running)
-    return Domains(found, f"libvirt cannot be asked: {why}" if why else "")
+    domains = tuple(Domain(name, tuple(devices)) for name, devices in running)
+    return Domains(domains, f"libvirt cannot be asked: {why}" if why else "")
 
 
 @per_subject

@@ -17,8 +17,8 @@ def compare(claims: Sequence[Claim], seen: Seen) -> tuple[Difference, ...]:
     """Return the differences: those of each live claim, then devices in use without a claim, then CDI files."""
     owned: dict[str, Claim] = {device.subject: claim for claim in claims for device in claim.devices}
     uses = _by_device(seen.uses)
-    found = [difference for claim in claims for difference in _of_claim(claim, seen, uses)]
-    return (*found, *_foreign(owned, seen, uses), *_cdi(seen))
+    differences = [difference for claim in claims for difference in _of_claim(claim, seen, uses)]
+    return (*differences, *_foreign(owned, seen, uses), *_cdi(seen))
 
 
 def _by_device(uses: Iterable[Use]) -> Mapping[str, tuple[Use, ...]]:

@@ -209,12 +209,12 @@ class _Look:
         from vfioctl.units import Uuid
 
         functions = [function for function in on_vfio if isinstance(function, Function)]
-        found = self._devices.holders_of(functions, self._inventory, self._processes)
-        yield from map(_use, filter(_has_open, found.holders))
+        holders = self._devices.holders_of(functions, self._inventory, self._processes)
+        yield from map(_use, filter(_has_open, holders.holders))
         if mdevs := self._devices.perhaps_open([Uuid(vgpu.id) for vgpu in self._mdevs]):
             held = self._devices.holders_of_mdevs(mdevs, self._processes)
             yield from map(_use, filter(_has_open, held.holders))
-        if (functions or mdevs) and (why := found.unknown or found.hidden):
+        if (functions or mdevs) and (why := holders.unknown or holders.hidden):
             self._unknown.append(f"who has devices open may not be known: {why}")
 
     def _of_containers(self, watched: set[str]) -> Iterator[Use]:
@@ -235,22 +235,22 @@ class _Look:
 
     def _stale(self, now: str, uses: Sequence[Use]) -> Stale:
         """Return the stale claims: libvirt and the container runtimes know more than a listing."""
-        found = dict(stale_claims(self._session, self._claims, self._ledger))
+        stale = dict(stale_claims(self._session, self._claims, self._ledger))
         used = {use.guest for use in uses}
         pods = {container.pod for container in self._containers.found}
         is_known = bool(pods - {""}) and not self._containers.unknown  # else this may be no node of Kubernetes
         for claim in self._claims:
             kind, name = claim.owner.kind, claim.owner.name
             if kind == "vm" and (name in self._running or name in used or self._domains.unknown):
-                if claim.id in found and found[claim.id][0] is DifferenceKind.OWNER_GONE:
-                    del found[claim.id]
+                if claim.id in stale and stale[claim.id][0] is DifferenceKind.OWNER_GONE:
+                    del stale[claim.id]
             elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
-                found.setdefault(claim.id, (DifferenceKind.OWNER_GONE, f"no container {name} exists"))
+                stale.setdefault(claim.id, (DifferenceKind.OWNER_GONE, f"no container {name} exists"))
         for claim in self._claims:
-            if claim.id not in found and is_settled(claim, now) and self._has_ended(claim):
+            if claim.id not in stale and is_settled(claim, now) and self._has_ended(claim):
                 words = f"it was made for a run of {claim.owner.name}, which is over"
-                found[claim.id] = DifferenceKind.OWNER_GONE, words
-        return found
+                stale[claim.id] = DifferenceKind.OWNER_GONE, words
+        return stale
 
     def _has_ended(self, claim: Claim) -> bool:
         """Return whether a claim was made for a run of a domain, and its libvirt says that the domain does not run."""

@@ -29,28 +29,28 @@ _DOMAINS = ("/etc/libvirt/qemu", "/run/libvirt/qemu")
 def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger) -> Stale:
     """Return the claims that are stale."""
     kernel, now, boot_id = session.kernel, timestamps.now(), session.boot_id
-    found: dict[str, tuple[DifferenceKind, str]] = {}
+    stale: dict[str, tuple[DifferenceKind, str]] = {}
     perhaps_gone = []
     for claim in claims:
         if not claim.is_live:
             continue
         maker = (claim.pid, claim.boot_id)
         if claim.state is ClaimState.RESERVED and not timestamps.runs(*maker, boot_id):
-            found[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was making it has ended"
+            stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was making it has ended"
         elif claim.state is ClaimState.RELEASING and not _is_released(claim, boot_id, ledger):
-            found[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was releasing it has ended"
+            stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was releasing it has ended"
         elif claim.expires and claim.expires <= now:
-            found[claim.id] = DifferenceKind.EXPIRED, "its term is over"
+            stale[claim.id] = DifferenceKind.EXPIRED, "its term is over"
         elif claim.state is ClaimState.HELD and claim.owner.kind == "vm" and is_settled(claim, now):
             perhaps_gone.append(claim)
     guests = _guests(kernel) if perhaps_gone else None
     if guests is None:
-        return found
+        return stale
     for claim in perhaps_gone:
         if claim.owner.name not in guests and not _is_a_domain(kernel, claim.owner.name):
             words = f"no guest {claim.owner.name} runs, and libvirt has no such domain"
-            found[claim.id] = DifferenceKind.OWNER_GONE, words
-    return found
+            stale[claim.id] = DifferenceKind.OWNER_GONE, words
+    return stale
 
 
 def _is_released(claim: Claim, boot_id: str, ledger: ClaimLedger) -> bool:

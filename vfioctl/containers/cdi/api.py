@@ -54,8 +54,8 @@ class CdiApi:
         from vfioctl.claims.model.cdi import device_name
 
         none: tuple[Claim, ...] = ()
-        found, problem = self._session.from_ledger(self._claims.claims, none)
-        return {device_name(device.subject): claim.id for claim in found for device in claim.devices}, problem
+        holders, problem = self._session.from_ledger(self._claims.claims, none)
+        return {device_name(device.subject): claim.id for claim in holders for device in claim.devices}, problem
 
     # -- keeping them as they should be ------------------------------------------------------------
 
@@ -96,16 +96,16 @@ class CdiApi:
         from vfioctl.containers.cdi.renewing import written_for
 
         own = [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
-        found = [(file, written_for(self._session, file.kind)) for file in own]
+        files = [(file, written_for(self._session, file.kind)) for file in own]
         if KIND not in {file.kind for file in own} and (last := written_for(self._session, KIND)):
-            found.append((CdiFileFound(cdi_file(KIND), kind=KIND, ours=True), last))
-        return found
+            files.append((CdiFileFound(cdi_file(KIND), kind=KIND, ours=True), last))
+        return files
 
-    def _inferred(self, file: CdiFileFound, found: Passthrough) -> CdiIntent:
+    def _inferred(self, file: CdiFileFound, available: Passthrough) -> CdiIntent:
         from vfioctl.containers.cdi.renewing import inferred
 
         held = {device.subject for claim in self._claims.claims() for device in claim.devices}
-        return inferred(file, held, found)
+        return inferred(file, held, available)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -147,14 +147,14 @@ class CdiApi:
         from vfioctl.containers.cdi.files import refuse_defined_elsewhere
         from vfioctl.containers.cdi.passthrough import read_passthrough
 
-        there = _own(before, intent.kind, path)
-        found = read_passthrough(self._session, intent.node)
+        own = _own(before, intent.kind, path)
+        available = read_passthrough(self._session, intent.node)
         if intent.claim:
-            devices = with_claim(there, self._claims.claim(intent.claim), found, intent.node)
+            devices = with_claim(own, self._claims.claim(intent.claim), available, intent.node)
         elif intent.everything:
-            devices = every_device(found, intent.node)
+            devices = every_device(available, intent.node)
         else:
-            devices = of_claims(self._claims.claims(live_only=True), found, intent.node)
+            devices = of_claims(self._claims.claims(live_only=True), available, intent.node)
         names = [device.name for device in devices]
         is_seen = path.rpartition("/")[0] in (CDI_ETC, CDI_RUN)
         others = [file for file in self.files() if is_seen or not file.ours]

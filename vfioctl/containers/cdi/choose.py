@@ -49,10 +49,10 @@ def _travels(inventory: Inventory, function: Function) -> bool:
     return not function.is_gpu and any(other.is_gpu and other.on_vfio for other in known)
 
 
-def every_device(found: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
+def every_device(available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return all of them. With group nodes a companion has no name of its own: the node of its GPU gives it too."""
-    apart = found.companions if node is Node.GROUP else ()
-    return tuple(CdiDevice(subject, path) for subject, path in found.nodes.items() if subject not in apart)
+    apart = available.companions if node is Node.GROUP else ()
+    return tuple(CdiDevice(subject, path) for subject, path in available.nodes.items() if subject not in apart)
 
 
 def claimed(claim: Claim, node: Node) -> tuple[Subject, ...]:
@@ -62,35 +62,35 @@ def claimed(claim: Claim, node: Node) -> tuple[Subject, ...]:
     return tuple(device.subject for device in claim.devices if device.asked or node is Node.CDEV)
 
 
-def devices_of(claim: Claim, found: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
+def devices_of(claim: Claim, available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return the devices of one claim. Raises HostError if a device that it asked for has no node."""
     asked = {device.subject for device in claim.devices if device.asked}
     wanted = claimed(claim, node)
-    missing = [subject for subject in wanted if subject in asked and subject not in found.nodes]
+    missing = [subject for subject in wanted if subject in asked and subject not in available.nodes]
     if missing:
         raise HostError(
             f"{some_of(missing)} {'has' if len(missing) == 1 else 'have'} no {node} node of VFIO",
             hint="it is not bound to VFIO, or this kernel has no such nodes: vfioctl inventory shows both",
             facts={"devices": [str(subject) for subject in missing]},
         )
-    return tuple(CdiDevice(subject, found.nodes[subject]) for subject in wanted if subject in found.nodes)
+    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in wanted if subject in available.nodes)
 
 
-def of_claims(claims: Sequence[Claim], found: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
+def of_claims(claims: Sequence[Claim], available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return the devices of all live claims, without those that have no node now."""
     wanted = dict.fromkeys(subject for claim in claims for subject in claimed(claim, node))
-    return tuple(CdiDevice(subject, found.nodes[subject]) for subject in wanted if subject in found.nodes)
+    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in wanted if subject in available.nodes)
 
 
-def with_claim(before: Sequence[CdiDevice], claim: Claim, found: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
+def with_claim(before: Sequence[CdiDevice], claim: Claim, available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return the devices of a file with those of one claim, or without them when it is over.
 
     The other devices of the file stay, with the nodes that they have now; those that have none go.
     """
     of_it = {device.subject for device in claim.devices}
     others = [device.subject for device in before if device.subject not in of_it]
-    kept = [CdiDevice(subject, found.nodes[subject]) for subject in others if subject in found.nodes]
-    return (*kept, *(devices_of(claim, found, node) if claim.is_live else ()))
+    kept = [CdiDevice(subject, available.nodes[subject]) for subject in others if subject in available.nodes]
+    return (*kept, *(devices_of(claim, available, node) if claim.is_live else ()))
 
 
 def notes(devices: Sequence[CdiDevice]) -> Iterator[str]:

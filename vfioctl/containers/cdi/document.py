@@ -43,13 +43,13 @@ def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
     if not text:
         return ()
     try:
-        found = tuple(_device(device) for device in parsed(text)["devices"])
-        same = text_of(kind, found) == text
+        devices = tuple(_device(device) for device in parsed(text)["devices"])
+        same = text_of(kind, devices) == text
     except (VfioctlError, LookupError, TypeError, ValueError):
         same = False
     if not same or problems_of(text):
         raise ValueError("not the value of a CDI file that vfioctl writes")
-    return found
+    return devices
 
 
 def _device(document: Any) -> CdiDevice:

@@ -82,8 +82,8 @@ def _from_yaml(path: str, text: str) -> CdiFileFound:
 
 
 def _nodes(device: Mapping[str, Any]) -> tuple[str, ...]:
-    found = (node["path"] for node in device["containerEdits"].get("deviceNodes", ()))
-    return tuple(path for path in found if path != CONTROL_NODE)
+    nodes = (node["path"] for node in device["containerEdits"].get("deviceNodes", ()))
+    return tuple(path for path in nodes if path != CONTROL_NODE)
 
 
 def _text(document: object, name: str) -> str:

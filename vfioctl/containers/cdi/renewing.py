@@ -39,10 +39,10 @@ def written_for(session: Session, kind: str) -> CdiIntent | None:
     return intent if isinstance(intent, CdiIntent) and intent.kind == kind else None
 
 
-def inferred(file: CdiFileFound, held: Collection[str], found: Passthrough) -> CdiIntent:
+def inferred(file: CdiFileFound, held: Collection[str], available: Passthrough) -> CdiIntent:
     """Return the request that a file's content suggests: all devices on VFIO, if it has some that no claim has."""
     subjects = [subject_called(name) for name in file.devices]
-    everything = any(subject in found.nodes and subject not in held for subject in subjects)
+    everything = any(subject in available.nodes and subject not in held for subject in subjects)
     return CdiIntent(kind=file.kind, node=node_of(file), everything=everything)
 
 
@@ -52,21 +52,21 @@ def node_of(file: CdiFileFound) -> Node:
     return Node.CDEV if any(CDEV_NODE.fullmatch(node) for node in nodes) else Node.GROUP
 
 
-def differing(file: CdiFileFound, intent: CdiIntent, claims: Claims, found: Passthrough) -> Iterator[SeenCdi]:
+def differing(file: CdiFileFound, intent: CdiIntent, claims: Claims, available: Passthrough) -> Iterator[SeenCdi]:
     """Yield the devices of which a file has another node than they have, that it lacks, or that it should not have."""
     live = claims.claims()
     holders: dict[Subject, str] = {device.subject: claim.id for claim in live for device in claim.devices}
-    there = {subject_called(name): nodes[0] for name, nodes in file.devices.items() if nodes}
-    devices = _wanted(intent, tuple(there), live, found)
+    listed = {subject_called(name): nodes[0] for name, nodes in file.devices.items() if nodes}
+    devices = _wanted(intent, tuple(listed), live, available)
     wanted = {device.subject: device.node for device in devices}
-    for subject in sorted({*there, *wanted}, key=lambda subject: subject.order):
-        node, right = there.get(subject), wanted.get(subject)
+    for subject in sorted({*listed, *wanted}, key=lambda subject: subject.order):
+        node, right = listed.get(subject), wanted.get(subject)
         if node == right:
             continue
         if node is None:
             why = f"claim {holders[subject]} has it" if subject in holders else "it is on VFIO"
-            words = f"{file.path} {'does not name it' if there else 'is not there'}, and {why}"
-        elif right is None and subject in found.nodes:
+            words = f"{file.path} {'does not name it' if listed else 'is not there'}, and {why}"
+        elif right is None and subject in available.nodes:
             words = f"{file.path} names it, and no claim has it"
         else:
             words = f"{file.path} says that its node is {node}, and it is {right or 'none'}"
@@ -74,16 +74,16 @@ def differing(file: CdiFileFound, intent: CdiIntent, claims: Claims, found: Pass
 
 
 def _wanted(
-    intent: CdiIntent, there: Sequence[Subject], claims: Sequence[Claim], found: Passthrough
+    intent: CdiIntent, listed: Sequence[Subject], claims: Sequence[Claim], available: Passthrough
 ) -> tuple[CdiDevice, ...]:
     if intent.everything:
-        return every_device(found, intent.node)
+        return every_device(available, intent.node)
     if not intent.claim:
-        return of_claims(claims, found, intent.node)
+        return of_claims(claims, available, intent.node)
     # other claims' devices are in it only if they were asked for
     own = [subject for claim in claims if claim.id == intent.claim for subject in claimed(claim, intent.node)]
-    kept = dict.fromkeys((*there, *own))
-    return tuple(CdiDevice(subject, found.nodes[subject]) for subject in kept if subject in found.nodes)
+    kept = dict.fromkeys((*listed, *own))
+    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in kept if subject in available.nodes)
 
 
 def command(intent: CdiIntent) -> str:

@@ -66,10 +66,10 @@ def parsed(text: str | bytes) -> Any:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         raise Duplicate(f"{_twice(name for name, _ in pairs)[0][:40]!a} is there twice in one object")
-    return found
+    return unique
 
 
 def _twice(names: Iterable[str]) -> list[str]:
@@ -81,9 +81,9 @@ def _no_number(text: str) -> None:
 
 
 def _problems(document: Any) -> Problems:
-    found = list(islice(_DOCUMENT("", document), MOST_PROBLEMS))
-    yield from found
-    if found:
+    problems = list(islice(_DOCUMENT("", document), MOST_PROBLEMS))
+    yield from problems
+    if problems:
         return
     for name in _twice(device["name"] for device in document["devices"]):
         yield f"devices: {name} is there twice"

@@ -131,14 +131,14 @@ def validate(
     """
     from vfioctl.containers.cdi.files import check_file
 
-    found = [check_file(file) for file in files]
-    wrong = [file for file in found if file.problems]
+    checked = [check_file(file) for file in files]
+    wrong = [file for file in checked if file.problems]
     if as_json:
-        emit_json({"files": [asdict(file) for file in found]})
+        emit_json({"files": [asdict(file) for file in checked]})
         if wrong:
             raise typer.Exit(BadDocument.exit_code)
         return
-    for file in found:
+    for file in checked:
         if not file.problems:
             emit(f"{file.path}: valid, cdiVersion {file.version}, {file.devices} devices")
         for problem in file.problems:

@@ -93,16 +93,16 @@ def check(
     address space for BARs, and that device plugins use the CDI kind and names for their resources. Exits with 3 if
     there is a problem.
     """
-    found = ContainersApi(opened(ctx)).kata.check(config_file, claim=claim, node=node)
-    wrong = [check for check in found if check.ok is False]
+    result = ContainersApi(opened(ctx)).kata.check(config_file, claim=claim, node=node)
+    wrong = [check for check in result if check.ok is False]
     if as_json:
-        emit_json({"ok": not wrong, "checks": [asdict(check) for check in found]})
+        emit_json({"ok": not wrong, "checks": [asdict(check) for check in result]})
         if wrong:
             raise typer.Exit(HostError.exit_code)
         return
     from vfioctl.containers.render import findings_page
 
-    draw(findings_page(found, width=width()))
+    draw(findings_page(result, width=width()))
     if wrong:
         many = "1 thing is" if len(wrong) == 1 else f"{len(wrong)} things are"
         raise HostError(f"{many} wrong", hint="a line that begins with -> says what to do")

@@ -40,14 +40,14 @@ class KataApi:
         from vfioctl.containers.kata.read import read_kata
         from vfioctl.inventory.api import InventoryApi
 
-        inventory, found, subjects = self._devices(claim, node)
+        inventory, available, subjects = self._devices(claim, node)
         host = Host(
             inventory,
             subjects,
             needs_of(inventory, subjects, node),
             read_cdi_files(self._kernel),
             InventoryApi(self._session).processor().address_bits,
-            found.nodes,
+            available.nodes,
             node,
         )
         return findings(read_kata(self._kernel, config), host)
@@ -58,7 +58,7 @@ class KataApi:
         from vfioctl.inventory.api import InventoryApi
 
         inventory = InventoryApi(self._session).inventory(nvml=False)
-        found = read_passthrough(self._session, node, inventory)
+        available = read_passthrough(self._session, node, inventory)
         if claim is not None:
-            return inventory, found, claimed(self._claims.claim(claim), node)
-        return inventory, found, tuple(device.subject for device in every_device(found, node))
+            return inventory, available, claimed(self._claims.claim(claim), node)
+        return inventory, available, tuple(device.subject for device in every_device(available, node))

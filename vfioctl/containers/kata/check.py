@@ -62,13 +62,13 @@ class Host:
 
 def findings(kata: Kata, host: Host) -> tuple[Finding, ...]:
     """Return all lines of the check, in the order in which one would repair."""
-    found = [*_devices(host), *_cdi(host)]
+    results = [*_devices(host), *_cdi(host)]
     if kata.settings is None:
         remedy = f"{'correct it' if kata.path else 'install Kata'}, or name its configuration.toml with --config"
-        found.append(_wrong("configuration", kata.problem or "none was found", remedy))
+        results.append(_wrong("configuration", kata.problem or "none was found", remedy))
     else:
-        found += [Finding("configuration", kata.path), *_settings(kata, kata.settings, host)]
-    return (*found, *_resources(kata, host))
+        results += [Finding("configuration", kata.path), *_settings(kata, kata.settings, host)]
+    return (*results, *_resources(kata, host))
 
 
 def _wrong(name: str, found: str, remedy: str) -> Finding:

@@ -67,10 +67,10 @@ def _parsed(text: str) -> dict[str, Any]:
 def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:
     """Return what containerd hands to Kata; None if it has no runtime of that type."""
     try:
-        found = list(_of_kata(_parsed(kernel.read(_CONTAINERD))))
+        pod_annotations = list(_of_kata(_parsed(kernel.read(_CONTAINERD))))
     except (KernelRefused, ValueError):
         return None
-    return tuple(dict.fromkeys(text for listed in found for text in listed)) if found else None
+    return tuple(dict.fromkeys(text for listed in pod_annotations for text in listed)) if pod_annotations else None
 
 
 def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -20,12 +20,12 @@ GUEST_KERNEL = "guest-kernel"
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a configuration and its drop-ins: a later table adds to an earlier one."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for document in documents:
         for name, value in document.items():
-            both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
-            found[name] = merged([found[name], value]) if both else value
-    return found
+            both = isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
+            settings[name] = merged([settings[name], value]) if both else value
+    return settings
 
 
 def hypervisor_of(settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

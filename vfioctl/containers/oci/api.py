@@ -58,12 +58,12 @@ class OciApi:
         from vfioctl.containers.cdi.passthrough import read_passthrough
         from vfioctl.containers.oci.document import DeviceNode, with_control
 
-        found = self._claims.claim(claim)
-        if not found.is_live:
-            raise ConflictError(f"claim {found.id} is {found.state}", hint="vfioctl claim create makes a new one")
-        devices = devices_of(found, read_passthrough(self._session, node), node)
+        held = self._claims.claim(claim)
+        if not held.is_live:
+            raise ConflictError(f"claim {held.id} is {held.state}", hint="vfioctl claim create makes a new one")
+        devices = devices_of(held, read_passthrough(self._session, node), node)
         if not devices:
-            raise HostError(f"claim {found.id} has no device that a container could get")
+            raise HostError(f"claim {held.id} has no device that a container could get")
 
         def numbered(path: str) -> DeviceNode:
             kind, major, minor = self._kernel.device_number(path)
@@ -73,7 +73,7 @@ class OciApi:
 
         legacy = any(GROUP_NODE.fullmatch(device.node) for device in devices)
         control = numbered(CONTROL_NODE) if legacy else None
-        return found.id, with_control([numbered(device.node) for device in devices], control)
+        return held.id, with_control([numbered(device.node) for device in devices], control)
 
 
 def bundle_in(state: bytes) -> Path | None:

@@ -62,9 +62,9 @@ def _refuse_infinite(value: Any) -> None:
 
 def written(document: dict[str, Any], before: bytes) -> bytes:
     """Return the text of an edited document, indented like the text before."""
-    found = _INDENT.match(before[:256].decode("utf-8", "replace"))
-    separators = None if found else (",", ":")
-    text = json.dumps(document, indent=found[1] if found else None, separators=separators)
+    match = _INDENT.match(before[:256].decode("utf-8", "replace"))
+    separators = None if match else (",", ":")
+    text = json.dumps(document, indent=match[1] if match else None, separators=separators)
     return f"{text}\n".encode() if before.endswith(b"\n") else text.encode()
 
 
@@ -103,46 +103,46 @@ def _only(sign: str, lines: Sequence[str], others: Sequence[str]) -> Iterator[st
 
 def _section(document: dict[str, Any], name: str, *, make: bool = False) -> dict[str, Any] | None:
     """Return an object of the document. A null counts as one that is not there, as it does for Go programs."""
-    found = document.get(name)
-    if found is None:
+    section = document.get(name)
+    if section is None:
         if not make:
             return None
-        found = document[name] = {}
-    if not isinstance(found, dict):
+        section = document[name] = {}
+    if not isinstance(section, dict):
         raise BadDocument(f"{_CONFIG}: {name}: not an object")
-    return found
+    return section
 
 
 def _list(document: dict[str, Any], name: str, place: str) -> list[dict[str, Any]]:
     if document.get(name) is None:
         document[name] = []
-    found = document[name]
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+    items = document[name]
+    if not isinstance(items, list) or not all(isinstance(entry, dict) for entry in items):
         raise BadDocument(f"{_CONFIG}: {place}: not a list of objects")
-    return found
+    return items
 
 
 def _nodes(linux: dict[str, Any]) -> list[dict[str, Any]]:
-    found = _list(linux, "devices", "linux.devices")
-    for node in found:
+    nodes = _list(linux, "devices", "linux.devices")
+    for node in nodes:
         if not isinstance(node.get("path"), str) or not isinstance(node.get("type"), str):
             raise BadDocument(f"{_CONFIG}: linux.devices: one has no path or no type")
         if node["type"] != "p" and not all(_is_number(node.get(part)) for part in ("major", "minor")):
             raise BadDocument(f"{_CONFIG}: linux.devices: {node['path'][:60]!a} has no numbers")
-    paths = [node["path"] for node in found]
+    paths = [node["path"] for node in nodes]
     if len(set(paths)) < len(paths):
         raise BadDocument(f"{_CONFIG}: linux.devices: a path is there twice")
-    return found
+    return nodes
 
 
 def _rules(linux: dict[str, Any]) -> list[dict[str, Any]]:
     resources = _section(linux, "resources", make=True)
     assert resources is not None
-    found = _list(resources, "devices", "linux.resources.devices")
-    for rule in found:
+    rules = _list(resources, "devices", "linux.resources.devices")
+    for rule in rules:
         if not isinstance(rule.get("allow"), bool) or not isinstance(rule.get("access", ""), str):
             raise BadDocument(f"{_CONFIG}: linux.resources.devices: a rule is not understood")
-    return found
+    return rules
 
 
 def _is_number(value: object) -> bool:

@@ -158,8 +158,8 @@ def _untold(facts: HostFacts) -> list[str]:
 
 def _words(holders: list[Holder]) -> Mapping[str, str]:
     """Who has each device, in words; the first of several."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for holder in holders:
         who = f"guest {holder.guest}" if holder.guest else f"{holder.kind} {holder.name}".strip()
-        found.setdefault(holder.address, f"{who}{f' (pid {holder.pid})' if holder.pid else ''}")
-    return found
+        words.setdefault(holder.address, f"{who}{f' (pid {holder.pid})' if holder.pid else ''}")
+    return words

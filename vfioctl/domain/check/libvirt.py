@@ -63,10 +63,10 @@ def defined(kernel: Reader, uri: str, name: str) -> str:
     libvirt = read_libvirt(kernel, uri)
     if libvirt.unknown:
         raise HostError(f"{name} is no file, and libvirt cannot be asked for it: {libvirt.unknown}")
-    found = libvirt.find(name)
-    if found is None:
+    libvirt_domain = libvirt.find(name)
+    if libvirt_domain is None:
         raise UnknownDomain(f"{name} is no file, and no domain of {uri}", next_command="vfioctl domain list")
-    return found.xml
+    return libvirt_domain.xml
 
 
 def _finding(rule: str, said: str) -> Finding:

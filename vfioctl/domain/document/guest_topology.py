@@ -29,14 +29,14 @@ def host_devices(devices: Element) -> Iterator[tuple[str, Element]]:
 
 def read_topology(document: Document) -> GuestTopology:
     """Return the PCI of an existing domain."""
-    found = document.root.find("devices")
-    if found is None or (
-        found.find(f"controller[@model='{EXPANDER}']") is None and not any(True for _ in host_devices(found))
+    topology = document.root.find("devices")
+    if topology is None or (
+        topology.find(f"controller[@model='{EXPANDER}']") is None and not any(True for _ in host_devices(topology))
     ):
         return NO_TOPOLOGY
     from vfioctl.domain.document.reader import Domain
 
-    return _Reader(Domain(document)).there(found)
+    return _Reader(Domain(document)).there(topology)
 
 
 class _Reader:
@@ -85,11 +85,11 @@ class _Reader:
 
     def _buses(self, index: int) -> int:
         """Return how many buses there are behind a controller, with its own."""
-        level, found = {index}, {index}
+        level, buses = {index}, {index}
         while level:
-            level = {each for each, where in self._upper.items() if where.bus in level}.difference(found)
-            found |= level
-        return len(found)
+            level = {each for each, where in self._upper.items() if where.bus in level}.difference(buses)
+            buses |= level
+        return len(buses)
 
     @property
     def _upper(self) -> Mapping[int, GuestAddress]:

@@ -106,8 +106,8 @@ class Domain:
     def machine(self) -> str:
         """Such as pc-q35-8.2; empty if it is not known, which it is for QEMU on x86."""
         kind = self.one("os/type")
-        given = "" if kind is None else kind.get("machine", "")
-        return given or ("pc" if self.arch in _X86 and self.root.get("type") in ("kvm", "qemu") else "")
+        name = "" if kind is None else kind.get("machine", "")
+        return name or ("pc" if self.arch in _X86 and self.root.get("type") in ("kvm", "qemu") else "")
 
     @property
     def is_x86(self) -> bool:
@@ -132,8 +132,8 @@ class Domain:
         return is_arm and (self.machine == "virt" or self.machine.startswith("virt-"))
 
     def has_feature(self, name: str) -> bool:
-        found = self.one(f"features/{name}")
-        return found is not None and found.get("state", "on") == "on"
+        feature = self.one(f"features/{name}")
+        return feature is not None and feature.get("state", "on") == "on"
 
     # -- CPUs and memory ---------------------------------------------------------------------------
 
@@ -212,8 +212,8 @@ class Domain:
 
     @cached_property
     def devices(self) -> tuple[Element, ...]:
-        found = self.one("devices")
-        return () if found is None else tuple(child for child in found if is_element(child))
+        devices = self.one("devices")
+        return () if devices is None else tuple(child for child in devices if is_element(child))
 
     @cached_property
     def host_devices(self) -> tuple[str, ...]:
@@ -246,8 +246,10 @@ class Domain:
     def placed(self) -> tuple[tuple[Element, GuestAddress], ...]:
         """The devices that have a PCI address in the guest. A console has that of its serial port."""
         pairs = ((device, device.find("address")) for device in self.devices if device.tag != "console")
-        found = ((each, address_of(where)) for each, where in pairs if where is not None and where.get("type") == "pci")
-        return tuple((each, address) for each, address in found if address and not address.is_empty)
+        placed = (
+            (each, address_of(where)) for each, where in pairs if where is not None and where.get("type") == "pci"
+        )
+        return tuple((each, address) for each, address in placed if address and not address.is_empty)
 
     @cached_property
     def address_by_device(self) -> Mapping[int, GuestAddress]:

@@ -83,11 +83,11 @@ def _label(path: str) -> str:
 def _told(element: str, values: Mapping[str, str]) -> str:
     """Return an element's name and values, or some of them if it has no name and many values."""
     inside = {path.removeprefix(element): value for path, value in values.items() if _is_in(path, element)}
-    told = [f"{path.replace('@', '').strip('/')} {_value(value)}".strip() for path, value in inside.items() if value]
+    lines = [f"{path.replace('@', '').strip('/')} {_value(value)}".strip() for path, value in inside.items() if value]
     label = " ".join(filter(None, (inside.get("/@model") if "/controller[" in element else "", _label(element))))
     if not label:
-        return some_of(told, _FEW)
-    return f"{label} {', '.join(told)}" if len(told) <= _FEW else label
+        return some_of(lines, _FEW)
+    return f"{label} {', '.join(lines)}" if len(lines) <= _FEW else label
 
 
 def _is_in(path: str, element: str) -> bool:

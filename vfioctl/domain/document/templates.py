@@ -18,11 +18,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 def templates(own: Path = OWN) -> Mapping[str, Path]:
     """Return the files of all templates by name; one of the administrator's hides one that comes with vfioctl."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for home in (*_BUNDLED, own):
         if home.is_dir():
-            found.update({file.stem: file for file in sorted(home.glob("*.xml")) if _NAME.fullmatch(file.stem)})
-    return found
+            files.update({file.stem: file for file in sorted(home.glob("*.xml")) if _NAME.fullmatch(file.stem)})
+    return files
 
 
 def read_template(name: str, own: Path = OWN) -> Document:

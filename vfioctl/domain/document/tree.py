@@ -26,15 +26,15 @@ _ORDER: Mapping[str, tuple[str, ...]] = {
 
 def child(parent: Element, name: str, attributes: Mapping[str, object] | None = None, text: str = "") -> Element:
     """Return the first child of this name, made in its place if it is missing, with these attributes and this text."""
-    found = parent.find(name)
-    if found is None:
-        found = Element(name)
-        parent.insert(_place(parent, name), found)
+    element = parent.find(name)
+    if element is None:
+        element = Element(name)
+        parent.insert(_place(parent, name), element)
     for key, value in (attributes or {}).items():
-        found.set(key, str(value))
+        element.set(key, str(value))
     if text:
-        found.text = text
-    return found
+        element.text = text
+    return element
 
 
 def add(parent: Element, name: str, attributes: Mapping[str, object] | None = None, text: str = "") -> Element:

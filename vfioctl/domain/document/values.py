@@ -48,7 +48,7 @@ def cpuset(text: str | None) -> frozenset[int] | None:
 
     None also for one that names the same numbers over and over, which would take long to read.
     """
-    found: set[int] = set()
+    cpus: set[int] = set()
     named = 0
     if text is None or not text.strip():
         return None
@@ -62,20 +62,20 @@ def cpuset(text: str | None) -> frozenset[int] | None:
         if named > _MOST_NAMED:
             return None
         if word.startswith("^"):
-            found.discard(start)
+            cpus.discard(start)
         else:
-            found.update(range(start, end + 1))
-    return frozenset(found)
+            cpus.update(range(start, end + 1))
+    return frozenset(cpus)
 
 
 def count_of(text: str | None) -> int:
     """Return about how many numbers a set names, without reading it into one."""
-    found = 0
+    count = 0
     for part in text.split(",") if text else ():
         first, dash, last = part.partition("-")
         start, end = number(first.rstrip()), number(last.rstrip()) if dash else None
-        found += end + 1 - start if start is not None and end is not None and start <= end < MOST_CPUS else 1
-    return found
+        count += end + 1 - start if start is not None and end is not None and start <= end < MOST_CPUS else 1
+    return count
 
 
 def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:

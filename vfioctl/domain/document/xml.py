@@ -173,19 +173,21 @@ class _Writer:
     def _start(self, element: Element, known: Mapping[str, str]) -> tuple[str, str, Mapping[str, str]]:
         """Return the start of an element without its end, its name, and the namespaces that are known inside."""
         if element is not self._root and not known[""] and not any(map(_namespace, (element.tag, *element.keys()))):
-            given = "".join(f" {key}='{value.translate(_ATTRIBUTE)}'" for key, value in element.items())
-            return f"<{element.tag}{given}", element.tag, known  # nearly all are such
+            attributes = "".join(f" {key}='{value.translate(_ATTRIBUTE)}'" for key, value in element.items())
+            return f"<{element.tag}{attributes}", element.tag, known  # nearly all are such
         scope = dict(known)
         names = _Names(scope, self._prefixes)
         name = names.of_element(element.tag)
-        given = "".join(f" {names.of_attribute(key)}='{value.translate(_ATTRIBUTE)}'" for key, value in element.items())
+        attributes = "".join(
+            f" {names.of_attribute(key)}='{value.translate(_ATTRIBUTE)}'" for key, value in element.items()
+        )
         if element is self._root and name == "domain":  # libvirt has a hypervisor's namespace there
             for space in (_namespace(child.tag) for child in element if not is_comment(child)):
                 names.offer(space)
         declared = "".join(
             f" xmlns{':' if prefix else ''}{prefix}='{uri.translate(_ATTRIBUTE)}'" for prefix, uri in names.new.items()
         )
-        return f"<{name}{declared}{given}", name, scope
+        return f"<{name}{declared}{attributes}", name, scope
 
 
 class _Names:

@@ -98,9 +98,9 @@ def is_ours(text: str) -> bool:
 
 def is_script(text: str) -> bool:
     """Return whether a text is such a script, with any paths."""
-    found = re.search(rf"^test -x ({_WORD.pattern}) ", text, re.ASCII | re.MULTILINE)
+    match = re.search(rf"^test -x ({_WORD.pattern}) ", text, re.ASCII | re.MULTILINE)
     ledger = re.search(rf" --ledger ({_WORD.pattern}) hook qemu ", text, re.ASCII)
     try:
-        return found is not None and text == script(found[1], ledger[1] if ledger else "")
+        return match is not None and text == script(match[1], ledger[1] if ledger else "")
     except ValueError:
         return False

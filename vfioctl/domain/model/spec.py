@@ -82,9 +82,9 @@ BUILD_OPTIONS = (*_DEFAULTS, "nodes")
 
 def options_of(spec: DomainSpec) -> Mapping[str, str]:
     """Return what the spec asks for otherwise than a spec that says nothing, as text."""
-    found = {name: str(getattr(spec, name)) for name, unsaid in _DEFAULTS.items() if getattr(spec, name) != unsaid}
+    options = {name: str(getattr(spec, name)) for name, unsaid in _DEFAULTS.items() if getattr(spec, name) != unsaid}
     nodes = ",".join(f"{device}={node}" for device, node in spec.nodes.items())
-    return {**found, "nodes": nodes} if nodes else found
+    return {**options, "nodes": nodes} if nodes else options
 
 
 class Size:

@@ -120,12 +120,12 @@ def inventory(  # noqa: PLR0913 - each is an option
     seconds = _seconds(watch)
     session = opened(ctx)
     api = InventoryApi(session)
-    found = api.inventory()
+    host = api.inventory()
     tell_unfinished(session)
-    _show(found, filters, form)
+    _show(host, filters, form)
     if watch is not None:
         gc.enable()  # off in commands that end soon
-        for changed in api.changes(found, seconds):
+        for changed in api.changes(host, seconds):
             clear()
             _show(changed, filters, form)
 

@@ -31,12 +31,12 @@ def show(
     """
     session = opened(ctx)
     api = InventoryApi(session)
-    found = api.inventory()
+    host = api.inventory()
     tell_unfinished(session, damage=True)
-    (address,) = api.chosen(found, [device])
+    (address,) = api.chosen(host, [device])
     if as_json:
-        emit_document(found.by_address[address], indented=True)
+        emit_document(host.by_address[address], indented=True)
         return
     from vfioctl.inventory.render.function import function_page
 
-    draw(function_page(found, address, width=width()))
+    draw(function_page(host, address, width=width()))

@@ -236,8 +236,8 @@ class Inventory:
         )
 
     def _groups_of(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
-        found = {self.by_address[address].iommu_group for address in addresses}
-        return tuple(sorted(group for group in found if group is not None))
+        groups = {self.by_address[address].iommu_group for address in addresses}
+        return tuple(sorted(group for group in groups if group is not None))
 
     def with_nodes(self, nodes: Mapping[PciAddress, int]) -> Inventory:
         """Return the inventory with these functions, and the others in their slots, on these NUMA nodes."""

@@ -53,13 +53,13 @@ def membership(text: str, made_by_root: Callable[[str, str], str] = _whole) -> M
     """
     lines = (line.split(":", 2) for line in text.split("\n"))
     paths = {made_by_root(parts[1], parts[2]): None for parts in lines if len(parts) == 3}
-    found = [_of_path(path) for path in paths]
+    units = [_of_path(path) for path in paths]
     return Membership(
-        unit=next((group.unit for group in found if group.unit), None),
-        user_unit=any(group.user_unit for group in found),
-        container=next((group.container for group in found if group.container), None),
-        pod=next((group.pod for group in found if group.pod), None),
-        guest=next((group.guest for group in found if group.guest), None),
+        unit=next((group.unit for group in units if group.unit), None),
+        user_unit=any(group.user_unit for group in units),
+        container=next((group.container for group in units if group.container), None),
+        pod=next((group.pod for group in units if group.pod), None),
+        guest=next((group.guest for group in units if group.guest), None),
     )
 
 
@@ -71,7 +71,7 @@ def _of_path(path: str) -> Membership:
     if "user.slice" in parts:
         return Membership(unit=units[0] if units else None)
     unit = units[-1] if units else None
-    machine = next((found[1] for part in parts if (found := _MACHINE.fullmatch(part))), None)
+    machine = next((match[1] for part in parts if (match := _MACHINE.fullmatch(part))), None)
     guest = _QEMU.fullmatch(_unescaped(machine)) if machine else None
     pod = _POD.search(path)
     return Membership(
@@ -85,14 +85,14 @@ def _of_path(path: str) -> Membership:
 def _container(parts: list[str]) -> str | None:
     """Return the outermost container, which is the one that the host's runtime knows."""
     for above, part in pairwise(["", *parts]):
-        if found := _RUNTIME.search(part):
-            return f"{found[1]}/{found[2][:_SHORT_ID]}"
+        if match := _RUNTIME.search(part):
+            return f"{match[1]}/{match[2][:_SHORT_ID]}"
         if _BARE.fullmatch(part):  # the driver cgroupfs names the runtime above, or not at all
             return f"{_PARENTS.get(above, 'cri')}/{part[:_SHORT_ID]}"
-        if found := _KATA.fullmatch(part):
-            return f"kata/{found[1][:_SHORT_ID]}"
-        if found := _LXC.fullmatch(f"{above}/{part}") or _LXC.fullmatch(part):
-            return f"lxc/{found[1]}"
+        if match := _KATA.fullmatch(part):
+            return f"kata/{match[1][:_SHORT_ID]}"
+        if match := _LXC.fullmatch(f"{above}/{part}") or _LXC.fullmatch(part):
+            return f"lxc/{match[1]}"
     return None
 
 

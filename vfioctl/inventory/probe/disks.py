@@ -81,24 +81,24 @@ class Disks:
         """Return the block devices that have, or may have, an owner that no file names. Workers ask the kernel."""
         paths = {disk.number: disk.path for disk in disks}
         answers = self._kernel.survey(why_claimed, list(paths))
-        found = {
+        claimed = {
             paths[number]: f"in use perhaps: it does not answer, {why.reason}" if isinstance(why, Unanswered) else why
             for number, why in answers
             if why
         }
-        return {p: why for p, why in found.items() if not any(o != p and _is_at_or_below(o, p) for o in found)}
+        return {p: why for p, why in claimed.items() if not any(o != p and _is_at_or_below(o, p) for o in claimed)}
 
     @cached_property
     def _mounts(self) -> Mapping[str, list[str]]:
         """Return mount points by device number; file systems with their own number, such as btrfs, by their source."""
-        found: dict[str, list[str]] = {}
+        mounts: dict[str, list[str]] = {}
         numbers: dict[str, str] = {}
         for number, place, source in _mount_lines(self._kernel):
             if source.startswith("/dev/") and source not in numbers:
                 numbers[source] = number_of(self._kernel, source).removeprefix("b ")
             for device in {number, numbers.get(source, "")}:
-                found.setdefault(device, []).append(place)
-        return found
+                mounts.setdefault(device, []).append(place)
+        return mounts
 
     @cached_property
     def _swaps(self) -> Mapping[str, str]:

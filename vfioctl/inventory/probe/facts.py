@@ -17,13 +17,13 @@ from vfioctl.kernel.protocol import Reader, Unanswered
 
 def read_facts(kernel: Reader, addresses: Iterable[str]) -> dict[str, Fact]:
     """Return each function's current fact, without functions that are gone. Raises Stuck if one does not answer."""
-    found = {}
+    functions = {}
     for text, facts in kernel.survey(read_again, addresses, timeout=ANSWER_TIMEOUT):
         if isinstance(facts, Unanswered):
             raise no_answer(text, facts.reason)
         if facts:
-            found[text] = _fact(facts)
-    return found
+            functions[text] = _fact(facts)
+    return functions
 
 
 def _fact(facts: Facts) -> Fact:

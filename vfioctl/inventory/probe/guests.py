@@ -28,13 +28,13 @@ def is_vmm(name: str) -> bool:
 
 def handed_over(command_line: str) -> list[str]:
     """Return the PCI addresses (with domain) and mdevs on a VMM's command line (/proc/PID/cmdline), each once."""
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for argument in _arguments(command_line):
-        found |= dict.fromkeys(full_name(name) for name in _HOST.findall(argument))
+        words |= dict.fromkeys(full_name(name) for name in _HOST.findall(argument))
         if "/sys/" in argument:
             paths = (part.partition("/sys/") for part in _BETWEEN_PATHS.split(argument))
-            found |= dict.fromkeys(name for _, sys, rest in paths if sys and (name := device_at(f"/{rest}")))
-    return list(found)
+            words |= dict.fromkeys(name for _, sys, rest in paths if sys and (name := device_at(f"/{rest}")))
+    return list(words)
 
 
 def _arguments(command_line: str) -> list[str]:

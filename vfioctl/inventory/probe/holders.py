@@ -36,16 +36,16 @@ def read_holders(
     processes = processes or Processes(kernel)
     looked_at = [(function, read_below(kernel, function)) for function in _with_vfs(functions, inventory)]
     kernel_holders = _KernelHolders(kernel)
-    found = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
+    holders = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
     running = processes.results()
-    found += _processes(kernel, _DeviceIndex.to_functions(kernel, looked_at), running.processes)
-    taken = {holder.address for holder in found if holder.pid is not None}
+    holders += _processes(kernel, _DeviceIndex.to_functions(kernel, looked_at), running.processes)
+    taken = {holder.address for holder in holders if holder.pid is not None}
     free = [f for f, _ in looked_at if f.serves_guests and f.address not in taken and f.iommu_group is not None]
-    found += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
-    found += _vfs(functions, inventory, found)
-    found += _suspected(kernel, [function.address for function, _ in looked_at], found, running.suspects)
+    holders += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
+    holders += _vfs(functions, inventory, holders)
+    holders += _suspected(kernel, [function.address for function, _ in looked_at], holders, running.suspects)
     asked = tuple(function.address for function in functions)
-    return _sorted_holders(asked, found, running)
+    return _sorted_holders(asked, holders, running)
 
 
 def read_mdev_holders(
@@ -59,12 +59,12 @@ def read_mdev_holders(
     groups = {mdev: known.get(mdev) if group is None else group for mdev, group in links.items()}
     index = _DeviceIndex.to_mdevs(kernel, groups)
     running = processes.results()
-    found = list(_processes(kernel, index, running.processes))
-    taken = {holder.address for holder in found}
+    mdev_holders = list(_processes(kernel, index, running.processes))
+    taken = {holder.address for holder in mdev_holders}
     free = [(mdev, group) for mdev, group in groups.items() if group is not None and mdev not in taken]
-    found += _open_groups(kernel, free, running.processes)
-    found += _suspected(kernel, mdevs, found, running.suspects)
-    return _sorted_holders(mdevs, found, running)
+    mdev_holders += _open_groups(kernel, free, running.processes)
+    mdev_holders += _suspected(kernel, mdevs, mdev_holders, running.suspects)
+    return _sorted_holders(mdevs, mdev_holders, running)
 
 
 def _sorted_holders(asked: Iterable[Subject], found: Iterable[Holder], running: Running) -> Holders:

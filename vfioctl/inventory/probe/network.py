@@ -76,13 +76,13 @@ class Network:
 
     def _with_uppers(self, name: str, path: str) -> list[str]:
         """Return the interface and the bridges, bonds and VLANs on it."""
-        found, todo = [name], [path]
+        uppers, todo = [name], [path]
         while todo:
             for upper in _uppers(self._kernel, todo.pop()):
-                if upper not in found:
-                    found.append(upper)
+                if upper not in uppers:
+                    uppers.append(upper)
                     todo.append(f"{_INTERFACES}/{upper}")
-        return found
+        return uppers
 
     @cached_property
     def _routes(self) -> Sequence[Route]:

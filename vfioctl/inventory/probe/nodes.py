@@ -24,9 +24,9 @@ _SUBSYSTEMS = "/sys/class/nvme-subsystem"
 
 def read_below(kernel: Reader, function: Function | Named) -> Sequence[Descendant]:
     """Return the devices below a function, including NVMe multipath disks; none if the function is gone."""
-    found = devices_below(kernel, f"{PCI_DEVICES}/{function.address}")
-    controllers = {device.path.rpartition("/")[2] for device in found if device.subsystem == "nvme"}
-    return [*found, *(device for controller in controllers for device in _multipath(kernel, controller))]
+    below = devices_below(kernel, f"{PCI_DEVICES}/{function.address}")
+    controllers = {device.path.rpartition("/")[2] for device in below if device.subsystem == "nvme"}
+    return [*below, *(device for controller in controllers for device in _multipath(kernel, controller))]
 
 
 def _multipath(kernel: Reader, controller: str) -> Iterator[Descendant]:
@@ -115,10 +115,10 @@ def _switches(kernel: Reader, function: Function | Named) -> Iterator[str]:
 
 
 def _major(kernel: Reader, name: str) -> int | None:
-    found = re.search(rf"^ *([0-9]{{1,4}}) {re.escape(name)}$", text_of(kernel, "/proc/devices"), re.M)
-    return int(found[1]) if found else None
+    match = re.search(rf"^ *([0-9]{{1,4}}) {re.escape(name)}$", text_of(kernel, "/proc/devices"), re.M)
+    return int(match[1]) if match else None
 
 
 def _minor(kernel: Reader, path: str) -> int | None:
-    found = _MINOR.search(text_of(kernel, path))
-    return int(found[1]) if found else None
+    match = _MINOR.search(text_of(kernel, path))
+    return int(match[1]) if match else None

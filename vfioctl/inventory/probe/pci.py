@@ -73,9 +73,9 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
 
 
 def _of_physical(kernel: Reader, home: str, wanted: frozenset[str], unknown: dict[str, str]) -> Facts:
-    found = kernel.directory(home, wanted, _MORE_LINKS)
-    unknown |= found.refused
-    return _links(found.links, unknown) | _attributes(found.texts, unknown) | _link(found.texts)
+    directory = kernel.directory(home, wanted, _MORE_LINKS)
+    unknown |= directory.refused
+    return _links(directory.links, unknown) | _attributes(directory.texts, unknown) | _link(directory.texts)
 
 
 def _upstream(kernel: Reader, address: str) -> str | None:
@@ -111,11 +111,13 @@ def _identity(modalias: str) -> Facts:
 
 def _identity_in_files(kernel: Reader, address: str, unknown: dict[str, str]) -> Facts:
     """Return the identity of a function whose modalias does not parse, as in some captures."""
-    found = kernel.directory(f"{PCI_DEVICES}/{address}", ID_FILES, ())
-    ids = ids_in(found.texts)
+    directory = kernel.directory(f"{PCI_DEVICES}/{address}", ID_FILES, ())
+    ids = ids_in(directory.texts)
     if ids is None:
         raise ValueError("neither its modalias nor its file class says what it is")
-    unknown |= {name: found.refused.get(name, "it has no such file") for name in ID_FILES if name not in found.texts}
+    unknown |= {
+        name: directory.refused.get(name, "it has no such file") for name in ID_FILES if name not in directory.texts
+    }
     return _identity_of(ids)
 
 

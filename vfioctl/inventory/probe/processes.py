@@ -89,28 +89,28 @@ class Processes:
 
     @cached_property
     def _running(self) -> Running:
-        found = []
+        running = []
         for pid, seen in self._answers:
             if isinstance(seen, Unanswered):
-                found.append(Process(pid, "", unread=f"its open files could not be read: {seen.reason}"))
+                running.append(Process(pid, "", unread=f"its open files could not be read: {seen.reason}"))
             elif seen is not None:
                 name, nodes, given, vmm, unread = seen
-                found.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, unread))
-        unread = [process for process in found if process.unread]
+                running.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, unread))
+        unread = [process for process in running if process.unread]
         suspects = unread[:MOST_SUSPECTS] if self._reads_all else []
-        return Running(found, len(found) - len(unread), len(unread), self._hidden, self._unknown, suspects)
+        return Running(running, len(running) - len(unread), len(unread), self._hidden, self._unknown, suspects)
 
 
 def identities(kernel: Reader, pids: Iterable[str]) -> Mapping[str, Identity]:
     """Return the identities of processes; only the pid of one that has ended or does not answer."""
-    found = {}
+    names = {}
     for pid, said in kernel.survey(who, pids, total=WHOLE_SCAN):
         if isinstance(said, Unanswered):
-            found[pid] = _UNKNOWN
+            names[pid] = _UNKNOWN
         else:
             name, user, belongs, guest = said
-            found[pid] = Identity(name, user, Membership(*belongs), guest)
-    return found
+            names[pid] = Identity(name, user, Membership(*belongs), guest)
+    return names
 
 
 def hidden(kernel: Reader, pids: Collection[str]) -> str:

@@ -54,16 +54,16 @@ class Scan:
 
     def results(self) -> list[Facts]:
         """Wait, and return the facts of each function in address order."""
-        found, silent = self._sorted_out(self._answers)
+        answered, silent = self._sorted_out(self._answers)
         silent |= self._passed_over
         # A function whose device lock is held can still be identified.
         recovered, _ = self._sorted_out(self._survey(silent, wanted=SAFE))
         for facts in recovered:
             facts["unknown"]["driver_override"] = silent[facts["address"]]
         if self._catalogue:
-            for facts in found:
+            for facts in answered:
                 self._catalogue.learn(facts)
-        return sorted(found + recovered, key=lambda facts: (len(facts["address"]), facts["address"]))
+        return sorted(answered + recovered, key=lambda facts: (len(facts["address"]), facts["address"]))
 
     def _addresses(self) -> list[str]:
         try:
@@ -82,7 +82,7 @@ class Scan:
         self, answers: Iterable[tuple[str, Facts | str | Unanswered]]
     ) -> tuple[list[Facts], dict[str, str]]:
         """Return the facts of the functions that answered; record why the others did not."""
-        found, silent = [], {}
+        answered, silent = [], {}
         for address, facts in answers:
             if isinstance(facts, Unanswered):
                 silent[address] = facts.reason
@@ -90,8 +90,8 @@ class Scan:
             elif isinstance(facts, str):
                 self.problems.append((address, facts))
             else:
-                found.append(facts)
-        return found, silent
+                answered.append(facts)
+        return answered, silent
 
 
 class Catalogue:
@@ -128,8 +128,8 @@ class Catalogue:
 
 
 def _named(properties: Mapping[str, str]) -> Facts:
-    found = {field: next((properties[k] for k in keys if k in properties), None) for field, keys in _NAMES.items()}
-    return {field: name for field, name in found.items() if name}
+    named = {field: next((properties[k] for k in keys if k in properties), None) for field, keys in _NAMES.items()}
+    return {field: name for field, name in named.items() if name}
 
 
 class FunctionReader:

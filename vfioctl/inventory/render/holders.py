@@ -21,9 +21,9 @@ _COLUMNS = (Column("PID", right=True), Column("NAME"), Column("USER"), Column("W
 _INDENT = 2
 
 
-def holders_page(found: Holders, *, width: int) -> RenderableType:
+def holders_page(holders: Holders, *, width: int) -> RenderableType:
     """Render the holders for `width` columns, by device; devices with the same holders are grouped."""
-    return Stack(*_parts(found, width))
+    return Stack(*_parts(holders, width))
 
 
 def _parts(found: Holders, width: int) -> Iterator[RenderableType]:
@@ -49,13 +49,13 @@ def _indented(what: RenderableType, columns: int) -> Padding:
 
 def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple[Holder, ...]]:
     """Return the holders, grouped by the devices that have exactly these."""
-    found: dict[Subject, tuple[Holder, ...]] = {}
+    by_devices: dict[Subject, tuple[Holder, ...]] = {}
     for holder in holders:
-        found[holder.address] = (*found.get(holder.address, ()), holder)
+        by_devices[holder.address] = (*by_devices.get(holder.address, ()), holder)
     together: dict[tuple[object, ...], list[Subject]] = {}
-    for address, of_it in found.items():
+    for address, of_it in by_devices.items():
         together.setdefault(tuple(astuple(holder)[1:] for holder in of_it), []).append(address)
-    return {tuple(addresses): found[addresses[0]] for addresses in together.values()}
+    return {tuple(addresses): by_devices[addresses[0]] for addresses in together.values()}
 
 
 def _row(holder: Holder) -> tuple[str, ...]:
@@ -78,20 +78,20 @@ def _how(alike: Sequence[Holder]) -> str:
     return words.plain("  ->  ".join(filter(None, ("; ".join([*ways, *pod]), alike[0].remedy))))
 
 
-def _notes(found: Holders) -> Iterator[str]:
-    yield from map(phrases.mark_line, found.marks)
-    yield from map(phrases.reservation_line, found.reservations)
-    for holder in found.holders:
+def _notes(holders: Holders) -> Iterator[str]:
+    yield from map(phrases.mark_line, holders.marks)
+    yield from map(phrases.reservation_line, holders.reservations)
+    for holder in holders.holders:
         if holder.kind == HolderKind.CONSOLE:
             yield f"{holder.address} has the text console on it ({words.plain(holder.name)}, {holder.path})."
-    modules = {holder.name: holder for holder in found.holders if holder.kind == HolderKind.MODULE}
+    modules = {holder.name: holder for holder in holders.holders if holder.kind == HolderKind.MODULE}
     for holder in modules.values():
         yield f"The module {words.plain(holder.name)} is {words.plain(holder.how)}."
-    if found.unread:
-        one = found.unread == 1
-        more = "" if any(holder.kind == HolderKind.UNREAD for holder in found.holders) else "; root can read more"
-        yield f"{found.unread} process{'' if one else 'es'} could not be read, and may hold it too{more}."
-    if found.hidden:
-        yield f"Processes may be hidden: {words.plain(found.hidden)}."
-    if found.unknown:
-        yield f"unknown: {words.plain(found.unknown)}; some may hold a device."
+    if holders.unread:
+        one = holders.unread == 1
+        more = "" if any(holder.kind == HolderKind.UNREAD for holder in holders.holders) else "; root can read more"
+        yield f"{holders.unread} process{'' if one else 'es'} could not be read, and may hold it too{more}."
+    if holders.hidden:
+        yield f"Processes may be hidden: {words.plain(holders.hidden)}."
+    if holders.unknown:
+        yield f"unknown: {words.plain(holders.unknown)}; some may hold a device."

@@ -37,8 +37,8 @@ def _heading(inventory: Inventory) -> Iterator[Text]:
     virtual = [gpu for gpu in inventory.gpus if gpu.is_vf]
     physical = [gpu for gpu in inventory.gpus if not gpu.is_vf]
     tallies = [_tally(inventory, gpus, noun) for gpus, noun in ((physical, "GPU"), (virtual, "VF")) if gpus]
-    if there := phrases.vgpus_on(inventory.functions, before=""):
-        tallies.append(there)
+    if vgpus := phrases.vgpus_on(inventory.functions, before=""):
+        tallies.append(vgpus)
     yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
     yield Text(phrases.iommu_line(inventory))
 
@@ -116,6 +116,6 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
 def _vgpu_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
     """Yield one row that counts the vGPUs on a function and on its VFs."""
     virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
-    if there := phrases.vgpus_on([function, *virtual], before="+ "):
+    if vgpus := phrases.vgpus_on([function, *virtual], before="+ "):
         blank = [""] * (len(_GPU_COLUMNS) - 3)
-        yield ("", there, *blank, f"vGPUs of {function.address}")
+        yield ("", vgpus, *blank, f"vGPUs of {function.address}")

@@ -96,8 +96,8 @@ def _member_line(function: Function, name: str) -> Text:
 def _virtual_line(inventory: Inventory, function: Function) -> Text:
     known = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
     groups = format_cpu_list(vf.iommu_group for vf in known if vf.iommu_group is not None)
-    there = phrases.vgpus_on(known)
-    return _line(f"{words.counted(len(function.virtfns), 'VF')}" + (f" in groups {groups}" if groups else "") + there)
+    vgpus = phrases.vgpus_on(known)
+    return _line(f"{words.counted(len(function.virtfns), 'VF')}" + (f" in groups {groups}" if groups else "") + vgpus)
 
 
 def _line(text: str) -> Text:

@@ -20,8 +20,8 @@ def select(inventory: Inventory, selectors: Sequence[str], *, every: bool | None
     """
     if not selectors:
         raise BadSpec("no device was named", hint="name one as 0000:41:00.0, 41:00.0, gpu0 or 10de:2330")
-    found = {address for selector in selectors for address in _select(inventory, selector, every=every)}
-    return tuple(sorted(found, key=lambda address: address.order))
+    addresses = {address for selector in selectors for address in _select(inventory, selector, every=every)}
+    return tuple(sorted(addresses, key=lambda address: address.order))
 
 
 def _select(inventory: Inventory, selector: str, *, every: bool | None) -> Sequence[PciAddress]:
@@ -48,15 +48,15 @@ def _numbered(inventory: Inventory, name: str) -> PciAddress:
 
 
 def _by_ids(inventory: Inventory, vendor: str, device: str, *, every: bool | None) -> Sequence[PciAddress]:
-    found = [f.address for f in inventory.functions if (f.vendor_id, f.device_id) == (vendor, device)]
-    if not found:
+    by_ids = [f.address for f in inventory.functions if (f.vendor_id, f.device_id) == (vendor, device)]
+    if not by_ids:
         raise UnknownDevice(f"there is no {vendor}:{device} here", next_command="vfioctl inventory --all")
-    if len(found) > 1 and not every:
+    if len(by_ids) > 1 and not every:
         raise BadSpec(
-            f"{vendor}:{device} matches {len(found)} devices: {', '.join(found)}",
+            f"{vendor}:{device} matches {len(by_ids)} devices: {', '.join(by_ids)}",
             hint="name one by its address" + ("" if every is None else ", or say --every"),
         )
-    return found
+    return by_ids
 
 
 def _nearest(inventory: Inventory, address: PciAddress) -> str:

@@ -104,8 +104,8 @@ class Captured(Live):
 
     @contextmanager
     def _directory(self, path: str) -> Iterator[int]:
-        with self._inside(path) as there:
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=there)
+        with self._inside(path) as inner:
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=inner)
             try:
                 yield fd
             finally:
@@ -208,7 +208,7 @@ ReadDirectory = Callable[[str, Collection[str]], Directory]
 
 def below_captured(read: ReadDirectory, path: str) -> list[Descendant]:
     """As `live.processes.below`, in the same order. Raises KernelRefused when `path` is no directory."""
-    found, todo = [], _entries(path, read(path, ()))
+    paths, todo = [], _entries(path, read(path, ()))
     while todo:
         here = todo.pop()
         try:
@@ -217,12 +217,12 @@ def below_captured(read: ReadDirectory, path: str) -> list[Descendant]:
             continue
         if "subsystem" in directory.links:
             subsystem = directory.links["subsystem"].rpartition("/")[2]
-            found.append(Descendant(here, subsystem, directory.texts.get("dev", "")))
+            paths.append(Descendant(here, subsystem, directory.texts.get("dev", "")))
         todo += _entries(here, directory)
-    return found
+    return paths
 
 
-def _entries(path: str, found: Directory) -> list[str]:
+def _entries(path: str, directory: Directory) -> list[str]:
     """The paths of what may be directories, in reverse order, because the last one is read next."""
-    names = sorted(found.names - set(found.links) - WITHOUT_DEVICES, reverse=True)
+    names = sorted(directory.names - set(directory.links) - WITHOUT_DEVICES, reverse=True)
     return [f"{path}/{name}" for name in names if not PCI_ADDRESS.fullmatch(name)]

@@ -23,18 +23,18 @@ def read_files(domain: Any, paths: Sequence[str], refusal: type[Exception]) -> d
 
     Raises `refusal`, which is libvirt's error, for an agent that does not answer.
     """
-    until, found = time.monotonic() + _ALL_SECONDS, {}
+    until, files = time.monotonic() + _ALL_SECONDS, {}
     for path in paths[:_MOST_FILES]:
         if time.monotonic() > until:
             break
         try:
-            found[path] = _file(domain, path)
+            files[path] = _file(domain, path)
         except refusal as error:
             if getattr(error, "get_error_code", lambda: None)() != _INTERNAL_ERROR:
                 raise
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):  # that is no answer of an agent
             continue
-    return found
+    return files
 
 
 def _file(domain: Any, path: str) -> str:

@@ -70,10 +70,10 @@ def seed(uri: str, pool: str, name: str) -> Answer:
 
 def _of_volume(uri: str, pool: str, name: str, read: Callable[[Any, Any], str]) -> str:
     with connected(uri, writes=True) as (connection, libvirt):
-        there = connection.storagePoolLookupByName(pool)
-        there.refresh()  # libvirt does not see what others have created or removed
+        libvirt_pool = connection.storagePoolLookupByName(pool)
+        libvirt_pool.refresh()  # libvirt does not see what others have created or removed
         try:
-            return read(connection, there.storageVolLookupByName(name))
+            return read(connection, libvirt_pool.storageVolLookupByName(name))
         except libvirt.libvirtError as error:
             if code_of(error) == NO_VOLUME:
                 return ""

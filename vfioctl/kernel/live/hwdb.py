@@ -38,12 +38,12 @@ def _udev() -> Names | None:
 
 
 def _udev_properties(library: Any, database: c_void_p, modalias: str) -> Mapping[str, str]:
-    found, entry = {}, library.udev_hwdb_get_properties_list_entry(database, modalias.encode(), 0)
+    properties, entry = {}, library.udev_hwdb_get_properties_list_entry(database, modalias.encode(), 0)
     while entry:
         key, value = library.udev_list_entry_get_name(entry), library.udev_list_entry_get_value(entry)
-        found[key.decode()] = value.decode("utf-8", "replace")
+        properties[key.decode()] = value.decode("utf-8", "replace")
         entry = library.udev_list_entry_get_next(entry)
-    return found
+    return properties
 
 
 def _pci_ids() -> Names | None:

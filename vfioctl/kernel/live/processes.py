@@ -49,12 +49,12 @@ def open_nodes(pid: str) -> Opened:
 
     A file that the kernel refuses to describe costs only itself: the rest is known, and `unread` has the reason.
     """
-    found: dict[OpenNode, None] = {}
+    nodes: dict[OpenNode, None] = {}
     problems: list[str] = []
     threads = tables(pid)
     for thread in threads:
         try:
-            found.update(dict.fromkeys(_steadily(_opened, thread, problems, "descriptors")))
+            nodes.update(dict.fromkeys(_steadily(_opened, thread, problems, "descriptors")))
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             if thread == pid:
                 raise
@@ -64,14 +64,14 @@ def open_nodes(pid: str) -> Opened:
             problems.append(f"the descriptors of its thread {thread} could not be read ({symbol(error.errno or 0)})")
     for thread in threads:  # all have the same memory, except one that has ended
         try:
-            found.update(dict.fromkeys(_steadily(_mapped, thread, problems, "mappings")))
+            nodes.update(dict.fromkeys(_steadily(_mapped, thread, problems, "mappings")))
             break
         except (FileNotFoundError, ProcessLookupError):  # kernel threads and ending processes have no memory map
             continue
         except OSError as error:
             problems.append(f"its memory map could not be read ({symbol(error.errno or 0)})")
             break
-    return Opened(tuple(found), _summary(problems))
+    return Opened(tuple(nodes), _summary(problems))
 
 
 def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator[OpenNode]:
@@ -79,8 +79,8 @@ def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator
     until = time.monotonic() + _LONGEST
     for passes in count(1):
         own: list[str] = []
-        found, is_whole = read(pid, own)
-        yield from found
+        nodes, is_whole = read(pid, own)
+        yield from nodes
         if is_whole:
             break
         if passes == _PASSES or time.monotonic() > until:
@@ -96,7 +96,7 @@ def _summary(problems: Sequence[str]) -> str:
 
 def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     """The descriptors, and whether each one that was listed was there when it was read."""
-    mounts, found, is_whole = Mounts(pid), list[OpenNode](), True
+    mounts, opened, is_whole = Mounts(pid), list[OpenNode](), True
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
@@ -104,7 +104,7 @@ def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
                 if not number % PROGRESS_EVERY:
                     report_progress()
                 try:
-                    found += _descriptor(pid, entry.name, directory)
+                    opened += _descriptor(pid, entry.name, directory)
                 except (FileNotFoundError, ProcessLookupError):
                     is_whole = False
                 except OSError as error:
@@ -113,7 +113,7 @@ def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
                         problems.append(f"its file descriptor {entry.name} could not be read ({why})")
     finally:
         os.close(directory)
-    return found, is_whole
+    return opened, is_whole
 
 
 def _descriptor(pid: str, name: str, directory: int) -> Iterator[OpenNode]:
@@ -152,12 +152,12 @@ def _device_of(pid: str, fd: str) -> str:
 
 def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     """The mapped files, and whether each mapping was still there when its file was asked."""
-    mounts, found, is_whole = Mounts(pid), list[OpenNode](), True
+    mounts, mapped, is_whole = Mounts(pid), list[OpenNode](), True
     for index, (place, key, path) in enumerate(file_mappings(pid)):
         if not index % PROGRESS_EVERY:
             report_progress()
         if path == VFIO_DEVICE.encode():
-            found.append(OpenNode("mapped", VFIO_DEVICE, "", ""))
+            mapped.append(OpenNode("mapped", VFIO_DEVICE, "", ""))
             continue
         if key not in _numbers:
             try:
@@ -174,8 +174,8 @@ def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
             _numbers[key] = number  # only what the file itself has told: all processes share it
         if _numbers[key]:
             shown = readable(os.fsdecode(path.removesuffix(DELETED))) if path else TOO_LONG
-            found.append(OpenNode("mapped", shown, _numbers[key], ""))
-    return found, is_whole
+            mapped.append(OpenNode("mapped", shown, _numbers[key], ""))
+    return mapped, is_whole
 
 
 def _mapped_number(pid: str, place: bytes, path: bytes) -> str | None:
@@ -209,20 +209,20 @@ def below(path: str) -> list[Descendant]:
 
     Reads only their file `dev`: reading others may wait for the device lock.
     """
-    found: list[Descendant] = []
+    descendants: list[Descendant] = []
     for directory in _directories(path):
         with suppress(OSError):  # a directory may vanish at any time
-            _below(directory, found)
-    return found
+            _below(directory, descendants)
+    return descendants
 
 
-def _below(path: str, found: list[Descendant]) -> None:
+def _below(path: str, descendants: list[Descendant]) -> None:
     with suppress(FileNotFoundError):
         subsystem = os.readlink(f"{path}/subsystem").rpartition("/")[2]
-        found.append(Descendant(path, subsystem, _dev(path)))
+        descendants.append(Descendant(path, subsystem, _dev(path)))
     for directory in _directories(path):
         with suppress(OSError):
-            _below(directory, found)
+            _below(directory, descendants)
 
 
 def _directories(path: str) -> list[str]:

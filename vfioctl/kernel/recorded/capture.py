@@ -41,17 +41,17 @@ _DEVICE_WORDS = re.compile(
 
 def capture(kernel: Reader) -> tuple[Tree, list[str]]:
     """The host's facts, redacted, and the files that could not be read."""
-    found = _Capture(kernel)
-    found.take_devices()
-    found.take_drivers()
-    found.take_iommu()
-    found.take_vgpus()
-    found.take_consoles()
-    found.take_nodes()
-    found.take_processors()
-    found.take_system()
-    found.leave_out(unfit(found.tree))
-    return found.tree, sorted(found.unread)
+    recording = _Capture(kernel)
+    recording.take_devices()
+    recording.take_drivers()
+    recording.take_iommu()
+    recording.take_vgpus()
+    recording.take_consoles()
+    recording.take_nodes()
+    recording.take_processors()
+    recording.take_system()
+    recording.leave_out(unfit(recording.tree))
+    return recording.tree, sorted(recording.unread)
 
 
 class _Capture:
@@ -66,11 +66,11 @@ class _Capture:
     def take_devices(self) -> None:
         self.tree.put_directory(PCI_DEVICES)
         addresses = self._children(PCI_DEVICES)
-        for address, found in self._kernel.survey(read_device, addresses):
-            if isinstance(found, Unanswered) or found is None:
+        for address, answer in self._kernel.survey(read_device, addresses):
+            if isinstance(answer, Unanswered) or answer is None:
                 self.unread.append(f"{PCI_DEVICES}/{address}")
                 continue
-            target, directory = found
+            target, directory = answer
             self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
             self._put_directory(self.tree.resolve(f"{PCI_DEVICES}/{address}"), Directory(*directory))
             if ids := ids_in(directory[1]):
@@ -80,9 +80,9 @@ class _Capture:
         self._take_text("/sys/bus/pci/drivers_autoprobe")
         self.tree.put_directory(PCI_DRIVERS)
         for driver in self._children(PCI_DRIVERS):
-            found = self._take_links(f"{PCI_DRIVERS}/{driver}")
-            if "module" in found.links:
-                self._take_module(found.links["module"].rpartition("/")[2])
+            links = self._take_links(f"{PCI_DRIVERS}/{driver}")
+            if "module" in links.links:
+                self._take_module(links.links["module"].rpartition("/")[2])
 
     def take_iommu(self) -> None:
         for group in self._children(IOMMU_GROUPS):
@@ -99,11 +99,11 @@ class _Capture:
     def take_vgpus(self) -> None:
         """Types, vGPUs and profiles. A vGPU's UUID has the same pseudonym wherever it appears."""
         wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
-        for path, found in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
-            if isinstance(found, Unanswered):
+        for path, answer in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
+            if isinstance(answer, Unanswered):
                 self.unread.append(path)
-            elif found is not None:
-                self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*found))
+            elif answer is not None:
+                self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*answer))
 
     def take_consoles(self) -> None:
         """The text console and the framebuffers."""
@@ -165,20 +165,20 @@ class _Capture:
 
     # -- how it is read ----------------------------------------------------------------------------
 
-    def _put_directory(self, path: str, found: Directory) -> None:
+    def _put_directory(self, path: str, directory: Directory) -> None:
         self.tree.put_directory(path)
-        for name, text in sorted(found.texts.items()):
+        for name, text in sorted(directory.texts.items()):
             self.tree.put(f"{path}/{self._redacted(name)}", self._redacted(text))
-        for name, target in sorted(found.links.items()):
+        for name, target in sorted(directory.links.items()):
             self.tree.put_link(f"{path}/{self._redacted(name)}", self._redacted(target))
-        for name in found.refused:
-            self.tree.put_refused(f"{path}/{name}", _errno_of(found.refused[name]))
-            self.unread += [f"{path}/{name}"] if name not in SILENT or found.refused[name] != "ENXIO" else []
-        for name in found.names & {"reset", "reset_subordinate"}:
+        for name in directory.refused:
+            self.tree.put_refused(f"{path}/{name}", _errno_of(directory.refused[name]))
+            self.unread += [f"{path}/{name}"] if name not in SILENT or directory.refused[name] != "ENXIO" else []
+        for name in directory.names & {"reset", "reset_subordinate"}:
             self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # write-only: only its presence is recorded
-        if "power" in found.names and ids_in(found.texts):
+        if "power" in directory.names and ids_in(directory.texts):
             self._take_text(f"{path}/power/control")
-        if "vfio-dev" in found.names:
+        if "vfio-dev" in directory.names:
             for name in self._children(f"{path}/vfio-dev"):
                 self.tree.put_directory(f"{path}/vfio-dev/{name}")
 
@@ -188,13 +188,13 @@ class _Capture:
 
     def _take_links(self, path: str) -> Directory:
         try:
-            found = self._kernel.directory(path, ())
+            directory = self._kernel.directory(path, ())
         except KernelRefused as error:
             if error.symbol != "ENOENT":
                 self.unread.append(path)
             return Directory(frozenset(), {}, {}, {})
-        self._put_directory(path, found)
-        return found
+        self._put_directory(path, directory)
+        return directory
 
     def _take_text(self, path: str, keep: str = "") -> None:
         try:

@@ -69,16 +69,16 @@ class Recorded:
         return self.tree.text(path)
 
     def link(self, path: str) -> str:
-        there = self.tree.resolve(path, follow_last=False)
-        if there in self.tree.links:
-            return self.tree.links[there]
-        raise KernelRefused(path, errnos.EINVAL if self.tree.exists(there) else errnos.ENOENT)
+        resolved = self.tree.resolve(path, follow_last=False)
+        if resolved in self.tree.links:
+            return self.tree.links[resolved]
+        raise KernelRefused(path, errnos.EINVAL if self.tree.exists(resolved) else errnos.ENOENT)
 
     def children(self, path: str) -> list[str]:
-        there = self.tree.resolve(path)
-        if there in self.tree.directories:
-            return sorted(self.tree.directories[there])
-        raise KernelRefused(path, errnos.ENOTDIR if self.tree.exists(there) else errnos.ENOENT)
+        resolved = self.tree.resolve(path)
+        if resolved in self.tree.directories:
+            return sorted(self.tree.directories[resolved])
+        raise KernelRefused(path, errnos.ENOTDIR if self.tree.exists(resolved) else errnos.ENOENT)
 
     def has(self, path: str) -> bool:
         try:
@@ -97,13 +97,13 @@ class Recorded:
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         names = self.children(path)
-        there = self.tree.resolve(path)
-        targets = {n: self.tree.links[f"{there}/{n}"] for n in names if f"{there}/{n}" in self.tree.links}
+        resolved = self.tree.resolve(path)
+        targets = {n: self.tree.links[f"{resolved}/{n}"] for n in names if f"{resolved}/{n}" in self.tree.links}
         texts, refused = {}, {}
         for name in names:
             if name in wanted and name not in targets:
                 try:
-                    texts[name] = self.read(f"{there}/{name}")
+                    texts[name] = self.read(f"{resolved}/{name}")
                 except KernelRefused as error:
                     refused[name] = error.symbol
         chosen = {name: target for name, target in targets.items() if name.startswith(links)}
@@ -175,10 +175,10 @@ class Recorded:
         return processes.open_nodes(self.tree, pid)
 
     def below(self, path: str) -> Sequence[Descendant]:
-        there = self.tree.resolve(path)
-        if there not in self.tree.directories:
+        resolved = self.tree.resolve(path)
+        if resolved not in self.tree.directories:
             raise KernelRefused(path, errnos.ENOENT)
-        return list(processes.below(self.tree, there))
+        return list(processes.below(self.tree, resolved))
 
     def claimed(self, number: str) -> bool:
         return number in self.tree.properties.get("sim:claimed", {})

@@ -44,8 +44,8 @@ DEVICE_FILES = frozenset(
 def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]] | None:
     """A function's link and directory, as plain data; None if it cannot be read."""
     try:
-        found = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
-        return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(found)
+        directory = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
+        return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(directory)
     except KernelRefused:
         return None
 

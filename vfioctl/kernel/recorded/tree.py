@@ -72,10 +72,10 @@ class Tree:
         parent, _, name = path.rpartition("/")
         if parent not in self._resolved:
             self._resolved[parent] = resolve(parent, self.links.get, self.directories.__contains__)
-        there = f"{self._resolved[parent].rstrip('/')}/{name}"
-        if there not in self.links and name not in ("", ".", ".."):
-            return there
-        return resolve(there, self.links.get, self.directories.__contains__, follow_last=follow_last)
+        place = f"{self._resolved[parent].rstrip('/')}/{name}"
+        if place not in self.links and name not in ("", ".", ".."):
+            return place
+        return resolve(place, self.links.get, self.directories.__contains__, follow_last=follow_last)
 
     def exists(self, path: str) -> bool:
         """Whether something is recorded at a resolved path."""
@@ -84,12 +84,12 @@ class Tree:
 
     def text(self, path: str) -> str:
         """A file's text. Raises KernelRefused."""
-        there = self.resolve(path)
-        if there in self.files:
-            return self.files[there]
-        if there in self.refused:
-            raise KernelRefused(path, self.refused[there])
-        raise KernelRefused(path, errnos.EISDIR if there in self.directories else errnos.ENOENT)
+        resolved = self.resolve(path)
+        if resolved in self.files:
+            return self.files[resolved]
+        if resolved in self.refused:
+            raise KernelRefused(path, self.refused[resolved])
+        raise KernelRefused(path, errnos.EISDIR if resolved in self.directories else errnos.ENOENT)
 
     # -- changing ----------------------------------------------------------------------------------
 

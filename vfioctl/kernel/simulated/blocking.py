@@ -27,10 +27,10 @@ def subject_of(path: str, value: str = "") -> str:
     if not path.startswith("/") or path.startswith("/etc/"):
         return path
     for text in (value, path):
-        if found := UUID.findall(text):
-            return str(found[-1]).lower()
-        if found := PCI_ADDRESS.findall(text):
-            return str(found[-1])
+        if subject := UUID.findall(text):
+            return str(subject[-1]).lower()
+        if subject := PCI_ADDRESS.findall(text):
+            return str(subject[-1])
     return path
 
 
@@ -61,9 +61,9 @@ def block(tree: Tree, path: str, value: str) -> Stuck:
     pending = path if path.startswith("/") else ""  # calls of NVML or systemd are not resumed
     if path.endswith("/unbind") and subject in tree.directories.get(PCI_DEVICES, ()):
         pending = _detached(tree, tree.resolve(f"{PCI_DEVICES}/{subject}"), path)
-    elif path.endswith("/remove") and tree.exists(there := tree.resolve(path)) and value.strip() != "0":
-        pending = there
-        mediated.hide(tree, there.rpartition("/")[0])
+    elif path.endswith("/remove") and tree.exists(resolved := tree.resolve(path)) and value.strip() != "0":
+        pending = resolved
+        mediated.hide(tree, resolved.rpartition("/")[0])
     return _blocked_write(tree, pending, path, value)
 
 

@@ -146,20 +146,20 @@ def _is_first_framebuffer(tree: Tree, device: str) -> bool:
 
 def taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
     """Removes a path and everything below it. Returns the removed facts by path, for `put_back`."""
-    found: dict[str, dict[str, object]] = {}
+    settings: dict[str, dict[str, object]] = {}
     for path in (home, *below(tree, home)):
         if path in tree.files:
-            found[path] = {"text": tree.files[path]}
+            settings[path] = {"text": tree.files[path]}
         elif path in tree.links:
-            found[path] = {"link": tree.links[path]}
+            settings[path] = {"link": tree.links[path]}
         elif path in tree.nodes:
-            found[path] = {"node": list(tree.nodes[path])}
+            settings[path] = {"node": list(tree.nodes[path])}
         elif path in tree.refused:
-            found[path] = {"errno": tree.refused[path]}
+            settings[path] = {"errno": tree.refused[path]}
         elif path in tree.directories:
-            found[path] = {}
+            settings[path] = {}
     tree.remove(home)
-    return found
+    return settings
 
 
 def below(tree: Tree, home: str) -> Iterator[str]:

@@ -167,10 +167,10 @@ class Simulated(Recorded):
         with self._effect(path, text or ""):
             if not path.startswith((*KEPT_ROOTS, f"{CDI_RUN}/")):
                 raise HostError(f"{path} could not be written: a simulated host has no such directory")
-            there = self.tree.resolve(path, follow_last=False)
-            self.tree.remove(there)
+            resolved = self.tree.resolve(path, follow_last=False)
+            self.tree.remove(resolved)
             if text is not None:
-                self.tree.put(there, text.rstrip("\n"))
+                self.tree.put(resolved, text.rstrip("\n"))
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
         with self._effect(f"{MANAGING}{address}", str(int(on))):

@@ -108,9 +108,9 @@ def _functions(xml: str) -> list[str]:
     return [f"{domain:04x}:{bus:02x}:{slot:02x}.{function}" for domain, bus, slot, function in parts]
 
 
-def _all(tree: Tree, there: list[Any]) -> dict[str, tuple[Any, ...]]:
+def _all(tree: Tree, domains: list[Any]) -> dict[str, tuple[Any, ...]]:
     """Every domain by its name, in the form of `vfioctl.kernel.libvirt.domains.facts`."""
-    known = {domain[0]: tuple(domain) for domain in there}
+    known = {domain[0]: tuple(domain) for domain in domains}
     for name, xml in _kept(tree).items():
         _, _, is_active, _, live, _ = known.get(name, ("", "", False, False, "", ""))
         known[name] = (name, _of(_UUID, xml or live), is_active, bool(xml), live, xml)
@@ -133,8 +133,8 @@ def _keep(tree: Tree, place: str, name: str, xml: str | None) -> None:
 
 
 def _of(pattern: re.Pattern[str], xml: str) -> str:
-    found = pattern.search(xml)
-    return found[1] if found else ""
+    match = pattern.search(xml)
+    return match[1] if match else ""
 
 
 def _unescaped(text: str) -> str:

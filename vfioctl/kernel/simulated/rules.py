@@ -37,35 +37,35 @@ _DRIVER_OF_MODULE = {"vfio_pci": "vfio-pci", "xhci_pci": "xhci_hcd", "bochs": "b
 
 def write(tree: Tree, path: str, value: str) -> None:
     """One write to one file. Raises KernelRefused, or WouldBlock when it would wait for a holder of a device."""
-    there = tree.resolve(path)
-    parent, _, name = there.rpartition("/")
+    resolved = tree.resolve(path)
+    parent, _, name = resolved.rpartition("/")
     try:
         if not value:
             return  # kernfs_fop_write_iter does not call the store function for an empty write
-        if name == "driver_override" and there in tree.files:
+        if name == "driver_override" and resolved in tree.files:
             drivers.driver_override_store(tree, parent, value)
         elif name == "rom" and PCI_ADDRESS.fullmatch(posixpath.basename(parent)):
             pci_write_rom(tree, parent, value)
-        elif store := _store_of(tree, there):
-            store(tree, there, value)
+        elif store := _store_of(tree, resolved):
+            store(tree, resolved, value)
         elif parent == "/sys/bus/pci" and name == "drivers_probe":
             drivers.drivers_probe_store(tree, value)
         elif parent == "/sys/bus/pci" and name == "drivers_autoprobe":
-            tree.put(there, "0" if value.startswith("0") else "1")
+            tree.put(resolved, "0" if value.startswith("0") else "1")
         elif parent.startswith(f"{PCI_DRIVERS}/") and parent in tree.directories and name in ("bind", "unbind"):
             {"bind": drivers.bind_store, "unbind": _unbind}[name](tree, posixpath.basename(parent), value)
         else:
-            raise Refusal(errnos.EACCES if tree.exists(there) else errnos.ENOENT)
+            raise Refusal(errnos.EACCES if tree.exists(resolved) else errnos.ENOENT)
     except Refusal as refusal:
         raise KernelRefused(path, refusal.errno, value) from None
 
 
-def _store_of(tree: Tree, there: str) -> Callable[[Tree, str, str], None] | None:
-    if not tree.exists(there):
-        return mediated.store_of(tree, there)
-    if virtual.NUMVFS.fullmatch(there):
+def _store_of(tree: Tree, resolved: str) -> Callable[[Tree, str, str], None] | None:
+    if not tree.exists(resolved):
+        return mediated.store_of(tree, resolved)
+    if virtual.NUMVFS.fullmatch(resolved):
         return virtual.sriov_numvfs_store
-    return class_devices.store_of(there) or vendor.store_of(there) or mediated.store_of(tree, there)
+    return class_devices.store_of(resolved) or vendor.store_of(resolved) or mediated.store_of(tree, resolved)
 
 
 def _unbind(tree: Tree, driver: str, value: str) -> None:

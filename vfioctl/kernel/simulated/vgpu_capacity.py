@@ -109,11 +109,11 @@ class Account:
         return errnos.EUSERS if _SHARED in self._takes(kind) else errnos.ENOSPC
 
     def _room(self, size: Size) -> int:
-        there = [self._sizes[kind].memory for kind in self._all if kind in self._sizes]
-        if self._facts.get("mixed_sizes") != "1" and any(memory != size.memory for memory in there):
+        sizes = [self._sizes[kind].memory for kind in self._all if kind in self._sizes]
+        if self._facts.get("mixed_sizes") != "1" and any(memory != size.memory for memory in sizes):
             return 0
         total = max(size.memory * size.most for size in self._sizes.values())
-        return max(0, min(size.most - there.count(size.memory), (total - sum(there)) // size.memory))
+        return max(0, min(size.most - sizes.count(size.memory), (total - sum(sizes)) // size.memory))
 
     def _takes(self, kind: str) -> Mapping[str, int]:
         """How much of the stock a vGPU of this type uses; one unit if its description does not say."""
@@ -131,20 +131,20 @@ class Account:
         if "stock" not in self._facts:
             left = {kind: _recorded(tree, self._card, kind) for kind in self._stated}
             self._facts["stock"] = json.dumps(self._computed_stock(left), sort_keys=True)
-        found: dict[str, int] = _noted(self._facts["stock"], int)
-        return found
+        kept_stock: dict[str, int] = _noted(self._facts["stock"], int)
+        return kept_stock
 
     def _computed_stock(self, left: Mapping[str, int]) -> dict[str, int]:
-        there = self._all
+        vgpus = self._all
         if not any(self._stated.values()):
             if len(left) > 1 and len(set(left.values())) == 1:  # mdev_device_create counts all types
-                return {_SHARED: max(left.values()) + len(there)}
-            return {f"of {kind}": number + there.count(kind) for kind, number in left.items()}
+                return {_SHARED: max(left.values()) + len(vgpus)}
+            return {f"of {kind}": number + vgpus.count(kind) for kind, number in left.items()}
         stock: dict[str, int] = {}
         for kind, number in left.items():
             for what, amount in self._stated[kind].items():
                 stock[what] = max(stock.get(what, 0), number * amount)
-        for kind in there:
+        for kind in vgpus:
             for what, amount in self._stated.get(kind, {}).items():
                 stock[what] += amount
         return stock
@@ -157,11 +157,11 @@ def _recorded(tree: Tree, card: str, kind: str) -> int:
 
 def _descriptions(tree: Tree, parents: Iterable[str]) -> dict[str, str]:
     """The description of each type; all places of a card have the same types."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for parent in parents:
-        for kind in tree.directories.get(f"{parent}/{TYPES}", set()) - found.keys():
-            found[kind] = tree.files.get(f"{parent}/{TYPES}/{kind}/description", "")
-    return found
+        for kind in tree.directories.get(f"{parent}/{TYPES}", set()) - descriptions.keys():
+            descriptions[kind] = tree.files.get(f"{parent}/{TYPES}/{kind}/description", "")
+    return descriptions
 
 
 def _stated_size(text: str) -> Size | None:
@@ -180,11 +180,11 @@ def _stated_amounts(text: str) -> dict[str, int]:
 def _noted(text: str, kind: type) -> Any:
     """An object that the simulation has noted as JSON, with values of this type. Raises BadDocument."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict) and all(type(value) is kind for value in found.values()):
-        return found
+        document = None
+    if isinstance(document, dict) and all(type(value) is kind for value in document.values()):
+        return document
     raise BadDocument(f"the host file has a damaged note of the simulation: {text[:80]!r}")
 
 
@@ -210,8 +210,8 @@ def _sizes_by_name(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, S
 
 def _megabytes(name: str) -> int:
     """The frame buffer in a name like `NVIDIA L40S-12Q`, in MiB; 0Q has half a GiB."""
-    found = re.search(r"-([0-9]+)[ABCQ][0-9]?\w*$", name)
-    return (int(found[1]) * _MIB_OF_GIB if found else 0) or _MIB_OF_GIB // 2
+    match = re.search(r"-([0-9]+)[ABCQ][0-9]?\w*$", name)
+    return (int(match[1]) * _MIB_OF_GIB if match else 0) or _MIB_OF_GIB // 2
 
 
 def _nominal_memory(tree: Tree, card: str) -> int:

@@ -18,10 +18,10 @@ def name_of(function: Callable[..., object]) -> str:
 def named(name: str) -> Callable[..., Any]:
     """The function for a name from `name_of`."""
     module, _, path = name.partition(":")
-    found: Any = import_module(module)
+    value: Any = import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    return cast(Callable[..., Any], found)
+        value = getattr(value, part)
+    return cast(Callable[..., Any], value)
 
 
 def module_of(name: str) -> str:

@@ -33,9 +33,9 @@ def ticket_of(pid: int) -> str:
 
 def state_of(pid: int) -> dict[str, str]:
     """The state, wchan and stack of a blocked process, as far as they are readable."""
-    found = {"wchan": process_text(pid, "wchan"), "stack": process_text(pid, "stack")}
-    found["stat"] = process_text(pid, "stat").rpartition(")")[2][1:2]
-    return {name: text for name, text in found.items() if text}
+    state = {"wchan": process_text(pid, "wchan"), "stack": process_text(pid, "stack")}
+    state["stat"] = process_text(pid, "stat").rpartition(")")[2][1:2]
+    return {name: text for name, text in state.items() if text}
 
 
 def kill(pid: int, began: int) -> None:

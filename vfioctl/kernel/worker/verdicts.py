@@ -31,8 +31,8 @@ def write_ended(ticket: str, verdicts: Path | None) -> str | None:
     if said := _verdict(ticket, verdicts):
         return said
     pid, _, began = ticket.partition(":")
-    there = pid.isascii() and pid.isdigit() and began and ticket_of(int(pid)) == ticket
-    return None if there else "unknown"
+    exists = pid.isascii() and pid.isdigit() and began and ticket_of(int(pid)) == ticket
+    return None if exists else "unknown"
 
 
 def _verdict(ticket: str, verdicts: Path | None) -> str:

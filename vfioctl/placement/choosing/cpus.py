@@ -59,12 +59,12 @@ def _caches(free: FreeCores, cpus: int) -> Sequence[tuple[Core, ...]]:
         reached.append([1, *(last[k] | last[k - 1] << size for k in range(1, number + 1))])
     enough = reached[-1][number] >> cpus
     total = cpus + (enough & -enough).bit_length() - 1
-    found = []
+    caches = []
     for index in range(len(sizes) - 1, -1, -1):
         if not reached[index][number] >> total & 1:
-            found.append(index)
+            caches.append(index)
             total, number = total - sizes[index], number - 1
-    return [free.caches[index] for index in sorted(found, key=lambda index: (sizes[index], index))]
+    return [free.caches[index] for index in sorted(caches, key=lambda index: (sizes[index], index))]
 
 
 def fewest(sizes: Iterable[int], wanted: int) -> int:
@@ -89,11 +89,11 @@ def _without_spare(cores: Sequence[Core], spare: int) -> Sequence[Core]:
 
 def shares(wanted: int, rooms: Sequence[int], weights: Sequence[int], *, unit: int = 1) -> list[int]:
     """Divide a number in proportion to weights, in whole units, as far as there is room: the rooms have it together."""
-    found = []
+    counts = []
     for index, room in enumerate(rooms):
         later, weight = sum(rooms[index + 1 :]), sum(weights[index:])
         fair = -(-wanted * weights[index] // (weight or 1))
         share = min(room, wanted, max(-(-fair // unit) * unit, wanted - later))
-        found.append(share)
+        counts.append(share)
         wanted -= share
-    return found
+    return counts

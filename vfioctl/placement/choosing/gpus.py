@@ -40,8 +40,8 @@ class Pool:
 
     @cached_property
     def nodes(self) -> Mapping[PciAddress, int]:
-        found = {gpu: node_of(self.capacity.inventory.by_address[gpu], self.capacity) for gpu in self.gpus}
-        return {gpu: UNKNOWN_NODE if node is None else node for gpu, node in found.items()}
+        nodes = {gpu: node_of(self.capacity.inventory.by_address[gpu], self.capacity) for gpu in self.gpus}
+        return {gpu: UNKNOWN_NODE if node is None else node for gpu, node in nodes.items()}
 
     @cached_property
     def single(self) -> Trees:
@@ -58,10 +58,10 @@ class Pool:
 
     def used_nodes(self, gpus: Sequence[PciAddress]) -> Mapping[int, int]:
         """Return the nodes of these GPUs, with the number of them on each."""
-        found: dict[int, int] = {}
+        used_nodes: dict[int, int] = {}
         for gpu in gpus:
-            found[self.nodes[gpu]] = found.get(self.nodes[gpu], 0) + 1
-        return dict(sorted(found.items()))
+            used_nodes[self.nodes[gpu]] = used_nodes.get(self.nodes[gpu], 0) + 1
+        return dict(sorted(used_nodes.items()))
 
     def score(self, gpus: Sequence[PciAddress]) -> Score:
         """Return the score of a choice that `allows`."""
@@ -82,12 +82,12 @@ class Pool:
     def choice(self) -> tuple[PciAddress, ...] | None:
         """Return the GPUs with the best score; None if there is no choice."""
         number, one_node = self.request.gpus, self.request.numa == "same"
-        found = [
+        options = [
             tuple(sorted(partition, key=lambda gpu: gpu.order))
             for partition in self.partitions
             if len(partition) == number
         ]
-        choices = [gpus for gpus in found if self.allows(gpus)]
+        choices = [gpus for gpus in options if self.allows(gpus)]
         single = choose_gpus(
             self.single, number, self.node_resources.fit, self.node_resources.distances, one_node=one_node
         )

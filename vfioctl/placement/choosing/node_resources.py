@@ -93,9 +93,11 @@ class NodeResources:
         rooms = {home: self._cpus.get(home, 0) for home in homes}
         weights = _weights(homes, rooms, wanted)
         widths = [len(core.cpus) for home in weights for cores in self._cores[home].caches for core in cores]
-        given = shares(wanted, [rooms[home] for home in weights], [*weights.values()], unit=max(widths, default=1))
-        found = [choose_cores(self._cores[home], share) for home, share in zip(weights, given, strict=True) if share]
-        return tuple(core for cores in found for core in cores)
+        counts = shares(wanted, [rooms[home] for home in weights], [*weights.values()], unit=max(widths, default=1))
+        chosen_cores = [
+            choose_cores(self._cores[home], share) for home, share in zip(weights, counts, strict=True) if share
+        ]
+        return tuple(core for cores in chosen_cores for core in cores)
 
     def _chosen_pages(self, homes: Mapping[int, int]) -> tuple[Hugepages, ...]:
         wanted, size = self._request.hugepages, self._size(list(homes))
@@ -103,8 +105,8 @@ class NodeResources:
             return ()
         rooms, pages = dict(zip(homes, self._of(homes, size), strict=True)), -(-wanted // size)
         weights = _weights(homes, rooms, pages)
-        given = shares(pages, [rooms[home] for home in weights], [*weights.values()])
-        return tuple(Hugepages(home, size, share) for home, share in zip(weights, given, strict=True) if share)
+        counts = shares(pages, [rooms[home] for home in weights], [*weights.values()])
+        return tuple(Hugepages(home, size, share) for home, share in zip(weights, counts, strict=True) if share)
 
 
 def _weights(homes: Mapping[int, int], rooms: Mapping[int, int], wanted: int) -> Mapping[int, int]:

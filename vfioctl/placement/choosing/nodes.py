@@ -84,5 +84,5 @@ def _best(sets: Sequence[tuple[int, ...]], trees: Trees, number: int) -> tuple[P
 
     nodes = min(sets, key=lambda nodes: (cost(nodes), nodes))
     split = divided([parts[node] for node in nodes], number, _together(trees, nodes), least=1).splits[number]
-    found = (gpu for node, part in zip(nodes, split, strict=True) for gpu in trees[node].chosen(part))
-    return tuple(sorted(found, key=lambda gpu: gpu.order))
+    gpus = (gpu for node, part in zip(nodes, split, strict=True) for gpu in trees[node].chosen(part))
+    return tuple(sorted(gpus, key=lambda gpu: gpu.order))

@@ -16,9 +16,9 @@ _FAR = 255
 
 def node_of(function: Function, capacity: Capacity) -> int | None:
     """Return a function's node, as far as the host reports it; that of its CPUs if there is one only."""
-    found = home_of(function, capacity.inventory).node
+    node = home_of(function, capacity.inventory).node
     nodes = list(capacity.topology.by_node)
-    return nodes[0] if found is None and not capacity.inventory.numa_nodes and len(nodes) == 1 else found
+    return nodes[0] if node is None and not capacity.inventory.numa_nodes and len(nodes) == 1 else node
 
 
 class Distances:
@@ -50,8 +50,8 @@ def by_home(nodes: Mapping[int, int], distances: Distances) -> Mapping[int, int]
 
     `nodes`: the number of devices of each node. A node has the number 0 if it is only one of many that may be meant.
     """
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for node, number in nodes.items():
         for home in distances.homes(node):
-            found[home] = found.get(home, 0) + (0 if node == UNKNOWN_NODE else number)
-    return dict(sorted(found.items()))
+            counts[home] = counts.get(home, 0) + (0 if node == UNKNOWN_NODE else number)
+    return dict(sorted(counts.items()))

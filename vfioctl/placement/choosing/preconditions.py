@@ -25,12 +25,12 @@ _ON_WHOLE_GPUS = {True: (Mode.PASSTHROUGH,), False: (Mode.PASSTHROUGH, Mode.HOST
 
 def refusals(request: ClaimRequest, capacity: Capacity, functions: Sequence[Function]) -> Mapping[PciAddress, str]:
     """Return why each function cannot be chosen; functions that can be are left out."""
-    found = {}
+    reasons = {}
     for function in functions:
         reason = refusal(function, request, capacity)
         if reason:
-            found[function.address] = reason
-    return found
+            reasons[function.address] = reason
+    return reasons
 
 
 def refusal(function: Function, request: ClaimRequest, capacity: Capacity, asked: Sequence[PciAddress] = ()) -> str:

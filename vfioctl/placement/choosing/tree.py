@@ -93,8 +93,8 @@ class Meeting:
         """The best choice of that number of GPUs."""
         most = next(most for most in sorted(self.tables) if number in self.tables[most].splits)
         leaves, *parts = self.tables[most].splits[number]
-        found = [child.chosen(part) for child, part in zip(self.below, parts, strict=True) if part]
-        return (*self.leaves[:leaves], *(gpu for gpus in found for gpu in gpus))
+        chosen = [child.chosen(part) for child, part in zip(self.below, parts, strict=True) if part]
+        return (*self.leaves[:leaves], *(gpu for gpus in chosen for gpu in gpus))
 
 
 def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, *, least: int = 0) -> Best:
@@ -102,18 +102,18 @@ def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, *, least:
 
     `least`: how many GPUs come at least from each part. Among equal choices, the first parts give most.
     """
-    found: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for costs in parts:
         longer: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for number, (cost, split) in found.items():
+        for number, (cost, split) in best.items():
             for more in range(least, min(len(costs) - 1, most - number) + 1):
                 total, known = cost + costs[more], longer.get(number + more)
                 if known is None or total < known[0] or (total == known[0] and (*split, more) > known[1]):
                     longer[number + more] = total, (*split, more)
-        found = longer
-    numbers = sorted(found)
-    costs_of = {number: found[number][0] + place.own_cost(number) for number in numbers}
-    return Best(costs_of, {number: found[number][1] for number in numbers})
+        best = longer
+    numbers = sorted(best)
+    costs_of = {number: best[number][0] + place.own_cost(number) for number in numbers}
+    return Best(costs_of, {number: best[number][1] for number in numbers})
 
 
 def cost_of(place: Meeting, gpus: frozenset[PciAddress]) -> Cost:

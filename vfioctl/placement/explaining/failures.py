@@ -72,15 +72,15 @@ def no_capacity(
 
     `hint`: what to say instead.
     """
-    told = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
+    listed = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
     grouped: dict[str, list[str]] = {}
-    for rejection in told:
+    for rejection in listed:
         grouped.setdefault(rejection.reason, []).append(rejection.device)
     lines = [f"{some_of(devices)}: {reason}" for reason, devices in grouped.items() if reason != _CAN]
     more = [f"and {len(lines) - _MOST_REASONS} more reasons, which --json has"] if lines[_MOST_REASONS:] else []
     is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
     hint = hint or ("" if is_said else "\n".join([*lines[:_MOST_REASONS], *more]))
-    return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(rejection) for rejection in told]})
+    return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(rejection) for rejection in listed]})
 
 
 def _rejection(gpu: Function, reason: str) -> Rejection:

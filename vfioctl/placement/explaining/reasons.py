@@ -88,13 +88,13 @@ def rejections(
 ) -> tuple[Rejection, ...]:
     """Return why each of the other GPUs was not chosen. `reasons`: why some cannot be."""
     better = _Better(pool, chosen)
-    found = []
+    listed = []
     for gpu in gpus:
         if gpu.address in reasons:
-            found.append(Rejection(gpu.address, gpu.title, reasons[gpu.address]))
+            listed.append(Rejection(gpu.address, gpu.title, reasons[gpu.address]))
         elif gpu.address not in better.chosen:
-            found.append(Rejection(gpu.address, gpu.title, better.than(gpu.address), free=True))
-    return tuple(found)
+            listed.append(Rejection(gpu.address, gpu.title, better.than(gpu.address), free=True))
+    return tuple(listed)
 
 
 class _Better:

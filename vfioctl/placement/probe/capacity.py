@@ -99,7 +99,7 @@ def peers_in(answer: NvmlAnswer) -> Peers:
         return {}
     ends = {PciAddress(gpu): set(facts.get("nvlink", "").split()) - {_NOWHERE} for gpu, facts in answer.items()}
     switches = {gpu: other - ends.keys() for gpu, other in ends.items()}
-    found = {
+    links = {
         gpu: frozenset(
             other
             for other in ends
@@ -107,7 +107,7 @@ def peers_in(answer: NvmlAnswer) -> Peers:
         )
         for gpu in ends
     }
-    return {gpu: peers for gpu, peers in found.items() if peers}
+    return {gpu: peers for gpu, peers in links.items() if peers}
 
 
 _VMMS = ("qemu", "kvm", "cloud-hyperviso", "crosvm", "firecracker")
@@ -118,12 +118,12 @@ _USERS = re.compile(r"^Uid:\t([0-9]+)\t([0-9]+)\t([0-9]+)\t([0-9]+)$", re.ASCII 
 
 def read_pinned(kernel: Reader, nodes: Sequence[Collection[int]]) -> Mapping[int, str]:
     """Return the CPUs of pinned guests, each with the process. `nodes`: the online CPUs of each NUMA node."""
-    found: dict[int, str] = {}
+    pinned: dict[int, str] = {}
     for pid, name in sorted(_vmms(kernel)):
         cpus = _allowed(kernel, pid)
         if cpus and not any(cpus.issuperset(node) for node in nodes if node):
-            found.update({cpu: f"process {pid} ({name})" for cpu in sorted(cpus) if cpu not in found})
-    return found
+            pinned.update({cpu: f"process {pid} ({name})" for cpu in sorted(cpus) if cpu not in pinned})
+    return pinned
 
 
 def _vmms(kernel: Reader) -> Iterator[tuple[int, str]]:

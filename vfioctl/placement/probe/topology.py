@@ -51,21 +51,21 @@ def _nodes(kernel: FileReader, nodes: Sequence[NumaNode], unknown: dict[str, str
 
 def _sharing(cpus: Collection[int], read: _Read, unknown: dict[str, str], what: str) -> Iterable[set[int]]:
     """Return the sets of CPUs that share something. Sets that overlap, which the kernel never reports, are one."""
-    found: dict[int, set[int]] = {}
+    sharing: dict[int, set[int]] = {}
     unread = []
     for cpu in cpus:
-        if cpu in found:
+        if cpu in sharing:
             continue
         try:
             alike = {other for other in read(cpu) if other in cpus}
         except (KernelRefused, BadSpec):
             unread.append(cpu)
             continue
-        alike = alike.union(*(found[other] for other in alike if other in found))
-        found.update(dict.fromkeys(alike, alike))
-    if unread := [cpu for cpu in unread if cpu not in found]:
+        alike = alike.union(*(sharing[other] for other in alike if other in sharing))
+        sharing.update(dict.fromkeys(alike, alike))
+    if unread := [cpu for cpu in unread if cpu not in sharing]:
         unknown[f"{what} {format_cpu_list(unread)}"] = _UNKNOWN[what]
-    return {id(shared): shared for shared in found.values()}.values()
+    return {id(shared): shared for shared in sharing.values()}.values()
 
 
 class _Siblings:

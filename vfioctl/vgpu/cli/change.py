@@ -167,10 +167,10 @@ def remove(  # noqa: PLR0913 - one parameter for each option
 
 def pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Splits each `NAME=VALUE`. Raises BadSpec for a word of another form."""
-    found = []
+    values = []
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise BadSpec(f"not a parameter: {word[:60]!r}", hint="write it as name=value")
-        found.append((name, value))
-    return tuple(found)
+        values.append((name, value))
+    return tuple(values)

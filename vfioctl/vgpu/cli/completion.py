@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 def complete_parent(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
     """The cards that offer vGPUs."""
-    found = _found_or_nothing(ctx)
-    return [(card.id, card.dialect) for card in found.cards] if found else []
+    vgpus = _found_or_nothing(ctx)
+    return [(card.id, card.dialect) for card in vgpus.cards] if vgpus else []
 
 
 def complete_type(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
     """The types of all cards, by their short names."""
-    found = _found_or_nothing(ctx)
-    return [(kind.profile or kind.id, card.id) for card in found.cards for kind in card.types] if found else []
+    vgpus = _found_or_nothing(ctx)
+    return [(kind.profile or kind.id, card.id) for card in vgpus.cards for kind in card.types] if vgpus else []
 
 
 def complete_vgpu(ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
     """The existing and defined vGPUs."""
-    found = _found_or_nothing(ctx)
-    return [(vgpu.id, vgpu.profile or vgpu.type) for vgpu in found.instances] if found else []
+    vgpus = _found_or_nothing(ctx)
+    return [(vgpu.id, vgpu.profile or vgpu.type) for vgpu in vgpus.instances] if vgpus else []
 
 
 def _found_or_nothing(ctx: typer.Context) -> "Vgpus | None":

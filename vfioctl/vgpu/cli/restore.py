@@ -85,6 +85,6 @@ def _tell_failures(failures: Mapping[str, VfioctlError]) -> None:
     first = next(iter(failures.values()))
     for name, error in failures.items():
         say_error(f"vfioctl: {name}: {error.message}")
-    told = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
-    first.message = f"{len(failures)} could not be created again: {told}"
+    listed = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
+    first.message = f"{len(failures)} could not be created again: {listed}"
     raise first

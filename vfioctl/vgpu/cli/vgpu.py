@@ -70,21 +70,21 @@ def types(
     """
     session = opened(ctx)
     api = VgpuApi(session)
-    found = api.vgpus()
+    vgpus = api.vgpus()
     tell_unfinished(session)
     from vfioctl.vgpu.model.lookup import cards_called, requested
     from vfioctl.vgpu.model.vgpu import VgpuTypesDocument
     from vfioctl.vgpu.placement.capacity import after as remaining
 
-    cards = cards_called(found, parent and api.parent_called(parent))
+    cards = cards_called(vgpus, parent and api.parent_called(parent))
     asked = requested(cards, after or ())
     forecasts = tuple(remaining(card, asked[card.id]) for card in cards if card.id in asked)
     if as_json:
-        emit_document(VgpuTypesDocument(cards, forecasts, found.warnings))
+        emit_document(VgpuTypesDocument(cards, forecasts, vgpus.warnings))
         return
     from vfioctl.vgpu.render.listing import vgpu_types_page
 
-    draw(vgpu_types_page(cards, api.titles(cards), forecasts, found.warnings, width=width()))
+    draw(vgpu_types_page(cards, api.titles(cards), forecasts, vgpus.warnings, width=width()))
 
 
 @app.command(
@@ -101,23 +101,23 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
     """
     session = opened(ctx)
     api = VgpuApi(session)
-    found = api.vgpus()
+    vgpus = api.vgpus()
     tell_unfinished(session)
     from vfioctl.vgpu.model.lookup import cards_called
     from vfioctl.vgpu.model.vgpu import VgpuListDocument
 
-    cards = {card.id for card in cards_called(found, parent and api.parent_called(parent))}
-    instances = tuple(vgpu for vgpu in found.instances if parent is None or vgpu.card in cards)
+    cards = {card.id for card in cards_called(vgpus, parent and api.parent_called(parent))}
+    instances = tuple(vgpu for vgpu in vgpus.instances if parent is None or vgpu.card in cards)
     names = {vgpu.id for vgpu in instances}
     reserved = tuple(
         reservation for reservation in InventoryApi(session).reservations() if reservation.subject in names
     )
     if as_json:
-        emit_document(VgpuListDocument(instances, found.warnings, reserved))
+        emit_document(VgpuListDocument(instances, vgpus.warnings, reserved))
         return
     from vfioctl.vgpu.render.listing import vgpu_table
 
-    draw(vgpu_table(instances, found.warnings, reserved, width=width()))
+    draw(vgpu_table(instances, vgpus.warnings, reserved, width=width()))
 
 
 @app.command(
@@ -143,14 +143,14 @@ def show(
     from vfioctl.vgpu.model.lookup import instance_called
 
     api = VgpuApi(opened(ctx))
-    found = api.vgpus()
-    shown = instance_called(found, vgpu)
+    vgpus = api.vgpus()
+    shown = instance_called(vgpus, vgpu)
     if as_json:
         emit_document(shown)
         return
     from vfioctl.vgpu.render.listing import vgpu_page
 
-    titles = api.titles(card for card in found.cards if card.id == shown.card)
+    titles = api.titles(card for card in vgpus.cards if card.id == shown.card)
     draw(vgpu_page(shown, titles.get(shown.card, "")))
 
 

@@ -62,9 +62,9 @@ def _by_amounts(description: str) -> dict[str, Any]:
 
 def creatable(text: str) -> dict[str, str]:
     """The type names in `creatable_vgpu_types`, by id. Lines are `1145  : NVIDIA L40S-1B`, with or without a header."""
-    found = {}
+    counts = {}
     for line in text.split("\n"):
         number, colon, name = line.partition(":")
         if colon and name.strip() and re.fullmatch(r"[1-9][0-9]{0,8}", number.strip(), re.ASCII):
-            found[number.strip()] = name.strip()
-    return found
+            counts[number.strip()] = name.strip()
+    return counts

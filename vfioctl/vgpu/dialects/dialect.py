@@ -56,28 +56,28 @@ class Seen:
 def card_facts(kernel: FileReader, home: str) -> Facts:
     """The facts of a PF, or of a parent that is no PCI function. Missing files are left out."""
     try:
-        found = kernel.directory(home, ("numa_node", "sriov_totalvfs"), ("driver",))
+        directory = kernel.directory(home, ("numa_node", "sriov_totalvfs"), ("driver",))
     except KernelRefused:
         return {}
-    facts: Facts = {"numa_node": node_in(found.texts.get("numa_node", "")), "driver": driver_in(found)}
-    if total := number_in(found.texts.get("sriov_totalvfs", "")):
+    facts: Facts = {"numa_node": node_in(directory.texts.get("numa_node", "")), "driver": driver_in(directory)}
+    if total := number_in(directory.texts.get("sriov_totalvfs", "")):
         facts["total_vfs"] = total
     return facts
 
 
 def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -> tuple[Facts, Directory]:
     """Driver, IOMMU group and VFIO nodes of a vGPU's device. Raises KernelRefused when it is gone."""
-    found = kernel.directory(home, {"numa_node", *files}, LINKS)
-    group = number_in(found.links.get("iommu_group", "").rpartition("/")[2])
-    facts: Facts = {"driver": driver_in(found), "iommu_group": group}
+    directory = kernel.directory(home, {"numa_node", *files}, LINKS)
+    group = number_in(directory.links.get("iommu_group", "").rpartition("/")[2])
+    facts: Facts = {"driver": driver_in(directory), "iommu_group": group}
     if group is not None and kernel.has(f"/dev/vfio/{group}"):
         facts["vfio_group"] = f"/dev/vfio/{group}"
-    if "numa_node" in found.texts:
-        facts["numa_node"] = node_in(found.texts["numa_node"])
-    for name in names_in(kernel, f"{home}/vfio-dev") if "vfio-dev" in found.names else ():
+    if "numa_node" in directory.texts:
+        facts["numa_node"] = node_in(directory.texts["numa_node"])
+    for name in names_in(kernel, f"{home}/vfio-dev") if "vfio-dev" in directory.names else ():
         if kernel.has(f"/dev/vfio/devices/{name}"):
             facts["vfio_cdev"] = f"/dev/vfio/devices/{name}"
-    return facts, found
+    return facts, directory
 
 
 def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> tuple[Mapping[str, str], Facts]:
@@ -86,15 +86,15 @@ def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> t
     NVIDIA's driver returns ENXIO for files that have no value before a guest runs; these are left out.
     """
     try:
-        found = kernel.directory(folder, files, ("",))
+        directory = kernel.directory(folder, files, ("",))
     except KernelRefused as error:
         return {}, {} if error.symbol == "ENOENT" else {folder.rpartition("/")[2]: error.symbol}
-    refused = {name: why for name, why in found.refused.items() if why != "ENXIO"}
-    return {name: text for name, text in found.texts.items() if text.strip()}, refused
+    refused = {name: why for name, why in directory.refused.items() if why != "ENXIO"}
+    return {name: text for name, text in directory.texts.items() if text.strip()}, refused
 
 
-def driver_in(found: Directory) -> str | None:
-    return found.links.get("driver", "").rpartition("/")[2] or None
+def driver_in(directory: Directory) -> str | None:
+    return directory.links.get("driver", "").rpartition("/")[2] or None
 
 
 def node_in(text: str) -> int | None:

@@ -46,30 +46,30 @@ class MdevReader:
         return facts
 
     def _types(self, home: str, card: str, facts: Facts) -> None:
-        found = self._kernel.texts_below(f"{home}/mdev_supported_types", "available_instances")
-        for name, text in found.texts.items():
+        texts = self._kernel.texts_below(f"{home}/mdev_supported_types", "available_instances")
+        for name, text in texts.texts.items():
             number = number_in(text)
             if number is None:
                 facts["unknown"][name] = f"available_instances says {text[:40]!r}"
             else:
                 facts["offers"][name] = number
-        facts["unknown"] |= {name: f"available_instances: {why}" for name, why in found.refused.items()}
-        for name in self._seen.new(card, (*found.texts, *found.refused)):
+        facts["unknown"] |= {name: f"available_instances: {why}" for name, why in texts.refused.items()}
+        for name in self._seen.new(card, (*texts.texts, *texts.refused)):
             facts["types"][name] = self._type(f"{home}/mdev_supported_types/{name}", card, name)
 
     def _type(self, home: str, card: str, name: str) -> Facts:
         try:
-            found = self._kernel.directory(home, TYPE_FILES, ("none",))
+            directory = self._kernel.directory(home, TYPE_FILES, ("none",))
         except KernelRefused as error:
             return {"unknown": {"type": error.symbol}}
-        texts = found.texts
-        if not found.refused:  # otherwise the next parent of the card is read
+        texts = directory.texts
+        if not directory.refused:  # otherwise the next parent of the card is read
             self._seen.add(card, name)
         return {
             "name": texts.get("name", ""),
             "description": texts.get("description", ""),
             "device_api": texts.get("device_api", ""),
-            "unknown": dict(found.refused),
+            "unknown": dict(directory.refused),
             **described(texts.get("name", ""), texts.get("description", "")),
         }
 
@@ -77,11 +77,11 @@ class MdevReader:
         # a removal hides the mdev on the bus first, then waits until it is closed (mdev_device_remove, device_del)
         state = "live" if uuid in self._shown else "zombie"
         try:
-            facts, found = instance_facts(self._kernel, home)
+            facts, directory = instance_facts(self._kernel, home)
         except KernelRefused as error:
             return {"id": uuid, "state": state, "unknown": {"device": error.symbol}}
         if state == "live" and facts["driver"] is None:
             state = "orphan"
         attributes, unknown = own_attributes(self._kernel, f"{home}/nvidia", OWN_FILES)
-        kind = found.links.get("mdev_type", "").rpartition("/")[2]
+        kind = directory.links.get("mdev_type", "").rpartition("/")[2]
         return {"id": uuid, "state": state, "type": kind, "attributes": attributes, "unknown": unknown, **facts}

@@ -29,12 +29,12 @@ def named(name: str) -> Facts:
 
 def told_types(text: str) -> dict[str, Facts]:
     """The types of a card from NVML's text (`Kernel.nvml`), by id. Malformed parts are left out."""
-    found: dict[str, Facts] = {}
+    types: dict[str, Facts] = {}
     for part in text[:_LONGEST].split(";"):
         number, *said = part.split("|")
         if _ID.fullmatch(number):
-            found[number] = _told_type(*said[:5], *[""] * (5 - len(said)))
-    return found
+            types[number] = _told_type(*said[:5], *[""] * (5 - len(said)))
+    return types
 
 
 def _told_type(name: str, memory: str, heads: str, resolution: str, most: str) -> Facts:
@@ -69,20 +69,20 @@ class VendorReader:
 
     def read(self, parent: str) -> Facts:
         folder, card = f"{PCI_DEVICES}/{parent}/nvidia", physical(self._kernel, parent)
-        found = self._kernel.directory(folder, {"creatable_vgpu_types", "current_vgpu_type"}, ("none",))
-        names = creatable(found.texts.get("creatable_vgpu_types", ""))
-        current = found.texts.get("current_vgpu_type", "").strip()
+        directory = self._kernel.directory(folder, {"creatable_vgpu_types", "current_vgpu_type"}, ("none",))
+        names = creatable(directory.texts.get("creatable_vgpu_types", ""))
+        current = directory.texts.get("current_vgpu_type", "").strip()
         offers = {} if number_in(current) else dict.fromkeys(names, 1)
         facts: Facts = {
             "card": card,
             "offers": offers,
-            "unknown": dict(found.refused),
+            "unknown": dict(directory.refused),
             "instances": [],
             "types": {number: self._type(card, number, names[number]) for number in self._seen.new(card, names)},
         }
         if number_in(current):
             facts["instances"].append(self._vgpu(parent, current))
-        elif current not in ("0", "") or "current_vgpu_type" not in found.texts:
+        elif current not in ("0", "") or "current_vgpu_type" not in directory.texts:
             facts["unknown"].setdefault("current_vgpu_type", f"says {current[:40]!r}" if current else "missing")
         if self._seen.is_first(card):
             facts["of_card"] = card_facts(self._kernel, f"{PCI_DEVICES}/{card}") | {"sharing": "sizes"}

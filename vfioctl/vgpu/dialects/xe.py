@@ -29,16 +29,16 @@ class XeReader(SriovReader):
     def read(self, parent: str) -> Facts:
         facts, admin = super().read(parent), f"{PCI_DEVICES}/{parent}/sriov_admin"
         scopes = [name for name in names_in(self._kernel, admin) if _SCOPE.fullmatch(name)]
-        found, facts["unknown"] = {}, {}
+        values, facts["unknown"] = {}, {}
         for scope in sorted(scopes, key=lambda name: (len(name), name)):
             try:
                 profile = self._kernel.directory(f"{admin}/{scope}/profile", PROFILE_FILES, ("none",))
             except KernelRefused as error:
                 facts["unknown"][scope] = error.symbol
                 continue
-            found[scope] = dict(profile.texts)
+            values[scope] = dict(profile.texts)
             facts["unknown"] |= {f"{scope}/{name}": why for name, why in profile.refused.items()}
-        facts["profiles"] = found
+        facts["profiles"] = values
         for number, vf in enumerate(facts["instances"], start=1):
-            vf["attributes"] = found.get(f"vf{number}", {})
+            vf["attributes"] = values.get(f"vf{number}", {})
         return facts

@@ -25,7 +25,7 @@ _SUBJECT = re.compile(r'"subject":"([^"]+)"')
 
 def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
     """Return how vGPUs were created last, by id; without those that the journal does not have. Raises StoreDamaged."""
-    left, found = set(names), dict[str, Made]()
+    left, created = set(names), dict[str, Made]()
 
     def ask(db: sqlite3.Connection) -> list[str]:
         return [text for (text,) in db.execute(_CREATIONS) if not left.isdisjoint(_SUBJECT.findall(text))]
@@ -35,17 +35,17 @@ def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
         if not left.isdisjoint(_SUBJECT.findall(text)):
             with suppress(BadDocument):  # of an earlier release
                 made = _made_by(session.registry.read_plan(text))
-                found |= {name: made[name] for name in left.intersection(made)}
+                created |= {name: made[name] for name in left.intersection(made)}
                 left -= made.keys()
-    return found
+    return created
 
 
 def _made_by(plan: Plan) -> Mapping[str, Made]:
     identities = {fact.subject: str(fact.values.get("identity", "")) for fact in plan.facts_of(FUNCTION)}
     parameters = plan.intent.parameters if isinstance(plan.intent, CreateVgpuIntent) else ()
-    found = {}
+    created = {}
     for change in plan.changes:
         if creates(change):
             parent, kind = place_and_type(change)
-            found[change.subject] = Made(parent, kind, parameters, identities.get(parent, ""))
-    return found
+            created[change.subject] = Made(parent, kind, parameters, identities.get(parent, ""))
+    return created

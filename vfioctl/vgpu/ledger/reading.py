@@ -48,9 +48,9 @@ def recorded(session: Session) -> Recorded:
     return session.ask_ledger(lambda store: read_records(store, boot_id=session.boot_id), _told, NOTHING)
 
 
-def _told(told: Published) -> Recorded:
-    records: Any = told.records.get("vgpu")
-    wedged = {mark.subject: mark.why for mark in told.marks if mark.kind == "wedged"}
+def _told(document: Published) -> Recorded:
+    records: Any = document.records.get("vgpu")
+    wedged = {mark.subject: mark.why for mark in document.marks if mark.kind == "wedged"}
     try:
         return Recorded(wedged, _created(records["created"]), _names(records["names"]))
     except (TypeError, LookupError, ValueError):
@@ -67,10 +67,10 @@ def _created(rows: Iterable[tuple[str, str, str, str, int]]) -> Mapping[str, Cre
 
 
 def _names(rows: Iterable[tuple[str, str, str]]) -> TypeNames:
-    found: dict[str, dict[str, str]] = {}
+    names: dict[str, dict[str, str]] = {}
     for card, kind, name in rows:
-        found.setdefault(card, {})[kind] = name
-    return found
+        names.setdefault(card, {})[kind] = name
+    return names
 
 
 def refuse_reserved_vfs(session: Session, function: Function, wanted: int) -> None:

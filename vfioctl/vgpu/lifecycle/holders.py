@@ -21,9 +21,9 @@ _HYPHENS = 4
 
 def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     """See `VgpuApi.holders`."""
-    found = _holders(devices, vgpus, selectors, every=every)
-    reserved = tuple(reservation for reservation in devices.reservations() if reservation.subject in found.devices)
-    return replace(found, reservations=reserved)
+    held = _holders(devices, vgpus, selectors, every=every)
+    reserved = tuple(reservation for reservation in devices.reservations() if reservation.subject in held.devices)
+    return replace(held, reservations=reserved)
 
 
 def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
@@ -33,26 +33,26 @@ def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Seque
     of_mdevs = _holders_of_mdevs(devices, vgpus(), mdevs, processes) if mdevs else None
     if of_mdevs and not words:
         return of_mdevs
-    found = devices.holders(words, every=every, processes=processes)
+    held = devices.holders(words, every=every, processes=processes)
     if of_mdevs is None:
-        return found
+        return held
     return replace(
-        found,
-        devices=(*found.devices, *of_mdevs.devices),
-        holders=(*found.holders, *of_mdevs.holders),
-        marks=(*found.marks, *of_mdevs.marks),
+        held,
+        devices=(*held.devices, *of_mdevs.devices),
+        holders=(*held.holders, *of_mdevs.holders),
+        marks=(*held.marks, *of_mdevs.marks),
     )
 
 
-def _holders_of_mdevs(devices: InventoryApi, found: Vgpus, words: Sequence[str], processes: Processes) -> Holders:
+def _holders_of_mdevs(devices: InventoryApi, vgpus: Vgpus, words: Sequence[str], processes: Processes) -> Holders:
     """The holders of mediated devices, and the ledger's marks on these. Raises UnknownDevice, BadSpec."""
     from vfioctl.units import Uuid
     from vfioctl.vgpu.model.lookup import instance_called
 
-    there = tuple(vgpu for vgpu in found.instances if vgpu.state != "defined" and vgpu.dialect == "mdev")
+    there = tuple(vgpu for vgpu in vgpus.instances if vgpu.state != "defined" and vgpu.dialect == "mdev")
     groups: Mapping[str, int | None] = {vgpu.id: vgpu.iommu_group for vgpu in there}
-    found = replace(found, instances=there)
-    mdevs = [*dict.fromkeys(Uuid(instance_called(found, word).id) for word in words)]
+    vgpus = replace(vgpus, instances=there)
+    mdevs = [*dict.fromkeys(Uuid(instance_called(vgpus, word).id) for word in words)]
     marks = devices.marks()
     held = devices.holders_of_mdevs(mdevs, processes, groups)
     return replace(held, marks=tuple(marks[mdev] for mdev in mdevs if mdev in marks))

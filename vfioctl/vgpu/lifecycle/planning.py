@@ -44,44 +44,44 @@ class Planning:
         return _PLANNERS[type(intent)](self, intent)
 
     def create(self, intent: CreateVgpuIntent) -> Draft:
-        found = read_concerned(self._kernel, self._recorded, None, None)
-        chosen, names = choose(found, intent, (*reserved_mdevs(found), *self._reserved_vfs(found)))
+        vgpus = read_concerned(self._kernel, self._recorded, None, None)
+        chosen, names = choose(vgpus, intent, (*reserved_mdevs(vgpus), *self._reserved_vfs(vgpus)))
         used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
         intent = intent.model_copy(update={"uuids": used})
         facts = self._facts(name for place in chosen.places for name in (place.card, place.parent))
         files = [definition_file(name, place.parent) for place, name in zip(chosen.places, names, strict=True)]
         texts = texts_of(self._kernel, files if intent.persistent else ())
-        return plan_create(found, intent, chosen, names, facts, texts)
+        return plan_create(vgpus, intent, chosen, names, facts, texts)
 
-    def _reserved_vfs(self, found: Vgpus) -> Iterator[Reserved]:
+    def _reserved_vfs(self, vgpus: Vgpus) -> Iterator[Reserved]:
         """The VFs that a definition gives a vGPU type at boot, and that have none now."""
-        there = {vgpu.id for vgpu in found.instances}
+        existing = {vgpu.id for vgpu in vgpus.instances}
         definitions, _ = read_own_definitions(self._kernel)
         for definition in definitions:
-            if definition.vfs is None and definition.device not in there:
+            if definition.vfs is None and definition.device not in existing:
                 yield Reserved(definition.device, definition.device, definition.name or definition.type or "")
 
     def remove(self, intent: RemoveVgpuIntent) -> Draft:
         wanted = intent.vgpus
-        found = read_concerned(self._kernel, self._recorded, cards_of(self._kernel, wanted), wanted)
+        vgpus = read_concerned(self._kernel, self._recorded, cards_of(self._kernel, wanted), wanted)
         # a wedged device would block, and is refused anyway
         unanswering = (VgpuState.ZOMBIE, VgpuState.WEDGED)
-        going = [v for v in found.instances if v.id in wanted and v.state not in unanswering]
+        going = [v for v in vgpus.instances if v.id in wanted and v.state not in unanswering]
         facts = self._facts(name for vgpu in going for name in (vgpu.card, vgpu.parent))
         files = [definition_file(vgpu.id, vgpu.parent) for vgpu in going]
         files += [vgpu.definition.path for vgpu in going if vgpu.definition]
         files += [own_definition_file(address) for address in wanted if isinstance(address, PciAddress)]
         texts = texts_of(self._kernel, files)
-        there = {vgpu.id for vgpu in going}
+        existing = {vgpu.id for vgpu in going}
         held = self._holders(
             [uuid for uuid in wanted if isinstance(uuid, Uuid)],
-            [address for address in wanted if isinstance(address, PciAddress) and address in there],
+            [address for address in wanted if isinstance(address, PciAddress) and address in existing],
         )
-        return plan_remove(found, intent, facts, texts, self._recorded.created, held)
+        return plan_remove(vgpus, intent, facts, texts, self._recorded.created, held)
 
     def set_vfs(self, intent: SetVfsIntent) -> Draft:
         processes = self._devices.processes()  # its workers run while the inventory is read
-        found = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
+        vgpus = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
         inventory = self._whole_host()
         (address,) = intent.devices
         if address not in inventory.by_address:
@@ -92,11 +92,11 @@ class Planning:
         # sriov-manage unbinds the GPU for a moment
         managed = [function] if function.driver == "nvidia" else []
         holders = self._devices.holders_of([*managed, *vfs], inventory, processes)
-        return plan_vfs(inventory, found, intent, known, self._recorded.created, holders)
+        return plan_vfs(inventory, vgpus, intent, known, self._recorded.created, holders)
 
     def profile(self, intent: ProfileIntent) -> Draft:
-        found = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
-        (card,) = cards_called(found, intent.devices[0])
+        vgpus = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
+        (card,) = cards_called(vgpus, intent.devices[0])
         return plan_profile(self._whole_host(), card, intent)
 
     def _whole_host(self) -> Inventory:

@@ -187,7 +187,7 @@ def _pairs(parameters: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _with_options(words: list[str], **options: bool) -> str:
     """The words of a command, followed by the options that are set."""
-    return " ".join([*words, *(f"--{name.replace('_', '-')}" for name, given in options.items() if given)])
+    return " ".join([*words, *(f"--{name.replace('_', '-')}" for name, value in options.items() if value)])
 
 
 def _listed(names: Iterable[str]) -> str:

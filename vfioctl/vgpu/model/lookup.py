@@ -20,26 +20,26 @@ _PLAIN = (Dialect.SRIOV, Dialect.XE)
 _MOST = 65_535
 
 
-def cards_called(found: Vgpus, word: str | None) -> tuple[VgpuCard, ...]:
+def cards_called(vgpus: Vgpus, word: str | None) -> tuple[VgpuCard, ...]:
     """The card with this address or name, or with a VF of this address; all cards for None. Raises UnknownDevice."""
     if word is None:
-        return found.cards
+        return vgpus.cards
     name = long_address(word)
-    chosen = tuple(card for card in found.cards if card.id == name or any(p.name == name for p in card.parents))
+    chosen = tuple(card for card in vgpus.cards if card.id == name or any(p.name == name for p in card.parents))
     if not chosen:
-        known = some_of((card.id for card in found.cards), most=8)
+        known = some_of((card.id for card in vgpus.cards), most=8)
         hint = f"those are {known}" if known else "no card here offers vGPUs"
         raise UnknownDevice(f"{word[:80]} is no card that offers vGPUs", hint=hint)
     return chosen
 
 
-def instance_called(found: Vgpus, word: str) -> Vgpu:
+def instance_called(vgpus: Vgpus, word: str) -> Vgpu:
     """The vGPU with this address, UUID, or unique prefix of at least four characters.
 
     Raises UnknownDevice; BadSpec when several vGPUs match.
     """
     name = long_address(word.lower())
-    begun = [vgpu for vgpu in found.instances if vgpu.id.startswith(name)]
+    begun = [vgpu for vgpu in vgpus.instances if vgpu.id.startswith(name)]
     chosen = [vgpu for vgpu in begun if vgpu.id == name] or (begun if len(name) >= 4 else [])
     if not chosen:
         raise UnknownDevice(f"there is no vGPU {word[:80]!r} here", hint="vfioctl vgpu list shows those that are")
@@ -101,8 +101,8 @@ def _unanswering(created: Created, types: Types, why: str) -> Vgpu:
     if _REMOVING in why:
         return _hidden(created, types, VgpuState.ZOMBIE)
     change = "removed" if _CLEARING.search(why) else "created"
-    found = _hidden(created, types, VgpuState.WEDGED)
-    return replace(found, unknown={"state": f"it is being {change}, and the write never returned"})
+    unanswering = _hidden(created, types, VgpuState.WEDGED)
+    return replace(unanswering, unknown={"state": f"it is being {change}, and the write never returned"})
 
 
 def _hidden(created: Created, types: Types, state: VgpuState) -> Vgpu:
@@ -155,12 +155,12 @@ def _parts(word: str) -> tuple[str, int]:
 
 
 def _one(cards: Sequence[VgpuCard], name: str) -> tuple[VgpuCard, VgpuType]:
-    found = [(card, kind) for card in cards for kind in card.called(name)]
-    if not found:
+    matches = [(card, kind) for card in cards for kind in card.called(name)]
+    if not matches:
         known = dict.fromkeys(kind.profile or kind.id for card in cards for kind in card.types)
         hint = f"there are {some_of(known, most=20)}" if known else "vfioctl vgpu types lists them"
         raise BadSpec(f"no card has a type {name[:80]!r}", hint=hint)
-    if len(found) > 1:
-        several = some_of(f"{kind.id} on {card.id}" for card, kind in found)
+    if len(matches) > 1:
+        several = some_of(f"{kind.id} on {card.id}" for card, kind in matches)
         raise BadSpec(f"{name[:80]!r} matches several types:  {several}", hint="name the card, or the type by its id")
-    return found[0]
+    return matches[0]

@@ -151,8 +151,8 @@ class VgpuCard:
 
     def called(self, word: str) -> tuple[VgpuType, ...]:
         """The types whose id is `word`; if there is none, those with that name or profile."""
-        found = [kind for kind in self.types if kind.is_called(word)]
-        return tuple(kind for kind in found if kind.id == word) or tuple(found)
+        types = [kind for kind in self.types if kind.is_called(word)]
+        return tuple(kind for kind in types if kind.id == word) or tuple(types)
 
 
 @value_class

@@ -54,15 +54,15 @@ def candidate(
     card: VgpuCard, kind: VgpuType, count: int, *, only: str | None = None, exclude: Collection[str] = ()
 ) -> Candidate:
     """The card with the parents that can take up to `count` vGPUs. `only`: use this parent; `exclude`: not these."""
-    found = [
+    parents = [
         (parent, slot)
         for parent in card.parents
         if (only is None or parent.name == only) and parent.name not in exclude
         if (slot := _slot(card, parent, kind, count)).room
     ]
     sizes = gauges(card)
-    found.sort(key=lambda pair: _order(pair[0], pair[1], kind, sizes))
-    return Candidate(card, kind, tuple(slot for _, slot in found))
+    parents.sort(key=lambda pair: _order(pair[0], pair[1], kind, sizes))
+    return Candidate(card, kind, tuple(slot for _, slot in parents))
 
 
 def _slot(card: VgpuCard, parent: VgpuParent, kind: VgpuType, count: int) -> Slot:
@@ -84,12 +84,12 @@ def _order(
 
 def gauges(card: VgpuCard) -> Mapping[int, VgpuType]:
     """For each size, largest first, the type with the most room. These types measure the capacity of a card."""
-    found: dict[int, VgpuType] = {}
+    types: dict[int, VgpuType] = {}
     for kind in card.types:
         size = bulk(kind)
-        if size not in found or most(kind.available) > most(found[size].available):
-            found[size] = kind
-    return {size: found[size] for size in sorted(found, reverse=True)}
+        if size not in types or most(kind.available) > most(types[size].available):
+            types[size] = kind
+    return {size: types[size] for size in sorted(types, reverse=True)}
 
 
 def bulk(kind: VgpuType) -> int:

@@ -66,29 +66,29 @@ def _sharing(card: VgpuCard) -> Sharing:
 
 def _size_mode(card: VgpuCard) -> SizeMode:
     """The mode that the driver reports, unless the existing vGPUs contradict it: they are read at another moment."""
-    there = {kind.size for kind in card.types if kind.existing}
+    sizes = {kind.size for kind in card.types if kind.existing}
     offered = {kind.size for kind in card.types if _offers(card, kind)}
-    if card.sharing is not Sharing.SIZES or any(vgpus is not None for vgpus, _ in there | offered):
+    if card.sharing is not Sharing.SIZES or any(vgpus is not None for vgpus, _ in sizes | offered):
         return SizeMode.UNKNOWN  # MIG-backed vGPUs follow other rules
-    shown = SizeMode.UNKNOWN if _unread(card) else _mode_shown(card, there, offered)
+    shown = SizeMode.UNKNOWN if _unread(card) else _mode_shown(card, sizes, offered)
     return shown if shown is SizeMode.MIXED or card.size_mode is SizeMode.UNKNOWN else card.size_mode
 
 
-def _mode_shown(card: VgpuCard, there: AbstractSet[_Size], offered: AbstractSet[_Size]) -> SizeMode:
+def _mode_shown(card: VgpuCard, sizes: AbstractSet[_Size], offered: AbstractSet[_Size]) -> SizeMode:
     """The mode that the existing vGPUs and the offers show.
 
     Two sizes on one card show mixed-size mode. If only the existing size is still offered, but a smaller type is
     not, the card is in same-size mode: in mixed-size mode a smaller type fits wherever a larger one does.
     """
-    if not there or any(memory is None for _, memory in there | offered):
+    if not sizes or any(memory is None for _, memory in sizes | offered):
         return SizeMode.UNKNOWN
-    if len(there) > 1 or offered - there:
+    if len(sizes) > 1 or offered - sizes:
         return SizeMode.MIXED
     smaller = any(
-        kind.framebuffer_bytes and kind.mig_slices is None and (None, kind.framebuffer_bytes) < min(there)
+        kind.framebuffer_bytes and kind.mig_slices is None and (None, kind.framebuffer_bytes) < min(sizes)
         for kind in card.types
     )
-    return SizeMode.SAME if offered == there and smaller else SizeMode.UNKNOWN
+    return SizeMode.SAME if offered == sizes and smaller else SizeMode.UNKNOWN
 
 
 def _unread(card: VgpuCard, kind: VgpuType | None = None) -> bool:
@@ -187,14 +187,14 @@ def _stock(card: VgpuCard) -> Mapping[str, tuple[int, int | None]] | None:
     amounts = {amount for kind in card.types for amount in kind.takes}
     if not amounts or any(set(kind.takes) != amounts or min(kind.takes.values()) <= 0 for kind in card.types):
         return None
-    found: dict[str, tuple[int, int | None]] = {}
+    stock: dict[str, tuple[int, int | None]] = {}
     for amount in amounts:
         least = max(_offers(card, kind) * kind.takes[amount] for kind in card.types)
         below = min((_offers(card, kind) + 1) * kind.takes[amount] for kind in card.types)
-        found[amount] = least, below if len(amounts) == 1 else None
+        stock[amount] = least, below if len(amounts) == 1 else None
         if len(amounts) == 1 and least >= below:
             return None
-    return found
+    return stock
 
 
 def _left_of_stock(card: VgpuCard, kind: VgpuType, request: Request) -> Count:

@@ -116,9 +116,9 @@ def _packed(candidates: Sequence[Candidate], count: int) -> Split:
         longer: dict[int, tuple[int, Split]] = {}
         for taken, (score, numbers) in best.items():
             for number, more in enumerate(scores[: count - taken + 1]):
-                found = score + more, (*numbers, number)
-                if taken + number not in longer or found > longer[taken + number]:
-                    longer[taken + number] = found
+                packed = score + more, (*numbers, number)
+                if taken + number not in longer or packed > longer[taken + number]:
+                    longer[taken + number] = packed
         best = longer
     return best[count][1]
 

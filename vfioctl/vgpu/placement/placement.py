@@ -56,12 +56,12 @@ def placed(
     if count < 1:
         raise BadSpec(f"{count} vGPUs cannot be created", hint="write a number from 1 on")
     here = cards if parent is None else cards_called(Vgpus(tuple(cards)), parent)
-    found = _without_plain_vfs(_meant(here, word, is_named=parent is not None), count)
-    near = _on_node(found, numa)
+    matching = _without_plain_vfs(_meant(here, word, is_named=parent is not None), count)
+    near = _on_node(matching, numa)
     name = None if parent is None or long_address(parent) in {card.id for card, _ in near} else long_address(parent)
     candidates = [candidate(card, kind, count, only=name, exclude=exclude) for card, kind in near]
     if sum(candidate.room for candidate in candidates) < count:
-        hint = _room_elsewhere([pair for pair in found if pair not in near], count, exclude) or _vfs_off(cards)
+        hint = _room_elsewhere([pair for pair in matching if pair not in near], count, exclude) or _vfs_off(cards)
         raise _no_room(candidates, count, name, hint)
     shares = shared_out(candidates, count, strategy)
     places = (Place(share.card.id, name, share.kind.id) for share in shares for name in share.parents)
@@ -75,10 +75,11 @@ _Found = Sequence[tuple[VgpuCard, VgpuType]]
 
 def _meant(cards: Sequence[VgpuCard], word: str, *, is_named: bool) -> _Found:
     """The type on each card that has it, in address order. A word that is an id on any card is taken as an id."""
-    found = {card.id: (card, card.called(word)) for card in sorted(cards, key=lambda card: (len(card.id), card.id))}
-    is_id = any(kind.id == word for _, kinds in found.values() for kind in kinds)
+    matching = {card.id: (card, card.called(word)) for card in sorted(cards, key=lambda card: (len(card.id), card.id))}
+    is_id = any(kind.id == word for _, kinds in matching.values() for kind in kinds)
     meant = {
-        name: (card, [kind for kind in kinds if kind.id == word or not is_id]) for name, (card, kinds) in found.items()
+        name: (card, [kind for kind in kinds if kind.id == word or not is_id])
+        for name, (card, kinds) in matching.items()
     }
     for name, (_, kinds) in meant.items():
         if len(kinds) > 1:
@@ -108,25 +109,25 @@ def _vfs_off(cards: Sequence[VgpuCard]) -> str:
     return ""
 
 
-def _without_plain_vfs(found: _Found, count: int) -> _Found:
-    singly = [pair for pair in found if pair[0].sharing is not Sharing.VFS]
+def _without_plain_vfs(matching: _Found, count: int) -> _Found:
+    singly = [pair for pair in matching if pair[0].sharing is not Sharing.VFS]
     if not singly:
-        by_gim = all(card.driver == "gim" for card, _ in found)
+        by_gim = all(card.driver == "gim" for card, _ in matching)
         raise BadSpec(
             "VFs are created together",
             hint="gim creates its VFs when it is loaded: its parameter vf_num says how many"
             if by_gim
             else "set the number of VFs of a card",
-            next_command="" if by_gim or len(found) > 1 else f"vfioctl sriov set {found[0][0].id} {count}",
+            next_command="" if by_gim or len(matching) > 1 else f"vfioctl sriov set {matching[0][0].id} {count}",
         )
     return singly
 
 
-def _on_node(found: _Found, numa: int | None) -> _Found:
-    near = [pair for pair in found if numa is None or pair[0].numa_node == numa]
+def _on_node(matching: _Found, numa: int | None) -> _Found:
+    near = [pair for pair in matching if numa is None or pair[0].numa_node == numa]
     if not near:
-        nodes = ", ".join(dict.fromkeys(node_named(card.numa_node) for card, _ in found))
-        raise BadSpec(f"no card with {type_named(found[0][1])} is on NUMA node {numa}", hint=f"they are on {nodes}")
+        nodes = ", ".join(dict.fromkeys(node_named(card.numa_node) for card, _ in matching))
+        raise BadSpec(f"no card with {type_named(matching[0][1])} is on NUMA node {numa}", hint=f"they are on {nodes}")
     return near
 
 
@@ -145,9 +146,9 @@ def _no_room(candidates: Sequence[Candidate], count: int, place: str | None, hin
     return NoCapacity(f"there is no room for {wanted}{f' ({each_has})' if most else ''}", hint=hint, facts=facts)
 
 
-def _room_elsewhere(found: _Found, count: int, exclude: Collection[str]) -> str:
+def _room_elsewhere(matching: _Found, count: int, exclude: Collection[str]) -> str:
     rooms: dict[int | None, int] = {}
-    for card, kind in found:
+    for card, kind in matching:
         room = candidate(card, kind, count, exclude=exclude).room
         rooms[card.numa_node] = rooms.get(card.numa_node, 0) + room
     others = ", ".join(f"{room} on {node_named(node)}" for node, room in rooms.items() if room)

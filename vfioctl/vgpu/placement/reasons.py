@@ -44,14 +44,14 @@ def _of_nodes(shares: Sequence[Share], count: int) -> Iterator[str]:
 
 
 def _of_card(share: Share, count: int, strategy: Strategy) -> str:
-    card, kind, there = share.card, type_named(share.kind), _there(share.of.vgpus)
+    card, kind, existing = share.card, type_named(share.kind), _there(share.of.vgpus)
     if share.number:
         remains = _remains(share.forecast.available[share.kind.id])
         return f"{card.id} takes {share.number} of {count} {kind}: {_state(share.of, strategy)}; {remains}"
     if not share.of.room:
         return f"{card.id} has no room for {kind}"
     if strategy is Strategy.SPREAD:
-        return f"{card.id} takes none: {there}"
+        return f"{card.id} takes none: {existing}"
     return f"{card.id} {'keeps its' if share.of.vgpus else 'stays free, with'} room for {_largest(card)}"
 
 

@@ -24,11 +24,11 @@ class Reserved:
     """The id or the name of its type."""
 
 
-def reserved_mdevs(found: Vgpus) -> tuple[Reserved, ...]:
+def reserved_mdevs(vgpus: Vgpus) -> tuple[Reserved, ...]:
     """The mediated devices that have a definition with `start: auto`, vfioctl's or not, and do not exist."""
     return tuple(
         Reserved(vgpu.id, vgpu.parent, vgpu.definition.type)
-        for vgpu in found.instances
+        for vgpu in vgpus.instances
         if vgpu.state is VgpuState.DEFINED and vgpu.definition and vgpu.definition.start == "auto"
     )
 

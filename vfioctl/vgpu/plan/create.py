@@ -29,31 +29,31 @@ Texts = Mapping[str, str]
 
 
 def choose(
-    found: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved] = ()
+    vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved] = ()
 ) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
     """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice.
 
     `reserved`: vGPUs that are created at boot, whose room is taken only if there is no other.
     """
-    chosen = _placed_beside(found, intent, reserved)
-    mdev = {card.id for card in found.cards if card.dialect is Dialect.MDEV}
+    chosen = _placed_beside(vgpus, intent, reserved)
+    mdev = {card.id for card in vgpus.cards if card.dialect is Dialect.MDEV}
     if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
-        given = len(intent.uuids)
-        raise BadSpec(f"{intent.count} vGPUs need as many UUIDs, and there are {given}", hint="one for each")
+        number = len(intent.uuids)
+        raise BadSpec(f"{intent.count} vGPUs need as many UUIDs, and there are {number}", hint="one for each")
     uuids = iter(intent.uuids)
     return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
 
 
-def _placed_beside(found: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
-    given = {*intent.uuids, long_address(intent.parent or "")}
-    others = [vgpu for vgpu in reserved if vgpu.name not in given]
-    kept = kept_for(found.cards, intent.type, others)
+def _placed_beside(vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
+    named = {*intent.uuids, long_address(intent.parent or "")}
+    others = [vgpu for vgpu in reserved if vgpu.name not in named]
+    kept = kept_for(vgpus.cards, intent.type, others)
     if not kept:
-        return _placed(found.cards, intent)
+        return _placed(vgpus.cards, intent)
     try:
-        chosen, why = _placed(with_room_kept(found.cards, others), intent), f"room is kept for {kept}"
+        chosen, why = _placed(with_room_kept(vgpus.cards, others), intent), f"room is kept for {kept}"
     except NoCapacity:
-        chosen, why = _placed(found.cards, intent), f"this takes the room of {kept}"
+        chosen, why = _placed(vgpus.cards, intent), f"this takes the room of {kept}"
     return replace(chosen, why=(*chosen.why, f"{why}, which definitions create at boot"))
 
 
@@ -70,7 +70,7 @@ def _placed(cards: Sequence[VgpuCard], intent: CreateVgpuIntent) -> Placement:
 
 
 def plan_create(
-    found: Vgpus,
+    vgpus: Vgpus,
     intent: CreateVgpuIntent,
     chosen: Placement,
     names: Sequence[Uuid | PciAddress],
@@ -83,10 +83,10 @@ def plan_create(
 
     Raises BadSpec, DeviceInUse.
     """
-    cards = {card.id: card for card in found.cards}
+    cards = {card.id: card for card in vgpus.cards}
     changes: list[Change] = []
     for place, name in zip(chosen.places, names, strict=True):
-        changes += _created(cards[place.card], place, name, intent, found, texts)
+        changes += _created(cards[place.card], place, name, intent, vgpus, texts)
     concerned = tuple(dict.fromkeys(place.card for place in chosen.places))
     functions = dict.fromkeys((*concerned, *(place.parent for place in chosen.places)))
     about_parameters = ("parameters are written before any guest has the vGPU, and go with it",)
@@ -98,26 +98,26 @@ def plan_create(
         ),
         changes=tuple(changes),
         checks=(CheckRequest(kind=CHECK, subjects=concerned),),
-        notes=(*chosen.why, *(about_parameters if intent.parameters else ()), *_unknown(found, concerned)),
+        notes=(*chosen.why, *(about_parameters if intent.parameters else ()), *_unknown(vgpus, concerned)),
     )
 
 
-def _unknown(found: Vgpus, cards: Collection[str]) -> Iterator[str]:
+def _unknown(vgpus: Vgpus, cards: Collection[str]) -> Iterator[str]:
     """What could not be read and would have helped to choose."""
     return (
         f"unknown: {warning.subject}: {warning.text}"
-        for warning in found.warnings
+        for warning in vgpus.warnings
         if warning.subject in ("NVML", *cards)
     )
 
 
 def _created(
-    card: VgpuCard, place: Place, subject: Uuid | PciAddress, intent: CreateVgpuIntent, found: Vgpus, texts: Texts
+    card: VgpuCard, place: Place, subject: Uuid | PciAddress, intent: CreateVgpuIntent, vgpus: Vgpus, texts: Texts
 ) -> Iterator[Change]:
     """The changes of the vGPU, its parameters, and its definition."""
     given = intent.parameters
     if isinstance(subject, Uuid):
-        given = given or _defined(subject, place, found)
+        given = given or _defined(subject, place, vgpus)
         value = f"{place.parent}/{place.type}"
         yield Change(kind=MDEV, name=subject, subject=subject, before="", after=value)
     else:
@@ -128,10 +128,10 @@ def _created(
         yield _definition(card, place, subject, parameters, texts)
 
 
-def _defined(uuid: Uuid, place: Place, found: Vgpus) -> tuple[tuple[str, str], ...]:
+def _defined(uuid: Uuid, place: Place, vgpus: Vgpus) -> tuple[tuple[str, str], ...]:
     """The parameters in mdevctl's definition of this UUID, if any. Raises DeviceInUse when the vGPU exists."""
-    given: tuple[tuple[str, str], ...] = ()
-    for vgpu in (vgpu for vgpu in found.instances if vgpu.id == uuid):
+    attributes: tuple[tuple[str, str], ...] = ()
+    for vgpu in (vgpu for vgpu in vgpus.instances if vgpu.id == uuid):
         if vgpu.state is not VgpuState.DEFINED:
             raise DeviceInUse(f"there is a vGPU {uuid} already, on {vgpu.parent}", hint="choose another --uuid")
         if (vgpu.parent, vgpu.type) != (place.parent, place.type):
@@ -139,8 +139,8 @@ def _defined(uuid: Uuid, place: Place, found: Vgpus) -> tuple[tuple[str, str], .
                 f"{uuid} is defined already, as {vgpu.type} on {vgpu.parent}",
                 hint="choose another --uuid, or this type and parent",
             )
-        given = vgpu.definition.attributes if vgpu.definition else ()
-    return given
+        attributes = vgpu.definition.attributes if vgpu.definition else ()
+    return attributes
 
 
 def _definition(
@@ -160,17 +160,17 @@ def _definition(
     return definition_change(file, subject, before, text)
 
 
-def _parameters(card: VgpuCard, kind: str, given: Iterable[tuple[str, str]], count: int) -> Iterator[tuple[str, str]]:
+def _parameters(card: VgpuCard, kind: str, pairs: Iterable[tuple[str, str]], count: int) -> Iterator[tuple[str, str]]:
     """The parameter files to write, and their values. NVIDIA's `vgpu_params` is a list: `name=value, name=value`."""
     nvidia = card.dialect is Dialect.VENDOR or kind.startswith("nvidia-")
     listed = []
-    given = tuple(given)
-    names = [name.removeprefix("nvidia/") for name, _ in given]
+    pairs = tuple(pairs)
+    names = [name.removeprefix("nvidia/") for name, _ in pairs]
     if len(set(names)) < len(names) or (LIST in names and {*names} - {LIST, "placement_id"}):
         raise BadSpec("a parameter is given twice", hint="give each once")
     if count > 1 and "placement_id" in names:
         raise BadSpec("a placement_id is for one vGPU", hint="leave out --count")
-    for name, value in given:
+    for name, value in pairs:
         if "/" in name:
             yield name, value
         elif not nvidia:

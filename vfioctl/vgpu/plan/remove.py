@@ -22,7 +22,7 @@ NOBODY = Holders(devices=())
 
 
 def plan_remove(
-    found: Vgpus,
+    vgpus: Vgpus,
     intent: RemoveVgpuIntent,
     facts: Facts,
     texts: Texts,
@@ -35,12 +35,12 @@ def plan_remove(
 
     Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
     """
-    there = {vgpu.id for vgpu in found.instances}
+    existing = {vgpu.id for vgpu in vgpus.instances}
     named = dict.fromkeys(intent.vgpus)
-    absent = [name for name in named if name not in there and texts.get(own_definition_file(name))]
-    going = [_vgpu_named(found, name) for name in named if name not in absent]
+    absent = [name for name in named if name not in existing and texts.get(own_definition_file(name))]
+    going = [_vgpu_named(vgpus, name) for name in named if name not in absent]
     persistent = {record.id for record in created.values() if record.persistent}
-    _refuse(going, intent, found)
+    _refuse(going, intent, vgpus)
     _refuse_definitions([vgpu for vgpu in going if vgpu.id not in persistent], intent)
     held = [holder for holder in holders.refusing if holder.kind not in intent.ignores]
     refuse(holding(held, intent.vgpus, intent), ())
@@ -59,7 +59,7 @@ def plan_remove(
         intent=intent,
         facts=(
             *(fact for address, fact in facts.items() if address in functions),
-            *type_name_facts(card for card in found.cards if card.id in cards),
+            *type_name_facts(card for card in vgpus.cards if card.id in cards),
         ),
         changes=tuple(changes),
         checks=(CheckRequest(kind=CHECK, subjects=cards),),
@@ -67,17 +67,17 @@ def plan_remove(
     )
 
 
-def _vgpu_named(found: Vgpus, name: str) -> Vgpu:
-    of_it = [vgpu for vgpu in found.instances if vgpu.id == name]
+def _vgpu_named(vgpus: Vgpus, name: str) -> Vgpu:
+    of_it = [vgpu for vgpu in vgpus.instances if vgpu.id == name]
     live = [vgpu for vgpu in of_it if vgpu.state is not VgpuState.DEFINED]
     if not of_it:
         raise UnknownDevice(f"there is no vGPU {name} here", hint="vfioctl vgpu list shows those that are")
     return (live or of_it)[0]
 
 
-def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent, found: Vgpus) -> None:
+def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent, vgpus: Vgpus) -> None:
     for vgpu in going:
-        _refuse_lasting(vgpu, found)
+        _refuse_lasting(vgpu, vgpus)
     foreign = [vgpu for vgpu in going if vgpu.owner != OURS]
     if foreign and not intent.foreign:
         raise Foreign(
@@ -98,7 +98,7 @@ def _refuse_definitions(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
         )
 
 
-def _refuse_lasting(vgpu: Vgpu, found: Vgpus) -> None:
+def _refuse_lasting(vgpu: Vgpu, vgpus: Vgpus) -> None:
     """Raises DeviceInUse or BadSpec for a vGPU that cannot be removed by itself."""
     if vgpu.state is VgpuState.WEDGED:
         raise DeviceInUse(
@@ -112,7 +112,7 @@ def _refuse_lasting(vgpu: Vgpu, found: Vgpus) -> None:
             hint="stop the guest that has it open; there is no other way",
         )
     if vgpu.dialect not in (Dialect.MDEV, Dialect.VENDOR):
-        by_gim = any(card.id == vgpu.card and card.driver == "gim" for card in found.cards)
+        by_gim = any(card.id == vgpu.card and card.driver == "gim" for card in vgpus.cards)
         foreign = " --foreign" if vgpu.owner != OURS else ""
         raise BadSpec(
             f"{vgpu.id} is a VF: VFs are removed together",

@@ -39,7 +39,7 @@ _MOST_NAMED = 4
 
 def plan_vfs(
     inventory: Inventory,
-    found: Vgpus,
+    vgpus: Vgpus,
     intent: SetVfsIntent,
     known: PhysicalFunction,
     created: Mapping[str, Created],
@@ -52,7 +52,7 @@ def plan_vfs(
     refuse_marked(function)
     if now and now != intent.vfs:
         _refuse_foreign(function, intent, created)
-        _refuse_live(inventory, function, found, foreign=intent.foreign, drivers_matter=intent.vfs != 0)
+        _refuse_live(inventory, function, vgpus, foreign=intent.foreign, drivers_matter=intent.vfs != 0)
     if now != intent.vfs:
         taken = in_order((*function.virtfns, *([function.address] if nvidia else ())))
         refuse(holding(holders.holders, taken, intent), _of(inventory, taken))
@@ -106,11 +106,11 @@ def _refuse_foreign(function: Function, intent: SetVfsIntent, created: Mapping[s
 
 
 def _refuse_live(
-    inventory: Inventory, function: Function, found: Vgpus, *, foreign: bool, drivers_matter: bool
+    inventory: Inventory, function: Function, vgpus: Vgpus, *, foreign: bool, drivers_matter: bool
 ) -> None:
     """Raises DeviceInUse when a VF is a vGPU, or a guest may have it."""
     vfs = set(function.virtfns)
-    if live := [v for v in found.instances if _is_vgpu_on(v, vfs)]:
+    if live := [v for v in vgpus.instances if _is_vgpu_on(v, vfs)]:
         raise DeviceInUse(
             f"{named(function)} has live vGPUs: {_listed(f'{v.profile or v.type} {v.id} on {v.parent}' for v in live)}",
             hint="vfioctl vgpu remove each of them first",

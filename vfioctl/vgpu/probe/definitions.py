@@ -25,18 +25,18 @@ def read_definitions(
 
     `only`: UUIDs in lower case whose definitions are read; None for all.
     """
-    found, problems = [], []
+    definitions, problems = [], []
     for path, parent, uuid in _files(kernel) if only is None else _files_of(kernel, only):
         try:
             facts = parsed(kernel.read(path))
-            found.append({"path": path, "parent": parent, "uuid": uuid.lower(), **facts})
+            definitions.append({"path": path, "parent": parent, "uuid": uuid.lower(), **facts})
         except KernelRefused as error:
             problems.append((path, error.symbol))
         except ValueError as error:
             problems.append((path, f"not a definition of mdevctl: {str(error)[:80]}"))
         except Exception as error:  # noqa: BLE001 - such as a RecursionError; the others are read
             problems.append((path, f"not a definition of mdevctl: {failure_of(error)}"))
-    return found, problems
+    return definitions, problems
 
 
 def _files(kernel: FileReader) -> Iterator[tuple[str, str, str]]:

@@ -95,12 +95,12 @@ def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: C
 
 def titles(kernel: Reader, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
     """Product names of the cards, from the hardware database. Separate, as opening it takes a fifth of a listing."""
-    found = {}
+    names = {}
     for card in cards:
         modalias = text_of(kernel, f"{PCI_DEVICES}/{card.id}/modalias") if PCI_ADDRESS.fullmatch(card.id) else ""
         if modalias:
-            found[card.id] = kernel.properties(modalias).get("ID_MODEL_FROM_DATABASE", "")
-    return found
+            names[card.id] = kernel.properties(modalias).get("ID_MODEL_FROM_DATABASE", "")
+    return names
 
 
 class _Gathered:
@@ -186,17 +186,17 @@ def _counts(vgpu: Facts) -> bool:
 
 def _with_definitions(live: list[Vgpu], definitions: Iterable[Facts], cards: Iterable[VgpuCard]) -> list[Vgpu]:
     """The live vGPUs with their definitions, and vGPUs that are only defined."""
-    found = {(vgpu.parent, vgpu.id): vgpu for vgpu in live}
+    by_place = {(vgpu.parent, vgpu.id): vgpu for vgpu in live}
     cards_of = {parent.name: card for card in cards for parent in card.parents}
     for facts in definitions:
         key = facts["parent"], facts["uuid"]
         definition = Definition(facts["path"], facts["type"], facts["start"], tuple(facts["attributes"]))
-        if key not in found:
+        if key not in by_place:
             card = cards_of.get(facts["parent"], VgpuCard(facts["parent"], Dialect.MDEV))
             only = {"id": facts["uuid"], "type": facts["type"], "state": VgpuState.DEFINED}
-            found[key] = _vgpu(card, facts["parent"], only)
-        found[key] = replace(found[key], definition=definition)
-    return list(found.values())
+            by_place[key] = _vgpu(card, facts["parent"], only)
+        by_place[key] = replace(by_place[key], definition=definition)
+    return list(by_place.values())
 
 
 def _order(card: VgpuCard) -> tuple[int, str]:

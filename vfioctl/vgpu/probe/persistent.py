@@ -31,17 +31,17 @@ def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple
     `created`: the ledger's records of vGPUs. mdevctl definitions of any other vGPU are ignored.
     """
     own, problems = read_own_definitions(kernel)
-    found = {own_definition_file(record.device): _wanted(record) for record in own}
+    persistent = {own_definition_file(record.device): _wanted(record) for record in own}
     definitions, damaged = read_definitions(kernel)
     ours = {name for name, record in created.items() if record.persistent}
     for facts in definitions:
         if facts["uuid"] in ours and facts["start"] == "auto":
             try:
-                found[facts["path"]] = _asked(facts)
+                persistent[facts["path"]] = _asked(facts)
             except ValidationError as error:
                 problems.append((facts["path"], f"not a definition of a vGPU: {first_problem(error)[:80]}"))
     problems += ((path, text) for path, text in damaged if path.rpartition("/")[2].lower() in ours)
-    return found, dict(problems)
+    return persistent, dict(problems)
 
 
 def _asked(facts: Mapping[str, Any]) -> CreateVgpuIntent:
@@ -67,7 +67,7 @@ def _wanted(own: OwnDefinition) -> Wanted:
 
 def read_own_definitions(kernel: FileReader) -> tuple[list[OwnDefinition], list[tuple[str, str]]]:
     """The definitions, VFs before the vGPUs on them, and the path of each unreadable file with the reason."""
-    found, problems = [], []
+    own_definitions, problems = [], []
     for name in names_in(kernel, OWN_DEFINITIONS):
         path, device = f"{OWN_DEFINITIONS}/{name}", name.removesuffix(".json")
         if not name.endswith(".json") or not PCI_ADDRESS.fullmatch(device):
@@ -82,7 +82,7 @@ def read_own_definitions(kernel: FileReader) -> tuple[list[OwnDefinition], list[
             problems.append((path, f"not a file of vfioctl: {failure_of(error)}"))
         else:
             if own.device == device and (own.vfs is None) != (own.type is None):
-                found.append(own)
+                own_definitions.append(own)
             else:
                 problems.append((path, "it is not about the device that it is named after"))
-    return sorted(found, key=lambda own: (own.vfs is None, own.device.order)), problems
+    return sorted(own_definitions, key=lambda own: (own.vfs is None, own.device.order)), problems

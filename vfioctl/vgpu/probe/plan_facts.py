@@ -33,8 +33,8 @@ def read_concerned(
     `types`: see `VgpuScan`.
     """
     defined = None if names is None else set(names)
-    found = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=defined, types=types)
-    return with_owners(found, recorded.created, recorded.wedged)
+    vgpus = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=defined, types=types)
+    return with_owners(vgpus, recorded.created, recorded.wedged)
 
 
 def cards_of(kernel: FileReader, names: Iterable[str]) -> set[str] | None:

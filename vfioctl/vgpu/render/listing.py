@@ -118,8 +118,8 @@ def _places(card: VgpuCard) -> str:
 
 
 def _created(card: VgpuCard) -> str:
-    there = sum(parent.instances for parent in card.parents)
-    return f"{words.counted(there, 'vGPU')} there" if there else "no vGPUs yet"
+    count = sum(parent.instances for parent in card.parents)
+    return f"{words.counted(count, 'vGPU')} there" if count else "no vGPUs yet"
 
 
 def _mode(card: VgpuCard) -> str:

@@ -39,10 +39,10 @@ def _room(context: Context, kind: str) -> str:
 
     cards = {physical(context.kernel, place) if PCI_ADDRESS.fullmatch(place) else place for place in _places(context)}
     try:
-        found = read_vgpus(context.kernel, cards, suspects=context.wedged)
+        vgpus = read_vgpus(context.kernel, cards, suspects=context.wedged)
     except VfioctlError as error:
         return f"what is left is unknown ({error.message})"
-    return "; ".join(_counts(found, kind)) or "its card offers no such type any more"
+    return "; ".join(_counts(vgpus, kind)) or "its card offers no such type any more"
 
 
 def _places(context: Context) -> Iterator[str]:
@@ -52,8 +52,8 @@ def _places(context: Context) -> Iterator[str]:
             yield step.target.split("/")[4] if step.target.endswith("/create") else step.subject
 
 
-def _counts(found: Vgpus, kind: str) -> list[str]:
-    return [f"{c.id} has room for {_words(t.available)} more" for c in found.cards for t in c.types if t.id == kind]
+def _counts(vgpus: Vgpus, kind: str) -> list[str]:
+    return [f"{c.id} has room for {_words(t.available)} more" for c in vgpus.cards for t in c.types if t.id == kind]
 
 
 def _words(count: Count) -> str:

@@ -67,20 +67,20 @@ def _starts(expanders: list[PciController]) -> Mapping[int, int]:
 
 def _children(domain: Domain) -> Mapping[int, list[PciController]]:
     """The bridges on each bus. Those without an address are where libvirt puts them: on the first that takes them."""
-    found: dict[int, list[PciController]] = {}
+    children: dict[int, list[PciController]] = {}
     for controller in domain.controllers:
         if controller.model in EXPANDERS or controller.model in ROOTS or controller.model not in PLUGS_INTO:
             continue
-        bus = controller.address.bus if controller.address else _chosen(domain, controller, found)
-        found.setdefault(bus, []).append(controller)
-    return found
+        bus = controller.address.bus if controller.address else _chosen(domain, controller, children)
+        children.setdefault(bus, []).append(controller)
+    return children
 
 
-def _chosen(domain: Domain, controller: PciController, found: Mapping[int, list[PciController]]) -> int:
+def _chosen(domain: Domain, controller: PciController, children: Mapping[int, list[PciController]]) -> int:
     if controller.model == "pcie-switch-downstream-port":
         for port in domain.controllers:
             is_upper = port.model == "pcie-switch-upstream-port" and port.index is not None
-            if is_upper and len(found.get(port.index or 0, ())) < _SWITCH_PORTS:
+            if is_upper and len(children.get(port.index or 0, ())) < _SWITCH_PORTS:
                 return port.index or 0
     return 0
 
@@ -90,8 +90,8 @@ def _below(index: int | None, children: Mapping[int, list[PciController]]) -> in
     seen: set[int] = set()
     level, count = [-1 if index is None else index], 0
     for _ in range(_LEVELS):
-        found = [child for bus in level if bus not in seen for child in children.get(bus, ())]
+        below = [child for bus in level if bus not in seen for child in children.get(bus, ())]
         seen.update(level)
-        count += len(found)
-        level = list({controller.index for controller in found if controller.index is not None})
+        count += len(below)
+        level = list({controller.index for controller in below if controller.index is not None})
     return count

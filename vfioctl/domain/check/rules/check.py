@@ -34,14 +34,14 @@ def check(
     for name, rule in (("domain", is_domain), ("domain-size", too_much)):
         if wrong := tuple(_findings(document, name, rule(domain))):
             return wrong
-    found = [finding for name, rule in RULES.items() for finding in _findings(document, name, rule(domain))]
+    findings = [finding for name, rule in RULES.items() for finding in _findings(document, name, rule(domain))]
     if host is not None:
         from vfioctl.domain.check.rules.check import HOST_RULES
 
-        found += [
+        findings += [
             finding for name, rule in HOST_RULES.items() for finding in _findings(document, name, rule(domain, host))
         ]
-    return tuple(sorted(found, key=lambda finding: finding.line or 0))
+    return tuple(sorted(findings, key=lambda finding: finding.line or 0))
 
 
 def _findings(document: Document, name: str, faults: Iterable[Fault]) -> Iterator[Finding]:

@@ -61,15 +61,15 @@ def models(domain: Domain) -> Iterator[Fault]:
     for controller in domain.controllers:
         name = controller.element.find("model")
         allowed = _MODEL_NAMES.get(controller.model)
-        given = None if name is None else name.get("name")
+        model_name = None if name is None else name.get("name")
         if controller.model and controller.model not in (*ROOTS, *PLUGS_INTO):
             yield Fault(
                 controller.element, f"there is no PCI controller model '{controller.model[:40]}'", "check its spelling"
             )
-        elif allowed and given is not None and given not in allowed:
+        elif allowed and model_name is not None and model_name not in allowed:
             yield Fault(
                 controller.element,
-                f"a {controller.model} is no {given[:40]}",
+                f"a {controller.model} is no {model_name[:40]}",
                 f"<model name='{allowed[-1]}'/>, or leave it",
             )
 
@@ -113,8 +113,8 @@ def chassis(domain: Domain) -> Iterator[Fault]:
         if controller.model not in _PORTS:
             continue
         target = controller.element.find("target")
-        given = None if target is None else target.get("chassis")
-        value = controller.index if given is None else any_number(given)
+        text = None if target is None else target.get("chassis")
+        value = controller.index if text is None else any_number(text)
         if value is None:
             continue
         if value in owners:
@@ -167,8 +167,8 @@ def expanders(domain: Domain) -> Iterator[Fault]:
         if controller.model not in EXPANDERS and not _is_pseries(domain):
             yield Fault(node, "only an expander bus has a node", "remove it")
         elif value not in cells:
-            told = text_in(node)[:40]
-            yield Fault(node, f"the guest has no cell {told}", "the id of a NUMA cell of the guest")
+            text = text_in(node)[:40]
+            yield Fault(node, f"the guest has no cell {text}", "the id of a NUMA cell of the guest")
 
 
 def hole(domain: Domain) -> Iterator[Fault]:

@@ -39,20 +39,20 @@ def usb(domain: Domain) -> Iterator[Fault]:
 
 def tpms(domain: Domain) -> Iterator[Fault]:
     """One, and on POWER one that is a proxy beside it."""
-    found = domain.all("devices/tpm")
+    elements = domain.all("devices/tpm")
     for is_proxy in (True, False):
-        for extra in [device for device in found if (device.get("model") == "spapr-tpm-proxy") is is_proxy][1:]:
+        for extra in [device for device in elements if (device.get("model") == "spapr-tpm-proxy") is is_proxy][1:]:
             yield Fault(extra, "a second TPM", "keep one of them")
 
 
 def watchdogs(domain: Domain) -> Iterator[Fault]:
-    found = domain.all("devices/watchdog")
+    elements = domain.all("devices/watchdog")
     seen: set[str] = set()
-    for device in found:
+    for device in elements:
         model = device.get("model", "")
         if model in seen and model != _MANY:
             yield Fault(device, f"a second watchdog of the model {model[:40]}", "keep one of them")
-        elif device.get("action", "reset") != found[0].get("action", "reset"):
+        elif device.get("action", "reset") != elements[0].get("action", "reset"):
             yield Fault(device, "watchdogs with different actions", "the same action= for all")
         elif seen and (domain.version is None or domain.version < _SEVERAL_WATCHDOGS):
             fault = warning if domain.version is None else Fault
@@ -117,10 +117,10 @@ def disk_native(domain: Domain) -> Iterator[Fault]:
     """Linux AIO needs an image that the host does not cache, and cache= says so: its default is QEMU's."""
     for disk, mode in _attributes(domain, "driver", "io"):
         driver = disk.find("driver")
-        given = None if driver is None else driver.get("cache")
-        if mode == "native" and given not in _UNCACHED:
-            told = f"cache='{given[:40]}'" if given else "no cache="
-            yield Fault(disk, f"io='native' with {told}", "cache='none' or cache='directsync', or another io=")
+        cache = None if driver is None else driver.get("cache")
+        if mode == "native" and cache not in _UNCACHED:
+            shown = f"cache='{cache[:40]}'" if cache else "no cache="
+            yield Fault(disk, f"io='native' with {shown}", "cache='none' or cache='directsync', or another io=")
 
 
 def disk_images(domain: Domain) -> Iterator[Fault]:
@@ -139,7 +139,7 @@ def disk_images(domain: Domain) -> Iterator[Fault]:
 def _attributes(domain: Domain, child: str, name: str) -> Iterator[tuple[Element, str]]:
     """The disks of which a child has this attribute, and its value."""
     for disk in domain.all("devices/disk"):
-        found = disk.find(child)
-        value = None if found is None else found.get(name)
+        element = disk.find(child)
+        value = None if element is None else element.get(name)
         if value:
             yield disk, value

@@ -62,15 +62,15 @@ def uuid(domain: Domain) -> Iterator[Fault]:
 
 
 def kind(domain: Domain) -> Iterator[Fault]:
-    given = domain.root.get("type")
-    if given in _QEMU:
+    value = domain.root.get("type")
+    if value in _QEMU:
         return
-    if given in _ELSEWHERE:
-        yield Fault(domain.root, f"type='{given}' is not for Linux hosts", "type='kvm'")
-    elif given in _OTHER:
-        yield warning(domain.root, f"type='{given}': only domains of QEMU are judged", "type='kvm' for QEMU with KVM")
+    if value in _ELSEWHERE:
+        yield Fault(domain.root, f"type='{value}' is not for Linux hosts", "type='kvm'")
+    elif value in _OTHER:
+        yield warning(domain.root, f"type='{value}': only domains of QEMU are judged", "type='kvm' for QEMU with KVM")
     else:
-        yield Fault(domain.root, f"type='{(given or '')[:40]}' of the domain is unknown", "type='kvm'")
+        yield Fault(domain.root, f"type='{(value or '')[:40]}' of the domain is unknown", "type='kvm'")
 
 
 def machine(domain: Domain) -> Iterator[Fault]:
@@ -130,12 +130,14 @@ def boot_orders(domain: Domain) -> Iterator[Fault]:
 
 def memory_devices(domain: Domain) -> Iterator[Fault]:
     """They need slots, a guest with NUMA cells, and addresses that do not overlap."""
-    found = domain.all("devices/memory")
+    elements = domain.all("devices/memory")
     if (domain.one("maxMemory") is not None) and domain.is_x86 and not domain.cells:
         yield Fault(domain.at("maxMemory"), "<maxMemory> without NUMA cells", "add <cpu><numa> with a cell")
-    if found and domain.one("maxMemory") is None:
-        yield Fault(found[0], "memory devices without <maxMemory>", "<maxMemory slots='16'>: the most that it may have")
-    for element in found:
+    if elements and domain.one("maxMemory") is None:
+        yield Fault(
+            elements[0], "memory devices without <maxMemory>", "<maxMemory slots='16'>: the most that it may have"
+        )
+    for element in elements:
         node = element.find("target/node")
         value = None if node is None else number(text_in(node))
         if node is not None and (value is None or value >= len(domain.cells)):

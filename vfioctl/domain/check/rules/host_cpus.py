@@ -43,12 +43,12 @@ def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def shared(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """A CPU that one vCPU has for itself is no other domain's."""
-    found: dict[str, tuple[Element, set[int]]] = {}
+    users: dict[str, tuple[Element, set[int]]] = {}
     for element in domain.all("cputune/vcpupin"):
         cpus = cpuset(element.get("cpuset")) or frozenset()
         if len(cpus) == 1 and cpus <= host.pinned.keys():
-            found.setdefault(host.pinned[min(cpus)], (element, set()))[1].update(cpus)
-    for who, (element, both) in found.items():
+            users.setdefault(host.pinned[min(cpus)], (element, set()))[1].update(cpus)
+    for who, (element, both) in users.items():
         remedy = "other CPUs: vfioctl domain build leaves those of other domains out"
         yield warning(element, f"CPU {shown(both)} is pinned by {who} too", remedy)
 

@@ -66,15 +66,15 @@ def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         if why := why_no_vgpu(function):
             yield Fault(element, why, command_for(function))
             continue
-        found = f"driver {function.driver}" if function.driver else "no driver"
-        reason = f"{function.address} has {found}, and managed='no' means that it is on VFIO already"
+        current = f"driver {function.driver}" if function.driver else "no driver"
+        reason = f"{function.address} has {current}, and managed='no' means that it is on VFIO already"
         yield _unbound(domain, element, reason, f"vfioctl bind {function.address} --with-group")
 
 
 def group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The other members of the IOMMU group are in this guest, on VFIO, or on a driver that does no DMA."""
     inventory = host.capacity.inventory
-    given = {address: element for element, address in named_functions(domain)}
+    elements = {address: element for element, address in named_functions(domain)}
     for element, function in _there(domain, host):
         if inventory.iommu.translating and function.iommu_group is None and "iommu_group" not in function.unknown:
             reason = f"{function.address} is in no IOMMU group: the IOMMU does not cover it"
@@ -82,7 +82,7 @@ def group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         missing = [
             other
             for address in inventory.members_of(function.iommu_group)
-            if (other := inventory.by_address.get(address)) and not _harmless(other) and address not in given
+            if (other := inventory.by_address.get(address)) and not _harmless(other) and address not in elements
         ]
         if missing:
             names = some_of(f"{other.address} (driver {other.driver})" for other in missing)
@@ -108,9 +108,9 @@ def _harmless(function: Function) -> bool:
 def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """A card moves as a whole: its other functions are not left to the host's drivers."""
     inventory = host.capacity.inventory
-    given = {address for _, address in named_functions(domain)}
+    addresses = {address for _, address in named_functions(domain)}
     for element, function in _there(domain, host):
-        left = [address for address in inventory.card_of(function.address) if address not in given]
+        left = [address for address in inventory.card_of(function.address) if address not in addresses]
         other = [address for address in left if not _harmless(inventory.by_address[address])]
         if other and not function.is_vf and inventory.by_address[other[0]].iommu_group != function.iommu_group:
             reason = f"{some_of(other)} of the same card stays with the host"
@@ -119,8 +119,8 @@ def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     taken = host.capacity.taken.whole
-    found = [(element, str(address)) for element, address in named_functions(domain)]
-    for element, subject in (*found, *named_mdevs(domain)):
+    named = [(element, str(address)) for element, address in named_functions(domain)]
+    for element, subject in (*named, *named_mdevs(domain)):
         if subject in taken and not is_own(domain, taken[subject][1]):
             claim, owner = taken[subject]
             yield _of_another(domain, element, f"{subject} belongs to claim {claim} of {owner}", claim, owner)
@@ -134,8 +134,8 @@ def _of_another(domain: Domain, element: Element, reason: str, claim: str, owner
 
 
 def busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
-    found = [(element, str(address)) for element, address in named_functions(domain)]
-    for element, subject in (*found, *named_mdevs(domain)):
+    named = [(element, str(address)) for element, address in named_functions(domain)]
+    for element, subject in (*named, *named_mdevs(domain)):
         if subject in host.holders:
             remedy = f"vfioctl holders {subject} says who has it, and what makes them release it"
             yield Fault(element, f"{subject} is in use: {host.holders[subject]}", remedy)

@@ -15,11 +15,11 @@ _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_trans
 
 
 def models(domain: Domain) -> Iterator[Fault]:
-    found = domain.all("devices/iommu")
-    for extra in found[1:]:
+    elements = domain.all("devices/iommu")
+    for extra in elements[1:]:
         if extra.get("model") != "smmuv3":  # of these newer libvirts take several, each for a bus
             yield Fault(extra, "there are two <iommu>", "keep one of them")
-    for element in found:
+    for element in elements:
         model = element.get("model")
         if model in ("intel", "amd") and domain.machine and not domain.is_q35:
             yield Fault(element, f"{domain.machine[:40]} has no {model} IOMMU", "the machine q35")
@@ -53,9 +53,9 @@ def options(domain: Domain) -> Iterator[Fault]:
         driver, model = element.find("driver"), element.get("model")
         if driver is None:
             continue
-        given = [name for name in _INTEL_ONLY if driver.get(name) is not None]
-        if given and model in ("smmuv3", "virtio"):
-            yield Fault(driver, f"a vIOMMU of {model} has no {given[0]}=", "remove it")
+        names = [name for name in _INTEL_ONLY if driver.get(name) is not None]
+        if names and model in ("smmuv3", "virtio"):
+            yield Fault(driver, f"a vIOMMU of {model} has no {names[0]}=", "remove it")
         width = driver.get("aw_bits")
         if width is not None and number(width) not in _WIDTHS:
             yield Fault(driver, f"aw_bits='{width[:40]}' is no width", "39, 48 or 57")

@@ -56,12 +56,12 @@ def sum_of_cells(domain: Domain) -> Iterator[Fault]:
     """libvirt accepts a different sum, and uses that of the cells (and of memory devices)."""
     sizes = [cell.memory for cell in domain.cells]
     devices = [size_of(size) for size in domain.all("devices/memory/target/size")]
-    given, known = domain.memory, [size for size in (*sizes, *devices) if size is not None]
-    if not sizes or given is None or len(known) != len(sizes) + len(devices):
+    total, known = domain.memory, [size for size in (*sizes, *devices) if size is not None]
+    if not sizes or total is None or len(known) != len(sizes) + len(devices):
         return
     without = sum(size for size in sizes if size is not None)
-    if abs(given - sum(known)) >= _ALIGNED and abs(given - without) >= _ALIGNED:
-        reason = f"the cells have {size_in_words(without)}, but <memory> says {size_in_words(given)}"
+    if abs(total - sum(known)) >= _ALIGNED and abs(total - without) >= _ALIGNED:
+        reason = f"the cells have {size_in_words(without)}, but <memory> says {size_in_words(total)}"
         yield warning(domain.at("memory"), reason, "make them equal: libvirt uses the sum of the cells")
 
 
@@ -107,8 +107,8 @@ def _for_each(times: int) -> str:
 
 
 def _pages(domain: Domain) -> list[tuple[Element, int | None]]:
-    found = domain.all("memoryBacking/hugepages/page")
-    return [(page, scaled(page.get("size"), page.get("unit"))) for page in found]
+    pages = domain.all("memoryBacking/hugepages/page")
+    return [(page, scaled(page.get("size"), page.get("unit"))) for page in pages]
 
 
 def page_size(domain: Domain) -> Iterator[Fault]:

@@ -20,8 +20,8 @@ def ids(domain: Domain) -> Iterator[Fault]:
     seen: set[int] = set()
     for cell in domain.cells:
         if cell.id is None or cell.id >= len(domain.cells):
-            told = cell.element.get("id", "")[:40]
-            yield Fault(cell.element, f"id='{told}' of {len(domain.cells)} cells", "count them from 0 without a gap")
+            text = cell.element.get("id", "")[:40]
+            yield Fault(cell.element, f"id='{text}' of {len(domain.cells)} cells", "count them from 0 without a gap")
         elif cell.id in seen:
             yield Fault(cell.element, f"two cells have the id {cell.id}", "give each its own")
         seen.add(-1 if cell.id is None else cell.id)
@@ -50,17 +50,17 @@ def cpus(domain: Domain) -> Iterator[Fault]:
 def distances(domain: Domain) -> Iterator[Fault]:
     known: dict[tuple[int, int], int] = {}
     for cell in domain.cells[:_MOST_CELLS]:
-        given = cell.element.find("distances")
-        if given is not None and given.find("sibling") is None:
-            yield Fault(given, "<distances> without a <sibling>", "<sibling id='0' value='10'/> and so on")
+        element = cell.element.find("distances")
+        if element is not None and element.find("sibling") is None:
+            yield Fault(element, "<distances> without a <sibling>", "<sibling id='0' value='10'/> and so on")
         for sibling in islice(cell.element.findall("distances/sibling"), _MOST_CELLS):
             other, value = number(sibling.get("id")), number(sibling.get("value"))
             if other is None or other >= len(domain.cells):
                 yield Fault(sibling, f"there is no cell {(sibling.get('id') or '')[:40]}", "name a cell of the guest")
             elif value is None or not is_distance(value, to_itself=other == cell.id):
-                told = (sibling.get("value") or "")[:40]
+                text = (sibling.get("value") or "")[:40]
                 remedy = "10 for the cell itself, 11 to 254 for another, 255 if it cannot be reached"
-                yield Fault(sibling, f"'{told}' is no distance from cell {cell.id} to cell {other}", remedy)
+                yield Fault(sibling, f"'{text}' is no distance from cell {cell.id} to cell {other}", remedy)
             elif cell.id is not None:
                 known[cell.id, other] = value
     for (here, there), value in known.items():
@@ -76,8 +76,8 @@ def interconnects(domain: Domain) -> Iterator[Fault]:
         for element in domain.all(f"cpu/numa/interconnects/{path}"):
             gone = [name for name in ("initiator", "target") if number(element.get(name)) not in by_id]
             for name in gone:
-                told = (element.get(name) or "")[:40]
-                yield Fault(element, f"{name}= names no cell: '{told}'", "name a cell of the guest")
+                text = (element.get(name) or "")[:40]
+                yield Fault(element, f"{name}= names no cell: '{text}'", "name a cell of the guest")
             initiator = number(element.get("initiator"))
             if not gone and initiator and not by_id[initiator].cpus:  # those in no cell, libvirt puts into cell 0
                 yield Fault(element, "initiator= is a cell without vCPUs", "name one with vCPUs")
@@ -116,25 +116,25 @@ def placement(domain: Domain) -> Iterator[Fault]:
     element = domain.one("numatune/memory")
     if element is None:
         return
-    given = element.get("placement")
-    is_static = given == "static" or (given is None and domain.at("vcpu").get("placement") != "auto")
+    mode = element.get("placement")
+    is_static = mode == "static" or (mode is None and domain.at("vcpu").get("placement") != "auto")
     if is_static and element.get("nodeset") is None:
         yield Fault(element, "there is no nodeset", "nodeset= with nodes of the host, or placement='auto'")
 
 
 def memnodes(domain: Domain) -> Iterator[Fault]:
-    found, seen = domain.all("numatune/memnode"), set[int]()
-    if found and not domain.cells:
-        yield Fault(found[0], "a memnode, and the guest has no cells", "add <cpu><numa> with cells, or use <memory>")
+    elements, seen = domain.all("numatune/memnode"), set[int]()
+    if elements and not domain.cells:
+        yield Fault(elements[0], "a memnode, and the guest has no cells", "add <cpu><numa> with cells, or use <memory>")
         return
-    if found and _is_automatic(domain):
+    if elements and _is_automatic(domain):
         remedy = "<memory mode='strict' nodeset='...'/> beside the memnodes"
-        yield Fault(found[0], "memnode does not go with automatic placement", remedy)
-    for element in found:
+        yield Fault(elements[0], "memnode does not go with automatic placement", remedy)
+    for element in elements:
         cell = number(element.get("cellid"))
         if cell is None or cell >= len(domain.cells):
-            told = (element.get("cellid") or "")[:40]
-            yield Fault(element, f"the guest has no cell {told}".rstrip(), "cellid= names a NUMA cell of the guest")
+            text = (element.get("cellid") or "")[:40]
+            yield Fault(element, f"the guest has no cell {text}".rstrip(), "cellid= names a NUMA cell of the guest")
         elif cell in seen:
             yield Fault(element, f"two memnodes for cell {cell}", "keep one of them")
         seen.add(-1 if cell is None else cell)
@@ -144,9 +144,9 @@ def _is_automatic(domain: Domain) -> bool:
     element = domain.one("numatune/memory")
     if element is None:
         return domain.at("vcpu").get("placement") == "auto"
-    given = element.get("placement")
-    return given == "auto" or (
-        given is None and element.get("nodeset") is None and domain.at("vcpu").get("placement") == "auto"
+    mode = element.get("placement")
+    return mode == "auto" or (
+        mode is None and element.get("nodeset") is None and domain.at("vcpu").get("placement") == "auto"
     )
 
 

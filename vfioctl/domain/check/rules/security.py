@@ -21,11 +21,11 @@ _TSEG_UNIT = 1 << 20
 
 
 def kinds(domain: Domain) -> Iterator[Fault]:
-    found = domain.all("launchSecurity")
-    for element in found:
+    elements = domain.all("launchSecurity")
+    for element in elements:
         if domain.is_x86 and element.get("type") == _S390:
             yield Fault(element, f"{_S390} exists on s390 only", "sev-snp or tdx")
-    for extra in found[1:]:
+    for extra in elements[1:]:
         yield Fault(extra, "there are two <launchSecurity>", "keep one of them: libvirt reads the first")
 
 

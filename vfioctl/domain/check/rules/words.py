@@ -151,9 +151,9 @@ def parts(domain: Domain) -> Iterator[Fault]:
 def mac_addresses(domain: Domain) -> Iterator[Fault]:
     for interface in domain.all("devices/interface"):
         element = interface.find("mac")
-        given = None if element is None else element.get("address")
-        if element is not None and given is not None and not _is_mac(given):
-            yield Fault(element, f"'{given[:40]}' is no MAC address", "such as 52:54:00:12:34:56, of one device")
+        address = None if element is None else element.get("address")
+        if element is not None and address is not None and not _is_mac(address):
+            yield Fault(element, f"'{address[:40]}' is no MAC address", "such as 52:54:00:12:34:56, of one device")
 
 
 def _is_mac(text: str) -> bool:
