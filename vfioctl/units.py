@@ -54,6 +54,12 @@ def format_size(count: int) -> str:
     return f"{amount:.1f}".removesuffix(".0") + f" {units[0]}"
 
 
+def exact_size(count: int) -> str:
+    """Return a number of bytes in the largest binary unit that divides it: an error names a size without rounding."""
+    power = next((power for power in (4, 3, 2, 1) if count and count % 1024**power == 0), 0)
+    return f"{count // 1024**power} {_BINARY[power]}"
+
+
 # -- CPUs ------------------------------------------------------------------------------------------
 
 

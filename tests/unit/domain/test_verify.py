@@ -137,7 +137,7 @@ class TestWhatDiffers:
             (
                 _memory(2, "bind:1", "prefer:1"),
                 "memory of cell 1",
-                "0 KiB has this policy; there are bind:0, prefer:1",
+                "0 B has this policy; there are bind:0, prefer:1",
                 "stop ml1",
             ),
             (
@@ -212,7 +212,7 @@ class TestWhatDiffers:
         assert (fact.what, fact.found) == ("memory of cells 0-1", "4 KiB on node 0, 8 KiB on node 1")
         process.allowed_nodes = "0-1"
         (fact,) = different(verify(tmp_path, process, domain=one))
-        assert fact.found == "0 KiB has this policy; there are default"
+        assert fact.found == "0 B has this policy; there are default"
 
 
 HUGEPAGES = "<hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages>"

@@ -21,7 +21,7 @@ from vfioctl.domain.build.own_usage import free_without_itself, without_itself
 from vfioctl.domain.build.placing import Placing, telling
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.templates import read_template
-from vfioctl.domain.document.values import ballooned, plugged, size_in_words
+from vfioctl.domain.document.values import ballooned, plugged
 from vfioctl.domain.document.xml import MARK, text_of
 from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.other_domains import NOBODY, Others
@@ -33,7 +33,7 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.untyped_vfs import refuse_untyped
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.units import Uuid, parse_size
+from vfioctl.units import Uuid, exact_size, parse_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
@@ -213,8 +213,8 @@ def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
 
 def _ballooned(document: Document) -> Iterator[Choice]:
     if size := ballooned(document.root):
-        weaker = f"{size_in_words(size)}; the host cannot use the rest, because VFIO pins it all"
-        yield Choice("memory that the guest starts with", size_in_words(size), "<currentMemory> stays", weaker=weaker)
+        weaker = f"{exact_size(size)}; the host cannot use the rest, because VFIO pins it all"
+        yield Choice("memory that the guest starts with", exact_size(size), "<currentMemory> stays", weaker=weaker)
 
 
 def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.document.reader import Domain, read_domain
-from vfioctl.domain.document.values import cpuset, number, scaled, size_in_words, text_in
+from vfioctl.domain.document.values import cpuset, number, scaled, text_in
 from vfioctl.domain.document.xml import METADATA, Document, parse
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.values import any_number
-from vfioctl.units import format_cpu_list
+from vfioctl.units import exact_size, format_cpu_list
 
 _NAMED_BY: Mapping[str, tuple[str, ...]] = {
     "vcpupin": ("vcpu",),
@@ -167,7 +167,7 @@ def _amount(element: Element) -> str:
     """Return a size in words, whatever its unit; its text if it is none."""
     text = text_in(element).strip() or element.get("size") or element.get("memory") or ""
     size = scaled(text, element.get("unit"))
-    return text if size is None else size_in_words(size)
+    return text if size is None else exact_size(size)
 
 
 def _plain(text: str | None) -> str | None:

@@ -10,14 +10,13 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.inventory.model.values import any_number
+from vfioctl.units import unit_bytes
 
 MOST_CPUS = 16384
 """libvirt's length of a mask of CPUs or nodes."""
 _MOST_NAMED = 4 * MOST_CPUS
 _DIGITS = 20
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
-_BYTES = frozenset({"b", "byte", "bytes"})
 
 
 class GuestAddress(NamedTuple):
@@ -92,22 +91,8 @@ def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:
 
 def scaled(text: str | None, unit: str | None, default: str = "KiB") -> int | None:
     """Return a size in bytes. `unit`: such as KiB (1024), KB (1000) or k (1024), in any case."""
-    value, letters = number(text), (unit or default).lower()
-    if value is None:
-        return None
-    if letters in _BYTES:
-        return value
-    power = _POWERS.get(letters[:1])
-    base = {"": 1024, "ib": 1024, "b": 1000}.get(letters[1:])
-    return None if not power or base is None else value * base**power
-
-
-def size_in_words(size: int) -> str:
-    """Return a number of bytes in the largest unit that divides it."""
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size and size % (1 << power) == 0:
-            return f"{size >> power} {unit}"
-    return f"{size} B"
+    value, factor = number(text), unit_bytes(unit or default)
+    return None if value is None or factor is None else value * factor
 
 
 def text_in(element: Element | None) -> str:

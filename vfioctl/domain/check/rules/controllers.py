@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.architecture import end_of_hole
 from vfioctl.domain.document.reader import Domain, PciController
-from vfioctl.domain.document.values import number, scaled, size_in_words, size_of, text_in
+from vfioctl.domain.document.values import number, scaled, size_of, text_in
 from vfioctl.inventory.model.values import any_number
+from vfioctl.units import exact_size
 
 ROOTS = ("pci-root", "pcie-root")
 EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
@@ -206,7 +207,7 @@ def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
             continue
         needed = (end_of_hole(most, size) - 1).bit_length()
         if needed > bits:
-            reason = f"above {size_in_words(most)} of memory it needs {needed} address bits, and {who} {bits}"
+            reason = f"above {exact_size(most)} of memory it needs {needed} address bits, and {who} {bits}"
             yield Fault(element, reason, "a smaller hole, for fewer devices, or less memory: QEMU does not start")
 
 

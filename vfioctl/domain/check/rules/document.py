@@ -8,7 +8,8 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import count_of, is_uuid, number, size_in_words, size_of, text_in
+from vfioctl.domain.document.values import count_of, is_uuid, number, size_of, text_in
+from vfioctl.units import exact_size
 
 _QEMU = ("kvm", "qemu")
 _OTHER = ("xen", "lxc", "vz", "bhyve", "vmware", "hyperv", "vbox", "openvz", "test", "parallels", "uml", "kqemu")
@@ -100,7 +101,7 @@ def maximum(domain: Domain) -> Iterator[Fault]:
     known = [size for size in sizes if size is not None]
     memory = sum(known) if known and len(known) == len(sizes) else memory
     if most is not None and memory is not None and most < memory:
-        reason = f"<maxMemory> is {size_in_words(most)}, less than the {size_in_words(memory)} that there are"
+        reason = f"<maxMemory> is {exact_size(most)}, less than the {exact_size(memory)} that there are"
         yield Fault(element, reason, "at least as much as <memory>")
     if element.get("slots") is not None and number(element.get("slots")) is None:
         yield Fault(element, "slots= is no number", "slots='16'")

@@ -9,12 +9,13 @@ from vfioctl.domain.check.rules.controllers import EXPANDERS
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import address_of, cpuset, number, scaled, shown, size_in_words, text_in
+from vfioctl.domain.document.values import address_of, cpuset, number, scaled, shown, text_in
 from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
 from vfioctl.inventory.model.untyped_vfs import command_for, why_no_vgpu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.owner import Owner
+from vfioctl.units import exact_size
 
 _LEVELS = 16
 
@@ -216,5 +217,5 @@ def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         element = controller.element.find("pcihole64")
         size = None if element is None else scaled(text_in(element), element.get("unit"))
         if element is not None and size is not None and size < needed:
-            reason = f"the devices' BARs need {size_in_words(needed)}, and pcihole64 is {size_in_words(size)}"
+            reason = f"the devices' BARs need {exact_size(needed)}, and pcihole64 is {exact_size(size)}"
             yield warning(element, reason, "a larger power of two, with room for their alignment")

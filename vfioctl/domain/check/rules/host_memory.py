@@ -9,7 +9,8 @@ from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts
 from vfioctl.domain.document.memory import backed
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import cpuset, number, shown, size_in_words
+from vfioctl.domain.document.values import cpuset, number, shown
+from vfioctl.units import exact_size
 
 _NORMAL = 4096
 _AT_BOOT = 1 << 30
@@ -58,7 +59,7 @@ def _fits(element: Element, host: HostFacts, named: frozenset[int], needed: int)
     sizes = [host.nodes[node] for node in named]
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes) and needed > sum(known) and named:
-        reason = f"{size_in_words(needed)}, and node {shown(named)} has {size_in_words(sum(known))}"
+        reason = f"{exact_size(needed)}, and node {shown(named)} has {exact_size(sum(known))}"
         yield Fault(element, reason, "less memory, or more nodes")
 
 
@@ -82,7 +83,7 @@ def _enough(element: Element, host: HostFacts, size: int, named: frozenset[int],
     place = f"node {shown(named)}" if named else "this host"
     total, free = sum(pool.total for pool in pools), sum(pool.free for pool in pools)
     claimed = sum(host.capacity.taken.hugepages.get((pool.node, size), 0) for pool in pools)
-    words = size_in_words(size)
+    words = exact_size(size)
     if total < pages:
         reason = f"{pages} pages of {words} are needed, and {place} has {total}"
         yield Fault(element, reason, _reserve(size, named, pages))

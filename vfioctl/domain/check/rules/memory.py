@@ -8,7 +8,8 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.memory import least_hard_limit, vfio_locks
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import cpuset, scaled, shown, size_in_words, size_of, text_in
+from vfioctl.domain.document.values import cpuset, scaled, shown, size_of, text_in
+from vfioctl.units import exact_size
 
 _MOST = 1 << 52
 """Bytes that an x86 CPU can address at most."""
@@ -61,7 +62,7 @@ def sum_of_cells(domain: Domain) -> Iterator[Fault]:
         return
     without = sum(size for size in sizes if size is not None)
     if abs(total - sum(known)) >= _ALIGNED and abs(total - without) >= _ALIGNED:
-        reason = f"the cells have {size_in_words(without)}, but <memory> says {size_in_words(total)}"
+        reason = f"the cells have {exact_size(without)}, but <memory> says {exact_size(total)}"
         yield warning(domain.at("memory"), reason, "make them equal: libvirt uses the sum of the cells")
 
 
@@ -89,11 +90,11 @@ def hard_limit(domain: Domain) -> Iterator[Fault]:
         return
     locks, needed = vfio_locks(domain), least_hard_limit(domain)
     if limit < domain.memory * locks.least:
-        reason = f"hard_limit is {size_in_words(limit)}, and VFIO locks all {size_in_words(domain.memory)} of memory"
-        yield Fault(element, reason + _for_each(locks.least), f"remove it, or make it at least {size_in_words(needed)}")
+        reason = f"hard_limit is {exact_size(limit)}, and VFIO locks all {exact_size(domain.memory)} of memory"
+        yield Fault(element, reason + _for_each(locks.least), f"remove it, or make it at least {exact_size(needed)}")
     elif locks.most and limit < needed:
         reason = f"hard_limit leaves little: VFIO locks all memory{_for_each(locks.most)}, and QEMU needs more"
-        yield warning(element, reason, f"remove it, or make it at least {size_in_words(needed)}")
+        yield warning(element, reason, f"remove it, or make it at least {exact_size(needed)}")
     elif limit < domain.memory:
         yield warning(element, "hard_limit is less than <memory>: the kernel may kill the guest", "raise or remove it")
 
@@ -116,9 +117,9 @@ def page_size(domain: Domain) -> Iterator[Fault]:
         if not size:
             yield Fault(element, "the size of the page is no size", "size='1' unit='GiB', or size='2' unit='MiB'")
         elif domain.is_x86 and size not in _X86_PAGES:
-            yield Fault(element, f"x86 has no pages of {size_in_words(size)}", "2 MiB or 1 GiB")
+            yield Fault(element, f"x86 has no pages of {exact_size(size)}", "2 MiB or 1 GiB")
         elif size & (size - 1):
-            yield Fault(element, f"no CPU has pages of {size_in_words(size)}", "a size that the host has")
+            yield Fault(element, f"no CPU has pages of {exact_size(size)}", "a size that the host has")
 
 
 def page_nodeset(domain: Domain) -> Iterator[Fault]:
@@ -157,7 +158,7 @@ def page_fit(domain: Domain) -> Iterator[Fault]:
         concerned = [cell for cell in domain.cells if named is None or cell.id in named]
         for part in [cell.memory for cell in concerned] or [domain.memory]:
             if size and part and part % size and size > 4096:
-                reason = f"{size_in_words(part)} is no multiple of pages of {size_in_words(size)}"
+                reason = f"{exact_size(part)} is no multiple of pages of {exact_size(size)}"
                 yield warning(element, reason, "use a multiple: the rest of the last page is lost")
                 break
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.process import Qemu, Thread
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import MOST, Subject, listed, number, numbers
+from vfioctl.domain.run.verify.subject import MOST, Subject
+from vfioctl.units import format_cpu_list
 
 _VCPU = re.compile(r"CPU ([0-9]{1,4})/[A-Z]+", re.ASCII)
 _ALL_VCPUS = "ALL CPUs/TCG"
@@ -37,14 +39,14 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     for vcpu, cpus in pins.items():
         what = f"vCPU {vcpu}"
         if vcpu not in vcpus and together:
-            yield unknown(Area.CPUS, what, listed(cpus) or ANY, "QEMU emulates all vCPUs in one thread")
+            yield unknown(Area.CPUS, what, format_cpu_list(cpus or ()) or ANY, "QEMU emulates all vCPUs in one thread")
         else:
-            remedy = f"{subject.virsh} vcpupin {subject.name} {vcpu} {listed(cpus)} --live"
+            remedy = f"{subject.virsh} vcpupin {subject.name} {vcpu} {format_cpu_list(cpus or ())} --live"
             yield _fact(what, cpus, vcpus.get(vcpu), remedy)
-    remedy = f"{subject.virsh} emulatorpin {subject.name} {listed(emulator)} --live"
+    remedy = f"{subject.virsh} emulatorpin {subject.name} {format_cpu_list(emulator or ())} --live"
     yield _fact("emulator", emulator, next((thread for thread in qemu.threads if thread.id == qemu.pid), None), remedy)
     for iothread, cpus in io_pins.items():
-        remedy = f"{subject.virsh} iothreadpin {subject.name} {iothread} {listed(cpus)} --live"
+        remedy = f"{subject.virsh} iothreadpin {subject.name} {iothread} {format_cpu_list(cpus or ())} --live"
         yield _fact(f"I/O thread {iothread}", cpus, io_threads.get(iothread), remedy)
     known = {thread.id for number, thread in vcpus.items() if number in pins}
     known |= {thread.id for number, thread in io_threads.items() if number in io_pins} | {qemu.pid}
@@ -81,9 +83,9 @@ def _pin(subject: Subject, tag: str, key: str = "", value: int = 0) -> Cpus:
     """Return the CPUs of a pin; those of <vcpu cpuset> are the default of all."""
     for pin in subject.root.iterfind(f"cputune/{tag}"):
         if not key or number(pin.get(key)) == value:
-            return numbers(pin.get("cpuset", ""))
+            return cpuset(pin.get("cpuset", ""))
     vcpu = subject.root.find("vcpu")
-    return None if vcpu is None else numbers(vcpu.get("cpuset", ""))
+    return None if vcpu is None else cpuset(vcpu.get("cpuset", ""))
 
 
 def _by_number(pattern: re.Pattern[str], threads: Iterable[Thread]) -> dict[int, Thread]:
@@ -91,14 +93,14 @@ def _by_number(pattern: re.Pattern[str], threads: Iterable[Thread]) -> dict[int,
 
 
 def _fact(what: str, wanted: Cpus, thread: Thread | None, remedy: str) -> VerifiedFact:
-    expected = listed(wanted) or ANY
+    expected = format_cpu_list(wanted or ()) or ANY
     if thread is None:
         return judged(
             Area.CPUS, what, expected, "no such thread", "virsh dumpxml shows how many there should be", ok=False
         )
     if not thread.cpus:
         return unknown(Area.CPUS, what, expected, f"/proc does not show the CPUs of thread {thread.id}")
-    return judged(Area.CPUS, what, expected, thread.cpus, remedy, ok=wanted in (None, numbers(thread.cpus)))
+    return judged(Area.CPUS, what, expected, thread.cpus, remedy, ok=wanted in (None, cpuset(thread.cpus)))
 
 
 def _others(
@@ -115,8 +117,10 @@ def _others(
         actual = ", ".join(f"{thread.cpus} (thread {thread.id}, {thread.name})" for thread in elsewhere[:4])
         actual += f", and {len(elsewhere) - 4} more" if elsewhere[4:] else ""
     else:
-        actual = listed(_union(numbers(thread.cpus) for thread in known))
-    yield judged(Area.CPUS, "other threads of QEMU", listed(wanted) or ANY, actual, remedy, ok=not elsewhere)
+        actual = format_cpu_list(_union(cpuset(thread.cpus) for thread in known) or ())
+    yield judged(
+        Area.CPUS, "other threads of QEMU", format_cpu_list(wanted or ()) or ANY, actual, remedy, ok=not elsewhere
+    )
 
 
 def _union(pins: Iterable[Cpus]) -> Cpus:
@@ -129,4 +133,4 @@ def _union(pins: Iterable[Cpus]) -> Cpus:
 
 
 def _within(thread: Thread, wanted: Cpus) -> bool:
-    return wanted is None or (numbers(thread.cpus) or frozenset()) <= wanted
+    return wanted is None or (cpuset(thread.cpus) or frozenset()) <= wanted

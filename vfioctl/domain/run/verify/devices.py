@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import devices_of, withheld_in
+from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import Subject, listed, number, numbers
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.domain.run.verify.wiring import wiring_facts
+from vfioctl.units import format_cpu_list
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -128,7 +130,7 @@ def definition_facts(subject: Subject, defined: Element) -> Iterator[VerifiedFac
 
 def _pins(root: Element) -> str:
     pins = (
-        (number(vcpupin.get("vcpu")), listed(numbers(vcpupin.get("cpuset", ""))))
+        (number(vcpupin.get("vcpu")), format_cpu_list(cpuset(vcpupin.get("cpuset", "")) or ()))
         for vcpupin in root.iterfind("cputune/vcpupin")
     )
     return ", ".join(f"{vcpu} to {cpus}" for vcpu, cpus in sorted(pin for pin in pins if pin[0] is not None))
@@ -136,7 +138,7 @@ def _pins(root: Element) -> str:
 
 def _nodes(root: Element) -> str:
     pairs = [
-        (element.get("cellid", ""), listed(numbers(element.get("nodeset", ""))))
+        (element.get("cellid", ""), format_cpu_list(cpuset(element.get("nodeset", "")) or ()))
         for element in root.iterfind("numatune/*")
     ]
     return ", ".join(f"cell {cell}: {nodes}" if cell else nodes for cell, nodes in sorted(pairs))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
+from vfioctl.domain.document.values import number
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import number
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
@@ -131,7 +131,11 @@ def _numbered(root: Element, ask: Ask) -> Mapping[int, int]:
         if not files:
             break
         answers = ask(list(files.values()))
-        new = {index: bus for index, file in files.items() if (bus := number(answers.get(file))) is not None}
+        new = {
+            index: bus
+            for index, file in files.items()
+            if (bus := number((answers.get(file) or "").strip())) is not None
+        }
         if not new:
             break
         known |= new

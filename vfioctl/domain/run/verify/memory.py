@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.document.values import cpuset, number, scaled, size_of
 from vfioctl.domain.model.process import Mapping as Part
 from vfioctl.domain.model.process import Qemu
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import Subject, listed, number, numbers
-from vfioctl.units import format_cpu_list
+from vfioctl.domain.run.verify.subject import Subject
+from vfioctl.units import format_cpu_list, format_size
 
 _POLICIES: Mapping[str, tuple[str, ...]] = {
     "strict": ("bind",),
@@ -23,8 +24,6 @@ _POLICIES: Mapping[str, tuple[str, ...]] = {
     "restrictive": (),
 }
 """The kernel's policies for libvirt's modes; `restrictive` is a matter of the control group alone."""
-_UNITS = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
-_UNITS |= {"t": 1 << 40, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SMALLEST_PAGE = 4096
 """libvirt takes <page> with the size of the host's normal pages for no hugepages."""
 ANY = "any NUMA node"
@@ -69,18 +68,16 @@ def _placed(
 ) -> VerifiedFact:
     if nodes is None:
         return judged(Area.MEMORY, what, ANY, _told(qemu.memory), "", ok=True)
-    wanted = f"{_size(size)} on {_node(nodes)} ({mode})"
-    parts = [
-        mapping for mapping in qemu.memory if mapping.policy in _POLICIES[mode] and numbers(mapping.nodes) == nodes
-    ]
+    wanted = f"{format_size(size)} on {_node(nodes)} ({mode})"
+    parts = [mapping for mapping in qemu.memory if mapping.policy in _POLICIES[mode] and cpuset(mapping.nodes) == nodes]
     promised = sum(part.size for part in parts) >= size
-    if not promised and (numbers(qemu.allowed_nodes) or frozenset({-1})) <= nodes:
+    if not promised and (cpuset(qemu.allowed_nodes) or frozenset({-1})) <= nodes:
         parts, promised = list(qemu.memory), True
     if not promised and not _POLICIES[mode]:
         return _by_amount(subject, what, wanted, nodes, size, qemu, remedy)
     if not promised:
         policies = sorted({f"{mapping.policy}{mapping.nodes and ':'}{mapping.nodes}" for mapping in qemu.memory})
-        actual = f"{_size(sum(part.size for part in parts))} has this policy; there are {', '.join(policies[:8])}"
+        actual = f"{format_size(sum(part.size for part in parts))} has this policy; there are {', '.join(policies[:8])}"
         return judged(Area.MEMORY, what, wanted, actual, f"stop {remedy.partition(', stop ')[2]}", ok=False)
     if not sum(_by_node(parts).values()) and any(":" in device for device in devices_of(subject.root)):
         why = "no page of it is in use, although VFIO pins all memory of a guest with a PCI device"
@@ -95,8 +92,7 @@ def _by_amount(
     """Judge cells without a policy of their own, for which /proc does not show which mapping belongs to which."""
     used = _by_node(qemu.memory)
     present = sum(count for node, count in used.items() if node in nodes)
-    memory = subject.root.find("memory")
-    whole = 0 if memory is None else _bytes(memory.text, memory.get("unit"))
+    whole = size_of(subject.root.find("memory")) or 0
     if present < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
         why = "libvirt sets no policy for it, and not all memory of the guest is in use"
         return unknown(Area.MEMORY, what, wanted, why)
@@ -109,22 +105,23 @@ def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu)
     root = subject.root
     whole = root.find("memoryBacking/allocation[@mode='immediate']") is not None
     whole = whole or root.find("devices/hostdev[@type='pci']") is not None
-    wanted = f"{_size(size)} in pages of {_size(page)}" if page else f"{_size(size)} in hugepages"
+    wanted = f"{format_size(size)} in pages of {format_size(page)}" if page else f"{format_size(size)} in hugepages"
     remedy = f"free hugepages (vfioctl place says how many there are), stop {subject.name} and start it again"
     enough = mapped >= size and (used >= size or not whole)
-    return judged(Area.MEMORY, what, wanted, f"{_size(used)} in use, {_size(mapped)} mapped", remedy, ok=enough)
+    return judged(
+        Area.MEMORY, what, wanted, f"{format_size(used)} in use, {format_size(mapped)} mapped", remedy, ok=enough
+    )
 
 
 def _cells(subject: Subject) -> Iterator[_Cell]:
     root = subject.root
     pages = list(_pages(subject))
     sizes = [
-        (number(cell.get("id")), _bytes(cell.get("memory"), cell.get("unit")))
+        (number(cell.get("id")), scaled(cell.get("memory"), cell.get("unit")) or 0)
         for cell in root.iterfind("cpu/numa/cell")
     ]
     if not sizes:
-        memory = root.find("memory")
-        sizes = [(None, 0 if memory is None else _bytes(memory.text, memory.get("unit")))]
+        sizes = [(None, size_of(root.find("memory")) or 0)]
     for cell, size in sizes:
         mode, nodes = _tuned(subject, cell)
         page = next((page for page, cells in pages if cells is not None and (cell or 0) in cells), None)
@@ -140,7 +137,7 @@ def _tuned(subject: Subject, cell: int | None) -> tuple[str, frozenset[int] | No
     if element is None:
         return "strict", None
     mode = element.get("mode", "strict")
-    return (mode, numbers(element.get("nodeset", ""))) if mode in _POLICIES else ("strict", None)
+    return (mode, cpuset(element.get("nodeset", ""))) if mode in _POLICIES else ("strict", None)
 
 
 def _pages(subject: Subject) -> Iterator[tuple[int, frozenset[int] | None]]:
@@ -151,13 +148,9 @@ def _pages(subject: Subject) -> Iterator[tuple[int, frozenset[int] | None]]:
     elements = hugepages.findall("page")
     for page in elements:
         nodes = page.get("nodeset")
-        yield _bytes(page.get("size"), page.get("unit")), None if nodes is None else numbers(nodes)
+        yield scaled(page.get("size"), page.get("unit")) or 0, None if nodes is None else cpuset(nodes)
     if not elements:
         yield 0, None
-
-
-def _bytes(amount: str | None, unit: str | None) -> int:
-    return (number(amount) or 0) * _UNITS.get((unit or "KiB").lower(), 0)
 
 
 def _named(what: str, cells: Iterable[_Cell]) -> str:
@@ -166,7 +159,7 @@ def _named(what: str, cells: Iterable[_Cell]) -> str:
 
 
 def _where(cell: _Cell) -> str:
-    return f"{_size(cell.size)} on {_node(cell.nodes)}" if cell.nodes else ANY
+    return f"{format_size(cell.size)} on {_node(cell.nodes)}" if cell.nodes else ANY
 
 
 def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
@@ -179,15 +172,8 @@ def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
 
 def _told(parts: Iterable[Part]) -> str:
     by_node = sorted(_by_node(parts).items())
-    return ", ".join(f"{_size(used)} on node {node}" for node, used in by_node if used) or "none in use"
+    return ", ".join(f"{format_size(used)} on node {node}" for node, used in by_node if used) or "none in use"
 
 
 def _node(nodes: frozenset[int] | None) -> str:
-    return f"node{'s' if len(nodes or ()) > 1 else ''} {listed(nodes)}"
-
-
-def _size(count: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
-        if count >= unit:
-            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
-    return f"{count >> 10} KiB"
+    return f"node{'s' if len(nodes or ()) > 1 else ''} {format_cpu_list(nodes or ())}"

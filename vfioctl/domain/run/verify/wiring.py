@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
+from vfioctl.domain.document.values import number
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import Subject, number
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
