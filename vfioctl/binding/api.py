@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vfioctl.binding.model.conditions import GPU_SERVICES
+from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 

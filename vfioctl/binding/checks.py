@@ -43,7 +43,7 @@ class Viable:
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
         del plan
-        return [f"the kernel, asked through /dev/vfio/{group}, reports group {group} viable" for group in subjects]
+        return [f"the kernel reports group {group} as viable (/dev/vfio/{group})" for group in subjects]
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
         del report

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
-from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle
 from vfioctl.claims.lifecycle.timestamps import after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed
 from vfioctl.errors import BadSpec
@@ -21,6 +20,7 @@ from vfioctl.inventory.api import Waiting
 from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
+    from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle
     from vfioctl.claims.lifecycle.preview import Preview, Previews
     from vfioctl.claims.model.claim import Event
     from vfioctl.claims.model.documents import Nodes, Stale
@@ -50,6 +50,8 @@ class ClaimsApi:
 
     @cached_property
     def _lifecycle(self) -> Lifecycle:
+        from vfioctl.claims.lifecycle.lifecycle import Lifecycle
+
         return Lifecycle(self._session, self.ledger)
 
     # -- looking -----------------------------------------------------------------------------------
@@ -119,7 +121,12 @@ class ClaimsApi:
 
         `but`: the ids of claims that do not count. Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
-        return self._previews.place(request, but=but, context=context)
+        from vfioctl.claims.lifecycle.drafting import draft
+        from vfioctl.placement.api import NO_CONTEXT, PlacementApi
+
+        taken = self.ledger.taken(but=but)
+        capacity = PlacementApi(self._session).read(request, taken, context or NO_CONTEXT)
+        return draft(request, capacity, taken).placement, capacity
 
     def preview_create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
         """Return what `create` would do. Raises what that raises before it changes anything.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vfioctl.binding.model.conditions import GPU_SERVICES
+from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of

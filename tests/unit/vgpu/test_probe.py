@@ -27,7 +27,7 @@ from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree, form, parse
 from vfioctl.opening import open_session
 from vfioctl.vgpu.dialects.describe import creatable, described
-from vfioctl.vgpu.dialects.vendor import told_types
+from vfioctl.vgpu.dialects.vendor import reported_types
 from vfioctl.vgpu.model.lookup import cards_called, instance_called, requested
 from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 from vfioctl.vgpu.probe.definitions import parsed
@@ -417,19 +417,19 @@ class TestTypesAsNvmlTellsThem:
         ],
     )
     def test_one(self, text: str, expected: dict[str, object]) -> None:
-        assert told_types(text) == {"7": expected}
+        assert reported_types(text) == {"7": expected}
 
     @pytest.mark.parametrize("text", ["", ";;", "x|A-4Q", "0|A-4Q", "-7|A-4Q", "|A-4Q", " 7|A-4Q", "9" * 10 + "|A-4Q"])
     def test_none(self, text: str) -> None:
-        assert told_types(text) == {}
+        assert reported_types(text) == {}
 
     def test_one_that_is_odd_costs_itself(self) -> None:
-        assert told_types("6||||1x1|;x|y;8||1|||2").keys() == {"6", "8"}
+        assert reported_types("6||||1x1|;x|y;8||1|||2").keys() == {"6", "8"}
 
     @given(st.lists(st.sampled_from(["|", ";", "7", "0", "x", "A-1-5C"]) | st.text(max_size=5)).map("".join))
     @unhurried
     def test_of_any_text_are_types_or_none(self, text: str) -> None:
-        for number, facts in told_types(text).items():
+        for number, facts in reported_types(text).items():
             assert number.isascii()
             assert int(number) > 0
             known = VgpuType(id=number, **facts)

@@ -42,14 +42,3 @@ class Circumstances:
 
 
 NOTHING_KNOWN = Circumstances()
-
-
-GPU_SERVICES = (
-    "nvidia-persistenced.service",
-    "nvidia-powerd.service",
-    "nvidia-dcgm.service",
-    "dcgm.service",
-    "nvidia-dcgm-exporter.service",
-    "dcgm-exporter.service",
-)
-"""Services that only monitor GPUs, which `--stop-services` may stop. Must not contain display managers."""

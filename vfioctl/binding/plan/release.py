@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from vfioctl.binding.model.conditions import GPU_SERVICES, Circumstances
+from vfioctl.binding.model.conditions import Circumstances
+from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.binding.resources.framebuffer import Framebuffer
 from vfioctl.binding.resources.persistence import UNKNOWN, Persistence
 from vfioctl.binding.resources.power import Power

@@ -82,10 +82,10 @@ class DriverBinding(FileResource):
         return found is not None and Binding.parse(found).settled(Binding.parse(change.after))
 
     def restore(self, change: Change, found: Found) -> Change | None:
-        return change.to(change.before, found=_there(change, found))
+        return change.to(change.before, found=_current(change, found))
 
     def finish(self, change: Change, found: Found) -> Change | None:
-        return change.to(change.after, found=_there(change, found))
+        return change.to(change.after, found=_current(change, found))
 
     def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
         return module_changes(kernel, change)
@@ -141,7 +141,7 @@ def _override_of(change: Change) -> str:
     return f"{PCI_DEVICES}/{change.name}/driver_override"
 
 
-def _there(change: Change, found: Found) -> str:
+def _current(change: Change, found: Found) -> str:
     now = found.of(change)
     if now is None:
         raise Stuck(f"{change.name} has gone from the PCI bus", hint="rescan the bus, then recover")

@@ -59,7 +59,7 @@ def reconcile(
         if reconciled.differences:
             raise typer.Exit(Drift.exit_code)
         return
-    _tell(reconciled, fixed)
+    _print(reconciled, fixed)
     if dry_run and any(difference.fix for difference in reconciled.differences):
         say("Nothing was changed: this is a dry run.")
     if reconciled.differences:
@@ -99,7 +99,7 @@ def _whose(difference: "Difference") -> str:
     )
 
 
-def _tell(reconciled: "Reconciled", fixed: "Sequence[Fixed]") -> None:
+def _print(reconciled: "Reconciled", fixed: "Sequence[Fixed]") -> None:
     for line in dict.fromkeys(f"{_whose(e.difference)}: {e.error.message}" for e in fixed if e.error):
         say(f"vfioctl: {line}")
     for repair in fixed:

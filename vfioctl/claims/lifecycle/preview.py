@@ -12,18 +12,17 @@ from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.device_plans import plan_needed, plan_undo
 from vfioctl.claims.lifecycle.drafting import draft
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
-from vfioctl.placement.api import NO_CONTEXT, PlacementApi
+from vfioctl.placement.api import PlacementApi
 from vfioctl.placement.model.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.lifecycle.liveness import Liveness
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
-    from vfioctl.placement.model.capacity import Capacity, Context
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
@@ -43,14 +42,6 @@ class Previews:
 
     def __init__(self, session: Session, ledger: ClaimLedger, liveness: Liveness) -> None:
         self._session, self._ledger, self._liveness = session, ledger, liveness
-
-    def place(
-        self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
-    ) -> tuple[Placement, Capacity]:
-        """Return what a claim would get, and the host from which it was chosen; see `ClaimsApi.place`."""
-        taken = self._ledger.taken(but=but)
-        capacity = PlacementApi(self._session).read(request, taken, context or NO_CONTEXT)
-        return draft(request, capacity, taken).placement, capacity
 
     def create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
         """Return what creating a claim would do; see `ClaimsApi.preview_create`."""

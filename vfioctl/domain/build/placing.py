@@ -176,11 +176,11 @@ def telling(
     nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity
 ) -> Mapping[PciAddress, int]:
     """Return the nodes of functions that determine the node of one of these devices."""
-    slots = {slot for device in devices for slot in _telling(device, capacity)}
+    slots = {slot for device in devices for slot in _node_sources(device, capacity)}
     return {address: node for address, node in nodes.items() if address.slot in slots}
 
 
-def _telling(device: Subject, capacity: Capacity) -> Iterator[str]:
+def _node_sources(device: Subject, capacity: Capacity) -> Iterator[str]:
     """Yield the slots of functions that may determine a device's node: its own, its PF's or parent's, those above."""
     inventory = capacity.inventory
     name = device if isinstance(device, PciAddress) else capacity.parents.get(device, "")

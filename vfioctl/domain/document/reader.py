@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.claims.model.passthrough_devices import devices_of
-from vfioctl.domain.document.mark import Mark, read_mark
 from vfioctl.domain.document.values import (
     GuestAddress,
     address_of,
@@ -28,6 +27,9 @@ from vfioctl.domain.document.values import (
 )
 from vfioctl.domain.document.xml import Document, parse
 from vfioctl.errors import BadDocument
+
+if TYPE_CHECKING:
+    from vfioctl.domain.document.mark import Mark
 
 MOST = 8192
 """Elements of one kind that are looked at, which is more than QEMU can have of any."""
@@ -93,6 +95,8 @@ class Domain:
     @cached_property
     def mark(self) -> Mark:
         """What vfioctl wrote into its metadata."""
+        from vfioctl.domain.document.mark import read_mark  # a check needs none
+
         return read_mark(self.root)
 
     # -- the machine -------------------------------------------------------------------------------

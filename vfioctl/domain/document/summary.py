@@ -46,7 +46,7 @@ def changed(before: Document, after: Document) -> tuple[Changed, ...]:
         kind, side = (_ADDED, will_be) if value is None else (_REMOVED, was)
         top = "" if value is not None and new is not None else _highest(path, was if value is None else will_be)
         if top and "/@" not in top:
-            found.setdefault(_kind(top), {}).setdefault(kind, {})[_told(top, side.values)] = None
+            found.setdefault(_kind(top), {}).setdefault(kind, {})[_described(top, side.values)] = None
         elif value or new:  # not an element that was empty, or becomes so
             how = f"{_label(element)} {attribute} {_value(value)} -> {_value(new)}"
             found.setdefault(_kind(element), {}).setdefault("", {})[" ".join(how.split())] = None
@@ -80,7 +80,7 @@ def _label(path: str) -> str:
     return " ".join(name.removeprefix("type=pci,") for name in names)
 
 
-def _told(element: str, values: Mapping[str, str]) -> str:
+def _described(element: str, values: Mapping[str, str]) -> str:
     """Return an element's name and values, or some of them if it has no name and many values."""
     inside = {path.removeprefix(element): value for path, value in values.items() if _is_in(path, element)}
     lines = [f"{path.replace('@', '').strip('/')} {_value(value)}".strip() for path, value in inside.items() if value]

@@ -181,7 +181,7 @@ class Lifecycle:
         for _ in range(_ATTEMPTS):  # another process may start it meanwhile
             holding.wait_until_made(needs)
             if runs := self._runs(uri, needs.name):
-                self._tell_end(uri, needs.name, "destroy" if force else "shutdown")
+                self._request_end(uri, needs.name, "destroy" if force else "shutdown")
                 self._wait(uri, needs.name, timeout)
             claims, ran = (*claims, *holding.give_back(needs, progress=progress)), ran or runs
             if not self._runs(uri, needs.name):
@@ -201,7 +201,7 @@ class Lifecycle:
             return uri, gone, False
         return uri, self._needs(known), known.domain.is_active
 
-    def _tell_end(self, uri: str, name: str, order: str) -> None:
+    def _request_end(self, uri: str, name: str, order: str) -> None:
         """Ask libvirt to end a domain, which may have ended by itself meanwhile. Raises libvirt's errors."""
         try:
             self._kernel.tell_libvirt(uri, order, name)

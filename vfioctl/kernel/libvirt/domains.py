@@ -207,20 +207,20 @@ def start(uri: str, name: str) -> Answer:
 
     libvirt runs the hooks meanwhile: one that refuses makes this fail.
     """
-    return _told(uri, name, lambda domain: domain.create())
+    return _ordered(uri, name, lambda domain: domain.create())
 
 
 def shutdown(uri: str, name: str) -> Answer:
     """Asks the guest to shut down, and does not wait."""
-    return _told(uri, name, lambda domain: domain.shutdown())
+    return _ordered(uri, name, lambda domain: domain.shutdown())
 
 
 def destroy(uri: str, name: str) -> Answer:
     """Ends a domain as a power cut does."""
-    return _told(uri, name, lambda domain: domain.destroy())
+    return _ordered(uri, name, lambda domain: domain.destroy())
 
 
-def _told(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
+def _ordered(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
     def tell() -> None:
         with connected(uri, writes=True) as (connection, _):
             order(connection.lookupByName(name))

@@ -62,7 +62,7 @@ def restore(
     tell_all(session, restored.outcomes)
     if not (restored.plans or restored.outcomes or restored.failures):
         emit("All persistent VFs and vGPUs exist." if restored.files else "Nothing is persistent.")
-    _tell_failures(restored.failures)
+    _report_failures(restored.failures)
 
 
 def _emit_document(restored: "Restored") -> None:
@@ -78,7 +78,7 @@ def _emit_document(restored: "Restored") -> None:
     )
 
 
-def _tell_failures(failures: Mapping[str, VfioctlError]) -> None:
+def _report_failures(failures: Mapping[str, VfioctlError]) -> None:
     """Prints all failures, then raises the first one with the messages of all."""
     if not failures:
         return

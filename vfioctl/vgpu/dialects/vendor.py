@@ -27,17 +27,17 @@ def named(name: str) -> Facts:
     return {"name": name, "device_api": "vfio-pci", **described(name, "")}
 
 
-def told_types(text: str) -> dict[str, Facts]:
+def reported_types(text: str) -> dict[str, Facts]:
     """The types of a card from NVML's text (`Kernel.nvml`), by id. Malformed parts are left out."""
     types: dict[str, Facts] = {}
     for part in text[:_LONGEST].split(";"):
         number, *said = part.split("|")
         if _ID.fullmatch(number):
-            types[number] = _told_type(*said[:5], *[""] * (5 - len(said)))
+            types[number] = _reported_type(*said[:5], *[""] * (5 - len(said)))
     return types
 
 
-def _told_type(name: str, memory: str, heads: str, resolution: str, most: str) -> Facts:
+def _reported_type(name: str, memory: str, heads: str, resolution: str, most: str) -> Facts:
     numbers = {"framebuffer_bytes": bytes_in(memory), "heads": number_in(heads), "max_instances": number_in(most)}
     facts = named(name.strip()) if name.strip() else {}
     facts |= {field: number for field, number in numbers.items() if number is not None}

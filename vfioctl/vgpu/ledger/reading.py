@@ -45,10 +45,10 @@ def published(db: sqlite3.Connection, boot_id: str) -> Mapping[str, Sequence[Seq
 
 def recorded(session: Session) -> Recorded:
     """The ledger's records of vGPUs on this host. Raises StoreDamaged, KernelRefused."""
-    return session.ask_ledger(lambda store: read_records(store, boot_id=session.boot_id), _told, NOTHING)
+    return session.ask_ledger(lambda store: read_records(store, boot_id=session.boot_id), _published, NOTHING)
 
 
-def _told(document: Published) -> Recorded:
+def _published(document: Published) -> Recorded:
     records: Any = document.records.get("vgpu")
     wedged = {mark.subject: mark.why for mark in document.marks if mark.kind == "wedged"}
     try:

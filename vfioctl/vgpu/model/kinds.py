@@ -5,8 +5,7 @@ May not do input or output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.protocol import PCI_DEVICES
@@ -98,8 +97,7 @@ def autoprobe_file(address: str) -> str:
     return f"{PCI_DEVICES}/{address}/sriov_drivers_autoprobe"
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalFunction:
+class PhysicalFunction(NamedTuple):
     """Facts of a PF that are not in the inventory."""
 
     total: int

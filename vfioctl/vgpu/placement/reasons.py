@@ -44,7 +44,7 @@ def _of_nodes(shares: Sequence[Share], count: int) -> Iterator[str]:
 
 
 def _of_card(share: Share, count: int, strategy: Strategy) -> str:
-    card, kind, existing = share.card, type_named(share.kind), _there(share.of.vgpus)
+    card, kind, existing = share.card, type_named(share.kind), _existing(share.of.vgpus)
     if share.number:
         remains = _remains(share.forecast.available[share.kind.id])
         return f"{card.id} takes {share.number} of {count} {kind}: {_state(share.of, strategy)}; {remains}"
@@ -60,10 +60,10 @@ def _state(candidate: Candidate, strategy: Strategy) -> str:
         return "it is empty"
     if candidate.alike and strategy is not Strategy.SPREAD:
         return f"{candidate.alike} of that size {'is' if candidate.alike == 1 else 'are'} there"
-    return _there(candidate.vgpus)
+    return _existing(candidate.vgpus)
 
 
-def _there(vgpus: int) -> str:
+def _existing(vgpus: int) -> str:
     return f"{vgpus} {'vGPU is' if vgpus == 1 else 'vGPUs are'} there"
 
 

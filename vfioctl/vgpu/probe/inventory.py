@@ -8,7 +8,7 @@ from dataclasses import replace
 from vfioctl.kernel.lenient import failure_of, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
 from vfioctl.vgpu.dialects.dialect import Facts
-from vfioctl.vgpu.dialects.vendor import bytes_in, named, told_types
+from vfioctl.vgpu.dialects.vendor import bytes_in, named, reported_types
 from vfioctl.vgpu.model.vgpu import (
     UNKNOWN,
     Count,
@@ -131,7 +131,7 @@ class _Gathered:
         known = self._remembered | self._types
         if self._dialect is Dialect.VENDOR:
             known |= {
-                name: known.get(name, {}) | said for name, said in told_types(by_nvml.get("vgpu_types", "")).items()
+                name: known.get(name, {}) | said for name, said in reported_types(by_nvml.get("vgpu_types", "")).items()
             }
         types = {name: known.get(name, {}) for name in {*filter(None, there), *known}}
         return counted(

@@ -32,7 +32,7 @@ def named_functions(domain: Domain) -> Iterator[tuple[Element, PciAddress]]:
                 continue
 
 
-def _there(domain: Domain, host: HostFacts) -> Iterator[tuple[Element, Function]]:
+def _present(domain: Domain, host: HostFacts) -> Iterator[tuple[Element, Function]]:
     by_address = host.capacity.inventory.by_address
     return ((element, by_address[address]) for element, address in named_functions(domain) if address in by_address)
 
@@ -43,7 +43,7 @@ def exist(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         if address not in inventory.by_address and address not in inventory.unread:
             remedy = "vfioctl inventory --all lists the host's devices"
             yield Fault(element, f"this host has no device {address}", remedy)
-    for element, function in _there(domain, host):
+    for element, function in _present(domain, host):
         if function.is_bridge:
             yield Fault(element, f"{function.address} is a bridge, which stays with the host", "remove it")
         elif function.mark is not None:
@@ -53,7 +53,7 @@ def exist(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def translated(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     iommu = host.capacity.inventory.iommu
-    for element, _ in _there(domain, host):
+    for element, _ in _present(domain, host):
         if not iommu.translating:
             yield Fault(element, f"the IOMMU is off: {iommu.reason or 'VFIO needs it'}", "turn it on, and restart")
             return
@@ -61,7 +61,7 @@ def translated(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """With managed='no' the device is on VFIO, or is a vGPU, before the domain starts."""
-    for element, function in _there(domain, host):
+    for element, function in _present(domain, host):
         if element.get("managed") == "yes" or function.serves_guests or function.is_bridge:
             continue
         if why := why_no_vgpu(function):
@@ -76,7 +76,7 @@ def group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The other members of the IOMMU group are in this guest, on VFIO, or on a driver that does no DMA."""
     inventory = host.capacity.inventory
     elements = {address: element for element, address in named_functions(domain)}
-    for element, function in _there(domain, host):
+    for element, function in _present(domain, host):
         if inventory.iommu.translating and function.iommu_group is None and "iommu_group" not in function.unknown:
             reason = f"{function.address} is in no IOMMU group: the IOMMU does not cover it"
             yield Fault(element, reason, "remove it: VFIO gives a guest devices of IOMMU groups only")
@@ -110,7 +110,7 @@ def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """A card moves as a whole: its other functions are not left to the host's drivers."""
     inventory = host.capacity.inventory
     addresses = {address for _, address in named_functions(domain)}
-    for element, function in _there(domain, host):
+    for element, function in _present(domain, host):
         left = [address for address in inventory.card_of(function.address) if address not in addresses]
         other = [address for address in left if not _harmless(inventory.by_address[address])]
         if other and not function.is_vf and inventory.by_address[other[0]].iommu_group != function.iommu_group:
@@ -169,7 +169,7 @@ def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     whole = domain.one("numatune/memory")
     default = cpuset(whole.get("nodeset")) if whole is not None else None
     empty = {cell.id for cell in domain.cells if cell.memory == 0}
-    for element, function in _there(domain, host):
+    for element, function in _present(domain, host):
         cell = _cell(domain, element)
         if cell is not None and cell in empty:
             yield from _without_memory(element, function, cell, homes)
@@ -212,7 +212,7 @@ def _cell(domain: Domain, element: Element) -> int | None:
 
 def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The window for 64-bit BARs holds those of all devices, if the domain names its size."""
-    needed = sum(function.prefetchable_64 for _, function in _there(domain, host))
+    needed = sum(function.prefetchable_64 for _, function in _present(domain, host))
     for controller in domain.controllers:
         element = controller.element.find("pcihole64")
         size = None if element is None else scaled(text_in(element), element.get("unit"))

@@ -26,7 +26,7 @@ def unreadable(domain: Domain) -> Iterator[Fault]:
     for path in ("memory", "currentMemory", "maxMemory", "memtune/hard_limit", "memtune/soft_limit"):
         for element in domain.all(path):
             if size_of(element) is None:
-                yield Fault(element, f"{_told(element)} is no size", "a whole number, and a unit such as MiB or GiB")
+                yield Fault(element, f"{_shown(element)} is no size", "a whole number, and a unit such as MiB or GiB")
     for cell in domain.cells:
         if cell.element.get("memory") is None:
             yield Fault(cell.element, "the cell has no memory=", "say its size; 0 for a cell without memory")
@@ -34,7 +34,7 @@ def unreadable(domain: Domain) -> Iterator[Fault]:
             yield Fault(cell.element, "memory= of the cell is no size", "a whole number, with unit='GiB' beside it")
 
 
-def _told(element: Element) -> str:
+def _shown(element: Element) -> str:
     unit = f" {element.get('unit')}" if element.get("unit") else ""
     return f"'{text_in(element)[:40]}{unit[:20]}'"
 

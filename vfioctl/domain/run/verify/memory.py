@@ -67,7 +67,7 @@ def _placed(
     subject: Subject, what: str, mode: str, nodes: frozenset[int] | None, size: int, qemu: Qemu, remedy: str
 ) -> VerifiedFact:
     if nodes is None:
-        return judged(Area.MEMORY, what, ANY, _told(qemu.memory), "", ok=True)
+        return judged(Area.MEMORY, what, ANY, _usage(qemu.memory), "", ok=True)
     wanted = f"{format_size(size)} on {_node(nodes)} ({mode})"
     parts = [mapping for mapping in qemu.memory if mapping.policy in _POLICIES[mode] and cpuset(mapping.nodes) == nodes]
     promised = sum(part.size for part in parts) >= size
@@ -83,7 +83,7 @@ def _placed(
         why = "no page of it is in use, although VFIO pins all memory of a guest with a PCI device"
         return unknown(Area.MEMORY, what, wanted, why)
     elsewhere = {node for part in parts for node, used in part.used if used and node not in nodes}
-    return judged(Area.MEMORY, what, wanted, _told(parts), remedy, ok=not elsewhere)
+    return judged(Area.MEMORY, what, wanted, _usage(parts), remedy, ok=not elsewhere)
 
 
 def _by_amount(
@@ -96,7 +96,7 @@ def _by_amount(
     if present < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
         why = "libvirt sets no policy for it, and not all memory of the guest is in use"
         return unknown(Area.MEMORY, what, wanted, why)
-    return judged(Area.MEMORY, what, wanted, _told(qemu.memory), remedy, ok=present >= size)
+    return judged(Area.MEMORY, what, wanted, _usage(qemu.memory), remedy, ok=present >= size)
 
 
 def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu) -> VerifiedFact:
@@ -170,7 +170,7 @@ def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
     return by_node
 
 
-def _told(parts: Iterable[Part]) -> str:
+def _usage(parts: Iterable[Part]) -> str:
     by_node = sorted(_by_node(parts).items())
     return ", ".join(f"{format_size(used)} on node {node}" for node, used in by_node if used) or "none in use"
 
