@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 
 from vfioctl.core.change import Plan, Step
@@ -31,7 +31,7 @@ HOSTS = Path(__file__).parent
 REGISTRY = Registry(SUBSYSTEMS)
 NAMES = tuple(sorted(file.stem for file in HOSTS.glob("*.host")))
 
-unhurried = settings(deadline=None)
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For properties: a busy machine is no failure."""
 
 
