@@ -47,7 +47,7 @@ def history(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="List only changes of DEVICE, which need not exist any more.",
+            help="List only changes of DEVICE, which may be gone.",
             autocompletion=completion(suggest_devices),
         ),
     ] = None,

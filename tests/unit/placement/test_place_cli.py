@@ -44,8 +44,8 @@ def test_on_other_terminals(terminal: Run, golden: Golden, columns: str, monkeyp
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "what is wanted was not said"),
-        ("--gpus 1 --device gpu0", "only one of them can be asked for"),
+        ("", "one of them is needed"),
+        ("--gpus 1 --device gpu0", "they exclude each other"),
         ("--gpus 1 --numa near", "not a NUMA node: 'near'"),
         ("--gpus 1 --memory-min 40QB", "not a size: '40QB'"),
         ("--gpus 1 --hugepages many", "not a size: 'many'"),

@@ -57,10 +57,10 @@ def bind(  # noqa: PLR0913 - one parameter for each option
     """Bind devices to vfio-pci, ready for a guest.
 
     All functions of a card are bound together; bridges stay with the host. The driver is vfio-pci, or the VFIO variant
-    driver for the function. A device in use is refused, and its holders are listed; no process is ever killed. Before
-    that, persistence mode is switched off, and consoles and unbindLock are released. The change succeeds if every
-    function is then bound to its VFIO driver and the kernel reports the group as viable; otherwise everything is rolled
-    back.
+    driver for the function. A device in use is refused, and its holders are listed; no process is ever killed.
+    Before the unbind, persistence mode is switched off, and consoles and unbindLock are released. The change succeeds
+    if every function is then bound to its VFIO driver and the kernel reports the group as viable; otherwise everything
+    is rolled back.
     """
     session = opened(ctx)
     with Board() as board:

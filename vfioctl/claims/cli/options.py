@@ -98,8 +98,8 @@ class Wish(NamedTuple):
         """Raise BadSpec unless it asks for GPUs, devices or vGPUs: for exactly one of these."""
         kinds = [bool(self.gpus), bool(self.devices), bool(self.vgpu)]
         if sum(kinds) != 1:
-            what = "what is wanted was not said" if not any(kinds) else "only one of them can be asked for"
-            raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="say --gpus N, --device DEVICE or --vgpu TYPE")
+            what = "one of them is needed" if not any(kinds) else "they exclude each other"
+            raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="give --gpus N, --device DEVICE or --vgpu TYPE")
 
     def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:
         """Return the request on a host. Raises BadSpec, UnknownDevice, BadAddress."""
