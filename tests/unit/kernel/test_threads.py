@@ -281,7 +281,7 @@ def test_beside_a_thread_a_new_interpreter_is_executed(no_fork_beside_threads: l
         "vfioctl.inventory.probe.processes",
         "vfioctl.inventory.probe.readers",
         "vfioctl.inventory.probe.scan",
-        "vfioctl.binding.probe.settings",
+        "vfioctl.binding.probe.readers",
         "vfioctl.vgpu.probe.scan",
     ],
 )
