@@ -49,7 +49,7 @@ def deferred() -> Iterator[None]:
         yield
         return
     _state.deferring = True
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _heeded())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _not_ignored())
     try:
         yield
     except BaseException:
@@ -82,7 +82,7 @@ def is_pending() -> bool:
     return bool(signal.sigpending() & _ALL)
 
 
-def _heeded() -> set[signal.Signals]:
+def _not_ignored() -> set[signal.Signals]:
     """Signals that are not ignored: the kernel would keep an ignored one pending while it is blocked."""
     return {number for number in _ALL if signal.getsignal(number) != signal.SIG_IGN}
 

@@ -145,7 +145,7 @@ class BindingApi:
     def _bind(self, inventory: Inventory, intent: BindIntent, processes: Processes) -> Draft:
         from vfioctl.binding.plan.bind import plan_bind
 
-        concerned = self._concerned(inventory, intent.devices)
+        concerned = self._affected(inventory, intent.devices)
         holders = self._holders([f for f in concerned if f.driver], inventory, processes)
         return plan_bind(inventory, intent, self._circumstances(concerned, holders, intent))
 
@@ -155,7 +155,7 @@ class BindingApi:
         from vfioctl.binding.plan.bind import plan_unbind
         from vfioctl.binding.records import recorded_bindings, recorded_settings
 
-        concerned = self._concerned(inventory, intent.devices)
+        concerned = self._affected(inventory, intent.devices)
         holders = self._holders([f for f in concerned if f.driver], inventory, processes)
         identities = {function.address: function.identity for function in inventory.functions}
         selective = any(same_driver(n, intent.driver) and has_aliases(self._kernel, n) for n in inventory.drivers)
@@ -187,7 +187,7 @@ class BindingApi:
         holders = self._holders(concerned, inventory, processes)
         return plan_reset(inventory, intent, Circumstances(holders=holders), self._reset_files(concerned))
 
-    def _concerned(self, inventory: Inventory, devices: Sequence[PciAddress]) -> list[Function]:
+    def _affected(self, inventory: Inventory, devices: Sequence[PciAddress]) -> list[Function]:
         """Return the functions of the devices' cards and groups, without bridges. Raises DeviceInUse, DeviceDead."""
         from vfioctl.inventory.model.preconditions import refuse_marked
         from vfioctl.inventory.model.scope import scope_of

@@ -36,7 +36,7 @@ class NoHolders:
         """Wait until a stopped service has closed the device. Raises DeviceInUse if it is still held at the timeout."""
         subjects = [subject(word) for word in step.target.split()]
         inventory = _inventory(context, subjects, names=False)
-        subjects = self._concerned(inventory, subjects)
+        subjects = self._affected(inventory, subjects)
         # a write releases a device before it returns; a stopped unit or a driver mode may take a moment
         released = any(other.phase == Phase.RELEASE and other.action != Write.name for other in context.steps)
         until = time.monotonic() + (context.settle if released else 0.0)
@@ -45,7 +45,7 @@ class NoHolders:
                 refuse(against, _functions(_inventory(context, subjects, names=True), subjects))
             time.sleep(_PAUSE)
 
-    def _concerned(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
+    def _affected(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
         """Return the devices to verify."""
         del inventory
         return subjects
@@ -62,7 +62,7 @@ class NoHoldersOfVfs(NoHolders):
 
     name: ClassVar[str] = UNHELD_VFS
 
-    def _concerned(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
+    def _affected(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
         return [vf for function in _functions(inventory, subjects) for vf in function.virtfns]
 
     def describe(self, step: Step) -> str:
@@ -72,7 +72,7 @@ class NoHoldersOfVfs(NoHolders):
         return f"nobody holds the VFs of {step.target}?"
 
 
-def unheld(subjects: Sequence[str], why: str) -> Step:
+def check_not_held(subjects: Sequence[str], why: str) -> Step:
     """Return the step that verifies that the subjects have no holders."""
     return Step(phase=Phase.CHECK, action=UNHELD, target=" ".join(subjects), why=why)
 

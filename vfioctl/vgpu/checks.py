@@ -41,7 +41,7 @@ class VgpusReady:
             vgpus = read_vgpus(context.kernel, subjects, suspects=suspects, names=names, defined=defined)
             ready = {vgpu.id for vgpu in vgpus.instances if vgpu.vfio_group or vgpu.vfio_cdev}
             if created <= ready:
-                return report_of(_concerned(plan, subjects, vgpus, created), _left(plan, vgpus))
+                return report_of(_affected(plan, subjects, vgpus, created), _left(plan, vgpus))
             if time.monotonic() >= until:
                 raise VerifyError(
                     f"{', '.join(sorted(created - ready))} has no node below /dev/vfio that a guest could open",
@@ -84,7 +84,7 @@ def _still_defined(context: Context, plan: Plan) -> Mapping[str, Definition]:
     }
 
 
-def _concerned(plan: Plan, cards: Sequence[str], vgpus: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:
+def _affected(plan: Plan, cards: Sequence[str], vgpus: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:
     """The created vGPUs, with vfioctl as owner; all VFs of the cards if their number has changed."""
     of_vfs = cards if any(changes_vfs(change) for change in plan.changes) else ()
     return tuple(

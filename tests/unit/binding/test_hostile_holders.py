@@ -18,7 +18,7 @@ from vfioctl.errors import DeviceInUse
 from vfioctl.host import Host
 from vfioctl.inventory.model.holders import HolderKind
 from vfioctl.inventory.probe.cgroups import membership
-from vfioctl.inventory.probe.guests import MOST_OF_A_COMMAND_LINE, device_at, guest_name, handed_over
+from vfioctl.inventory.probe.guests import MOST_OF_A_COMMAND_LINE, device_at, guest_name, passthrough_names
 from vfioctl.kernel.recorded.tree import Tree
 
 FREE, SHARED = "0000:04:00.0", "0000:02:00.0"
@@ -133,13 +133,13 @@ class TestACommandLine:
             ",/sys/a" * 17_000,
         ):
             began = time.monotonic()
-            handed_over(text)
+            passthrough_names(text)
             device_at(text)
             guest_name(f"-name\0{text}")
             assert time.monotonic() - began < 1
 
     def test_is_read_up_to_a_size(self) -> None:
-        assert handed_over(f"{' ' * MOST_OF_A_COMMAND_LINE}host=01:00.0") == []
+        assert passthrough_names(f"{' ' * MOST_OF_A_COMMAND_LINE}host=01:00.0") == []
 
     @settings(deadline=None, max_examples=30)
     @given(
@@ -151,7 +151,7 @@ class TestACommandLine:
     def test_takes_time_in_proportion(self, parts: list[str], times: int) -> None:
         text = ("".join(parts) * times)[:MOST_OF_A_COMMAND_LINE]
         began = time.monotonic()
-        handed_over(text)
+        passthrough_names(text)
         assert time.monotonic() - began < 2
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
 from vfioctl.inventory.probe.cgroups import Membership, membership
-from vfioctl.inventory.probe.guests import device_at, full_name, guest_name, handed_over, is_vmm
+from vfioctl.inventory.probe.guests import device_at, full_name, guest_name, is_vmm, passthrough_names
 from vfioctl.inventory.probe.processes import Identity, Process
 from vfioctl.inventory.probe.remedies import remedy
 from vfioctl.kernel.open_nodes import OpenNode
@@ -130,13 +130,13 @@ MDEV = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
     ],
 )
 def test_what_was_handed_over(arguments: list[str], expected: list[str]) -> None:
-    assert handed_over("\0".join(["/usr/bin/qemu-system-x86_64", *arguments, ""])) == expected
+    assert passthrough_names("\0".join(["/usr/bin/qemu-system-x86_64", *arguments, ""])) == expected
 
 
 @unhurried
 @given(st.text() | st.lists(st.sampled_from(["host=", "1:0.0", "/sys/", "0000:", ":", "\0", '"', MDEV])).map("".join))
 def test_any_command_line_can_be_read(text: str) -> None:
-    assert all(name == full_name(name) for name in handed_over(text))
+    assert all(name == full_name(name) for name in passthrough_names(text))
     guest_name(text)
 
 

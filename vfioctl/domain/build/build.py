@@ -17,8 +17,8 @@ from vfioctl.domain.build.confidential import refuse_elsewhere, refuse_several, 
 from vfioctl.domain.build.layout.cpus import widest_core
 from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
-from vfioctl.domain.build.own_usage import free_without_itself, without_itself
-from vfioctl.domain.build.placing import Placing, telling
+from vfioctl.domain.build.own_usage import free_without_own_usage, without_own_usage
+from vfioctl.domain.build.placing import Placing, relevant_nodes
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.values import ballooned, plugged
@@ -143,8 +143,8 @@ class DomainBuilder:
             refuse_elsewhere(security.get("type", ""), processor)
             spec, weaker = without_hugepages(spec)
         placement, host_capacity = Placing(self._session, spec, claim, others, own).placed()
-        capacity = without_itself(host_capacity, others)
-        used = telling(spec.nodes, placement.devices, capacity) if spec.nodes else {}
+        capacity = without_own_usage(host_capacity, others)
+        used = relevant_nodes(spec.nodes, placement.devices, capacity) if spec.nodes else {}
         unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
         spec = replace(spec, nodes=used)
         withheld = withheld_in(template.root)
@@ -168,7 +168,7 @@ class DomainBuilder:
         host = Host(
             capacity,
             processor,
-            free_without_itself(read_free_memory(self._session.kernel, nodes), others),
+            free_without_own_usage(read_free_memory(self._session.kernel, nodes), others),
             others,
         )
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template))

@@ -12,7 +12,7 @@ from vfioctl.domain.build.build_options import completed, options_of
 from vfioctl.domain.build.layout.cpus import even_width
 from vfioctl.domain.build.other_domains import read_others
 from vfioctl.domain.build.own_usage import with_own_usage
-from vfioctl.domain.build.placing import telling
+from vfioctl.domain.build.placing import relevant_nodes
 from vfioctl.domain.document.differences import Difference, differences
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.xml import METADATA
@@ -104,7 +104,7 @@ def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpe
     """
     spec = options_of(document, lambda: even_width(claims.capacity().topology), cpus)
     devices = [subject_of(name) for name in document.host_devices]
-    return replace(spec, nodes=telling(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
+    return replace(spec, nodes=relevant_nodes(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
 
 
 def _has(claim: Claim, devices: Sequence[str]) -> bool:

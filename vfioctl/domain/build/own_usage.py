@@ -31,7 +31,7 @@ def with_own_usage(domain: DomainXml, others: Others) -> Others:
     return others._replace(own_cpus=document.exclusive_cpus, own_memory=memory)
 
 
-def without_itself(capacity: Capacity, others: Others) -> Capacity:
+def without_own_usage(capacity: Capacity, others: Others) -> Capacity:
     """Return the host as if the domain did not run: its hugepages are free."""
     return replace(capacity, hugepages=tuple(_with_own(pool, others) for pool in capacity.hugepages))
 
@@ -41,6 +41,6 @@ def _with_own(pool: HugepagePool, others: Others) -> HugepagePool:
     return replace(pool, free=min(pool.total, pool.free + own)) if own else pool
 
 
-def free_without_itself(free: Mapping[int, int], others: Others) -> Mapping[int, int]:
+def free_without_own_usage(free: Mapping[int, int], others: Others) -> Mapping[int, int]:
     """Return the bytes of ordinary memory that are free on each node, as if the domain did not run."""
     return {node: size + others.own_memory.get((node, _ORDINARY), 0) for node, size in free.items()}

@@ -163,7 +163,7 @@ class Placing:
 
 def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity) -> None:
     """Raise BadSpec for the node of a function that determines the node of none of these devices."""
-    of_these = telling(nodes, devices, capacity)
+    of_these = relevant_nodes(nodes, devices, capacity)
     for address, node in nodes.items():
         if address not in of_these:
             raise BadSpec(
@@ -172,7 +172,7 @@ def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], 
             )
 
 
-def telling(
+def relevant_nodes(
     nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity
 ) -> Mapping[PciAddress, int]:
     """Return the nodes of functions that determine the node of one of these devices."""

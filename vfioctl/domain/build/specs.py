@@ -54,7 +54,7 @@ def read_fleet(file: Path) -> FleetSpec:
     content = dict(content_of(file))
     defaults, domains = content.get("defaults", {}), content.get("domains")
     if isinstance(defaults, dict) and isinstance(domains, list):
-        content["domains"] = [_beside(file, _merged(defaults, domain)) for domain in domains]
+        content["domains"] = [_with_absolute_paths(file, _merged(defaults, domain)) for domain in domains]
     try:
         return FleetSpec.model_validate(content)
     except ValidationError as error:
@@ -69,7 +69,7 @@ def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
     return {**{name: value for name, value in defaults.items() if not (has_source and name in SOURCES)}, **domain}
 
 
-def _beside(file: Path, domain: Any) -> Any:
+def _with_absolute_paths(file: Path, domain: Any) -> Any:
     """Return a domain whose files for cloud-init are where the fleet's file is, unless it says where they are."""
     if not (isinstance(domain, dict) and isinstance(domain.get("cloud_init"), dict)):
         return domain

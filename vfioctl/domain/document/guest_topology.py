@@ -36,7 +36,7 @@ def read_topology(document: Document) -> GuestTopology:
         return NO_TOPOLOGY
     from vfioctl.domain.document.reader import Domain
 
-    return _Reader(Domain(document)).there(topology)
+    return _Reader(Domain(document)).read(topology)
 
 
 class _Reader:
@@ -46,7 +46,7 @@ class _Reader:
             controller.index: controller for controller in domain.controllers if controller.index is not None
         }
 
-    def there(self, devices: Element) -> GuestTopology:
+    def read(self, devices: Element) -> GuestTopology:
         addresses = self._domain.address_by_device
         slots = {
             name: Slot(address.bus, address.slot, address.function, self._expander_of(address.bus))

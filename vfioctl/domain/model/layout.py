@@ -62,9 +62,9 @@ class Cell(NamedTuple):
     """To each cell, in their order; empty if the firmware reports none."""
 
 
-def is_distance(value: int, *, to_itself: bool) -> bool:
+def is_distance(value: int, *, local: bool) -> bool:
     """Return whether libvirt takes a distance, from a NUMA cell to itself or to another. Source: numa_conf.c."""
-    return value == _LOCAL if to_itself else _LOCAL < value <= _UNREACHABLE
+    return value == _LOCAL if local else _LOCAL < value <= _UNREACHABLE
 
 
 class Shape(NamedTuple):

@@ -26,7 +26,7 @@ def is_vmm(name: str) -> bool:
     return name.startswith(_NAMES)
 
 
-def handed_over(command_line: str) -> list[str]:
+def passthrough_names(command_line: str) -> list[str]:
     """Return the PCI addresses (with domain) and mdevs on a VMM's command line (/proc/PID/cmdline), each once."""
     words: dict[str, None] = {}
     for argument in _arguments(command_line):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.cgroups import Membership, membership
-from vfioctl.inventory.probe.guests import guest_name, handed_over, is_vmm
+from vfioctl.inventory.probe.guests import guest_name, is_vmm, passthrough_names
 from vfioctl.kernel.lenient import link_name, names_in, text_of
 from vfioctl.kernel.open_nodes import OpenNode
 from vfioctl.kernel.protocol import Reader, Unanswered, per_subject
@@ -137,7 +137,7 @@ def look(kernel: Reader, pid: str) -> tuple[Any, ...] | None:
     given: Sequence[str] = ()
     if vmm:
         with suppress(Exception):  # the open files are known all the same
-            given = handed_over(_believed_command_line(kernel, pid))
+            given = passthrough_names(_believed_command_line(kernel, pid))
     return name, [tuple(node) for node in nodes], list(given), vmm, unread
 
 

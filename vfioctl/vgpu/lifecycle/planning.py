@@ -28,7 +28,7 @@ from vfioctl.vgpu.plan.create import choose, plan_create
 from vfioctl.vgpu.plan.remove import plan_remove
 from vfioctl.vgpu.plan.sriov import plan_profile, plan_vfs
 from vfioctl.vgpu.probe.persistent import read_own_definitions
-from vfioctl.vgpu.probe.plan_facts import cards_of, physical_function, read_concerned, texts_of
+from vfioctl.vgpu.probe.plan_facts import cards_of, physical_function, read_affected, texts_of
 
 
 class Planning:
@@ -44,7 +44,7 @@ class Planning:
         return _PLANNERS[type(intent)](self, intent)
 
     def create(self, intent: CreateVgpuIntent) -> Draft:
-        vgpus = read_concerned(self._kernel, self._recorded, None, None)
+        vgpus = read_affected(self._kernel, self._recorded, None, None)
         chosen, names = choose(vgpus, intent, (*reserved_mdevs(vgpus), *self._reserved_vfs(vgpus)))
         used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
         intent = intent.model_copy(update={"uuids": used})
@@ -63,7 +63,7 @@ class Planning:
 
     def remove(self, intent: RemoveVgpuIntent) -> Draft:
         wanted = intent.vgpus
-        vgpus = read_concerned(self._kernel, self._recorded, cards_of(self._kernel, wanted), wanted)
+        vgpus = read_affected(self._kernel, self._recorded, cards_of(self._kernel, wanted), wanted)
         # a wedged device would block, and is refused anyway
         unanswering = (VgpuState.ZOMBIE, VgpuState.WEDGED)
         going = [v for v in vgpus.instances if v.id in wanted and v.state not in unanswering]
@@ -81,7 +81,7 @@ class Planning:
 
     def set_vfs(self, intent: SetVfsIntent) -> Draft:
         processes = self._devices.processes()  # its workers run while the inventory is read
-        vgpus = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
+        vgpus = read_affected(self._kernel, self._recorded, {*intent.devices}, types=False)
         inventory = self._whole_host()
         (address,) = intent.devices
         if address not in inventory.by_address:
@@ -95,7 +95,7 @@ class Planning:
         return plan_vfs(inventory, vgpus, intent, known, self._recorded.created, holders)
 
     def profile(self, intent: ProfileIntent) -> Draft:
-        vgpus = read_concerned(self._kernel, self._recorded, {*intent.devices}, types=False)
+        vgpus = read_affected(self._kernel, self._recorded, {*intent.devices}, types=False)
         (card,) = cards_called(vgpus, intent.devices[0])
         return plan_profile(self._whole_host(), card, intent)
 
@@ -142,14 +142,14 @@ def draft_persistent(
     """
     if file in damaged:
         raise BadDocument(f"{file}: {damaged[file]}", hint="repair the file, or remove it")
-    if file not in found or _is_there(vgpus, found[file]):
+    if file not in found or _exists(vgpus, found[file]):
         return None
     drafted = draft(found[file])
     _refuse_other_vfs(drafted)
     return drafted
 
 
-def _is_there(vgpus: Callable[[], Vgpus], intent: Intent) -> bool:
+def _exists(vgpus: Callable[[], Vgpus], intent: Intent) -> bool:
     """Whether the vGPU of this intent exists already."""
     if not isinstance(intent, CreateVgpuIntent):
         return False

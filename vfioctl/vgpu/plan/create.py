@@ -35,7 +35,7 @@ def choose(
 
     `reserved`: vGPUs that are created at boot, whose room is taken only if there is no other.
     """
-    chosen = _placed_beside(vgpus, intent, reserved)
+    chosen = _placed_with_reserved(vgpus, intent, reserved)
     mdev = {card.id for card in vgpus.cards if card.dialect is Dialect.MDEV}
     if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
         number = len(intent.uuids)
@@ -44,7 +44,7 @@ def choose(
     return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
 
 
-def _placed_beside(vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
+def _placed_with_reserved(vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
     named = {*intent.uuids, long_address(intent.parent or "")}
     others = [vgpu for vgpu in reserved if vgpu.name not in named]
     kept = kept_for(vgpus.cards, intent.type, others)

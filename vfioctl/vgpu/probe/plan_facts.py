@@ -20,7 +20,7 @@ from vfioctl.vgpu.probe.inventory import read_vgpus
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 
 
-def read_concerned(
+def read_affected(
     kernel: Reader,
     recorded: Recorded,
     cards: Collection[str] | None,

@@ -16,6 +16,6 @@ class FunctionFile(FileResource):
         super().validate(change)
 
 
-def unheld(change: Change, why: str, *, action: str = "unheld") -> Step:
+def check_not_held(change: Change, why: str, *, action: str = "unheld") -> Step:
     """The step that fails when the subject, or with the action `unheld VFs` one of its VFs, is held."""
     return Step(phase=Phase.CHECK, action=action, target=change.subject, why=why)

@@ -15,7 +15,7 @@ from vfioctl.errors import KernelRefused, VfioctlError
 from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
 from vfioctl.kernel.protocol import Reader
 from vfioctl.vgpu.model.kinds import MDEV, ZOMBIE, creates, is_uuid, place_and_type, removes
-from vfioctl.vgpu.resources.function_file import unheld
+from vfioctl.vgpu.resources.function_file import check_not_held
 from vfioctl.vgpu.resources.refused import creation_refused
 
 _GONE = ("ENOENT", "ENODEV")
@@ -56,7 +56,7 @@ class Mdev(FileResource):
 
     def steps(self, change: Change) -> Iterator[Step]:
         if removes(change) and change.before != ZOMBIE:
-            yield unheld(change, "a vGPU in use is not removed")
+            yield check_not_held(change, "a vGPU in use is not removed")
             yield self._step(change, Phase.REMOVE, f"{MDEV_DEVICES}/{change.name}/remove", "1", "remove the vGPU")
         elif creates(change):
             yield self._step(change, Phase.CREATE, _create_file(change), change.name, "create the vGPU")

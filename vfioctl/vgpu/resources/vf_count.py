@@ -10,7 +10,7 @@ from vfioctl.core.resource import Description, Found
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import PCI_DEVICES, Reader
 from vfioctl.vgpu.model.kinds import NVIDIA_VFS, VF_COUNT
-from vfioctl.vgpu.resources.function_file import FunctionFile, unheld
+from vfioctl.vgpu.resources.function_file import FunctionFile, check_not_held
 
 
 class CountedVfs(FunctionFile):
@@ -48,7 +48,7 @@ class VfCount(CountedVfs):
         if change.before == change.after:
             return
         if change.before != "0":
-            yield unheld(change, "VFs in use are not removed", action="unheld VFs")
+            yield check_not_held(change, "VFs in use are not removed", action="unheld VFs")
             why = "remove all VFs" if change.after == "0" else "changing the count sets it to 0 first"
             yield self.write(change, "0", why=why)
         if change.after != "0":
@@ -63,7 +63,7 @@ class NvidiaVfs(CountedVfs):
 
     def steps(self, change: Change) -> Iterator[Step]:
         if change.before != change.after:
-            yield unheld(change, "sriov-manage takes the GPU from its driver for a moment")
+            yield check_not_held(change, "sriov-manage takes the GPU from its driver for a moment")
             yield Step(
                 phase=self.phase,
                 action=NVIDIA_VFS,

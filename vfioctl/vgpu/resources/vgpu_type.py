@@ -12,7 +12,7 @@ from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.errors import DeviceInUse, KernelRefused, VfioctlError
 from vfioctl.vgpu.model.kinds import VGPU_TYPE, creates, removes
-from vfioctl.vgpu.resources.function_file import FunctionFile, unheld
+from vfioctl.vgpu.resources.function_file import FunctionFile, check_not_held
 from vfioctl.vgpu.resources.refused import creation_refused
 
 _USED = ("EBUSY", "EPERM")
@@ -30,7 +30,7 @@ class TypeOfVf(FunctionFile):
 
     def steps(self, change: Change) -> Iterator[Step]:
         if removes(change):
-            yield unheld(change, "a vGPU in use is not removed")
+            yield check_not_held(change, "a vGPU in use is not removed")
             yield self.write(change, "0", phase=Phase.REMOVE, why="remove the vGPU")
         elif creates(change):
             yield self.write(change, change.after, phase=Phase.CREATE, why="create the vGPU")

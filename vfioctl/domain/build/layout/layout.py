@@ -150,9 +150,7 @@ def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, i
 def _refused(known: Mapping[tuple[int, int], int]) -> Sequence[str]:
     """Return the distances that libvirt does not take: some firmware, and nodes that the kernel fakes, have such."""
     return [
-        f"{value} from node {a} to node {b}"
-        for (a, b), value in known.items()
-        if not is_distance(value, to_itself=a == b)
+        f"{value} from node {a} to node {b}" for (a, b), value in known.items() if not is_distance(value, local=a == b)
     ]
 
 

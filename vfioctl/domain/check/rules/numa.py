@@ -57,7 +57,7 @@ def distances(domain: Domain) -> Iterator[Fault]:
             other, value = number(sibling.get("id")), number(sibling.get("value"))
             if other is None or other >= len(domain.cells):
                 yield Fault(sibling, f"there is no cell {(sibling.get('id') or '')[:40]}", "name a cell of the guest")
-            elif value is None or not is_distance(value, to_itself=other == cell.id):
+            elif value is None or not is_distance(value, local=other == cell.id):
                 text = (sibling.get("value") or "")[:40]
                 remedy = "10 for the cell itself, 11 to 254 for another, 255 if it cannot be reached"
                 yield Fault(sibling, f"'{text}' is no distance from cell {cell.id} to cell {other}", remedy)
