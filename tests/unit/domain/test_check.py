@@ -82,6 +82,16 @@ def device(*elements: str) -> tuple[str, str]:
     return "<memballoon", "".join(elements) + "<memballoon"
 
 
+def hyperv(*elements: str) -> tuple[str, str]:
+    """What adds to <hyperv>."""
+    return "</hyperv>", "".join(elements) + "</hyperv>"
+
+
+VPINDEX, SYNIC = "<vpindex state='on'/>", "<synic state='on'/>"
+HYPERV_PANIC, VIDEO = "<panic model='hyperv'/>", "<video><model type='virtio'/></video>"
+SMM_OFF = ("<acpi/>", "<acpi/><smm state='off'/>")
+SECURE = "<firmware><feature enabled='yes' name='secure-boot'/></firmware>"
+VSOCK = "<vsock model='virtio'><cid {}/></vsock>"
 NO_USB, XHCI = "<controller type='usb' model='none'/>", "<controller type='usb' index='1' model='qemu-xhci'/>"
 TPM, PROXY = "<tpm model='tpm-crb'/>", "<tpm model='spapr-tpm-proxy'/>"
 ESB, ITCO = "<watchdog model='i6300esb' action='reset'/>", "<watchdog model='itco' action='reset'/>"
@@ -563,6 +573,17 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("usb-none", ERROR, "USB is off", (DISK, device(NO_USB), ("dev='vdb' bus='virtio'", "dev='sdb' bus='usb'"))),
     ("tpm", ERROR, "a second", (device(TPM, TPM.replace("crb", "tis")),)),
     ("tpm", ERROR, "a second", (device(TPM, PROXY, PROXY),)),
+    ("tpm", ERROR, "no TPM 1.2", (device("<tpm model='tpm-crb'><backend type='emulator' version='1.2'/></tpm>"),)),
+    ("panic", ERROR, "of the model isa", (device("<panic/>", "<panic model='isa'/>"),)),
+    ("panic", ERROR, "of the model hyperv", (device(HYPERV_PANIC, HYPERV_PANIC),)),
+    ("video-none", ERROR, "beside another", (device("<video><model type='none'/></video>", VIDEO),)),
+    ("vsock", ERROR, "a second", (device(VSOCK.format("auto='yes'"), VSOCK.format("auto='yes'")),)),
+    ("vsock", ERROR, "guest CID 2", (device(VSOCK.format("auto='no' address='2'")),)),
+    ("queue-count", WARNING, "queues='0'", (device("<interface type='user'><driver queues='0'/></interface>"),)),
+    ("hyperv-needs", ERROR, "stimer needs synic and hypervclock", (hyperv("<stimer state='on'/>"),)),
+    ("hyperv-needs", ERROR, "stimer needs hypervclock", (hyperv(VPINDEX, SYNIC, "<stimer state='on'/>"),)),
+    ("hyperv-needs", ERROR, "synic needs vpindex", (hyperv(SYNIC),)),
+    ("hyperv-needs", ERROR, "evmcs needs vapic", (hyperv("<vapic state='off'/>", "<evmcs state='on'/>"),)),
     ("watchdog", ERROR, "of the model itco", (device(ITCO, ITCO),)),
     ("watchdog", ERROR, "different actions", (device(ESB, ITCO.replace("reset", "none")),)),
     ("watchdog", WARNING, "before 9.1", (device(ESB, ESB),)),
@@ -623,6 +644,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("hostdev-teaming", ERROR, "transient", (("<driver name='vfio'/>", "<teaming type='persistent'/>"),)),
     ("hostdev-managed", ERROR, "managed='maybe'", (("managed='no'", "managed='maybe'"),)),
     ("hostdev-rom", WARNING, "ignore", (("<rom bar='off'", "<rom enabled='no' bar='off'"),)),
+    ("hostdev-rom", ERROR, "no absolute path", (("<rom bar='off'", "<rom file='vbios.rom'"),)),
     ("hostdev-rom", ERROR, "bar='none'", (("<rom bar='off'", "<rom bar='none'"),)),
     (
         "hostdev-rom",
@@ -718,6 +740,8 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ),
     ("firmware-tseg", ERROR, "whole number", (("<acpi/>", "<acpi/><smm><tseg unit='KiB'>3</tseg></smm>"),)),
     ("firmware-secure-boot", WARNING, "Secure Boot", (("<os>", "<os firmware='efi'>"),)),
+    ("firmware-secure-boot", ERROR, "needs SMM", (SMM_OFF, ("<os>", f"<os firmware='efi'>{SECURE}"))),
+    ("firmware-secure-boot", ERROR, "needs SMM", (SMM_OFF, ("<os>", "<os><loader secure='yes' type='pflash'/>"))),
     (
         "firmware-secure-boot",
         ERROR,

@@ -156,3 +156,28 @@ def vendor_id(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, f"the vendor id has {len(value)} characters", "at most 12")
     elif "," in value:
         yield Fault(element, "the vendor id has a comma", "leave it out")
+
+
+_HYPERV_NEEDS = {
+    "synic": ("vpindex",),
+    "stimer": ("synic", "hypervclock"),
+    "tlbflush": ("vpindex",),
+    "ipi": ("vpindex",),
+    "evmcs": ("vapic",),
+}
+"""What QEMU does not start without: kvm_hyperv_properties in its target/i386/kvm/kvm.c. hypervclock is a timer."""
+
+
+def hyperv_needs(domain: Domain) -> Iterator[Fault]:
+    features = domain.one("features/hyperv")
+    if features is None or features.get("mode") == "passthrough":
+        return
+    present = {feature.tag for feature in features if is_on(feature.get("state"))}
+    clock = domain.one("clock/timer[@name='hypervclock']")
+    if clock is not None and clock.get("present") != "no":
+        present.add("hypervclock")
+    for feature in features:
+        missing = [name for name in _HYPERV_NEEDS.get(feature.tag, ()) if name not in present]
+        if feature.tag in present and missing:
+            remedy = ", ".join("the timer hypervclock" if name == "hypervclock" else f"<{name}/>" for name in missing)
+            yield Fault(feature, f"{feature.tag} needs {' and '.join(missing)}: QEMU does not start", remedy)

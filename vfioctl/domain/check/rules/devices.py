@@ -38,8 +38,12 @@ def usb(domain: Domain) -> Iterator[Fault]:
 
 
 def tpms(domain: Domain) -> Iterator[Fault]:
-    """One, and on POWER one that is a proxy beside it."""
+    """One, and on POWER one that is a proxy beside it. The CRB interface is of TPM 2.0."""
     elements = domain.all("devices/tpm")
+    for device in elements:
+        backend = device.find("backend")
+        if device.get("model") == "tpm-crb" and backend is not None and backend.get("version") == "1.2":
+            yield Fault(device, "tpm-crb has no TPM 1.2", "version='2.0', or the model tpm-tis")
     for is_proxy in (True, False):
         for extra in [device for device in elements if (device.get("model") == "spapr-tpm-proxy") is is_proxy][1:]:
             yield Fault(extra, "a second TPM", "keep one of them")
@@ -58,6 +62,43 @@ def watchdogs(domain: Domain) -> Iterator[Fault]:
             fault = warning if domain.version is None else Fault
             yield fault(device, "a second watchdog, which libvirt before 9.1 refuses", "keep one of them")
         seen.add(model)
+
+
+def panics(domain: Domain) -> Iterator[Fault]:
+    """One of each model. Without a model it is the ISA device, on x86."""
+    seen: set[str] = set()
+    for device in domain.all("devices/panic"):
+        model = device.get("model", "isa" if domain.is_x86 else "")
+        if model in seen:
+            yield Fault(device, f"a second panic device of the model {model[:40]}", "keep one of them")
+        seen.add(model)
+
+
+def videos(domain: Domain) -> Iterator[Fault]:
+    elements = domain.all("devices/video")
+    for element in domain.all("devices/video/model[@type='none']") if len(elements) > 1 else ():
+        yield Fault(element, "a video device of type='none' beside another", "remove it, or all others")
+
+
+_FIRST_CID = 3
+"""Source: libvirt's virDomainVsockDefValidate; 0 to 2 are the hypervisor's, the loopback's and the host's."""
+
+
+def vsocks(domain: Domain) -> Iterator[Fault]:
+    elements = domain.all("devices/vsock")
+    for extra in elements[1:]:
+        yield Fault(extra, "a second vsock", "keep one of them")
+    for element in domain.all("devices/vsock/cid"):
+        address = number(element.get("address"))
+        if address is not None and address < _FIRST_CID:
+            yield Fault(element, f"guest CID {address}: the first one for a guest is {_FIRST_CID}", "auto='yes'")
+
+
+def queues(domain: Domain) -> Iterator[Fault]:
+    """libvirt reads 0 as if nothing were said, and its schema, which `virsh edit` asks, refuses it."""
+    for element in domain.all("devices/*/driver[@queues]"):
+        if number(element.get("queues")) == 0:
+            yield warning(element, "queues='0' is no number of queues", "one for each vCPU, or remove it")
 
 
 def serial_ports(domain: Domain) -> Iterator[Fault]:

@@ -167,6 +167,9 @@ def roms(domain: Domain) -> Iterator[Fault]:
             continue
         if rom.get("enabled") == "no" and (rom.get("bar") is not None or rom.get("file") is not None):
             yield warning(rom, "enabled='no' makes libvirt ignore the rest of <rom>", "keep only enabled='no'")
+        file = rom.get("file")
+        if file and not file.startswith("/"):
+            yield Fault(rom, f"the file {file[:60]!r} is no absolute path", "the whole path: QEMU starts elsewhere")
         where = device.find("address")
         if where is not None and where.get("type") not in ("pci", "unassigned"):
             yield Fault(rom, "only PCI devices have a ROM", "remove <rom>")

@@ -82,10 +82,17 @@ def tseg(domain: Domain) -> Iterator[Fault]:
 
 
 def secure_boot(domain: Domain) -> Iterator[Fault]:
-    """libvirt chooses a secure build if nothing is said; keys need Secure Boot."""
+    """libvirt chooses a secure build if nothing is said; keys need Secure Boot, and it needs SMM."""
     features = {feature.get("name"): feature.get("enabled") for feature in domain.all("os/firmware/feature")}
     if features.get("enrolled-keys") == "yes" and features.get("secure-boot") == "no":
         yield Fault(domain.at("os/firmware"), "enrolled-keys needs secure-boot", "secure-boot enabled='yes'")
+    smm = domain.one("features/smm[@state='off']")
+    if (
+        smm is not None
+        and domain.is_x86
+        and (features.get("secure-boot") == "yes" or domain.one("os/loader[@secure='yes']") is not None)
+    ):
+        yield Fault(smm, "Secure Boot needs SMM", "<smm state='on'/>, or firmware without Secure Boot")
     is_said = "secure-boot" in features or domain.one("os/loader") is not None
     if domain.one("os[@firmware='efi']") is not None and domain.passed_through and not is_said:
         remedy = "<firmware><feature enabled='no' name='secure-boot'/></firmware>"
