@@ -66,7 +66,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("parts", "api", "cli"),
     ),
     "vgpu": (
-        *("model", "dialects", "placement", "ledger", "probe", "render", "resources", "facts", "checks", "actions"),
+        *("model", "dialects", "placement", "ledger", "probe", "render", "resources", "checks"),
         *("plan", "lifecycle", "parts", "api", "cli"),
     ),
     "placement": ("model", "probe", "choosing", "explaining", "place", "api", "render"),
@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("actions", "parts", "api", "render", "cli"),
     ),
 }
-LOOSE = {"api", "parts", "actions", "checks", "facts", "records", "migrations", "render", "place"}
+LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render", "place"}
 """The modules that may stand beside the rooms: what a subsystem registers, and a room of one module."""
 # What a pure room may import besides its own subsystem's pure rooms and the models of others.
 VALUES = (

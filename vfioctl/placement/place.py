@@ -11,8 +11,7 @@ from vfioctl.errors import BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
-from vfioctl.placement.choosing.node_resources import NodeResources
-from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, over_quota, refusal, refusal_of_mdev, refusals
 from vfioctl.placement.explaining.failures import no_capacity, too_few
 from vfioctl.placement.explaining.reasons import rejections, why_nearby, why_these

@@ -68,7 +68,7 @@ class VgpusReady:
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
         """The created vGPUs, the remaining capacity, and what is left of removed ones, as lines of text."""
         del subjects
-        from vfioctl.vgpu.render.changes import defined_lines, left_lines, vgpu_lines
+        from vfioctl.vgpu.render.listing import defined_lines, left_lines, vgpu_lines
 
         left, defined = left_in(report), still_defined_in(report)
         return [*vgpu_lines(vgpus_in(report)), *left_lines(left), *defined_lines(defined)]

@@ -18,7 +18,7 @@ from vfioctl.errors import NoCapacity
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.cpus import FreeCores, choose_cores, free_cores, shares
 from vfioctl.placement.choosing.gpus import Pool
-from vfioctl.placement.choosing.pcie_paths import path_of
+from vfioctl.placement.choosing.tree import path_of
 from vfioctl.placement.model.capacity import Capacity, Core
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.placement import Placement

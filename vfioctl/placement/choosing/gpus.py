@@ -7,10 +7,9 @@ from functools import cached_property
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.choosing.node_resources import NodeResources
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.nodes import Score, Trees, choose_gpus, score_of
-from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE, node_of
-from vfioctl.placement.choosing.pcie_paths import meetings
+from vfioctl.placement.choosing.tree import meetings
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.request import ClaimRequest
 

@@ -1,17 +1,66 @@
-"""The free CPUs and hugepages of NUMA nodes, and those that a claim gets. Pure."""
+"""The NUMA nodes of devices, the nearest ones with CPUs, and the free CPUs and hugepages that a claim gets. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 from vfioctl.console.words import counted
 from vfioctl.core.frozen import value_class
+from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.placement.choosing.cpus import choose_cores, fewest, free_cores, shares
-from vfioctl.placement.choosing.numa_affinity import Distances, by_home
 from vfioctl.placement.model.capacity import Capacity, Core
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import format_size
+
+UNKNOWN_NODE = -1
+_FAR = 255
+"""The distance of nodes for which the firmware reports none: more than any that it may report."""
+
+
+def node_of(function: Function, capacity: Capacity) -> int | None:
+    """Return a function's node, as far as the host reports it; that of its CPUs if there is one only."""
+    node = home_of(function, capacity.inventory).node
+    nodes = list(capacity.topology.by_node)
+    return nodes[0] if node is None and not capacity.inventory.numa_nodes and len(nodes) == 1 else node
+
+
+class Distances:
+    """The distances between NUMA nodes, as the firmware reports it."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._known = {node.id: node.distances for node in capacity.inventory.numa_nodes}
+        self._with_cpus = tuple(capacity.topology.by_node)
+
+    def between(self, one: int, other: int) -> int:
+        return self._known.get(one, {}).get(other, _FAR)
+
+    def among(self, nodes: Iterable[int]) -> int:
+        """Return the sum over all pairs."""
+        return sum(self.between(one, other) for one, other in combinations(nodes, 2))
+
+    def homes(self, node: int) -> Sequence[int]:
+        """Return the nodes whose CPUs are meant for devices of a node: itself, or the nearest one that has CPUs.
+
+        All nodes for UNKNOWN_NODE.
+        """
+        if node == UNKNOWN_NODE:
+            return self._with_cpus
+        return sorted(self._with_cpus, key=lambda other: (other != node, self.between(node, other), other))[:1]
+
+
+def by_home(nodes: Mapping[int, int], distances: Distances) -> Mapping[int, int]:
+    """Return the nodes that CPUs and hugepages come from, with the number of devices of each.
+
+    `nodes`: the number of devices of each node. A node has the number 0 if it is only one of many that may be meant.
+    """
+    counts: dict[int, int] = {}
+    for node, number in nodes.items():
+        for home in distances.homes(node):
+            counts[home] = counts.get(home, 0) + (0 if node == UNKNOWN_NODE else number)
+    return dict(sorted(counts.items()))
 
 
 @value_class
@@ -30,17 +79,13 @@ class NodeResources:
     """What is free on each NUMA node, for one request."""
 
     def __init__(self, request: ClaimRequest, capacity: Capacity) -> None:
-        self._request, self._distances = request, Distances(capacity)
+        self._request, self.distances = request, Distances(capacity)
         self._cores = free_cores(capacity)
         self._cpus = {node: free.cpus for node, free in self._cores.items()}
         self._pages: dict[int, dict[int, int]] = {}
         for pool in capacity.hugepages:
             claimed = capacity.taken.hugepages.get((pool.node, pool.size), 0)
             self._pages.setdefault(pool.size, {})[pool.node] = max(0, min(pool.free, pool.total - claimed))
-
-    @property
-    def distances(self) -> Distances:
-        return self._distances
 
     def fit(self, nodes: Iterable[int]) -> bool:
         """Return whether the nodes of devices have the CPUs and hugepages together."""
@@ -55,7 +100,7 @@ class NodeResources:
         return ", and ".join(filter(None, self._short(nodes)))
 
     def _short(self, nodes: Mapping[int, int]) -> tuple[str, str]:
-        homes = list(by_home(nodes, self._distances))
+        homes = list(by_home(nodes, self.distances))
         cpus = sum(self._cpus.get(home, 0) for home in homes)
         if cpus < self._request.cpus:
             return counted(cpus, "free CPU"), f"{self._request.cpus} are needed"
@@ -83,7 +128,7 @@ class NodeResources:
 
     def nearby(self, nodes: Mapping[int, int]) -> NearbyResources:
         """Return the CPUs and hugepages for devices. `nodes`: the number of devices of each node; they `fit`."""
-        homes = by_home(nodes, self._distances)
+        homes = by_home(nodes, self.distances)
         return NearbyResources(self._chosen_cores(homes), self._chosen_pages(homes))
 
     def _chosen_cores(self, homes: Mapping[int, int]) -> tuple[Core, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.choosing.numa_affinity import Distances
+from vfioctl.placement.choosing.node_resources import Distances
 from vfioctl.placement.choosing.tree import Kind, Meeting, cost_of, divided
 
 _MOST_SETS = 4096

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from vfioctl.console.words import counted
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.scope import Scope, scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.choosing.numa_affinity import node_of
+from vfioctl.placement.choosing.node_resources import node_of
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
@@ -25,12 +26,7 @@ _ON_WHOLE_GPUS = {True: (Mode.PASSTHROUGH,), False: (Mode.PASSTHROUGH, Mode.HOST
 
 def refusals(request: ClaimRequest, capacity: Capacity, functions: Sequence[Function]) -> Mapping[PciAddress, str]:
     """Return why each function cannot be chosen; functions that can be are left out."""
-    reasons = {}
-    for function in functions:
-        reason = refusal(function, request, capacity)
-        if reason:
-            reasons[function.address] = reason
-    return reasons
+    return {function.address: reason for function in functions if (reason := refusal(function, request, capacity))}
 
 
 def refusal(function: Function, request: ClaimRequest, capacity: Capacity, asked: Sequence[PciAddress] = ()) -> str:
@@ -125,11 +121,8 @@ def _of_mode(function: Function, capacity: Capacity, allowed: Sequence[Mode]) ->
 
 
 def _divided(function: Function) -> str:
-    if function.mdevs:
-        return f"it has {len(function.mdevs)} vGPU{'s' * (len(function.mdevs) > 1)}"
-    if function.virtfns:
-        return f"it has {len(function.virtfns)} VF{'s' * (len(function.virtfns) > 1)}"
-    return ""
+    parts = [counted(len(parts), what) for parts, what in ((function.mdevs, "vGPU"), (function.virtfns, "VF")) if parts]
+    return f"it has {parts[0]}" if parts else ""
 
 
 def _not_alone(function: Function, capacity: Capacity, scope: Scope) -> str:
@@ -178,7 +171,7 @@ def over_quota(request: ClaimRequest, capacity: Capacity, gpus: int) -> str:
     for name, has in _counted(request, capacity):
         limit = _limit(name, capacity.settings.quotas)
         if limit is not None and has + gpus > limit:
-            return f"over the quota of {name}: {limit} GPU{'s' * (limit != 1)}, of which it has {has}"
+            return f"over the quota of {name}: {counted(limit, 'GPU')}, of which it has {has}"
     return ""
 
 

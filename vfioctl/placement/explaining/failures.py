@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from vfioctl.console.words import counted
 from vfioctl.errors import NoCapacity, some_of
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.gpus import Pool
-from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE
-from vfioctl.placement.model.placement import Rejection, rejection_document
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE
+from vfioctl.placement.model.placement import Rejection
 from vfioctl.units import format_size
 
 _CAN = "can be chosen"
@@ -80,7 +81,7 @@ def no_capacity(
     more = [f"and {len(lines) - _MOST_REASONS} more reasons, which --json has"] if lines[_MOST_REASONS:] else []
     is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
     hint = hint or ("" if is_said else "\n".join([*lines[:_MOST_REASONS], *more]))
-    return NoCapacity(message, hint=hint, facts={"devices": [rejection_document(rejection) for rejection in listed]})
+    return NoCapacity(message, hint=hint, facts={"devices": [asdict(rejection) for rejection in listed]})
 
 
 def _rejection(gpu: Function, reason: str) -> Rejection:

@@ -8,8 +8,7 @@ from vfioctl.console.words import counted
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.gpus import Pool
-from vfioctl.placement.choosing.node_resources import NearbyResources
-from vfioctl.placement.choosing.numa_affinity import UNKNOWN_NODE
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NearbyResources
 from vfioctl.placement.choosing.tree import Kind, Meeting
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.placement import Rejection

@@ -5,9 +5,6 @@ Plain dataclasses, like claims. `PlacementDocument` is the JSON form.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.taken import Hugepages
@@ -97,8 +94,3 @@ class PlacementDocument:
     """Sentences that explain the choice."""
     others: tuple[Rejection, ...]
     """Each other GPU of the host, with the reason; empty if the request names its devices."""
-
-
-def rejection_document(rejection: Rejection) -> dict[str, Any]:
-    """Return the JSON form of one rejection."""
-    return asdict(rejection)

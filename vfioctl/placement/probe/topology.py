@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.groups import NumaNode
@@ -26,7 +27,7 @@ def read_topology(kernel: FileReader, nodes: Sequence[NumaNode]) -> Topology:
     """Return the cores that have an online CPU. On a kernel without NUMA, all are of node 0."""
     unknown: dict[str, str] = {}
     node_of = _nodes(kernel, nodes, unknown)
-    cores = _sharing(node_of, _Siblings(kernel).read, unknown, _CORES)
+    cores = _sharing(node_of, partial(_siblings, kernel), unknown, _CORES)
     caches = _sharing(node_of, _Caches(kernel).read, unknown, _CACHES)
     alone = set(node_of).difference(*cores)
     cache_of = {cpu: min(cache) for cache in caches for cpu in cache}
@@ -68,15 +69,9 @@ def _sharing(cpus: Collection[int], read: _Read, unknown: dict[str, str], what: 
     return {id(shared): shared for shared in sharing.values()}.values()
 
 
-class _Siblings:
-    """Reads the CPUs of a core."""
-
-    def __init__(self, kernel: FileReader) -> None:
-        self._kernel = kernel
-
-    def read(self, cpu: int) -> Collection[int]:
-        """Return the online CPUs of a CPU's core, itself included. Raises KernelRefused, BadSpec."""
-        return {cpu, *parse_cpu_list(self._kernel.read(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list"))}
+def _siblings(kernel: FileReader, cpu: int) -> Collection[int]:
+    """Return the CPUs of a CPU's core, itself included. Raises KernelRefused, BadSpec."""
+    return {cpu, *parse_cpu_list(kernel.read(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list"))}
 
 
 class _Caches:

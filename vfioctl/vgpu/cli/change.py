@@ -1,26 +1,30 @@
-"""`vfioctl vgpu create` and `vfioctl vgpu remove`."""
+"""`vfioctl vgpu create`, `remove`, and `restore`, which creates what is persistent; systemd runs it at boot."""
 
-from collections.abc import Sequence
-from typing import Annotated, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from vfioctl.console.changes import carry_out, confirm, preview, progress_lines, reporting, tell
+from vfioctl.console.changes import carry_out, confirm, confirm_all, preview, progress_lines, reporting, tell, tell_all
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, ForceHolders, Foreign, Persistent, Wait, Yes
-from vfioctl.console.output import say
+from vfioctl.console.output import emit, emit_json, say, say_error
 from vfioctl.console.waiting import Board, seconds_in
-from vfioctl.errors import BadSpec
+from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
 from vfioctl.vgpu.model.vgpu import Strategy
+
+if TYPE_CHECKING:
+    from vfioctl.vgpu.lifecycle.restore import Restored
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to `vfioctl vgpu`."""
     app.command(cls=Command, epilog=_CREATE)(create)
     app.command(cls=Command, epilog=_REMOVE)(remove)
+    app.command(cls=Command, epilog=_RESTORE)(restore)
 
 
 TypeName = Annotated[
@@ -174,3 +178,71 @@ def pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
             raise BadSpec(f"not a parameter: {word[:60]!r}", hint="write it as name=value")
         values.append((name, value))
     return tuple(values)
+
+
+_RESTORE = """[bold]Examples[/]
+  vfioctl vgpu restore --dry-run --simulate a2
+  vfioctl vgpu restore --wait 60s --simulate l40s"""
+
+
+def restore(
+    ctx: typer.Context,
+    *,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Retry failures for this long, such as 60s: at boot, drivers may be missing."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create the VFs and vGPUs that were created with --persistent, usually at boot.
+
+    VFs are created first, then vGPUs. What exists already is left unchanged. A failure does not prevent the others from
+    being created; all failures are listed at the end.
+    """
+    session = opened(ctx)
+    seconds = seconds_in(wait)
+    api = VgpuApi(session)
+    if not (dry_run or yes):
+        confirm_all(session, lambda: api.restore(dry_run=True).plans)
+    with reporting():
+        restored = api.restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
+    if as_json:
+        _emit_document(restored)
+        if restored.failures:
+            raise typer.Exit(next(iter(restored.failures.values())).exit_code)
+        return
+    for plan in restored.plans:
+        preview(session, plan, as_json=False)
+    tell_all(session, restored.outcomes)
+    if not (restored.plans or restored.outcomes or restored.failures):
+        emit("All persistent VFs and vGPUs exist." if restored.files else "Nothing is persistent.")
+    _report_failures(restored.failures)
+
+
+def _emit_document(restored: "Restored") -> None:
+    """Prints one JSON object: the plans of a dry run, the outcomes, and the failures by file."""
+    emit_json(
+        {
+            "plans": [plan.model_dump(mode="json") for plan in restored.plans],
+            "outcomes": [outcome.model_dump(mode="json") for outcome in restored.outcomes],
+            "failures": {
+                name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()
+            },
+        }
+    )
+
+
+def _report_failures(failures: Mapping[str, VfioctlError]) -> None:
+    """Prints all failures, then raises the first one with the messages of all."""
+    if not failures:
+        return
+    first = next(iter(failures.values()))
+    for name, error in failures.items():
+        say_error(f"vfioctl: {name}: {error.message}")
+    listed = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
+    first.message = f"{len(failures)} could not be created again: {listed}"
+    raise first

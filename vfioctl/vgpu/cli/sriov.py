@@ -67,17 +67,12 @@ def set_count(  # noqa: PLR0913 - one parameter for each option
     to vfio-pci. For NVIDIA GPUs, vfioctl runs NVIDIA's sriov-manage, which turns on all VFs. Afterwards the VFs are
     counted; if there are fewer than requested, everything is rolled back.
     """
-    _change(
-        ctx,
-        device,
-        _number(count),
-        foreign=foreign,
-        persistent=persistent,
-        wait=wait,
-        dry_run=dry_run,
-        as_json=as_json,
-        yes=yes,
-    )
+    number, session = _number(count), opened(ctx)
+    with Board() as board:
+        plan = VgpuApi(session).plan_vfs(
+            device, number, foreign=foreign, persistent=persistent, wait=seconds_in(wait), waiting=board.show
+        )
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command(
@@ -100,7 +95,7 @@ def off(
 
     They must be free: without vGPUs, not in use, and not bound to vfio-pci.
     """
-    _change(ctx, device, 0, foreign=foreign, persistent=False, wait=wait, dry_run=dry_run, as_json=as_json, yes=yes)
+    set_count(ctx, device, "0", foreign=foreign, wait=wait, dry_run=dry_run, as_json=as_json, yes=yes)
 
 
 @app.command(
@@ -123,26 +118,6 @@ def profile(
     """Set scheduling and memory limits of the PF or a VF of an xe card."""
     session = opened(ctx)
     plan = VgpuApi(session).plan_profile(device, pairs(values))
-    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def _change(  # noqa: PLR0913 - one parameter for each option
-    ctx: typer.Context,
-    device: str,
-    count: int | None,
-    *,
-    foreign: bool,
-    persistent: bool,
-    wait: str | None,
-    dry_run: bool,
-    as_json: bool,
-    yes: bool,
-) -> None:
-    session = opened(ctx)
-    with Board() as board:
-        plan = VgpuApi(session).plan_vfs(
-            device, count, foreign=foreign, persistent=persistent, wait=seconds_in(wait), waiting=board.show
-        )
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""`vfioctl vgpu types`, `list` and `show`. The other commands of `vfioctl vgpu` are in `change` and `restore`."""
+"""`vfioctl vgpu types`, `list` and `show`. The other commands of `vfioctl vgpu` are in `change`."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, width
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.vgpu.api import VgpuApi
-from vfioctl.vgpu.cli import change, restore
+from vfioctl.vgpu.cli import change
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
 
 app = group_app("vgpu")
@@ -155,4 +155,3 @@ def show(
 
 
 change.add_to(app)
-restore.add_to(app)

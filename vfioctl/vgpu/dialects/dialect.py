@@ -59,7 +59,7 @@ def card_facts(kernel: FileReader, home: str) -> Facts:
         directory = kernel.directory(home, ("numa_node", "sriov_totalvfs"), ("driver",))
     except KernelRefused:
         return {}
-    facts: Facts = {"numa_node": node_in(directory.texts.get("numa_node", "")), "driver": driver_in(directory)}
+    facts: Facts = {"numa_node": number_in(directory.texts.get("numa_node", "")), "driver": driver_in(directory)}
     if total := number_in(directory.texts.get("sriov_totalvfs", "")):
         facts["total_vfs"] = total
     return facts
@@ -73,7 +73,7 @@ def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -
     if group is not None and kernel.has(f"/dev/vfio/{group}"):
         facts["vfio_group"] = f"/dev/vfio/{group}"
     if "numa_node" in directory.texts:
-        facts["numa_node"] = node_in(directory.texts["numa_node"])
+        facts["numa_node"] = number_in(directory.texts["numa_node"])
     for name in names_in(kernel, f"{home}/vfio-dev") if "vfio-dev" in directory.names else ():
         if kernel.has(f"/dev/vfio/devices/{name}"):
             facts["vfio_cdev"] = f"/dev/vfio/devices/{name}"
@@ -95,8 +95,3 @@ def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> t
 
 def driver_in(directory: Directory) -> str | None:
     return directory.links.get("driver", "").rpartition("/")[2] or None
-
-
-def node_in(text: str) -> int | None:
-    """The number of a NUMA node; None for -1, which is the kernel's value for no node."""
-    return number_in(text)

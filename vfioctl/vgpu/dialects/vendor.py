@@ -78,8 +78,10 @@ class VendorReader:
             "offers": offers,
             "unknown": dict(directory.refused),
             "instances": [],
-            "types": {number: self._type(card, number, names[number]) for number in self._seen.new(card, names)},
+            "types": {number: named(names[number]) for number in self._seen.new(card, names)},
         }
+        for number in facts["types"]:
+            self._seen.add(card, number)
         if number_in(current):
             facts["instances"].append(self._vgpu(parent, current))
         elif current not in ("0", "") or "current_vgpu_type" not in directory.texts:
@@ -87,10 +89,6 @@ class VendorReader:
         if self._seen.is_first(card):
             facts["of_card"] = card_facts(self._kernel, f"{PCI_DEVICES}/{card}") | {"sharing": "sizes"}
         return facts
-
-    def _type(self, card: str, number: str, name: str) -> Facts:
-        self._seen.add(card, number)
-        return named(name)
 
     def _vgpu(self, parent: str, kind: str) -> Facts:
         try:

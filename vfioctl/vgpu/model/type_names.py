@@ -1,10 +1,12 @@
-"""The names of the vGPU types of a card, as facts of a plan. May not do input or output."""
+"""The names of the vGPU types of a card, as facts of a plan, for the ledger. May not do input or output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from vfioctl.core.change import Fact, Plan
+from vfioctl.kernel.protocol import Reader
 from vfioctl.vgpu.model.kinds import TYPE_NAMES
 from vfioctl.vgpu.model.recorded import TypeNames
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard
@@ -22,3 +24,29 @@ def type_name_facts(cards: Iterable[VgpuCard]) -> tuple[Fact, ...]:
 def type_names_in(plan: Plan) -> TypeNames:
     """The names of vGPU types, by card and type id."""
     return {fact.subject: {i: str(name) for i, name in fact.values.items()} for fact in plan.facts_of(TYPE_NAMES)}
+
+
+class TypeNameFacts:
+    """Facts of the kind `vGPU types`: the names of the types of a card, by id."""
+
+    kind: ClassVar[str] = TYPE_NAMES
+
+    def read(self, kernel: Reader, facts: Sequence[Fact]) -> Mapping[str, Fact]:
+        """Returns the facts unchanged: the kernel no longer lists types that cannot be created."""
+        del kernel
+        return {fact.subject: fact for fact in facts}
+
+    def holds(self, fact: Fact, now: Fact | None) -> bool:
+        # A plan uses type ids only; the names are for the ledger. The list of types in the kernel changes with every
+        # vGPU that is created.
+        del fact, now
+        return True
+
+    def relatives(self, kernel: Reader, fact: Fact) -> Iterable[str]:
+        del kernel, fact
+        return ()
+
+    def describe(self, fact: Fact) -> Sequence[str]:
+        """Returns nothing: only the ledger needs these facts."""
+        del fact
+        return ()

@@ -26,7 +26,7 @@ def read_definitions(
     `only`: UUIDs in lower case whose definitions are read; None for all.
     """
     definitions, problems = [], []
-    for path, parent, uuid in _files(kernel) if only is None else _files_of(kernel, only):
+    for path, parent, uuid in _files(kernel, only):
         try:
             facts = parsed(kernel.read(path))
             definitions.append({"path": path, "parent": parent, "uuid": uuid.lower(), **facts})
@@ -39,17 +39,10 @@ def read_definitions(
     return definitions, problems
 
 
-def _files(kernel: FileReader) -> Iterator[tuple[str, str, str]]:
-    for parent in names_in(kernel, DEFINITIONS):
+def _files(kernel: FileReader, only: Collection[str] | None) -> Iterator[tuple[str, str, str]]:
+    for parent in names_in(kernel, DEFINITIONS) if only is None or only else ():
         for name in names_in(kernel, f"{DEFINITIONS}/{parent}"):
-            if UUID.fullmatch(name):
-                yield f"{DEFINITIONS}/{parent}/{name}", parent, name
-
-
-def _files_of(kernel: FileReader, uuids: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for parent in names_in(kernel, DEFINITIONS) if uuids else ():
-        for name in names_in(kernel, f"{DEFINITIONS}/{parent}"):
-            if name.lower() in uuids:
+            if UUID.fullmatch(name) if only is None else name.lower() in only:
                 yield f"{DEFINITIONS}/{parent}/{name}", parent, name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from vfioctl.kernel.lenient import failure_of, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
@@ -31,18 +31,7 @@ from vfioctl.vgpu.probe.scan import VgpuScan
 
 Names = Mapping[str, Mapping[str, str]]
 NO_NAMES: Names = {}
-_TYPE_FIELDS = (
-    "name",
-    "profile",
-    "description",
-    "device_api",
-    "framebuffer_bytes",
-    "heads",
-    "max_resolution",
-    "max_instances",
-    "mig_slices",
-    "takes",
-)
+_TYPE_FIELDS = {field.name for field in fields(VgpuType)} - {"id", "existing", "available", "unknown"}
 _SIZE_MODES = {"0": SizeMode.SAME, "1": SizeMode.MIXED}
 _VGPU_FIELDS = ("driver", "iommu_group", "vfio_group", "vfio_cdev", "numa_node", "attributes", "unknown")
 

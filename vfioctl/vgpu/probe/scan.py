@@ -13,9 +13,8 @@ from vfioctl.kernel.lenient import failure_of, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader, Unanswered
 from vfioctl.vgpu.dialects.dialect import Dialect, Facts
 from vfioctl.vgpu.dialects.mdev import MdevReader
-from vfioctl.vgpu.dialects.sriov import SriovReader
+from vfioctl.vgpu.dialects.sriov import SriovReader, XeReader
 from vfioctl.vgpu.dialects.vendor import VendorReader
-from vfioctl.vgpu.dialects.xe import XeReader
 
 _NO_FACTS = "no facts from the NVIDIA driver"
 READERS: tuple[type[Dialect], ...] = (MdevReader, VendorReader, XeReader, SriovReader)

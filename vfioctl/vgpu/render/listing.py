@@ -1,4 +1,4 @@
-"""Renders vGPU types and free capacity by card, the list of vGPUs, and the page of one vGPU."""
+"""Renders vGPU types and free capacity by card, the list of vGPUs, the page of one, and the results of a change."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from vfioctl.console import words
 from vfioctl.console.columns import Cell, Column, Layout, fact_grid, note_lines, table
 from vfioctl.core.reservations import Reservation
 from vfioctl.units import format_size
+from vfioctl.vgpu.model.persistent import still_defined
 from vfioctl.vgpu.model.vgpu import (
     Count,
+    Definition,
     Dialect,
     Forecast,
+    Left,
     Sharing,
     SizeMode,
     Vgpu,
@@ -69,11 +72,8 @@ def vgpu_table(
     """The list of vGPUs. `width`: of the terminal, in columns."""
     rows = [_vgpu_row(vgpu) for vgpu in vgpus]
     lines = table(_VGPU_COLUMNS, rows, width) if rows else [Text("There are no vGPUs.")]
-    return Stack(*lines, *note_lines([*_states(vgpus), *_warnings(warnings), *_reserved(reservations)]))
-
-
-def _reserved(reservations: Iterable[Reservation]) -> Iterator[str]:
-    return (words.plain(f"{reservation.words}.") for reservation in reservations)
+    reserved = (words.plain(f"{reservation.words}.") for reservation in reservations)
+    return Stack(*lines, *note_lines([*_states(vgpus), *_warnings(warnings), *reserved]))
 
 
 def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
@@ -182,13 +182,8 @@ def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
     if forecast:
         created = words.listed(f"{number} {_called(card, kind)}" for kind, number in forecast.made.items())
         certain = "" if forecast.certain else ", if all of that fits: nothing says that it does not"
-        yield words.plain(
-            f"AFTER is what remains once {created} {'is' if _single(forecast) else 'are'} created{certain}."
-        )
-
-
-def _single(forecast: Forecast) -> bool:
-    return sum(forecast.made.values()) == 1
+        verb = "is" if sum(forecast.made.values()) == 1 else "are"
+        yield words.plain(f"AFTER is what remains once {created} {verb} created{certain}.")
 
 
 def _called(card: VgpuCard, name: str) -> str:
@@ -247,3 +242,37 @@ def _facts(vgpu: Vgpu, title: str) -> Iterator[tuple[str, str | None]]:
 def _warnings(warnings: Iterable[VgpuWarning]) -> Iterator[str]:
     for warning in warnings:
         yield words.plain(f"unknown: {warning.subject}: {warning.text}")
+
+
+_WIDE = 1000
+_COLUMNS = (Column(""), Column(""), Column("", optional=True), Column("", optional=True), Column(""))
+
+
+def vgpu_lines(vgpus: Sequence[Vgpu]) -> Iterator[str]:
+    """One line for each vGPU: id, type, parent, IOMMU group, and the node that a guest opens."""
+    rows = [_row(vgpu) for vgpu in vgpus]
+    return (line.plain.rstrip() for line in Layout(_COLUMNS, rows, _WIDE).flowing(rows))
+
+
+def left_lines(left: Iterable[Left]) -> Iterator[str]:
+    """One line for each card and type: `0000:41:00.0 has room for 2 more of L40S-12Q`."""
+    for change in left:
+        room = "no room for more" if change.available.at_most == 0 else f"room for {count_words(change.available)} more"
+        yield words.plain(f"{change.card} has {room} of {change.profile or change.type}")
+
+
+def defined_lines(defined: Mapping[str, Definition]) -> Iterator[str]:
+    """One line for each removed vGPU that is still defined, and one with the command that removes the definition."""
+    for uuid, definition in defined.items():
+        yield words.plain(f"{still_defined(uuid, definition)}; to remove that too:")
+        yield f"vfioctl vgpu remove {uuid} --definition --foreign"
+
+
+def _row(vgpu: Vgpu) -> tuple[str, str, str, str, str]:
+    group = "" if vgpu.iommu_group is None else f"group {vgpu.iommu_group}"
+    node = vgpu.vfio_cdev or vgpu.vfio_group or ""
+    if not node and vgpu.dialect in (Dialect.SRIOV, Dialect.XE):
+        node = words.plain(vgpu.driver or "no driver")
+    if node == vgpu.vfio_group:
+        group = ""  # its node is named after it
+    return (vgpu.id, words.plain(vgpu.profile or vgpu.type), vgpu.parent if vgpu.parent != vgpu.id else "", group, node)

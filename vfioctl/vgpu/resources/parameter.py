@@ -1,4 +1,4 @@
-"""A sysfs file of one vGPU, such as `nvidia/vgpu_params`: written after the vGPU is created, removed with it."""
+"""A sysfs file of one vGPU, written after it is created and removed with it; and the profiles of xe cards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import ClassVar
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
 from vfioctl.kernel.host_paths import MDEV_DEVICES
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
-from vfioctl.vgpu.model.kinds import PARAMETER, is_uuid, own_folder, vgpu_key
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
+from vfioctl.vgpu.model.kinds import PARAMETER, PROFILE, is_uuid, own_folder, vgpu_key
+from vfioctl.vgpu.resources.vfs import AdjustedFile
 
 _NOT_ITS_OWN = "driver|firmware_node|iommu|iommu_group|mdev_type|of_node|power|subsystem|vfio-dev"
 """Directories of a mediated device that belong to the kernel, or are links: they contain no parameters."""
@@ -65,3 +66,24 @@ class Parameter(FileResource):
 
 def _items(text: str) -> frozenset[str]:
     return frozenset(filter(None, (item.strip() for item in text.split(","))))
+
+
+_CHOSEN = re.compile(r"\[(\w+)\]")
+
+
+class ProfileValue(AdjustedFile):
+    """One value of one profile, such as `sriov_admin/vf1/profile/exec_quantum_ms`."""
+
+    kind: ClassVar[str] = PROFILE
+    path: ClassVar[str] = r"/sys/bus/pci/devices/{}/sriov_admin/(pf|vf[1-9][0-9]{0,3})/profile/[a-z_]+"
+    phase: ClassVar[Phase] = Phase.SET
+
+    def read(self, reader: Reader, change: Change) -> str | None:
+        text = super().read(reader, change)
+        return None if text is None else chosen_in(text)
+
+
+def chosen_in(text: str) -> str:
+    """The value in a file's text; if it lists several words, the one in brackets: `low [normal] high`."""
+    chosen = _CHOSEN.search(text)
+    return chosen[1] if chosen else text.strip()
