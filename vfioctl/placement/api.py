@@ -13,7 +13,7 @@ from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
-from vfioctl.placement.explaining.failures import no_capacity
+from vfioctl.placement.explaining.reasons import no_capacity
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.place import candidates, place, refused
 from vfioctl.placement.probe.capacity import read_capacity

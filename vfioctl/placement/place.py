@@ -13,8 +13,7 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, over_quota, refusal, refusal_of_mdev, refusals
-from vfioctl.placement.explaining.failures import no_capacity, too_few
-from vfioctl.placement.explaining.reasons import rejections, why_nearby, why_these
+from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.model.request import ClaimRequest

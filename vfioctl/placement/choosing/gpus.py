@@ -1,17 +1,98 @@
-"""Chooses the GPUs of a claim: single ones, or a partition of the fabric manager. Pure."""
+"""Chooses the GPUs of a claim: single ones, or a partition of the fabric manager. Pure.
+
+They are on as few NUMA nodes as possible, near each other, and close together by PCIe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, islice
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
-from vfioctl.placement.choosing.nodes import Score, Trees, choose_gpus, score_of
-from vfioctl.placement.choosing.tree import meetings
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, Distances, NodeResources, node_of
+from vfioctl.placement.choosing.tree import Kind, Meeting, cost_of, divided, meetings
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.request import ClaimRequest
+
+_MOST_SETS = 4096
+"""The most sets of nodes of one size that are looked at. A host with 12 nodes has fewer, whatever is asked for."""
+_BETWEEN_NODES = 2 * Kind.NODE
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Score:
+    """How good a choice is. Less is better, and an earlier part takes precedence."""
+
+    nodes: int
+    """The number of NUMA nodes."""
+    far: int
+    """The sum of the distances of these nodes."""
+    distance: int
+    """The sum of the PCIe distances of all pairs of GPUs; see `Kind`."""
+    unlinked: int
+    """Minus the number of pairs that are peers over NVLink."""
+    lost: int
+    """The number of other partitions that could be chosen now, and could not afterwards."""
+    stranded: int
+    """The number of free GPUs that remain at places of which some are taken, for each such place."""
+
+
+Trees = Mapping[int, Meeting]
+
+
+def score_of(gpus: frozenset[PciAddress], trees: Trees, distances: Distances, *, lost: int = 0) -> Score:
+    """Return the score of any choice, from its definition."""
+    nodes = [node for node, tree in trees.items() if not gpus.isdisjoint(tree.gpus)]
+    cost = cost_of(_together(trees, nodes), gpus)
+    return Score(len(nodes), distances.among(nodes), cost.distance, cost.unlinked, lost, cost.stranded)
+
+
+def _together(trees: Trees, nodes: Sequence[int]) -> Meeting:
+    return Meeting(Kind.NODE, "", _BETWEEN_NODES, (), tuple(trees[node] for node in nodes))
+
+
+def choose_gpus(
+    trees: Trees, number: int, fit: Callable[[Sequence[int]], bool], distances: Distances, *, one_node: bool = False
+) -> tuple[PciAddress, ...] | None:
+    """Return the choice with the best score; None if there is none. `fit`: whether nodes have what else is asked for.
+
+    `one_node`: whether all must be on one node.
+    """
+    order = sorted(trees, key=lambda node: (-len(trees[node].gpus), node))
+    for size in range(1, 1 + (1 if one_node else min(number, len(order)))):
+        sets = [
+            tuple(sorted(nodes))
+            for nodes in islice(combinations(order, size), _MOST_SETS)
+            if sum(len(trees[node].gpus) for node in nodes) >= number and fit(nodes)
+        ]
+        if sets:
+            nearest = min(map(distances.among, sets))
+            return _best([nodes for nodes in sets if distances.among(nodes) == nearest], trees, number)
+    return None
+
+
+def _best(sets: Sequence[tuple[int, ...]], trees: Trees, number: int) -> tuple[PciAddress, ...]:
+    """Return the best choice on one of the sets; each node gives at least one GPU."""
+    place = _together(trees, ())
+    parts = {node: trees[node].costs(number, place) for node in {node for nodes in sets for node in nodes}}
+    alike: dict[tuple[int, ...], int] = {}
+    kinds = {node: alike.setdefault(tuple(costs), len(alike)) for node, costs in parts.items()}
+    known: dict[tuple[int, ...], int] = {}  # sets of nodes that are alike have the same costs
+
+    def cost(nodes: tuple[int, ...]) -> int:
+        key = tuple(sorted(kinds[node] for node in nodes))
+        if key not in known:
+            here = _together(trees, nodes)
+            known[key] = divided([parts[node] for node in nodes], number, here, least=1).costs[number]
+        return known[key]
+
+    nodes = min(sets, key=lambda nodes: (cost(nodes), nodes))
+    split = divided([parts[node] for node in nodes], number, _together(trees, nodes), least=1).splits[number]
+    gpus = (gpu for node, part in zip(nodes, split, strict=True) for gpu in trees[node].chosen(part))
+    return tuple(sorted(gpus, key=lambda gpu: gpu.order))
 
 
 @value_class
