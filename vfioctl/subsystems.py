@@ -104,7 +104,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         },
         api="vfioctl.containers.api:ContainersApi",
         parts="vfioctl.containers.parts:PARTS",
-        follower="vfioctl.containers.cdi.follower:CdiFollower",
+        follower="vfioctl.containers.cdi.api:CdiApi",
     ),
     Subsystem(
         name="domain",

@@ -1,7 +1,6 @@
 """Registers CDI files with the core. May not hold logic."""
 
-from vfioctl.containers.cdi.intent import CdiIntent
-from vfioctl.containers.cdi.resource import CdiFile
+from vfioctl.containers.cdi.intent import CdiFile, CdiIntent
 from vfioctl.core.registry import Parts
 
 PARTS = Parts(resources=(CdiFile(),), intents=(CdiIntent,))

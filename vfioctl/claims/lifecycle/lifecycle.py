@@ -167,6 +167,6 @@ class Follower(Protocol):
         """Return where the files differ from the claims, and from these devices, which were just read."""
         ...
 
-    def renew(self, *, progress: Progress | None = None) -> None:
+    def renew(self, *, progress: Progress | None = None) -> object:
         """Write again the files that differ. Raises what planning and applying raise."""
         ...

@@ -1,18 +1,22 @@
-"""The use cases of CDI files: plan one, write one to another directory, list them all, check some."""
+"""The use cases of CDI files: plan one, write one elsewhere, list them all, and keep them in step with claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.cdi import cdi_file, file_name
-from vfioctl.errors import Foreign
-from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.cdi import KIND, cdi_file, file_name
+from vfioctl.errors import BadDocument, Foreign, VfioctlError
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN, MDEV_DEVICES
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.cdi import CdiDevice
+    import sqlite3
+
+    from vfioctl.claims.model.cdi import CdiDevice, Node
     from vfioctl.claims.model.claim import Claim
     from vfioctl.claims.model.difference import SeenCdi
     from vfioctl.containers.cdi.choose import Passthrough
@@ -22,8 +26,13 @@ if TYPE_CHECKING:
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Outcome, Plan
     from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
+
+_WRITTEN = """
+    SELECT plan FROM journal WHERE state = 'done' AND instr(plan, '"cdi generate"') AND instr(plan, ?) ORDER BY id DESC
+"""
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,13 @@ class Exported:
 
 
 class CdiApi:
-    """The CDI files of one host. Any method may raise any VfioctlError; each documents its own errors."""
+    """The CDI files of one host, which follow its claims: see `vfioctl.claims.lifecycle.lifecycle.Follower`.
 
-    def __init__(self, session: Session, claims: Claims) -> None:
-        self._session, self._kernel, self._claims = session, session.kernel, claims
+    Any method may raise any VfioctlError; each documents its own errors.
+    """
+
+    def __init__(self, session: Session, claims: Claims | None = None) -> None:
+        self._session, self._kernel, self._claims = session, session.kernel, claims or ClaimsApi(session)
 
     def files(self) -> tuple[CdiFileFound, ...]:
         """Return the CDI files where container runtimes look for them, of all programs."""
@@ -59,27 +71,35 @@ class CdiApi:
 
     # -- keeping them as they should be ------------------------------------------------------------
 
-    def differing(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[SeenCdi]:
-        """Yield what differs between vfioctl's files, and the claims and these devices, which were just read."""
-        from vfioctl.containers.cdi.choose import passthrough
-        from vfioctl.containers.cdi.renewing import differing, node_of
+    def follow(self) -> str:
+        """Write the files again, if the configuration says so; return why that failed."""
+        try:
+            if self._session.settings("claims").renew_cdi:
+                self.renew(create=True)
+        except VfioctlError as error:
+            return f"the CDI files were not written again: {error.message}"
+        return ""
 
+    def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[SeenCdi]:
+        """Yield where vfioctl's files differ from the claims, and from these devices, which were just read."""
+        from vfioctl.containers.cdi.choose import differing, inferred, node_of, passthrough
+
+        live = self._claims.claims()
         for file, known in self._own():
-            intent = known or self._inferred(file, passthrough(inventory, mdevs, node_of(file)))
-            yield from differing(file, intent, self._claims, passthrough(inventory, mdevs, intent.node))
+            intent = known or inferred(file, _held(live), passthrough(inventory, mdevs, node_of(file)))
+            yield from differing(file, intent, live, passthrough(inventory, mdevs, intent.node))
 
     def renew(self, *, create: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Write vfioctl's files again, each for what it was written for last, where that changes it.
 
         `create`: also the file of claimed devices, if there is none. Raises what `plan` and `Session.apply` raise.
         """
-        from vfioctl.claims.model.cdi import KIND
+        from vfioctl.containers.cdi.choose import inferred, node_of
         from vfioctl.containers.cdi.intent import CdiIntent
-        from vfioctl.containers.cdi.passthrough import read_passthrough
-        from vfioctl.containers.cdi.renewing import node_of
 
+        held = _held(self._claims.claims())
         intents = [
-            known or self._inferred(file, read_passthrough(self._session, node_of(file))) for file, known in self._own()
+            known or inferred(file, held, read_passthrough(self._session, node_of(file))) for file, known in self._own()
         ]
         if create and KIND not in {intent.kind for intent in intents}:
             intents.append(CdiIntent())
@@ -91,21 +111,28 @@ class CdiApi:
 
         One that was written, and is gone, as after a reboot, has no devices.
         """
-        from vfioctl.claims.model.cdi import KIND
         from vfioctl.containers.cdi.files import CdiFileFound
-        from vfioctl.containers.cdi.renewing import written_for
 
         own = [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
-        files = [(file, written_for(self._session, file.kind)) for file in own]
-        if KIND not in {file.kind for file in own} and (last := written_for(self._session, KIND)):
+        files = [(file, self._written_for(file.kind)) for file in own]
+        if KIND not in {file.kind for file in own} and (last := self._written_for(KIND)):
             files.append((CdiFileFound(cdi_file(KIND), kind=KIND, ours=True), last))
         return files
 
-    def _inferred(self, file: CdiFileFound, available: Passthrough) -> CdiIntent:
-        from vfioctl.containers.cdi.renewing import inferred
+    def _written_for(self, kind: str) -> CdiIntent | None:
+        """Return the request that the file of a kind was last written for; None if the journal does not have it."""
+        from vfioctl.containers.cdi.intent import CdiIntent
 
-        held = {device.subject for claim in self._claims.claims() for device in claim.devices}
-        return inferred(file, held, available)
+        def ask(db: sqlite3.Connection) -> str:
+            row = db.execute(_WRITTEN, (f'"kind":"{kind}"',)).fetchone()
+            return str(row[0]) if row else ""
+
+        try:
+            text = self._session.store.read(ask, "")
+            intent = self._session.registry.read_plan(text).intent if text else None
+        except BadDocument:  # of an earlier release
+            return None
+        return intent if isinstance(intent, CdiIntent) and intent.kind == kind else None
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -145,7 +172,6 @@ class CdiApi:
     def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[CdiDevice, ...]:
         from vfioctl.containers.cdi.choose import every_device, of_claims, with_claim
         from vfioctl.containers.cdi.files import refuse_defined_elsewhere
-        from vfioctl.containers.cdi.passthrough import read_passthrough
 
         own = _own(before, intent.kind, path)
         available = read_passthrough(self._session, intent.node)
@@ -172,3 +198,24 @@ def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:
             f"{path} is not as vfioctl writes it",
             hint="vfioctl changes only its own CDI files: use another --kind, or remove that file",
         ) from None
+
+
+def _held(claims: Sequence[Claim]) -> Collection[Subject]:
+    return {device.subject for claim in claims for device in claim.devices}
+
+
+def read_passthrough(session: Session, node: Node, inventory: Inventory | None = None) -> Passthrough:
+    """Return the functions and mediated devices that have this kind of node. `inventory`: one that was just read."""
+    from vfioctl.containers.cdi.choose import passthrough
+
+    return passthrough(inventory or InventoryApi(session).inventory(nvml=False), _mdevs(session), node)
+
+
+def _mdevs(session: Session) -> Sequence[Vgpu]:
+    kernel = session.kernel
+    if not kernel.has(MDEV_DEVICES) or not kernel.children(MDEV_DEVICES):
+        return ()
+    from vfioctl.vgpu.api import VgpuApi
+    from vfioctl.vgpu.model.vgpu import Dialect
+
+    return [vgpu for vgpu in VgpuApi(session).vgpus().instances if vgpu.dialect is Dialect.MDEV]

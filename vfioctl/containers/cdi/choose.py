@@ -1,12 +1,15 @@
-"""Chooses the devices of a CDI file, and their nodes. Pure."""
+"""Chooses the devices of a CDI file and their nodes, and finds where a file differs from that. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vfioctl.claims.model.cdi import CdiDevice, Node
+from vfioctl.claims.model.cdi import CDEV_NODE, KIND, CdiDevice, Node, subject_called
 from vfioctl.claims.model.claim import Claim
+from vfioctl.claims.model.difference import SeenCdi
+from vfioctl.containers.cdi.files import CdiFileFound
+from vfioctl.containers.cdi.intent import CdiIntent
 from vfioctl.errors import HostError, some_of
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import Subject
@@ -102,3 +105,68 @@ def notes(devices: Sequence[CdiDevice]) -> Iterator[str]:
         if len(those) > 1:
             names = " and ".join(device.name for device in those)
             yield f"{names} share {node}: a container with one of them has all of them, so give it only one"
+
+
+# -- files that were written before ----------------------------------------------------------------
+
+
+def inferred(file: CdiFileFound, held: Collection[str], available: Passthrough) -> CdiIntent:
+    """Return the request that a file's content suggests: all devices on VFIO, if it has some that no claim has."""
+    subjects = [subject_called(name) for name in file.devices]
+    everything = any(subject in available.nodes and subject not in held for subject in subjects)
+    return CdiIntent(kind=file.kind, node=node_of(file), everything=everything)
+
+
+def node_of(file: CdiFileFound) -> Node:
+    """Return which node of its devices a file has."""
+    nodes = [node for of_device in file.devices.values() for node in of_device]
+    return Node.CDEV if any(CDEV_NODE.fullmatch(node) for node in nodes) else Node.GROUP
+
+
+def differing(
+    file: CdiFileFound, intent: CdiIntent, live: Sequence[Claim], available: Passthrough
+) -> Iterator[SeenCdi]:
+    """Yield the devices of which a file has another node than they have, that it lacks, or that it should not have.
+
+    `live`: the claims that have not ended.
+    """
+    holders: dict[Subject, str] = {device.subject: claim.id for claim in live for device in claim.devices}
+    listed = {subject_called(name): nodes[0] for name, nodes in file.devices.items() if nodes}
+    devices = _wanted(intent, tuple(listed), live, available)
+    wanted = {device.subject: device.node for device in devices}
+    for subject in sorted({*listed, *wanted}, key=lambda subject: subject.order):
+        node, right = listed.get(subject), wanted.get(subject)
+        if node == right:
+            continue
+        if node is None:
+            why = f"claim {holders[subject]} has it" if subject in holders else "it is on VFIO"
+            words = f"{file.path} {'does not name it' if listed else 'is not there'}, and {why}"
+        elif right is None and subject in available.nodes:
+            words = f"{file.path} names it, and no claim has it"
+        else:
+            words = f"{file.path} says that its node is {node}, and it is {right or 'none'}"
+        yield SeenCdi(file.path, str(subject), words, command(intent))
+
+
+def _wanted(
+    intent: CdiIntent, listed: Sequence[Subject], claims: Sequence[Claim], available: Passthrough
+) -> tuple[CdiDevice, ...]:
+    if intent.everything:
+        return every_device(available, intent.node)
+    if not intent.claim:
+        return of_claims(claims, available, intent.node)
+    # other claims' devices are in it only if they were asked for
+    own = [subject for claim in claims if claim.id == intent.claim for subject in claimed(claim, intent.node)]
+    kept = dict.fromkeys((*listed, *own))
+    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in kept if subject in available.nodes)
+
+
+def command(intent: CdiIntent) -> str:
+    """Return the command that writes the file."""
+    options = (
+        f" --claim {intent.claim}" if intent.claim else "",
+        " --all" if intent.everything else "",
+        f" --kind {intent.kind}" if intent.kind != KIND else "",
+        f" --node {intent.node}" if intent.node is not Node.GROUP else "",
+    )
+    return f"vfioctl cdi generate{''.join(options)}"

@@ -30,18 +30,23 @@ def _text(path: str) -> str:
     folder, name = os.path.split(path)
     try:
         with opened_directory(folder) as directory:
-            if status_of(directory, name) is None:
-                return ""
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            return (
+                "" if status_of(directory, name) is None else read_within(directory, name)[0].decode("utf-8", "replace")
+            )
     except FileNotFoundError:
         return ""
+
+
+def read_within(directory: int, name: str) -> tuple[bytes, os.stat_result]:
+    """Return the content and the status of a regular file in an open directory, following no link. Raises OSError."""
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        data = read_regular(fd, MOST_BYTES + 1)
+        data, status = read_regular(fd, MOST_BYTES + 1), os.fstat(fd)
     finally:
         os.close(fd)
     if len(data) > MOST_BYTES:
         raise OSError(errnos.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
-    return data.decode("utf-8", "replace")
+    return data, status
 
 
 def _reported(path: str, verb: str, act: Callable[[], T]) -> T:

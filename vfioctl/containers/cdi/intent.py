@@ -1,4 +1,4 @@
-"""The request for a CDI file. May not do input or output."""
+"""vfioctl's CDI file of one kind of devices as a resource, and the request for it. May not do input or output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from vfioctl.claims.model.cdi import KIND, Node, cdi_file, checked_kind
-from vfioctl.core.change import Intent, Plan
+from vfioctl.containers.cdi.document import devices_in
+from vfioctl.core.change import Change, Intent, Plan
+from vfioctl.core.resource import Description
+from vfioctl.core.whole_file import WholeFile
 from vfioctl.errors import BadSpec
 
 CDI_FILE = "CDI file"
@@ -44,3 +47,36 @@ class CdiIntent(Intent):
         return tuple(
             f"writing {change.name} again" if change.before else f"rm {change.name}" for change in plan.changes
         )
+
+
+class CdiFile(WholeFile):
+    """The text of the file; empty when there is none. The subject is the kind, such as `vfioctl/vfio`."""
+
+    kind: ClassVar[str] = CDI_FILE
+    hint: ClassVar[str] = "another program writes the file too"
+    why_written: ClassVar[str] = "so that container runtimes know the devices by name"
+    why_removed: ClassVar[str] = "because a CDI file without devices is invalid"
+
+    def validate(self, change: Change) -> None:
+        """A plan file can name no other file, and have nothing but devices of VFIO in it."""
+        try:
+            file = cdi_file(checked_kind(change.subject))
+        except BadSpec as error:
+            raise ValueError(error.message) from None
+        if change.name != file:
+            raise ValueError(f"not the CDI file of {change.subject}: {change.name[:80]!r}")
+        for text in (change.before, change.after, change.during or ""):
+            devices_in(text, change.subject)
+
+    def describe(self, change: Change) -> Description:
+        before, after = (_counted(text, change.subject) for text in (change.before, change.after))
+        return Description(f"CDI file of {change.subject}", before, after)
+
+
+def _counted(text: str, kind: str) -> str:
+    try:
+        found = devices_in(text, kind)
+    except ValueError:
+        return "something else"
+    devices = "device" if len(found) == 1 else "devices"
+    return f"{len(found)} {devices}" if found else "none"

@@ -24,8 +24,7 @@ class KataApi:
 
     def config(self, *, claim: str | None = None, mode: str = "guest-kernel", node: Node = Node.GROUP) -> str:
         """Return a drop-in for the devices of a claim, or for all on VFIO. Raises HostError for too many, BadSpec."""
-        from vfioctl.containers.kata.needs import needs_of
-        from vfioctl.containers.kata.settings import drop_in
+        from vfioctl.containers.kata.settings import drop_in, needs_of
 
         inventory, _, subjects = self._devices(claim, node)
         return drop_in(needs_of(inventory, subjects, node), mode=mode)
@@ -36,8 +35,8 @@ class KataApi:
         """Return the lines of the check, for the devices of a claim, or for all on VFIO. Raises BadSpec."""
         from vfioctl.containers.cdi.files import read_cdi_files
         from vfioctl.containers.kata.check import Host, findings
-        from vfioctl.containers.kata.needs import needs_of
         from vfioctl.containers.kata.read import read_kata
+        from vfioctl.containers.kata.settings import needs_of
         from vfioctl.inventory.api import InventoryApi
 
         inventory, available, subjects = self._devices(claim, node)
@@ -53,8 +52,8 @@ class KataApi:
         return findings(read_kata(self._kernel, config), host)
 
     def _devices(self, claim: str | None, node: Node) -> tuple[Inventory, Passthrough, tuple[Subject, ...]]:
+        from vfioctl.containers.cdi.api import read_passthrough
         from vfioctl.containers.cdi.choose import claimed, every_device
-        from vfioctl.containers.cdi.passthrough import read_passthrough
         from vfioctl.inventory.api import InventoryApi
 
         inventory = InventoryApi(self._session).inventory(nvml=False)

@@ -12,8 +12,16 @@ from typing import Any
 
 from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, Node, device_name
 from vfioctl.containers.cdi.files import CdiFileFound
-from vfioctl.containers.kata.needs import MOST_PORTS, Needs
-from vfioctl.containers.kata.settings import MODES, NO_PORT, PORTS, hypervisor_of, permits, runtime_of
+from vfioctl.containers.kata.settings import (
+    MODES,
+    MOST_PORTS,
+    NO_PORT,
+    PORTS,
+    Needs,
+    hypervisor_of,
+    permits,
+    runtime_of,
+)
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.units import format_size

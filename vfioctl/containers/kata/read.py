@@ -27,34 +27,31 @@ _MOST = 4 << 20
 
 def read_kata(kernel: FileReader, config: Path | None) -> Kata:
     """Read Kata's configuration and its needs. `config`: its configuration.toml; None for the first that exists."""
-    path, settings, problem = _given(config) if config else _found(kernel)
+    path = str(config) if config else next((place for place in _PLACES if kernel.has(place)), "")
+    settings: Mapping[str, Any] | None = None
+    problem = ""
+    try:
+        documents = _files(config) if config else _of_host(kernel, path) if path else ()
+        settings = merged([_parsed(text) for text in documents]) if path else None
+    except KernelRefused as error:
+        problem = f"{error.path} cannot be read: {error.symbol}"
+    except OSError as error:
+        problem = f"{config} cannot be read: {error.strerror}"
+    except ValueError as error:
+        problem = f"{path} or a drop-in of it is no TOML: {error}"
     return Kata(path, settings, problem, _pod_annotations(kernel), _plugins(kernel))
 
 
-def _given(config: Path) -> tuple[str, Mapping[str, Any] | None, str]:
-    try:
-        beside = config.resolve().parent / "config.d"
-        drop_ins = sorted(beside.glob("*.toml")) if beside.is_dir() else []
-        documents = [_parsed(read_file(file, _MOST).decode("utf-8", "replace")) for file in (config, *drop_ins)]
-    except OSError as error:
-        return str(config), None, f"{config} cannot be read: {error.strerror}"
-    except ValueError as error:
-        return str(config), None, f"{config} or a drop-in of it is no TOML: {error}"
-    return str(config), merged(documents), ""
+def _files(config: Path) -> Iterator[str]:
+    beside = config.resolve().parent / "config.d"
+    drop_ins = sorted(beside.glob("*.toml")) if beside.is_dir() else []
+    return (read_file(file, _MOST).decode("utf-8", "replace") for file in (config, *drop_ins))
 
 
-def _found(kernel: FileReader) -> tuple[str, Mapping[str, Any] | None, str]:
-    path = next((place for place in _PLACES if kernel.has(place)), "")
-    if not path:
-        return "", None, ""
+def _of_host(kernel: FileReader, path: str) -> Iterator[str]:
     folder = f"{path.rpartition('/')[0]}/config.d"
     drop_ins = [f"{folder}/{name}" for name in names_in(kernel, folder) if name.endswith(".toml")]
-    try:
-        return path, merged([_parsed(kernel.read(file)) for file in (path, *drop_ins)]), ""
-    except KernelRefused as error:
-        return path, None, f"{error.path} cannot be read: {error.symbol}"
-    except ValueError as error:
-        return path, None, f"{path} or a drop-in of it is no TOML: {error}"
+    return (kernel.read(file) for file in (path, *drop_ins))
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -54,8 +54,8 @@ class OciApi:
 
     def _nodes(self, claim: str, node: Node) -> tuple[str, tuple[DeviceNode, ...]]:
         """Return the claim's id, and its nodes with their numbers."""
+        from vfioctl.containers.cdi.api import read_passthrough
         from vfioctl.containers.cdi.choose import devices_of
-        from vfioctl.containers.cdi.passthrough import read_passthrough
         from vfioctl.containers.oci.document import DeviceNode, with_control
 
         held = self._claims.claim(claim)

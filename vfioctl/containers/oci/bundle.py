@@ -5,7 +5,6 @@ As root, the bundle must be a directory that only root can change. The file keep
 
 from __future__ import annotations
 
-import errno as errnos
 import os
 import stat
 from collections.abc import Iterator
@@ -13,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from vfioctl.containers.cdi.validate import MOST_BYTES
+from vfioctl.containers.cdi.elsewhere import read_within
 from vfioctl.errors import Busy, HostError
 from vfioctl.kernel.files import write_into
 from vfioctl.kernel.trusted import opened_directory
-from vfioctl.kernel.untrusted_files import read_regular
 
 NAME = "config.json"
 
@@ -35,17 +33,7 @@ def opened_config(bundle: Path) -> Iterator[Opened]:
     """Read a bundle's config.json. Raises HostError."""
     try:
         with opened_directory(str(bundle)) as directory:
-            fd = os.open(NAME, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-            try:
-                status = os.fstat(fd)
-                if stat.S_ISLNK(status.st_mode):
-                    raise OSError(errnos.ELOOP, "it is a symbolic link")
-                data = read_regular(fd, MOST_BYTES + 1)
-            finally:
-                os.close(fd)
-            if len(data) > MOST_BYTES:
-                raise OSError(errnos.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
-            yield Opened(directory, data, status)
+            yield Opened(directory, *read_within(directory, NAME))
     except OSError as error:
         failure = HostError(
             f"{bundle / NAME} cannot be edited", hint="name a bundle's directory that only you can change"
