@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
-from vfioctl.claims.lifecycle.timestamps import after, moment_of
+from vfioctl.claims.lifecycle.liveness import after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import Waiting
 from vfioctl.placement.model.owner import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle
-    from vfioctl.claims.lifecycle.preview import Preview, Previews
+    from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle, Preview
     from vfioctl.claims.model.claim import Event
     from vfioctl.claims.model.documents import Nodes, Stale
     from vfioctl.claims.reconcile.reconcile import Reconciling
@@ -108,12 +107,6 @@ class ClaimsApi:
 
     # -- creating ----------------------------------------------------------------------------------
 
-    @property
-    def _previews(self) -> Previews:
-        from vfioctl.claims.lifecycle.preview import Previews
-
-        return Previews(self._session, self.ledger, self._lifecycle.liveness)
-
     def place(
         self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
     ) -> tuple[Placement, Capacity]:
@@ -121,7 +114,7 @@ class ClaimsApi:
 
         `but`: the ids of claims that do not count. Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
-        from vfioctl.claims.lifecycle.drafting import draft
+        from vfioctl.claims.lifecycle.devices import draft
         from vfioctl.placement.api import NO_CONTEXT, PlacementApi
 
         taken = self.ledger.taken(but=but)
@@ -133,14 +126,14 @@ class ClaimsApi:
 
         `over`: claims that will have been released by then; plans may change the devices of one of them.
         """
-        return self._previews.create(request, key, over=over)
+        return self._lifecycle.preview_create(request, key, over=over)
 
     def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
         """Return the plan that `release` would apply; None if nothing has to be changed.
 
         Raises DeviceInUse, Unfinished.
         """
-        return self._previews.release(claim, wait=wait, waiting=waiting)
+        return self._lifecycle.preview_release(claim, wait=wait, waiting=waiting)
 
     def create(
         self,

@@ -14,7 +14,7 @@ from vfioctl.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfioctl.claims.lifecycle.preview import Preview
+    from vfioctl.claims.lifecycle.lifecycle import Preview
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import Plan
 

@@ -69,7 +69,7 @@ def reconcile(
 
 
 def _pages(differences: "Sequence[Difference]") -> list[Any]:
-    from vfioctl.claims.render.differences import differences_page
+    from vfioctl.claims.render.claims import differences_page
 
     return [differences_page(differences, on_this_host)] if differences else []
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.claim import Claim, Undo
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from vfioctl.placement.model.capacity import Capacity
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
-    from vfioctl.vgpu.model.vgpu import Made
+    from vfioctl.vgpu.model.vgpu import Made, Vgpus
 
 
 def plan_needed(session: Session, claim: Claim, capacity: Capacity, *, bind: bool) -> Plan | None:
@@ -68,8 +69,6 @@ def _with_companions(inventory: Inventory, address: PciAddress) -> Sequence[str]
 def _plans_of_vgpus(session: Session, claim: Claim, inventory: Inventory) -> list[Plan]:
     """Return the plans that create the claim's lost vGPUs: one for those of one parent and type."""
     api = _vgpus(session)
-    from vfioctl.claims.lifecycle.missing_vgpus import MissingVgpus
-
     lost = MissingVgpus(api, inventory, [claim])
     alike: dict[Made, list[str]] = {}
     for name in lost.names:
@@ -144,3 +143,69 @@ def _vgpus(session: Session) -> VgpuApi:
     from vfioctl.vgpu.api import VgpuApi
 
     return VgpuApi(session)
+
+
+# -- vGPUs that were lost --------------------------------------------------------------------------
+
+
+class MissingVgpus:
+    """The vGPUs of claims that were lost, to a reboot or by hand, and whether they can be created as they were.
+
+    Nothing is guessed: parent and type are those of the journal, and the parent must be the same device.
+    `vgpus`: those that exist, if they were just read.
+    """
+
+    def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], vgpus: Vgpus | None = None) -> None:
+        self._api, self._functions, self._vgpus = api, inventory.by_address, vgpus
+        self._of_claims = {
+            str(device.subject): device for claim in claims for device in claim.devices if _is_vgpu(device)
+        }
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Their UUIDs, and the addresses of VFs that are no vGPUs any more."""
+        if not self._of_claims:
+            return ()
+        existing = {vgpu.id for vgpu in self._found.instances if vgpu.state != "defined"}
+        return tuple(
+            name for name, device in self._of_claims.items() if name not in existing and self._may_be_made(device)
+        )
+
+    @cached_property
+    def made(self) -> Mapping[str, Made]:
+        """How they were created, by name."""
+        return self._api.made(self.names)
+
+    def words(self, name: str) -> str:
+        """Return what it was."""
+        made = self.made.get(name)
+        return f"{made.type} on {made.parent}" if made else ""
+
+    def why_not(self, name: str) -> str:
+        """Return why a vGPU cannot be created again as it was; empty if it can."""
+        made = self.made.get(name)
+        if made is None:
+            return "the journal does not say how it was created"
+        function = self._functions.get(PciAddress(made.parent)) if made.identity else None
+        if made.parent != self._of_claims[name].address:
+            return f"the journal has it on {made.parent}, and the claim on {self._of_claims[name].address}"
+        if made.identity and function is None:
+            return f"{made.parent}, on which it was, is gone"
+        if function and function.identity != made.identity:
+            return f"another device is at {made.parent}: {function.identity}, which was {made.identity}"
+        offers = [parent.offers for card in self._found.cards for parent in card.parents if parent.name == made.parent]
+        if not any(offered.get(made.type) for offered in offers):
+            return f"{made.parent} offers no {made.type} now"
+        return ""
+
+    @cached_property
+    def _found(self) -> Vgpus:
+        return self._vgpus or self._api.vgpus()
+
+    def _may_be_made(self, device: ClaimedDevice) -> bool:
+        """Return whether it is more than a VF that is gone: VFs are created before claims."""
+        return bool(device.mdev) or device.address in self._functions
+
+
+def _is_vgpu(device: ClaimedDevice) -> bool:
+    return bool(device.mdev) or device.undo is Undo.REMOVE

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from vfioctl.claims.ledger.rows import CLAIM
-from vfioctl.claims.lifecycle.liveness import Liveness
-from vfioctl.claims.lifecycle.timestamps import after, moment_of
+from vfioctl.claims.lifecycle.liveness import Liveness, after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
 from vfioctl.core.locations import import_object
 from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
-from vfioctl.inventory.api import Waiting, until_released
+from vfioctl.inventory.api import InventoryApi, Waiting, until_released
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.model.capacity import Capacity
+    from vfioctl.placement.model.placement import Placement
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
@@ -38,6 +38,16 @@ _ATTEMPTS = 8
 def followers(session: Session) -> tuple[Follower, ...]:
     """Return what other subsystems keep in step with claims."""
     return tuple(import_object(row.follower)(session) for row in session.subsystems if row.follower)
+
+
+class Preview(NamedTuple):
+    """What a request would get on a host, and the plan that would be applied; None if nothing has to be changed."""
+
+    placement: Placement
+    inventory: Inventory
+    plan: Plan | None = None
+    claim: Claim | None = None
+    """The claim that the request's key has already, which would be returned."""
 
 
 class Lifecycle:
@@ -67,7 +77,7 @@ class Lifecycle:
     def _reserve(
         self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
     ) -> tuple[Claim, Draft | None, Capacity]:
-        from vfioctl.claims.lifecycle.drafting import draft
+        from vfioctl.claims.lifecycle.devices import draft
         from vfioctl.placement.api import PlacementApi
 
         for attempt in range(_ATTEMPTS):
@@ -138,6 +148,53 @@ class Lifecycle:
             self._settle(claim, ClaimState.RELEASING, held, str(error))
             raise
         return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
+
+    # -- previews ------------------------------------------------------------------------------------
+
+    def preview_create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
+        """Return what creating a claim would do."""
+        from vfioctl.claims.lifecycle.device_plans import plan_needed
+        from vfioctl.claims.lifecycle.devices import draft
+        from vfioctl.placement.api import PlacementApi
+
+        known = self.liveness.known(key, request.canonical()) if key else None
+        dead = (known.id,) if known and self.liveness.has_died(known) else ()
+        if known and not dead:
+            return self._again(known)
+        taken = self._ledger.taken(but=(*dead, *(claim.id for claim in over)))
+        capacity = PlacementApi(self._session).read(request, taken)
+        drafted = draft(request, capacity, taken)
+        subjects = {device.subject for device in drafted.claim.devices}
+        released = (claim.id for claim in over if not subjects.isdisjoint(device.subject for device in claim.devices))
+        before = (*dead, *released)
+        session = self._session.acting_for(f"{CLAIM}{before[0]}") if before else self._session
+        plan = plan_needed(session, drafted.claim, capacity, bind=request.bind)
+        return Preview(drafted.placement, capacity.inventory, plan if plan and not plan.nothing_to_do else None)
+
+    def _again(self, claim: Claim) -> Preview:
+        from vfioctl.placement.model.placement import Placement
+
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        devices = tuple(device.subject for device in claim.devices if device.asked)
+        ours = {device.address for device in claim.devices}
+        nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
+        why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
+        return Preview(
+            Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why), inventory, claim=claim
+        )
+
+    def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
+        """Return the plan that puts back a claim's devices; None if nothing has to be changed for its release."""
+        from vfioctl.claims.lifecycle.device_plans import plan_undo
+
+        claim = self.liveness.settled(claim)
+        if not claim.is_live or self.liveness.has_died(claim):
+            return None
+        session = self.acting_for(claim)
+        plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
+        return plan if plan and not plan.nothing_to_do else None
+
+    # -- what both share -----------------------------------------------------------------------------
 
     def acting_for(self, claim: Claim) -> Session:
         """Return a session whose changes are made for this claim."""

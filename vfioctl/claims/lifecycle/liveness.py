@@ -1,12 +1,14 @@
-"""Whether the process that makes a claim, or changes its devices, still does; and what follows if it died."""
+"""When and by whom claims are changed: whether the process that makes one still does, and what follows if it died."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.lifecycle.timestamps import moment_of, runs
+from vfioctl.claims.ledger.ledger import Moment
 from vfioctl.claims.model.claim import Claim, ClaimState
+from vfioctl.core import caller
 from vfioctl.errors import Busy, Unfinished
 
 if TYPE_CHECKING:
@@ -15,6 +17,28 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.2
 """Seconds between two looks."""
+
+
+def moment_of(session: Session) -> Moment:
+    """Return now, this boot and this process."""
+    return Moment(now(), session.boot_id, caller.this_process())
+
+
+def now() -> str:
+    """Return the time, as claims have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def after(begin: str, seconds: float | None) -> str | None:
+    """Return the time after that number of seconds; None for never."""
+    if seconds is None:
+        return None
+    return (datetime.fromisoformat(begin) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def runs(pid: int | None, then: str, boot_id: str) -> bool:
+    """Return whether a process of the boot `then` still runs in this one."""
+    return then == boot_id and pid is not None and caller.is_running(pid)
 
 
 class Liveness:

@@ -98,9 +98,6 @@ class SeenCdi(NamedTuple):
     """The command that writes the file again."""
 
 
-NO_UNKNOWN: Mapping[str, str] = {}
-
-
 @dataclass(frozen=True)
 class Seen:
     """What the machine shows. Times are ISO 8601 in UTC."""

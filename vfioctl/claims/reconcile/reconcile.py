@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.lifecycle.lifecycle import Lifecycle, followers
-from vfioctl.claims.lifecycle.timestamps import moment_of
+from vfioctl.claims.lifecycle.liveness import moment_of
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.claims.model.difference import (
     Difference,
@@ -116,7 +116,7 @@ class _Look:
     """One look at the machine."""
 
     def __init__(self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim]) -> None:
-        from vfioctl.claims.lifecycle.missing_vgpus import MissingVgpus
+        from vfioctl.claims.lifecycle.device_plans import MissingVgpus
         from vfioctl.claims.probe.container_states import read_containers
         from vfioctl.claims.probe.domains import read_domains
         from vfioctl.inventory.api import InventoryApi

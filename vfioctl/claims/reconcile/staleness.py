@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.lifecycle import timestamps
+from vfioctl.claims.lifecycle.liveness import now as time_now
+from vfioctl.claims.lifecycle.liveness import runs
 from vfioctl.claims.model.claim import Claim, ClaimState
 from vfioctl.claims.model.difference import DifferenceKind
 from vfioctl.claims.model.documents import Stale
@@ -28,14 +29,14 @@ _DOMAINS = ("/etc/libvirt/qemu", "/run/libvirt/qemu")
 
 def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger) -> Stale:
     """Return the claims that are stale."""
-    kernel, now, boot_id = session.kernel, timestamps.now(), session.boot_id
+    kernel, now, boot_id = session.kernel, time_now(), session.boot_id
     stale: dict[str, tuple[DifferenceKind, str]] = {}
     perhaps_gone = []
     for claim in claims:
         if not claim.is_live:
             continue
         maker = (claim.pid, claim.boot_id)
-        if claim.state is ClaimState.RESERVED and not timestamps.runs(*maker, boot_id):
+        if claim.state is ClaimState.RESERVED and not runs(*maker, boot_id):
             stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was making it has ended"
         elif claim.state is ClaimState.RELEASING and not _is_released(claim, boot_id, ledger):
             stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was releasing it has ended"
@@ -56,7 +57,7 @@ def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger)
 def _is_released(claim: Claim, boot_id: str, ledger: ClaimLedger) -> bool:
     """Return whether the process that began to release a claim still runs."""
     last = ledger.events(claim=claim.id)[-1]
-    return timestamps.runs(last.pid, last.boot_id, boot_id)
+    return runs(last.pid, last.boot_id, boot_id)
 
 
 def is_settled(claim: Claim, now: str) -> bool:

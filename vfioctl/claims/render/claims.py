@@ -1,8 +1,11 @@
-"""Renders claims: a table, one claim whole, and a line for each event. May not read the host."""
+"""Renders claims (a table, one claim whole, a line for each event), and where the machine differs from them.
+
+May not read the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Group as Stack
 from rich.console import RenderableType
@@ -11,6 +14,7 @@ from rich.text import Text
 
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
+from vfioctl.claims.model.difference import Difference, Fix
 from vfioctl.claims.model.documents import NO_NODES, NOT_STALE, Nodes, Stale, why_stale
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock
@@ -42,6 +46,12 @@ _ON_RELEASE = {
     Undo.NOTHING: "stays as it is",
     Undo.UNBIND: "goes back to the driver that it had",
     Undo.REMOVE: "is removed",
+}
+_FIXES = {
+    Fix.RELEASE: "releases the claim",
+    Fix.END: "ends the claim, which has changed nothing",
+    Fix.RENEW: "writes vfioctl's CDI files again",
+    Fix.RESTORE: "binds or creates again what the claim had, and keeps it",
 }
 
 
@@ -158,3 +168,23 @@ def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[Rende
 def _event(event: Event) -> Text:
     plan = f"  plan {event.plan}" if event.plan else ""
     return Text(f"  {event_line(event)}{plan}")
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+def differences_page(differences: Sequence[Difference], command: Callable[[str], str]) -> RenderableType:
+    """Render differences. `command`: adds to a remedy the options that select the host."""
+    return Stack(*(part for difference in differences for part in _difference(difference, command)))
+
+
+def _difference(difference: Difference, command: Callable[[str], str]) -> Iterator[RenderableType]:
+    whose = f"claim {difference.claim} of {difference.owner}" if difference.claim else ""
+    yield Text(
+        plain(": ".join(filter(None, [difference.kind, " ".join(filter(None, [whose, difference.device]))]))),
+        style="bold",
+    )
+    yield Padding.indent(Text(plain(difference.words)), _INDENT)
+    if difference.fix:
+        yield Padding.indent(Text(f"reconcile --fix {_FIXES[difference.fix]}"), _INDENT)
+    yield Padding.indent(Text(plain(f"-> {command(difference.remedy)}")), _INDENT)

@@ -1,4 +1,4 @@
-"""What Kata's guest needs to have devices (PCIe ports, address space), and Kata's settings with their drop-ins. Pure."""
+"""What Kata's guest needs to have devices: PCIe ports and address space; and Kata's settings with drop-ins. Pure."""
 
 from __future__ import annotations
 
