@@ -287,13 +287,14 @@ class VgpuApi:
     # -- plans ---------------------------------------------------------------------------------------
 
     def replan(self, intent: Intent) -> Plan:
-        """The plan for an intent of this subsystem, for the current state of the host."""
         return self._plan(intent)
 
     def _plan(self, intent: Intent, inventory: Inventory | None = None) -> Plan:
         return self._session.plan(self._draft(intent, inventory))
 
     def _draft(self, intent: Intent, inventory: Inventory | None = None) -> Draft:
+        from vfioctl.vgpu.ledger.journaled import claimed_and_lost
         from vfioctl.vgpu.lifecycle.planning import Planning
 
-        return Planning(self._kernel, self._devices, recorded(self._session), inventory=inventory).draft(intent)
+        session, claimed = self._session, partial(claimed_and_lost, self._session)
+        return Planning(self._kernel, self._devices, recorded(session), claimed, inventory=inventory).draft(intent)

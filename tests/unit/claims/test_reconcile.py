@@ -514,11 +514,12 @@ class TestLostVgpus:
         a2.change(lambda tree: tree.remove(f"/sys/bus/pci/devices/{parent}"))
         assert f"{parent}, on which it was, is gone" in self.unrestored(a2, made)
 
-    def test_whose_room_is_taken(self, a2: Machine) -> None:
+    def test_whose_room_another_program_has_taken(self, run: Run, a2: Machine) -> None:
         made = a2.claim("--vgpu", "A2-4C")
         (parent,) = (each["address"] for each in a2(f"claim show {made}").document["devices"])
         a2.reboot()
-        assert a2(f"vgpu create A2-4C --parent {parent}").code == 0
+        elsewhere = ("--simulate", str(a2.file), "--ledger", f"{a2.ledger}2")
+        assert run(f"vgpu create A2-4C --parent {parent}", *elsewhere).code == 0
         assert f"{parent} offers no nvidia-754 now" in self.unrestored(a2, made)
 
     def test_that_no_journal_has(self, a2: Machine) -> None:
@@ -891,3 +892,35 @@ def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytes
         told += f"$ vfioctl {line}\n{answer.err}{answer.out}[exit code {answer.code}]\n\n"
     golden("reconcile.txt", timeless(told))
     golden("reconcile.json", timeless(json.dumps(host("reconcile").document, indent=1) + "\n"))
+
+
+class TestLostVgpusKeepTheirCapacity:
+    """What a live claim holds stays its own until it is released, whether its vGPUs exist or not."""
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "count", "other"), [("t4", "T4-4C", 3, "T4-8C"), ("l40s", "L40S-12Q", 1, "L40S-24Q")]
+    )
+    def test_after_a_reboot(self, run: Run, fast_folder: Path, name: str, kind: str, count: int, other: str) -> None:
+        host = Machine(run, fast_folder, name)
+        made = host.claim("--vgpu", f"{kind}=2")
+        before = host.vgpus()
+        host.reboot()
+        for line in (
+            f"claim create --owner vm/other --vgpu {kind}={count}",
+            f"vgpu create {kind} --count {count}",
+            f"vgpu create {other}",  # a card takes one size at a time, unless it says otherwise
+        ):
+            refused = host(f"{line} --yes")
+            assert refused.code == 4, (line, refused)
+            assert f"(claim {made} of vm/web1)" in refused.document["error"]["message"]
+        assert host("reconcile --fix --yes").document["failed"] == []
+        assert host.vgpus() == before
+
+    def test_what_is_left_is_given_and_a_release_gives_the_rest(self, run: Run, fast_folder: Path) -> None:
+        host = Machine(run, fast_folder, "t4")
+        made = host.claim("--vgpu", "T4-4C=2")
+        host.reboot()
+        host.claim("--vgpu", "T4-4C=2", owner="vm/other")
+        assert host("vgpu create T4-4C --yes").code == 4
+        assert host(f"claim release {made} --yes").code == 0
+        assert host("vgpu create T4-4C --count 2 --yes").code == 0

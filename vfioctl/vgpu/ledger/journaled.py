@@ -6,13 +6,16 @@ import re
 import sqlite3
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from vfioctl.core.reservations import NOTHING_RESERVED
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
-from vfioctl.vgpu.model.kinds import creates, place_and_type
-from vfioctl.vgpu.model.vgpu import Made
+from vfioctl.vgpu.model.kinds import creates, is_uuid, place_and_type
+from vfioctl.vgpu.model.vgpu import Made, Vgpus, VgpuState
+from vfioctl.vgpu.placement.reserved import Reserved
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
@@ -38,6 +41,28 @@ def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
                 created |= {name: made[name] for name in left.intersection(made)}
                 left -= made.keys()
     return created
+
+
+def claimed_and_lost(session: Session, vgpus: Vgpus) -> tuple[Reserved, ...]:
+    """Return the vGPUs that others have reserved and that do not exist now, as after a reboot.
+
+    The journal tells their types. Users who may not read it do not learn of them: they cannot create vGPUs either.
+    """
+    existing = {vgpu.id for vgpu in vgpus.instances if vgpu.state is not VgpuState.DEFINED}
+    places = {parent.name for card in vgpus.cards for parent in card.parents if parent.name != card.id}
+    reservations = session.from_ledger(session.reservations, NOTHING_RESERVED)[0]
+    lost = {
+        reservation.subject: reservation
+        for reservation in reservations
+        if reservation.whole and reservation.by != session.reservation
+        if reservation.subject not in existing and (reservation.subject in places or is_uuid(reservation.subject))
+    }
+    none: Mapping[str, Made] = {}
+    made = session.from_ledger(partial(read_made, session, lost), none)[0]
+    return tuple(
+        Reserved(name, how.parent, how.type, f"{lost[name].by} of {lost[name].owner}", lost[name].release)
+        for name, how in sorted(made.items())
+    )
 
 
 def _made_by(plan: Plan) -> Mapping[str, Made]:

@@ -32,12 +32,23 @@ from vfioctl.vgpu.probe.plan_facts import cards_of, physical_function, read_affe
 
 
 class Planning:
-    """Drafts one plan on one host. `inventory`: of the whole host, if it has just been read."""
+    """Drafts one plan on one host.
+
+    `claimed`: returns the vGPUs that others have and that do not exist. `inventory`: of the whole host, if it has just
+    been read.
+    """
 
     def __init__(
-        self, kernel: Kernel, devices: InventoryApi, recorded: Recorded, *, inventory: Inventory | None = None
+        self,
+        kernel: Kernel,
+        devices: InventoryApi,
+        recorded: Recorded,
+        claimed: Callable[[Vgpus], Sequence[Reserved]],
+        *,
+        inventory: Inventory | None = None,
     ) -> None:
         self._kernel, self._devices, self._recorded, self._inventory = kernel, devices, recorded, inventory
+        self._claimed = claimed
 
     def draft(self, intent: Intent) -> Draft:
         """The draft for an intent. Raises what the planners in `plan` raise."""
@@ -45,7 +56,9 @@ class Planning:
 
     def create(self, intent: CreateVgpuIntent) -> Draft:
         vgpus = read_affected(self._kernel, self._recorded, None, None)
-        chosen, names = choose(vgpus, intent, (*reserved_mdevs(vgpus), *self._reserved_vfs(vgpus)))
+        chosen, names = choose(
+            vgpus, intent, (*reserved_mdevs(vgpus), *self._reserved_vfs(vgpus)), self._claimed(vgpus)
+        )
         used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
         intent = intent.model_copy(update={"uuids": used})
         facts = self._facts(name for place in chosen.places for name in (place.card, place.parent))

@@ -1,4 +1,7 @@
-"""Keeps room for vGPUs that definitions create at boot, so that they still fit then. Pure."""
+"""Keeps room for vGPUs that do not exist now: those that definitions create at boot, and those that are claimed. Pure.
+
+Definitions get their room if there is other room; what is claimed is never given to another.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from vfioctl.errors import NoCapacity
-from vfioctl.vgpu.model.vgpu import Count, VgpuCard, Vgpus, VgpuState
+from vfioctl.vgpu.model.vgpu import NONE, Count, Sharing, SizeMode, VgpuCard, Vgpus, VgpuState, VgpuType
 from vfioctl.vgpu.placement.capacity import after
 
 _MOST_NAMED = 4
@@ -15,13 +18,17 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A vGPU that is created at boot and does not exist now."""
+    """A vGPU that does not exist now, and is created at boot or belongs to somebody."""
 
     name: str
     """The UUID of an mdev, or the address of a VF."""
     parent: str
     type: str
     """The id or the name of its type."""
+    by: str = ""
+    """what reserves it, as `claim 1a2b3c4d of vm/web1`; empty for a definition"""
+    release: str = ""
+    """the command that ends the reservation"""
 
 
 def reserved_mdevs(vgpus: Vgpus) -> tuple[Reserved, ...]:
@@ -40,9 +47,14 @@ def with_room_kept(cards: Iterable[VgpuCard], reserved: Sequence[Reserved]) -> t
 
 def kept_for(cards: Iterable[VgpuCard], word: str, reserved: Sequence[Reserved]) -> str:
     """The vGPUs that cards with the type `word` keep room for, as words; empty for none."""
-    names = [f"{vgpu.name} on {vgpu.parent}" for card in cards if card.called(word) for vgpu in _on(card, reserved)]
+    kept = [vgpu for card in cards if card.called(word) for vgpu in _on(card, reserved)]
+    names = [f"{vgpu.name}{_place_of(vgpu)}{f' ({vgpu.by})' if vgpu.by else ''}" for vgpu in kept]
     more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
     return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _place_of(vgpu: Reserved) -> str:
+    return "" if vgpu.parent == vgpu.name else f" on {vgpu.parent}"
 
 
 def _on(card: VgpuCard, reserved: Iterable[Reserved]) -> list[Reserved]:
@@ -62,6 +74,32 @@ def _with_room_kept(card: VgpuCard, reserved: Sequence[Reserved]) -> VgpuCard:
         return replace(card, parents=parents)
     types = (replace(kind, available=_at_most(kind.available, left[kind.id].at_most)) for kind in card.types)
     return replace(card, parents=parents, types=tuple(types))
+
+
+def without_claimed(cards: Iterable[VgpuCard], claimed: Sequence[Reserved]) -> tuple[VgpuCard, ...]:
+    """The cards with the room that certainly leaves enough for all `claimed`."""
+    return tuple(_without_claimed(card, _on(card, claimed)) for card in cards)
+
+
+def _without_claimed(card: VgpuCard, claimed: Sequence[Reserved]) -> VgpuCard:
+    wanted = [kind for vgpu in claimed for kind in card.called(vgpu.type)[:1]]
+    if not wanted:
+        return card
+    left = _with_room_kept(card, claimed)
+    if left.types == card.types and not _fit(card, wanted):  # too few for them as it is
+        return replace(left, types=tuple(replace(kind, available=NONE) for kind in card.types))
+    same = card.sharing is Sharing.SIZES and card.size_mode is not SizeMode.MIXED
+    sizes = {kind.size for kind in wanted}
+    types = (replace(kind, available=NONE) if same and kind.size not in sizes else kind for kind in left.types)
+    return replace(left, types=tuple(types))
+
+
+def _fit(card: VgpuCard, wanted: Iterable[VgpuType]) -> bool:
+    try:
+        after(card, Counter(kind.id for kind in wanted))
+    except NoCapacity:
+        return False
+    return True
 
 
 def _at_most(now: Count, most: int | None) -> Count:

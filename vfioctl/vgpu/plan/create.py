@@ -17,7 +17,7 @@ from vfioctl.vgpu.model.persistent import definition_file, definition_text, vgpu
 from vfioctl.vgpu.model.type_names import type_name_facts
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
-from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept
+from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept, without_claimed
 from vfioctl.vgpu.resources.definition import definition_change
 from vfioctl.vgpu.resources.parameter import Parameter
 
@@ -29,13 +29,17 @@ Texts = Mapping[str, str]
 
 
 def choose(
-    vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved] = ()
+    vgpus: Vgpus,
+    intent: CreateVgpuIntent,
+    reserved: Sequence[Reserved] = (),
+    claimed: Sequence[Reserved] = (),
 ) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
     """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice.
 
-    `reserved`: vGPUs that are created at boot, whose room is taken only if there is no other.
+    `reserved`: vGPUs that are created at boot, whose room is taken only if there is no other. `claimed`: vGPUs that do
+    not exist now and belong to somebody, whose room is never taken.
     """
-    chosen = _placed_with_reserved(vgpus, intent, reserved)
+    chosen = _placed_beside_claimed(vgpus.cards, intent, reserved, claimed)
     mdev = {card.id for card in vgpus.cards if card.dialect is Dialect.MDEV}
     if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
         number = len(intent.uuids)
@@ -44,16 +48,37 @@ def choose(
     return chosen, tuple(next(uuids) if p.card in mdev else PciAddress(p.parent) for p in chosen.places)
 
 
-def _placed_with_reserved(vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved]) -> Placement:
+def _placed_beside_claimed(
+    cards: Sequence[VgpuCard], intent: CreateVgpuIntent, reserved: Sequence[Reserved], claimed: Sequence[Reserved]
+) -> Placement:
     named = {*intent.uuids, long_address(intent.parent or "")}
-    others = [vgpu for vgpu in reserved if vgpu.name not in named]
-    kept = kept_for(vgpus.cards, intent.type, others)
+    claimed = [vgpu for vgpu in claimed if vgpu.name not in named]
+    others = [vgpu for vgpu in reserved if vgpu.name not in named.union(vgpu.name for vgpu in claimed)]
+    kept = kept_for(cards, intent.type, claimed)
     if not kept:
-        return _placed(vgpus.cards, intent)
+        return _placed_beside_persistent(cards, intent, others)
     try:
-        chosen, why = _placed(with_room_kept(vgpus.cards, others), intent), f"room is kept for {kept}"
+        chosen = _placed_beside_persistent(without_claimed(cards, claimed), intent, others)
+    except NoCapacity as full:
+        raise NoCapacity(
+            f"{full.message}; room is reserved for {kept}",
+            hint="what is claimed stays reserved until it is released, also while it does not exist",
+            next_command=next(vgpu.release for vgpu in claimed),
+            facts={**full.facts, "reserved": [vgpu.name for vgpu in claimed]},
+        ) from None
+    return replace(chosen, why=(*chosen.why, f"room is kept for {kept}"))
+
+
+def _placed_beside_persistent(
+    cards: Sequence[VgpuCard], intent: CreateVgpuIntent, others: Sequence[Reserved]
+) -> Placement:
+    kept = kept_for(cards, intent.type, others)
+    if not kept:
+        return _placed(cards, intent)
+    try:
+        chosen, why = _placed(with_room_kept(cards, others), intent), f"room is kept for {kept}"
     except NoCapacity:
-        chosen, why = _placed(vgpus.cards, intent), f"this takes the room of {kept}"
+        chosen, why = _placed(cards, intent), f"this takes the room of {kept}"
     return replace(chosen, why=(*chosen.why, f"{why}, which definitions create at boot"))
 
 
