@@ -2,102 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Step
 from vfioctl.domain.model.storage import Seed
-from vfioctl.domain.resources.definition import DEFINE, UNDEFINE, place_of
-from vfioctl.domain.resources.disk_image import CREATE
-from vfioctl.domain.resources.seed import WRITE
-from vfioctl.domain.resources.volume import DELETE
-from vfioctl.domain.resources.volume import place_of as volume_of
+from vfioctl.domain.resources.definition import DEFINE, UNDEFINE
+from vfioctl.domain.resources.volumes import CREATE, DELETE, WRITE
 
 
-class Define:
+class _Order:
+    """An order to libvirt about what a step names: the URI, and the domain, or the pool and the volume."""
+
+    name: ClassVar[str]
+    merges: ClassVar[bool] = False
+    order: ClassVar[str]
+    words: ClassVar[str]
+    parts: ClassVar[int] = 2
+
+    def run(self, context: Context, step: Step) -> None:
+        uri, *names = self._names(step)
+        context.kernel.tell_libvirt(uri, self.order, *self._arguments(names, step.value))
+
+    def describe(self, step: Step) -> str:
+        uri, *names = self._names(step)
+        return f"{self.words.format(*names)} at {uri}"
+
+    def progress(self, step: Step) -> str:
+        return self.describe(step)
+
+    def _names(self, step: Step) -> Sequence[str]:
+        return step.target.split(" ", self.parts)
+
+    def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
+        del value
+        return names
+
+
+class Define(_Order):
     """Defines a domain; libvirt compares its document with the schema first."""
 
-    name: ClassVar[str] = DEFINE
-    merges: ClassVar[bool] = False
+    name, order, words, parts = DEFINE, "define", "define {}", 1
 
-    def run(self, context: Context, step: Step) -> None:
-        context.kernel.tell_libvirt(place_of(step.target)[0], "define", step.value)
-
-    def describe(self, step: Step) -> str:
-        uri, name = place_of(step.target)
-        return f"define {name} at {uri}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
+    def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
+        del names
+        return (value,)
 
 
-class Undefine:
+class Undefine(_Order):
     """Removes a domain's definition."""
 
-    name: ClassVar[str] = UNDEFINE
-    merges: ClassVar[bool] = False
-
-    def run(self, context: Context, step: Step) -> None:
-        context.kernel.tell_libvirt(place_of(step.target)[0], "undefine", place_of(step.target)[1])
-
-    def describe(self, step: Step) -> str:
-        uri, name = place_of(step.target)
-        return f"remove the definition of {name} at {uri}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
+    name, order, words, parts = UNDEFINE, "undefine", "remove the definition of {}", 1
 
 
-class CreateImage:
+class CreateImage(_Order):
     """Creates a disk image."""
 
-    name: ClassVar[str] = CREATE
-    merges: ClassVar[bool] = False
+    name, order, words = CREATE, "create_image", "create disk image {1} in pool {0}"
 
-    def run(self, context: Context, step: Step) -> None:
-        uri, pool, volume = volume_of(step.target)
-        context.kernel.tell_libvirt(uri, "create_image", pool, volume, step.value)
-
-    def describe(self, step: Step) -> str:
-        uri, pool, volume = volume_of(step.target)
-        return f"create disk image {volume} in pool {pool} at {uri}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
+    def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
+        return (*names, value)
 
 
-class WriteSeed:
+class WriteSeed(_Order):
     """Makes a seed from its files, and writes it to a new volume."""
 
-    name: ClassVar[str] = WRITE
-    merges: ClassVar[bool] = False
+    name, order, words = WRITE, "write_seed", "write cloud-init seed {1} to pool {0}"
 
-    def run(self, context: Context, step: Step) -> None:
-        uri, pool, volume = volume_of(step.target)
-        words = Seed.model_validate_json(step.value).words
-        context.kernel.tell_libvirt(uri, "write_seed", pool, volume, *words)
-
-    def describe(self, step: Step) -> str:
-        uri, pool, volume = volume_of(step.target)
-        return f"write cloud-init seed {volume} to pool {pool} at {uri}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
+    def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
+        return (*names, *Seed.model_validate_json(value).words)
 
 
-class DeleteVolume:
+class DeleteVolume(_Order):
     """Deletes a volume that the same plan has created, or a seed of which a part is missing."""
 
-    name: ClassVar[str] = DELETE
-    merges: ClassVar[bool] = False
-
-    def run(self, context: Context, step: Step) -> None:
-        uri, pool, volume = volume_of(step.target)
-        context.kernel.tell_libvirt(uri, "delete_volume", pool, volume)
-
-    def describe(self, step: Step) -> str:
-        uri, pool, volume = volume_of(step.target)
-        return f"delete volume {volume} in pool {pool} at {uri}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
+    name, order, words = DELETE, "delete_volume", "delete volume {1} in pool {0}"

@@ -44,7 +44,7 @@ class DomainApi:
         What other domains of libvirt have is left out; a host without libvirt has none.
         """
         from vfioctl.domain.build.build import DomainBuilder
-        from vfioctl.domain.build.other_domains import read_others
+        from vfioctl.domain.build.others import read_others
 
         return DomainBuilder(self._session).build(spec, read_others(self._session, spec.name, connect=connect))
 
@@ -61,7 +61,7 @@ class DomainApi:
     def compared(self, name: str, *, connect: str = "") -> Comparison:
         """Compare a domain with what would be built for its devices. Raises UnknownDomain, BadSpec."""
         from vfioctl.domain.build.edit import compared
-        from vfioctl.domain.build.other_domains import read_others
+        from vfioctl.domain.build.others import read_others
 
         domain = self.domains.find(name, connect).domain
         return compared(self._session, domain, read_others(self._session, domain.name, connect=connect))

@@ -5,9 +5,8 @@ from vfioctl.domain.actions import CreateImage, Define, DeleteVolume, Undefine, 
 from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
 from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
 from vfioctl.domain.resources.definition import DomainDefinition
-from vfioctl.domain.resources.disk_image import DiskImage
 from vfioctl.domain.resources.hook_script import HookScript
-from vfioctl.domain.resources.seed import SeedVolume
+from vfioctl.domain.resources.volumes import DiskImage, SeedVolume
 
 PARTS = Parts(
     resources=(DomainDefinition(), DiskImage(), SeedVolume(), HookScript()),

@@ -12,8 +12,7 @@ from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
 from tests.unit.domain.running import PID, UUID, Process
 from vfioctl import sources
-from vfioctl.domain.build.build_options import options_of
-from vfioctl.domain.build.edit import compared
+from vfioctl.domain.build.edit import compared, options_of
 from vfioctl.domain.document.differences import differences
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.summary import changed

@@ -21,7 +21,7 @@ from vfioctl.core.change import Change
 from vfioctl.core.resource import Found
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.build.compose import composed
-from vfioctl.domain.define.cloud_init import refuse_user_data
+from vfioctl.domain.define.storage import refuse_user_data
 from vfioctl.domain.document.xml import parse, text_of
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.storage import Image, volume_name

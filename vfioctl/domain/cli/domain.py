@@ -4,18 +4,18 @@ from vfioctl.console.lazy import group_app
 
 app = group_app("domain")
 MODULES = {
-    "apply": "vfioctl.domain.cli.apply",
+    "apply": "vfioctl.domain.cli.run",
     "build": "vfioctl.domain.cli.build",
     "check": "vfioctl.domain.cli.check",
     "diff": "vfioctl.domain.cli.compare",
     "edit": "vfioctl.domain.cli.compare",
     "define": "vfioctl.domain.cli.define",
     "undefine": "vfioctl.domain.cli.define",
-    "list": "vfioctl.domain.cli.listing",
-    "show": "vfioctl.domain.cli.listing",
+    "list": "vfioctl.domain.cli.define",
+    "show": "vfioctl.domain.cli.define",
     "start": "vfioctl.domain.cli.run",
     "stop": "vfioctl.domain.cli.run",
-    "verify": "vfioctl.domain.cli.verify",
+    "verify": "vfioctl.domain.cli.compare",
 }
 """The modules that add the subcommands; only that of the one that is called is imported."""
 

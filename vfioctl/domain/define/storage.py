@@ -1,6 +1,7 @@
-"""Plans the volumes of domains: disk images and seeds, in libvirt's storage pools. Refuses disks that two would write.
+"""Plans the volumes of domains: disk images and cloud-init seeds, in libvirt's storage pools. Creates nothing.
 
-Creates nothing.
+Refuses disks that two would write, and files that cloud-init would do without: only a log in the guest would say so.
+Source: https://cloudinit.readthedocs.io/en/latest/explanation/format.html
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from os.path import basename, dirname, normpath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
-from vfioctl.domain.define.cloud_init import refuse_network_config, refuse_user_data
+from vfioctl.domain.build.specs import kind_of_yaml
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.storage import (
     IMAGE,
@@ -23,7 +24,7 @@ from vfioctl.domain.model.storage import (
     volume_name,
     volume_subject,
 )
-from vfioctl.domain.resources.disk_image import is_image, words_of
+from vfioctl.domain.resources.volumes import is_image, words_of
 from vfioctl.errors import BadDocument, BadSpec, Foreign, StalePlan
 from vfioctl.kernel.libvirt.storage import image_text
 from vfioctl.kernel.seed_image import NETWORK, USER, digest_of, refuse_without_library, seed_files
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 
 _OF_FILES = ("dir", "fs", "netfs")
 """The kinds of pools whose volumes are files."""
+_CONFIG = "#cloud-config"
+_WORDS = (
+    *(_CONFIG, "#cloud-config-archive", "#cloud-config-jsonp", "#include", "#include-once"),
+    *("#cloud-boothook", "#part-handler"),
+)
+"""First words of the first line of user-data."""
+_BEGINNINGS = ("#!", "## template: jinja", "content-type:", "mime-version:", "from ")
+_GZIP = b"\x1f\x8b"
 
 
 class Provided(NamedTuple):
@@ -213,3 +222,38 @@ def _refuse_twice(name: str, paths: Sequence[str]) -> None:
     """Raise BadSpec for a domain that has one disk twice; its images are among its disks."""
     if twice := next((path for path in paths if paths.count(path) > 1), ""):
         raise BadSpec(f"{name}: disk {twice} is there twice", hint="name it once, or give an image another name")
+
+
+# -- cloud-init ----------------------------------------------------------------------------------------
+
+
+def refuse_user_data(path: str, content: bytes) -> None:
+    """Raise BadSpec for user-data that cloud-init does not understand."""
+    if content.startswith(_GZIP):
+        return
+    first = content.partition(b"\n")[0].decode(errors="replace").lower().rstrip()
+    word = first.partition(" ")[0]
+    if word == _CONFIG:
+        _refuse_other_yaml(path, content, "mapping", "")
+    elif word not in _WORDS and not first.startswith(_BEGINNINGS):
+        raise BadSpec(
+            f"{path} is nothing that cloud-init reads",
+            hint=f"its first line is {_CONFIG}, or names a program: #!/bin/sh",
+        )
+
+
+def refuse_network_config(path: str, content: bytes) -> None:
+    """Raise BadSpec for a network configuration that cloud-init does not understand."""
+    _refuse_other_yaml(path, content, "mapping")
+
+
+def _refuse_other_yaml(path: str, content: bytes, *kinds: str) -> None:
+    hint = "cloud-init reads settings in YAML there, one on each line: locale: C.UTF-8"
+    try:
+        kind = kind_of_yaml(content.decode())
+    except RecursionError:
+        raise BadSpec(f"{path} is nested too deeply", hint=hint) from None
+    except ValueError as error:  # YAML and UTF-8 alike
+        raise BadSpec(f"{path} is not understood: {error}"[:400], hint=hint) from None
+    if kind not in (*kinds, None):
+        raise BadSpec(f"{path} is no table of settings", hint=hint)

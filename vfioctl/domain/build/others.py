@@ -1,4 +1,4 @@
-"""What a running domain uses of its host already, which is not taken from the domain itself. Pure."""
+"""What the other domains of libvirt have, and what a running domain uses of its host already. May not write."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vfioctl.domain.model.libvirt import URI, known_as
+from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.probe.domains import Domains
+from vfioctl.kernel.libvirt.domains import SOCKETS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfioctl.domain.model.libvirt import DomainXml
     from vfioctl.domain.model.other_domains import Others
     from vfioctl.placement.model.capacity import Capacity, HugepagePool
+    from vfioctl.session import Session
 
 _ORDINARY = 0
 
@@ -44,3 +50,21 @@ def _with_own(pool: HugepagePool, others: Others) -> HugepagePool:
 def free_without_own_usage(free: Mapping[int, int], others: Others) -> Mapping[int, int]:
     """Return the bytes of ordinary memory that are free on each node, as if the domain did not run."""
     return {node: size + others.own_memory.get((node, _ORDINARY), 0) for node, size in free.items()}
+
+
+def read_others(session: Session, *without: str, connect: str = "") -> Others:
+    """Return what the domains of libvirt have, except the named ones; nothing where no libvirt runs."""
+    uri = Domains(session).uri(connect)
+    if uri == URI and not connect and not any(map(session.kernel.has, SOCKETS)):
+        return NOBODY
+    from vfioctl.claims.api import ClaimsApi
+    from vfioctl.domain.document.other_domains import others_in
+    from vfioctl.domain.probe.domains import read_libvirt
+    from vfioctl.inventory.api import InventoryApi
+
+    owners = {f"vm/{name}" for name in without}
+    online = InventoryApi(session).online_cpus()
+    others = others_in(read_libvirt(session.kernel, uri), online, but=without)
+    claims = ClaimsApi(session).claims()
+    own = (claim.id for claim in claims if claim.owner in owners and claim.is_of(claim.owner, known_as(uri)))
+    return others._replace(own=tuple(own))
