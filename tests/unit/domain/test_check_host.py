@@ -100,6 +100,7 @@ def topoext(policy: str) -> tuple[str, str]:
 
 
 WEDGED = Mark(address=GPU, kind=MarkKind.WEDGED, since="2026-01-01T00:00:00Z", why="unbind never returned")
+DISK = ("<memballoon", "<disk><source file='/b.img'/><target dev='vdb' bus='virtio'/></disk><memballoon")
 WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("host-architecture", ERROR, "no x86_64", replace(HOST, processor=Processor(arch="aarch64")), ()),
     ("host-address-bits", ERROR, "has 46", HOST, (("passthrough' limit='46'", "emulate' bits='48'"),)),
@@ -117,6 +118,7 @@ WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], 
     ("host-cpu-topoext", WARNING, "does not see which threads", AMD, ()),
     ("host-cpu-topoext", WARNING, "without topoext", AMD, (topoext("disable"),)),
     ("host-cpu-topoext", WARNING, "without topoext", AMD, (topoext("disable"), *HOST_MODEL)),
+    ("host-disk-image", ERROR, "/b.img is also a disk of domain db", replace(HOST, images={"/b.img": "domain db"}), (DISK,)),
     ("host-node", ERROR, "no NUMA node 2-7", HOST, (("cellid='0' mode='strict' nodeset='0'", "cellid='0' nodeset='0-7'"),)),
     ("host-node", ERROR, "no NUMA node 999", HOST, (("nodeset='0-1'/>\n    <memnode", "nodeset='999'/><memnode"),)),
     ("host-memory", ERROR, "node 0 has 64 GiB", HOST, (("memory='4'", "memory='65'"),)),

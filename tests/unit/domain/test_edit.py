@@ -282,14 +282,16 @@ class TestEdit:
 class TestOthers:
     def test_their_cpus_and_gpus_are_not_chosen(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
-        again, other = (run(f"domain build {name} {WISH} --json").document for name in ("ml1", "ml2"))
+        again, other = (
+            run(f"domain build {name} {WISH} --disk /{name}.raw --json").document for name in ("ml1", "ml2")
+        )
         assert set(other["pins"]).isdisjoint(again["pins"])
         devices = [{each["device"] for each in built["devices"]} for built in (again, other)]
         assert devices[0].isdisjoint(devices[1])
 
     def test_a_named_device_of_another_domain_is_told(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
-        done = run(f"domain build ml2 --device {GPU0} --cpus 4 --memory 8GiB")
+        done = run(f"domain build ml2 --device {GPU0} --cpus 4 --memory 8GiB --disk /ml2.raw")
         assert done.code == 0
         assert "only one of the domains can run at a time" in done.err
 
@@ -345,7 +347,9 @@ class TestOthers:
 
     def test_emulators_share_the_cpus_of_the_host(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
-        first, second = (ET.fromstring(run(f"domain build {name} {WISH}").out) for name in ("ml1", "ml2"))  # noqa: S314 - our own
+        first, second = (
+            ET.fromstring(run(f"domain build {name} {WISH} --disk /{name}.raw").out) for name in ("ml1", "ml2")
+        )  # noqa: S314 - our own
         pins = [root.find("cputune/emulatorpin") for root in (first, second)]
         assert pins[0] is not None
         assert pins[1] is not None

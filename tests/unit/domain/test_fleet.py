@@ -45,7 +45,8 @@ class Machine:
 
     def write(self, *domains: dict[str, Any], **more: object) -> None:
         defaults = {"gpus": 1, "cpus": 4, "memory": "2GiB"}
-        self.file.write_text(json.dumps({"fleet": "ml", "defaults": defaults, "domains": domains, **more}))
+        own = [_with_disk(domain) for domain in domains]
+        self.file.write_text(json.dumps({"fleet": "ml", "defaults": defaults, "domains": own, **more}))
 
     def __call__(self, *words: str, as_json: bool = True) -> Answer:
         more = [*self.options, "--connect", URI, *(["--json"] * as_json)]
@@ -64,6 +65,12 @@ class Machine:
 
     def xml(self, name: str) -> str:
         return DomainApi(self.session()).xml_of(name, connect=URI)
+
+
+def _with_disk(domain: dict[str, Any]) -> dict[str, Any]:
+    """A domain with a disk of its own, unless it says what it has: the template's is for one domain."""
+    has_own = not {"disks", "images", "template"}.isdisjoint(domain) or "name" not in domain
+    return domain if has_own else {**domain, "disks": [f"/images/{domain['name']}.qcow2"]}
 
 
 @pytest.fixture
@@ -385,7 +392,71 @@ def test_a_domain_that_names_its_devices_has_no_other_ones_by_default(machine: M
     assert (domain.gpus, domain.devices, domain.cpus) == (0, ("gpu7",), 4)
 
 
+TEMPLATE = {"template": "compute-linux"}
+"""With the disk of the template."""
+
+
+class TestImagesOfOthers:
+    """Two domains that write to one image destroy it."""
+
+    def test_a_template_s_disk_is_for_one_domain_of_a_fleet(self, machine: Machine) -> None:
+        refused = machine.apply(ONE | TEMPLATE, TWO | TEMPLATE)
+        error = refused.document["error"]
+        assert (refused.code, error["facts"]["image"]) == (2, "/var/lib/libvirt/images/compute-linux.qcow2")
+        assert "is also a disk of domain" in error["message"]
+        assert machine.domains() == {}
+
+    def test_another_domain_s_image_is_refused_by_build_and_define_and_found_by_check(
+        self, machine: Machine, run: Run, tmp_path: Path
+    ) -> None:
+        assert machine.apply(TWO | TEMPLATE).code == 0
+        options, file = [*machine.options, "--connect", URI], tmp_path / "b2.xml"
+        built = run("domain", "build", "b2", "--gpus", "1", *options)
+        assert built.code == 2
+        assert "is also a disk of domain b: what both write destroys it" in built.err
+        file.write_text(
+            machine.xml("b").replace("<name>b<", "<name>b2<").replace("<uuid>", "<!--").replace("</uuid>", "-->")
+        )
+        defined = run("domain", "define", str(file), *options)
+        assert defined.code == 2, defined.err
+        assert "is also a disk of domain b" in defined.err
+        checked = run("domain", "check", str(file), *options)
+        assert "host-disk-image" in checked.out
+        file.write_text(
+            file.read_text()
+            .replace("<target dev='vda'", "<readonly/><target dev='vda'")
+            .replace('<target dev="vda"', '<readonly/><target dev="vda"')
+        )
+        assert "host-disk-image" not in run("domain", "check", str(file), *options).out
+
+    def test_through_a_symbolic_link(self, machine: Machine) -> None:
+        owner = TWO | {"disks": ["/dev/sda"]}
+        assert machine.apply(owner).code == 0
+        tree = read_tree(machine.host)
+        tree.links["/dev/disk/by-id/ata-1"] = "../../sda"
+        machine.host.write_text(form(tree))
+        refused = machine.apply(owner, THREE | {"disks": ["/dev/disk/by-id/ata-1"]})
+        assert refused.code == 2
+        assert "/dev/disk/by-id/ata-1 is also a disk of domain b" in refused.document["error"]["message"]
+
+    def test_it_may_be_defined_again_as_it_is(self, machine: Machine, run: Run, tmp_path: Path) -> None:
+        """Two that have had one image before vfioctl refused it can still be changed in other ways."""
+        assert machine.apply(TWO).code == 0
+        file = tmp_path / "b.xml"
+        file.write_text(machine.xml("b"))
+        assert run("domain", "define", str(file), *machine.options, "--connect", URI).code == 0
+
+
 class TestWaiting:
+    @pytest.mark.parametrize("words", [("--yes",), ("--dry-run",)])
+    def test_for_a_guest_without_a_channel_is_refused_before_anything(
+        self, machine: Machine, words: tuple[str, ...]
+    ) -> None:
+        refused = machine.apply(ONE | {"template": "minimal"}, words=(*words, "--wait-guest", "5m"))
+        assert refused.code == 2
+        assert "a: the domain has no channel of a guest agent" in refused.document["error"]["message"]
+        assert machine.domains() == {}
+
     def test_ends_when_the_guests_answer(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         machine.write(ONE, TWO)
         session = machine.session()

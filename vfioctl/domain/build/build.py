@@ -20,6 +20,7 @@ from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.others import free_without_own_usage, without_own_usage
 from vfioctl.domain.build.placing import Placing, relevant_nodes
 from vfioctl.domain.document.guest_topology import read_topology
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.values import ballooned, plugged
 from vfioctl.domain.document.xml import MARK, text_of
@@ -27,6 +28,7 @@ from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.owner import refuse_foreign_claim
 from vfioctl.domain.model.spec import Policy, Smt
+from vfioctl.domain.probe.images import refuse_shared_images
 from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity, some_of
 from vfioctl.inventory.api import InventoryApi
@@ -173,6 +175,8 @@ class DomainBuilder:
         )
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template))
         document = composed(template, spec, layout, edits=edits)
+        if not edits:
+            refuse_shared_images(self._session.kernel, Domain(document), others.images)
         notes = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
         layout = layout._replace(choices=(*layout.choices, *weaker, *notes))
         return Built(spec, layout, document, capacity.inventory, processor)

@@ -75,6 +75,7 @@ class _Look:
 
     def facts(self, libvirt: Libvirt | None) -> _Seen:
         from vfioctl.domain.document.other_domains import others_in
+        from vfioctl.domain.probe.images import shared_images
         from vfioctl.inventory.api import InventoryApi
 
         capacity = self._capacity()
@@ -89,7 +90,9 @@ class _Look:
             runs=bool(own),
         )
         if libvirt:
-            facts = replace(facts, pinned=others_in(libvirt, facts.cpus, but=(self._name,)).cpus)
+            others = others_in(libvirt, facts.cpus, but=(self._name,))
+            shared = shared_images(self._session.kernel, self._domain, others.images)
+            facts = replace(facts, pinned=others.cpus, images={image: who for _, image, who in shared})
         unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
         self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
         if needs_default_page(self._domain) and facts.huge_page is None:

@@ -164,6 +164,8 @@ def apply(  # noqa: PLR0913 - one parameter for each option
     session, seconds = opened(ctx), seconds_in(wait_guest)
     api = DomainApi(session)
     fleet = api.fleets.plan(api.fleet(file), prune=prune, connect=connect)
+    if seconds:
+        fleet.refuse_without_agent()
     if dry_run:
         _show(fleet.document("dry run"), as_json=as_json)
         return

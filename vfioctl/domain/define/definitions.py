@@ -9,7 +9,7 @@ from vfioctl.domain.probe.domains import Domains, stop_command, unknown_domain
 from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from vfioctl.core.change import Change, Intent, Plan
     from vfioctl.domain.document.reader import Domain
@@ -45,12 +45,15 @@ class Definitions:
         replace: bool = False,
         storage: Storage | None = None,
         notes: tuple[str, ...] = (),
+        leaving: Collection[str] = (),
     ) -> Plan:
         """Plan to define a domain, or to change its definition. Nothing to do if it is defined so already.
 
         `claim`: the claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`:
-        the volumes that it needs, which are created first. `notes`: what else the plan is to say.
-        Raises BadDocument, Foreign, ClaimConflict for a claim of somebody else, HostError.
+        the volumes that it needs, which are created first. `notes`: what else the plan is to say. `leaving`: domains
+        that will have given up their disks.
+        Raises BadDocument, BadSpec for a disk of another domain, Foreign, ClaimConflict for a claim of somebody else,
+        HostError.
         """
         from vfioctl.domain.document.reader import read_domain
         from vfioctl.domain.document.xml import text_of
@@ -68,7 +71,7 @@ class Definitions:
             replace=replace,
             storage=storage,
         )
-        return self._define(intent, notes)
+        return self._define(intent, notes, leaving)
 
     def plan_volumes(self, name: str, storage: Storage, *, connect: str = "") -> Plan:
         """Plan the volumes of a domain whose definition stays. Raises BadSpec, Foreign, HostError."""
@@ -89,7 +92,7 @@ class Definitions:
             UndefineIntent(uri=self._domains.uri(connect), name=checked_name(domain), foreign=foreign)
         )
 
-    def _define(self, intent: DefineIntent, more: tuple[str, ...] = ()) -> Plan:
+    def _define(self, intent: DefineIntent, more: tuple[str, ...] = (), leaving: Collection[str] = ()) -> Plan:
         from vfioctl.domain.document.differences import is_still
         from vfioctl.domain.document.mark import marked
         from vfioctl.domain.document.reader import read_domain
@@ -109,6 +112,7 @@ class Definitions:
                 f"vfioctl did not define domain {intent.name}",
                 hint="--replace changes it all the same; or give the document another <name> and <uuid>",
             )
+        self._refuse_shared_images(libvirt, wanted, known, leaving)
         claim = self._claim(intent)
         after = marked(intent.document, uuid=current.uuid if current else intent.uuid, claim=claim, before=before)
         self._refuse_invalid(intent.uri, after)
@@ -190,6 +194,15 @@ class Definitions:
         claim = ClaimsApi(self._session).claim(intent.claim)
         refuse_foreign_claim(claim, intent.name)
         return claim.id
+
+    def _refuse_shared_images(self, libvirt: Libvirt, wanted: Domain, known: str, leaving: Collection[str]) -> None:
+        """Raise BadSpec for a disk that the domain did not have before, and another domain writes to."""
+        from vfioctl.domain.define.storage import written_by
+        from vfioctl.domain.document.other_domains import others_in
+        from vfioctl.domain.probe.images import refuse_shared_images
+
+        others = others_in(libvirt, (), but=(wanted.name, *leaving))
+        refuse_shared_images(self._kernel, wanted, others.images, known=written_by((known,)))
 
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""

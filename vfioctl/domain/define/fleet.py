@@ -10,7 +10,7 @@ from vfioctl.domain.define.fleet_plan import FleetPlanning
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem
 from vfioctl.domain.probe.domains import Domains
 from vfioctl.domain.run.lifecycle import Lifecycle
-from vfioctl.errors import VerifyError, VfioctlError
+from vfioctl.errors import BadSpec, VerifyError, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.action import Progress
@@ -33,10 +33,20 @@ class Fleet(NamedTuple):
     items: tuple[FleetItem, ...]
     running: tuple[str, ...] = ()
     """The domains that the file wants to run."""
+    without_agent: tuple[str, ...] = ()
+    """Those of them that have no channel of a guest agent."""
 
     @property
     def nothing_to_do(self) -> bool:
         return not any(map(is_work, self.items))
+
+    def refuse_without_agent(self) -> None:
+        """Raise BadSpec if there is a domain to run whose guest cannot answer, as it has no channel for its agent."""
+        if self.without_agent:
+            raise BadSpec(
+                f"{', '.join(self.without_agent)}: the domain has no channel of a guest agent, so it never answers",
+                hint="use a template with one, such as compute-linux, or leave out --wait-guest",
+            )
 
     def document(self, result: str, done: Sequence[str] = ()) -> FleetDocument:
         """Return the JSON form. `done`: the domains that were changed."""
@@ -65,9 +75,11 @@ class Fleets:
         domain that this fleet has not defined, DeviceInUse for a running one that would be undefined; ClaimConflict for
         a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises.
         """
-        items = FleetPlanning(self._session, spec, connect).items(prune=prune)
+        planning = FleetPlanning(self._session, spec, connect)
+        items = planning.items(prune=prune)
         running = tuple(domain.name for domain in spec.domains if domain.running)
-        return Fleet(spec.fleet, Domains(self._session).uri(connect), items, running)
+        uri = Domains(self._session).uri(connect)
+        return Fleet(spec.fleet, uri, items, running, planning.without_agent(items))
 
     def apply(
         self,
@@ -83,9 +95,12 @@ class Fleets:
 
         `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
 
-        Raises what `Session.apply` and `Lifecycle` raise, with what was done in `restored`; VerifyError for guests
+        Raises BadSpec for guests to wait for that have no channel of an agent, before anything is changed; what
+        `Session.apply` and `Lifecycle` raise, with what was done in `restored`; VerifyError for guests
         that do not answer in time.
         """
+        if wait_guest:
+            fleet.refuse_without_agent()
         done: list[str] = []
         work = [item for item in fleet.items if is_work(item)]
         for item in work:

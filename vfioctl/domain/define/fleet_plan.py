@@ -16,7 +16,7 @@ from vfioctl.domain.define.definitions import Definitions
 from vfioctl.domain.define.storage import Provided, provided, refuse_shared, written_by
 from vfioctl.domain.document.mark import in_fleet
 from vfioctl.domain.document.needs import needs_of
-from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.document.reader import AGENT_CHANNEL, read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
 from vfioctl.domain.model.definition import DEFINITION
@@ -73,6 +73,7 @@ class FleetPlanning:
         self._known = {domain.domain.name: domain for domain in known}
         self._devices: dict[str, str] = {}  # of the domains that are planned already
         self._pinned: dict[int, str] = {}
+        self._images: dict[str, str] = {}
 
     def items(self, *, prune: bool) -> tuple[FleetItem, ...]:
         """Return what is done to each domain: to those that go, and then to those of the file, in its order.
@@ -92,6 +93,12 @@ class FleetPlanning:
         in_order = tuple(items[domain.name] for domain in wanted)
         self._refuse_unstartable(in_order)
         return (*pruned, *in_order)
+
+    def without_agent(self, items: Sequence[FleetItem]) -> tuple[str, ...]:
+        """Return the domains of the file that are to run and have no channel of a guest agent."""
+        wanted = {domain.name for domain in self._fleet.domains if domain.running}
+        documents = {item.domain: read_domain(self._document(item)) for item in items if item.domain in wanted}
+        return tuple(name for name, document in documents.items() if document.one(AGENT_CHANNEL) is None)
 
     def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
         """Return when a domain is planned: those that take any GPUs choose among what the others leave."""
@@ -136,6 +143,8 @@ class FleetPlanning:
             else:
                 item = self._built(wanted, power, known, gone)
         self._devices.update(dict.fromkeys(item.devices, wanted.name))
+        images = written_by((self._document(item),))
+        self._images.update(dict.fromkeys(images, f"domain {wanted.name} of this fleet"))
         return item
 
     def _kept(self, wanted: _Wanted, power: Power, devices: Sequence[str]) -> FleetItem:
@@ -159,6 +168,7 @@ class FleetPlanning:
             connect=self._connect,
             claim=built.spec.claim,
             storage=wanted.storage,
+            leaving=gone,
             notes=tuple(f"{wanted.name}: {choice.what}: {choice.weaker}" for choice in built.weaker),
         )
         is_changed = bool(plan.changes_of(DEFINITION))
@@ -199,7 +209,11 @@ class FleetPlanning:
     def _and_planned(self, others: Others) -> Others:
         """Return what others have, with what the domains of the fleet have that are planned already."""
         devices = {device: f"domain {name} of this fleet" for device, name in self._devices.items()}
-        return others._replace(cpus={**others.cpus, **self._pinned}, devices={**others.devices, **devices})
+        return others._replace(
+            cpus={**others.cpus, **self._pinned},
+            devices={**others.devices, **devices},
+            images={**others.images, **self._images},
+        )
 
 
 @contextmanager

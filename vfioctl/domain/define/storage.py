@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from os.path import basename, dirname, normpath
+from os.path import basename, dirname
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
 from vfioctl.domain.build.specs import kind_of_yaml
-from vfioctl.domain.document.xml import parse
+from vfioctl.domain.document.images import image_path, written_images
+from vfioctl.domain.document.other_domains import understood
 from vfioctl.domain.model.storage import (
     IMAGE,
     SEED,
@@ -25,7 +26,7 @@ from vfioctl.domain.model.storage import (
     volume_subject,
 )
 from vfioctl.domain.resources.volumes import is_image, words_of
-from vfioctl.errors import BadDocument, BadSpec, Foreign, StalePlan
+from vfioctl.errors import BadSpec, Foreign, StalePlan
 from vfioctl.kernel.libvirt.storage import image_text
 from vfioctl.kernel.seed_image import NETWORK, USER, digest_of, refuse_without_library, seed_files
 
@@ -150,30 +151,8 @@ def _change(kind: str, uri: str, pool: str, volume: str, before: str, after: str
 
 
 def written_by(texts: tuple[str, ...]) -> frozenset[str]:
-    """Return what a domain with these documents may write to: paths, and volumes as `POOL VOLUME`.
-
-    Not what it shares with others on purpose: `<readonly/>`, `<shareable/>` and CD-ROMs. A document that is not
-    understood writes to nothing that is known.
-    """
-    return frozenset(place for text in texts if text for place in _places(text))
-
-
-def _places(text: str) -> Iterator[str]:
-    try:
-        root = parse(text).root
-    except BadDocument:
-        return
-    for disk in root.iterfind("devices/disk"):
-        source = disk.find("source")
-        is_shared = disk.get("device") == "cdrom" or any(
-            disk.find(tag) is not None for tag in ("readonly", "shareable")
-        )
-        if source is None or is_shared:
-            continue
-        if path := source.get("file") or source.get("dev"):
-            yield _path(path)
-        elif volume := source.get("volume"):
-            yield f"{source.get('pool')} {volume}"
+    """Return what a domain with these documents may write to. One that is not understood writes to nothing known."""
+    return frozenset(image for domain in understood(texts) for _, image in written_images(domain))
 
 
 def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
@@ -183,7 +162,7 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
-    disks = {name: [*map(_path, domain.spec.disks)] for name, domain in fleet.items()}
+    disks = {name: [*map(image_path, domain.spec.disks)] for name, domain in fleet.items()}
     writers: dict[str, set[str]] = defaultdict(set)
     for name, places in (*others.items(), *disks.items()):
         for place in places:
@@ -192,7 +171,7 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
         _refuse_twice(name, disks[name])
         images = storage.images if storage else ()
         for image, path in zip(images, disks[name], strict=False):
-            pool, base = storage.pool if storage else "", _path(image.base) if image.base else ""
+            pool, base = storage.pool if storage else "", image_path(image.base) if image.base else ""
             if also := sorted((writers[path] | writers[f"{pool} {image.name}"]) - {name}):
                 raise (BadSpec if also[0] in fleet else Foreign)(
                     f"{name}: disk image {pool}/{image.name} is also a disk of domain {also[0]}",
@@ -210,12 +189,6 @@ def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[
                     f"{name}: disk {disk} is also a disk of domain {of_fleet[0]}",
                     hint="two domains would destroy what they write there: give one of them another disk",
                 )
-
-
-def _path(text: str) -> str:
-    """Return a path in one form. POSIX lets two slashes at the beginning mean something else; Linux does not."""
-    path = normpath(text)
-    return path[1:] if path.startswith("//") else path
 
 
 def _refuse_twice(name: str, paths: Sequence[str]) -> None:

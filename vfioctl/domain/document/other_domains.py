@@ -1,4 +1,4 @@
-"""What the other domains of libvirt have: the CPUs to which they are pinned, and their devices. Pure.
+"""What the other domains of libvirt have: the CPUs to which they are pinned, their devices and disk images. Pure.
 
 One that is defined and does not run counts as well: it may be started at any time.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from vfioctl.domain.document.images import written_images
 from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.model.libvirt import Libvirt
 from vfioctl.domain.model.other_domains import Others
@@ -22,20 +23,23 @@ def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]
     """
     cpus: dict[int, str] = {}
     devices: dict[str, str] = {}
+    images: dict[str, str] = {}
     for domain in libvirt.domains:
         if domain.name in but:
             continue
         who = f"{'running ' if domain.is_active else ''}domain {domain.name}"
-        for document in _documents((domain.live, domain.defined)):
+        for document in understood((domain.live, domain.defined)):
             for pinned in (*document.pins.values(), *document.shared_cpus):
                 if not pinned.issuperset(online):
                     cpus.update({cpu: who for cpu in sorted(pinned) if cpu not in cpus})
             devices.update({device: who for device in document.host_devices if device not in devices})
+            images.update({image: who for _, image in written_images(document) if image not in images})
     running = tuple(domain.name for domain in libvirt.domains if domain.is_active)
-    return Others(cpus, devices, libvirt.unknown, running=running)
+    return Others(cpus, devices, libvirt.unknown, running=running, images=images)
 
 
-def _documents(texts: tuple[str, ...]) -> Iterator[Domain]:
+def understood(texts: tuple[str, ...]) -> Iterator[Domain]:
+    """Yield the domains of those documents that can be read."""
     for text in filter(None, texts):
         try:
             yield read_domain(text)

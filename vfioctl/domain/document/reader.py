@@ -36,6 +36,10 @@ MOST = 8192
 _X86, _ARM = ("x86_64", "i686"), ("aarch64", "armv7l", "armv6l")
 
 
+AGENT_CHANNEL = "devices/channel/target[@name='org.qemu.guest_agent.0']"
+"""The path of the channel to which qemu-guest-agent listens."""
+
+
 class Cell(NamedTuple):
     """A NUMA cell of the guest. `cpus`, `memory` (bytes): None if they are missing or malformed."""
 

@@ -22,6 +22,8 @@ class Others(NamedTuple):
     """The CPUs to which the domain itself is pinned while it runs."""
     own_memory: Mapping[tuple[int, int], int] = MappingProxyType({})
     """Bytes of memory that the domain itself has while it runs, by node and size of the pages; 0: ordinary ones."""
+    images: Mapping[str, str] = MappingProxyType({})
+    """The disk images that they write to, each with the domain; see `written_images`."""
 
 
 NOBODY = Others({}, {})

@@ -36,8 +36,6 @@ def check(
             return wrong
     findings = [finding for name, rule in RULES.items() for finding in _findings(document, name, rule(domain))]
     if host is not None:
-        from vfioctl.domain.check.rules.check import HOST_RULES
-
         findings += [
             finding for name, rule in HOST_RULES.items() for finding in _findings(document, name, rule(domain, host))
         ]
@@ -81,5 +79,6 @@ HOST_RULES: Mapping[str, HostRule] = {
     "host-device-busy": host_devices.busy,
     "host-mdev": host_devices.mdevs,
     "host-device-node": host_devices.node,
+    "host-disk-image": host_devices.images,
     "host-pci-hole": host_devices.hole,
 }

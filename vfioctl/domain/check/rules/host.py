@@ -28,6 +28,8 @@ class HostFacts:
     """Devices that a process other than this domain's has open, each with that process, in words."""
     pinned: Mapping[int, str] = field(default_factory=dict)
     """CPUs to which other domains of libvirt are pinned, each with the domain; empty if libvirt was not asked."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Disk images of this domain to which another one of libvirt writes, each with that domain."""
     default_page: int | None = None
     """Bytes of a hugepage where no size is named; None if unknown."""
     runs: bool = False

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.check.rules.controllers import EXPANDERS
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
+from vfioctl.domain.document.images import written_images
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, cpuset, number, scaled, shown, text_in
 from vfioctl.errors import BadAddress, some_of
@@ -219,3 +220,11 @@ def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         if element is not None and size is not None and size < needed:
             reason = f"the devices' BARs need {exact_size(needed)}, and pcihole64 is {exact_size(size)}"
             yield warning(element, reason, "a larger power of two, with room for their alignment")
+
+
+def images(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+    """No other domain writes to an image of this one, whether it runs or not: both may run one day."""
+    for disk, image in written_images(domain):
+        if who := host.images.get(image):
+            remedy = "an image of its own, or <readonly/> or <shareable/> for both"
+            yield Fault(disk, f"{image[:200]} is also a disk of {who}: what both write destroys it", remedy)
