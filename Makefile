@@ -19,7 +19,10 @@ PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients 
 	pciutils udev kmod driverctl e2fsprogs iproute2 \
 	qemu-system-x86 qemu-utils qemu-guest-agent linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl \
 	squashfs-tools busybox-static cpio podman crun runc containerd
-BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64
+BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64 \
+	python3-venv python3-dev gcc pkg-config libvirt-dev
+# Debian's where there is one, as dpdk-devbind and virt-install have it: vfioctl is compared with them, not two Pythons
+BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 
 # the direct requirements of each lock file
 define REQUIREMENTS
@@ -100,12 +103,11 @@ lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated mac
 bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind, fuser, mdevctl and virt-install
 	@$(MAKE) system PACKAGES="$(BENCH_PACKAGES)"
 	@mkdir -p .lab
-	missed=0; $(BIN)/python -m bench.inventory --json .lab/bench.json || missed=$$?; \
-	$(BIN)/python -m bench.holders --json .lab/bench-holders.json || missed=$$?; \
-	$(BIN)/python -m bench.vgpu --json .lab/bench-vgpu.json || missed=$$?; \
-	$(BIN)/python -m bench.claims --json .lab/bench-claims.json || missed=$$?; \
-	$(BIN)/python -m bench.placement --json .lab/bench-placement.json || missed=$$?; \
-	$(BIN)/python -m bench.domain --json .lab/bench-domain.json || missed=$$?; \
+	@$(MAKE) $(VENV)/bench/made
+	export PATH=/usr/sbin:/usr/bin:/sbin:/bin; missed=0; \
+	for part in inventory holders vgpu claims placement domain; do \
+		$(VENV)/bench/bin/python -m bench.$$part --json .lab/bench-$$part.json || missed=$$?; \
+	done; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed
 
 documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
@@ -150,6 +152,14 @@ $(VENV)/for-tests: $(VENV)/made pyproject.toml requirements-dev.lock
 # compiled against libvirt's headers, so apart
 $(VENV)/with-libvirt: $(VENV)/for-tests requirements-libvirt.lock
 	$(PIP) install --require-hashes --no-deps --requirement requirements-libvirt.lock
+	@touch $@
+
+# what the benchmarks run, with the interpreter of their peers
+$(VENV)/bench/made: $(VENV)/made pyproject.toml requirements-dev.lock requirements-libvirt.lock
+	$(BENCH_PYTHON) -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps \
+		--requirement requirements-dev.lock --requirement requirements-libvirt.lock
+	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # only what makes mutants: the versions of what the tests need stay

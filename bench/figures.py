@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,16 +37,24 @@ class Figure:
 
 
 def show(figures: Sequence[Figure]) -> None:
-    """The table."""
+    """The table, after the interpreters of vfioctl and of the peers that are written in Python."""
+    print(interpreters())
     print(f"{'':<44} {'vfioctl':>9} {'measure':>9} {'':<4} {'ratio':>7} {'limit':>7}")
     print(*figures, sep="\n")
+
+
+def interpreters() -> str:
+    """Which Python runs vfioctl, and which its peers."""
+    ours, theirs = (os.path.realpath(path) for path in (sys.executable, shutil.which("python3") or ""))
+    peers = "and its peers in Python" if ours == theirs else f"and {theirs} its peers: their ratios compare both"
+    return f"Python {platform.python_version()} ({ours}) runs vfioctl {peers}"
 
 
 def keep(file: Path | None, figures: Sequence[Figure], samples: object, *, runs: int) -> None:
     """The figures and all samples, with the machine that they were taken on, where a file was asked for."""
     if file is None:
         return
-    machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": interpreters()}
     rows = [{**asdict(figure), "ratio": figure.ratio, "kept": figure.kept} for figure in figures]
     document = {"machine": machine, "runs": runs, "figures": rows, "samples": samples}
     file.write_text(json.dumps(document, indent=1) + "\n")

@@ -99,7 +99,7 @@ def _at(size: int, options: Options, samples: dict[str, dict[str, list[float]]])
         commands |= {"dpdk-devbind": DPDK, "driverctl": DRIVERCTL}
     samples[str(size)] = measure.alternating(commands, options.runs)
     medians = measure.medians(samples[str(size)])
-    limits = {"dpdk-devbind": 0.5, "driverctl": 0.2} if size <= SMALL else {"lspci": 1.5} if size >= LARGE else {}
+    limits = {"dpdk-devbind": 0.4, "driverctl": 0.2} if size <= SMALL else {"lspci": 1.3} if size >= LARGE else {}
     figures = [
         Figure(f"{size} functions / {peer}", medians["vfioctl"], medians[peer], "s", limit)
         for peer, limit in limits.items()
@@ -129,7 +129,7 @@ def _without_modules(size: int, options: Options, samples: dict[str, dict[str, l
         commands: dict[str, Command] = {"vfioctl": options.inventory, "lspci": LSPCI}
         times = samples[f"{size} without modules"] = measure.alternating(commands, options.runs)
     ours, lspci = measure.medians(times).values()
-    return Figure(f"{size} functions, no module index / lspci", ours, lspci, "s", 1.5)
+    return Figure(f"{size} functions, no module index / lspci", ours, lspci, "s", 1.3)
 
 
 def _growth(samples: dict[str, dict[str, list[float]]]) -> list[Figure]:
