@@ -347,9 +347,8 @@ class TestOthers:
 
     def test_emulators_share_the_cpus_of_the_host(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run(f"domain build ml1 {WISH}").out)
-        first, second = (
-            ET.fromstring(run(f"domain build {name} {WISH} --disk /{name}.raw").out) for name in ("ml1", "ml2")
-        )  # noqa: S314 - our own
+        texts = [run(f"domain build {name} {WISH} --disk /{name}.raw").out for name in ("ml1", "ml2")]
+        first, second = map(ET.fromstring, texts)
         pins = [root.find("cputune/emulatorpin") for root in (first, second)]
         assert pins[0] is not None
         assert pins[1] is not None
