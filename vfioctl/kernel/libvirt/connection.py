@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, TypeVar
 
 from vfioctl.kernel.libvirt.answers import MISSING, NOT_INSTALLED, Answer
@@ -35,6 +36,29 @@ def answered(ask: Callable[[], T]) -> Answer:
         return ask(), 0, ""
     except libvirt.libvirtError as error:
         return None, code_of(error), str(error).strip()[:_LONGEST_TEXT]
+
+
+def on_connection(
+    *, writes: bool = False, instead: Mapping[int, object] | None = None
+) -> Callable[[Callable[..., object]], Callable[..., Answer]]:
+    """Make a function of a connection, the module libvirt and words a function of a URI and words that answers.
+
+    `instead`: what it answers for errors of libvirt, by their numbers. `writes`: see `connected`.
+    """
+
+    def question_of(ask: Callable[..., object]) -> Callable[..., Answer]:
+        @wraps(ask)
+        def question(uri: str, *words: str) -> Answer:
+            def on_uri() -> object:
+                with connected(uri, writes=writes) as (connection, libvirt):
+                    return ask(connection, libvirt, *words)
+
+            value, code, text = answered(on_uri)
+            return (instead[code], 0, "") if instead and code in instead else (value, code, text)
+
+        return question
+
+    return question_of
 
 
 def code_of(error: Any) -> int:

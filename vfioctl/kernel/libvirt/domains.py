@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
 from vfioctl.kernel.libvirt.answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
-from vfioctl.kernel.libvirt.connection import answered, code_of, connected
+from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
 
 T = TypeVar("T")
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
@@ -69,17 +69,13 @@ def running(uri: str, read: Callable[[str], T]) -> tuple[list[tuple[str, T]], st
     return value or [], why[:200]
 
 
-def facts(uri: str) -> Answer:
+@on_connection()
+def facts(connection: Any, libvirt: Any) -> tuple[int | None, int | None, list[tuple[Any, ...]]]:
     """The versions of libvirt and of its hypervisor, None if unknown; and each domain, see `_domain`."""
-
-    def ask() -> tuple[int | None, int | None, list[tuple[Any, ...]]]:
-        with connected(uri) as (connection, libvirt):
-            domains = connection.listAllDomains(0)[:_MOST_DOMAINS]
-            known = [found for domain in domains if (found := _unless_gone(libvirt, _domain, domain, libvirt))]
-            versions = (_unless_gone(libvirt, ask) for ask in (connection.getLibVersion, connection.getVersion))
-            return (*versions, known)  # type: ignore[return-value]
-
-    return answered(ask)
+    domains = connection.listAllDomains(0)[:_MOST_DOMAINS]
+    known = [found for domain in domains if (found := _unless_gone(libvirt, _domain, domain, libvirt))]
+    versions = (_unless_gone(libvirt, ask) for ask in (connection.getLibVersion, connection.getVersion))
+    return (*versions, known)  # type: ignore[return-value]
 
 
 def _domain(domain: Any, libvirt: Any) -> tuple[Any, ...]:
@@ -90,61 +86,30 @@ def _domain(domain: Any, libvirt: Any) -> tuple[Any, ...]:
     return _name(domain), domain.UUIDString(), is_active, is_defined, live, defined
 
 
-def definition(uri: str, name: str) -> Answer:
+@on_connection(writes=True, instead={NO_DOMAIN: ""})
+def definition(connection: Any, libvirt: Any, name: str) -> str:
     """The XML that defines a domain, with its passwords, for which libvirt asks more rights; empty if there is none."""
-
-    def ask() -> str:
-        with connected(uri, writes=True) as (connection, libvirt):
-            try:
-                domain = connection.lookupByName(name)
-                secure = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
-                return str(domain.XMLDesc(secure)) if domain.isPersistent() else ""
-            except libvirt.libvirtError as error:
-                if code_of(error) == NO_DOMAIN:
-                    return ""
-                raise
-
-    return answered(ask)
+    domain = connection.lookupByName(name)
+    secure = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+    return str(domain.XMLDesc(secure)) if domain.isPersistent() else ""
 
 
-def is_running(uri: str, name: str) -> Answer:
+@on_connection(instead={NO_DOMAIN: False})
+def is_running(connection: Any, _: Any, name: str) -> bool:
     """Whether a domain runs. One that is gone does not."""
-
-    def ask() -> bool:
-        with connected(uri) as (connection, libvirt):
-            try:
-                return bool(connection.lookupByName(name).isActive())
-            except libvirt.libvirtError as error:
-                if code_of(error) == NO_DOMAIN:
-                    return False
-                raise
-
-    return answered(ask)
+    return bool(connection.lookupByName(name).isActive())
 
 
-def capabilities(uri: str) -> Answer:
+@on_connection()
+def capabilities(connection: Any, _: Any) -> str:
     """What libvirt says of the host: XML."""
-
-    def ask() -> str:
-        with connected(uri) as (connection, _):
-            return str(connection.getCapabilities())
-
-    return answered(ask)
+    return str(connection.getCapabilities())
 
 
-def native(uri: str, xml: str) -> Answer:
+@on_connection(writes=True, instead={UNSUPPORTED: ""})
+def native(connection: Any, _: Any, xml: str) -> str:
     """QEMU's command line for a document; empty where the driver cannot say. It needs a read-write connection."""
-
-    def ask() -> str:
-        with connected(uri, writes=True) as (connection, libvirt):
-            try:
-                return str(connection.domainXMLToNative("qemu-argv", xml, 0))
-            except libvirt.libvirtError as error:
-                if code_of(error) == UNSUPPORTED:
-                    return ""
-                raise
-
-    return answered(ask)
+    return str(connection.domainXMLToNative("qemu-argv", xml, 0))
 
 
 def validated(uri: str, xml: str) -> Answer:
@@ -164,68 +129,52 @@ def validated(uri: str, xml: str) -> Answer:
     return answered(ask)
 
 
-def guest_files(uri: str, name: str, *paths: str) -> Answer:
+@on_connection(writes=True)
+def guest_files(connection: Any, libvirt: Any, name: str, *paths: str) -> dict[str, str]:
     """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read."""
     from vfioctl.kernel.libvirt.agent import read_files
 
-    def ask() -> dict[str, str]:
-        with connected(uri, writes=True) as (connection, libvirt):
-            return read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
-
-    return answered(ask)
+    return read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
 
 
 # -- orders ------------------------------------------------------------------------------------------
 
 
-def define(uri: str, xml: str) -> Answer:
+@on_connection(writes=True)
+def define(connection: Any, libvirt: Any, xml: str) -> None:
     """Defines a domain, or changes its definition; libvirt compares the document with its schema first."""
-
-    def order() -> None:
-        with connected(uri, writes=True) as (connection, libvirt):
-            connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
-
-    return answered(order)
+    connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
 
 
-def undefine(uri: str, name: str) -> Answer:
+@on_connection(writes=True)
+def undefine(connection: Any, libvirt: Any, name: str) -> None:
     """Removes a definition. The firmware's variables and the TPM's state stay: what is put back needs them."""
-
-    def order() -> None:
-        with connected(uri, writes=True) as (connection, libvirt):
-            domain = connection.lookupByName(name)
-            xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-            flags = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if "<nvram" in xml or "firmware=" in xml else 0
-            flags |= getattr(libvirt, "VIR_DOMAIN_UNDEFINE_KEEP_TPM", 0) if "<tpm" in xml else 0
-            domain.undefineFlags(flags)
-
-    return answered(order)
+    domain = connection.lookupByName(name)
+    xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+    flags = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if "<nvram" in xml or "firmware=" in xml else 0
+    flags |= getattr(libvirt, "VIR_DOMAIN_UNDEFINE_KEEP_TPM", 0) if "<tpm" in xml else 0
+    domain.undefineFlags(flags)
 
 
-def start(uri: str, name: str) -> Answer:
+@on_connection(writes=True)
+def start(connection: Any, _: Any, name: str) -> None:
     """Starts a domain. Returns when QEMU has begun to run it, which takes minutes if all of its memory is taken first.
 
     libvirt runs the hooks meanwhile: one that refuses makes this fail.
     """
-    return _ordered(uri, name, lambda domain: domain.create())
+    connection.lookupByName(name).create()
 
 
-def shutdown(uri: str, name: str) -> Answer:
+@on_connection(writes=True)
+def shutdown(connection: Any, _: Any, name: str) -> None:
     """Asks the guest to shut down, and does not wait."""
-    return _ordered(uri, name, lambda domain: domain.shutdown())
+    connection.lookupByName(name).shutdown()
 
 
-def destroy(uri: str, name: str) -> Answer:
+@on_connection(writes=True)
+def destroy(connection: Any, _: Any, name: str) -> None:
     """Ends a domain as a power cut does."""
-    return _ordered(uri, name, lambda domain: domain.destroy())
-
-
-def _ordered(uri: str, name: str, order: Callable[[Any], object]) -> Answer:
-    def tell() -> None:
-        with connected(uri, writes=True) as (connection, _):
-            order(connection.lookupByName(name))
-
-    return answered(tell)
+    connection.lookupByName(name).destroy()
 
 
 QUESTIONS: dict[str, Callable[..., Answer]] = {

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.kernel.libvirt.answers import CHANGED, NO_VOLUME, Answer
-from vfioctl.kernel.libvirt.connection import answered, code_of, connected
+from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
 from vfioctl.kernel.seed_image import MOST_IMAGE_BYTES, digest_of, files_in, image_of, seed_files
 
 WRITTEN = " written"
@@ -33,21 +33,18 @@ def image_text(size: int, base: str, base_format: str) -> str:
 # -- questions ---------------------------------------------------------------------------------------
 
 
-def pool(uri: str, name: str, base: str = "") -> Answer:
+@on_connection()
+def pool(connection: Any, libvirt: Any, name: str, base: str = "") -> tuple[str, str, bool]:
     """The pool's kind and directory; and whether the file `base` is there, as far as that can be seen from here."""
+    import xml.etree.ElementTree as ET
 
-    def ask() -> tuple[str, str, bool]:
-        import xml.etree.ElementTree as ET
-
-        with connected(uri) as (connection, libvirt):
-            root = ET.fromstring(connection.storagePoolLookupByName(name).XMLDesc(0))  # noqa: S314 - libvirt's own
-            if not base or os.path.exists(base) or not uri.startswith("qemu:///"):
-                is_there = True
-            else:
-                is_there = _is_volume(connection, libvirt, base)
-            return root.get("type", ""), root.findtext("target/path", ""), is_there
-
-    return answered(ask)
+    root = ET.fromstring(connection.storagePoolLookupByName(name).XMLDesc(0))  # noqa: S314 - libvirt's own
+    is_there = not base or os.path.exists(base) or not connection.getURI().startswith("qemu:///")
+    return (
+        root.get("type", ""),
+        root.findtext("target/path", ""),
+        is_there or _is_volume(connection, libvirt, base),
+    )
 
 
 def _is_volume(connection: Any, libvirt: Any, path: str) -> bool:
@@ -58,26 +55,22 @@ def _is_volume(connection: Any, libvirt: Any, path: str) -> bool:
     return True
 
 
-def volume(uri: str, pool: str, name: str) -> Answer:
+@on_connection(writes=True, instead={NO_VOLUME: ""})
+def volume(connection: Any, _: Any, pool: str, name: str) -> str:
     """A disk image in words, see `image_text`, with WRITTEN if a guest has data there; empty if there is none."""
-    return answered(lambda: _of_volume(uri, pool, name, lambda _, volume: _described(volume)))
+    return _described(_fresh_volume(connection, pool, name))
 
 
-def seed(uri: str, pool: str, name: str) -> Answer:
+@on_connection(writes=True, instead={NO_VOLUME: ""})
+def seed(connection: Any, _: Any, pool: str, name: str) -> str:
     """The digest of what a guest reads in a seed, or INCOMPLETE; empty if there is none."""
-    return answered(lambda: _of_volume(uri, pool, name, _digest))
+    return _digest(connection, _fresh_volume(connection, pool, name))
 
 
-def _of_volume(uri: str, pool: str, name: str, read: Callable[[Any, Any], str]) -> str:
-    with connected(uri, writes=True) as (connection, libvirt):
-        libvirt_pool = connection.storagePoolLookupByName(pool)
-        libvirt_pool.refresh()  # libvirt does not see what others have created or removed
-        try:
-            return read(connection, libvirt_pool.storageVolLookupByName(name))
-        except libvirt.libvirtError as error:
-            if code_of(error) == NO_VOLUME:
-                return ""
-            raise
+def _fresh_volume(connection: Any, pool: str, name: str) -> Any:
+    libvirt_pool = connection.storagePoolLookupByName(pool)
+    libvirt_pool.refresh()  # libvirt does not see what others have created or removed
+    return libvirt_pool.storageVolLookupByName(name)
 
 
 def _described(volume: Any) -> str:
@@ -106,21 +99,17 @@ def _digest(connection: Any, volume: Any) -> str:
 # -- orders ------------------------------------------------------------------------------------------
 
 
-def create_image(uri: str, pool: str, name: str, text: str) -> Answer:
+@on_connection(writes=True)
+def create_image(connection: Any, _: Any, pool: str, name: str, text: str) -> None:
     """Creates a disk image in qcow2 from its words, see `image_text`; of size 0: as large as its base."""
-
-    def order() -> None:
-        size, _, based = text.partition(" on ")
-        kind, _, base = based.partition(" ")
-        described = _document(name, "" if size == "0" else size, "qcow2")
-        if base:
-            backing = SubElement(described, "backingStore")
-            SubElement(backing, "path").text = base
-            SubElement(backing, "format", {"type": kind})
-        with connected(uri, writes=True) as (connection, _):
-            connection.storagePoolLookupByName(pool).createXML(tostring(described, "unicode"), 0)
-
-    return answered(order)
+    size, _, based = text.partition(" on ")
+    kind, _, base = based.partition(" ")
+    described = _document(name, "" if size == "0" else size, "qcow2")
+    if base:
+        backing = SubElement(described, "backingStore")
+        SubElement(backing, "path").text = base
+        SubElement(backing, "format", {"type": kind})
+    connection.storagePoolLookupByName(pool).createXML(tostring(described, "unicode"), 0)
 
 
 def write_seed(uri: str, pool: str, name: str, digest: str, *files: str) -> Answer:
@@ -151,14 +140,10 @@ def seed_content(digest: str, instance_id: str, hostname: str, user_data: str, n
     return image_of(files)
 
 
-def delete_volume(uri: str, pool: str, name: str) -> Answer:
+@on_connection(writes=True)
+def delete_volume(connection: Any, _: Any, pool: str, name: str) -> None:
     """Deletes a volume."""
-
-    def order() -> None:
-        with connected(uri, writes=True) as (connection, _):
-            connection.storagePoolLookupByName(pool).storageVolLookupByName(name).delete(0)
-
-    return answered(order)
+    connection.storagePoolLookupByName(pool).storageVolLookupByName(name).delete(0)
 
 
 def _document(name: str, size: str, kind: str) -> Element:
