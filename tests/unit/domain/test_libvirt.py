@@ -23,13 +23,14 @@ from vfioctl.errors import (
     VfioctlError,
 )
 from vfioctl.kernel.captured.host import Captured
+from vfioctl.kernel.libvirt import domains
 from vfioctl.kernel.libvirt.answers import value_of
-from vfioctl.kernel.live import domains
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import form, parse
 from vfioctl.kernel.simulated.files import simulated_file
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.kernel.timeouts import Timeouts
 
 pytest.importorskip("libvirt")
 TEST, SYSTEM = "test:///default", "qemu:///system"
@@ -196,10 +197,10 @@ class TestHanging:
         assert "did not answer within 0.5 s" in read_libvirt(live, hanging).unknown
         assert time.monotonic() - begun < 20
 
-    def test_an_order(self, live: Live, hanging: str) -> None:
-        workers = live._workers
+    def test_an_order(self, hanging: str) -> None:
+        live = Live(timeouts=Timeouts(steps={"libvirt": 0.5}))
         with pytest.raises(Stuck, match=r"did not return in 0\.5 s"):
-            domains.tell(workers, hanging, "define", [XML], timeout=0.5)
+            live.tell_libvirt(hanging, "define", XML)
 
 
 def test_a_fault_of_the_host(tmp_path: Path) -> None:

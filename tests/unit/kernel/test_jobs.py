@@ -21,11 +21,10 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.worker import client, processes, survey
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Job, Unreturned, begin, call
-from vfioctl.kernel.worker.pool import Pool
 from vfioctl.kernel.worker.processes import began_at, process_text, ticket_of
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.wire import Frames, Page, send
-from vfioctl.kernel.worker.worker import Maker, Reader, send_results
+from vfioctl.kernel.worker.worker import Maker, Pool, Reader, send_results
 
 pytestmark = pytest.mark.alone
 

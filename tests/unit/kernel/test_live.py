@@ -32,8 +32,8 @@ from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel import files
 from vfioctl.kernel.captured import host as captured_host
 from vfioctl.kernel.captured.host import Captured
+from vfioctl.kernel.live import changes, hwdb
 from vfioctl.kernel.live import host as live
-from vfioctl.kernel.live import hwdb, services
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered, per_subject
@@ -668,7 +668,7 @@ class TestSriovManage:
             file.chmod(0o755)
             return tmp_path / "asked"
 
-        monkeypatch.setattr(services, "SRIOV_MANAGE", str(tmp_path / "sriov-manage"))
+        monkeypatch.setattr(changes, "SRIOV_MANAGE", str(tmp_path / "sriov-manage"))
         return write
 
     @pytest.mark.parametrize(("on", "option"), [(True, "-e"), (False, "-d")])
@@ -706,13 +706,13 @@ class TestSriovManage:
     def test_has_longer_than_a_write(self, monkeypatch: pytest.MonkeyPatch) -> None:
         given: list[float] = []
 
-        def manage(_: object, __: str, *, timeout: float, **___: object) -> str:
+        def call(*_: object, timeout: float, **__: object) -> tuple[int, str]:
             given.append(timeout)
-            return ""
+            return 0, ""
 
-        monkeypatch.setattr(services, "manage_vfs", manage)
+        monkeypatch.setattr(changes, "called", call)
         Live(timeouts=Timeouts(default=1)).manage_vfs(self.GPU, on=True)
-        assert given == [services.MANAGE_SECONDS]
+        assert given == [changes.MANAGE_SECONDS]
 
     def test_asks_nobody_anything(self, script: Callable[[str], Path]) -> None:
         script('read line; echo "[$line]" >&2')

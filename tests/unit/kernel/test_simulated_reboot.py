@@ -9,7 +9,7 @@ import pytest
 from tests.hosts.machines import HOSTS, differing, state
 from tests.unit.conftest import Run
 from vfioctl.kernel.recorded.host import read_tree
-from vfioctl.kernel.simulated.reboot import BOOT_ID
+from vfioctl.kernel.simulated.files import BOOT_ID
 
 GPU = "0000:43:00.0"
 

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel import files
+from vfioctl.kernel.live.use import called
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 VFIO_GROUP_FLAGS_VIABLE = 1
+SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 _GROUP_SECONDS = 5.0
+MANAGE_SECONDS = 120.0
+"""Timeout for sriov-manage: it unbinds and binds the GPU and then each VF, one after the other."""
+_UNIT_SECONDS = 120.0
+"""Timeout for a unit to start or stop: systemd kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
+_NOT_FOUND = 127  # exit code of files.run when the command cannot be started
+_NVIDIA_HINT = "the NVIDIA driver does not answer: dmesg | tail"
+_LIBVIRT_HINT = "systemctl status libvirtd virtqemud says whether it runs; restarting it leaves guests running"
 
 
 class _Locks(threading.local):
@@ -70,22 +79,23 @@ class LiveChange:
             raise KernelRefused(path, errno, value)
 
     def replace_file(self, path: str, text: str | None) -> None:
-        if self._read_only:
-            raise HostError(f"{path} cannot be written: {self.read_only}")
+        self._refuse(f"{path} cannot be written")
         try:
             files.replace_file(path, text)
         except OSError as error:
-            failure = HostError(f"{path} could not be {'removed' if text is None else 'written'}")
-            failure.kernel_said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"
-            raise failure from None
+            said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"
+            raise _failed(f"{path} could not be {'removed' if text is None else 'written'}", said) from None
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
-        if self._read_only:
-            raise HostError(f"the VFs of {address} cannot be changed: {self.read_only}")
-        from vfioctl.kernel.live.services import MANAGE_SECONDS, manage_vfs
-
+        self._refuse(f"the VFs of {address} cannot be changed")
+        what = f"{SRIOV_MANAGE} {'-e' if on else '-d'} {address}"
         timeout = self._timeouts.steps.get("sriov-manage", MANAGE_SECONDS)
-        return manage_vfs(self._workers, address, on=on, timeout=timeout, fds=self._locks.fds)
+        # its exit code is ignored: it can be 0 when nothing was done
+        code, output = self._run(what, _NVIDIA_HINT, timeout, files.run, what.split())
+        if code == _NOT_FOUND:
+            hint = "it comes with NVIDIA's vGPU host driver"
+            raise _failed(f"{SRIOV_MANAGE} cannot be run", output, hint=hint)
+        return str(output)
 
     def write_ended(self, ticket: str) -> str | None:
         from vfioctl.kernel.worker.verdicts import write_ended
@@ -94,26 +104,34 @@ class LiveChange:
         return next((verdict for verdict in verdicts if verdict != "unknown"), "unknown")
 
     def load(self, module: str) -> None:
-        if self._read_only:
-            raise HostError(f"cannot load {module}: {self.read_only}")
-        from vfioctl.kernel.live.services import load_module
-
-        load_module(self._workers, module, timeout=self._timeouts.load, fds=self._locks.fds)
+        self._refuse(f"cannot load {module}")
+        hint = "a driver is attaching to a device that does not answer: dmesg | tail"
+        command = ["modprobe", "--", module]
+        code, output = self._run(f"modprobe {module}", hint, self._timeouts.load, files.run, command)
+        if code:
+            hint = "if the kernel was upgraded since the last boot, its modules may be gone: reboot"
+            raise _failed(f"module {module} could not be loaded", output, hint=hint)
 
     def persist(self, address: str, *, on: bool) -> None:
-        if self._read_only:
-            raise HostError(f"the persistence mode of {address} cannot be set: {self.read_only}")
-        from vfioctl.kernel.live.services import persist
+        self._refuse(f"the persistence mode of {address} cannot be set")
+        from vfioctl.kernel.live.nvml import set_persistence
 
-        persist(self._workers, address, on=on, timeout=self._timeouts.default, fds=self._locks.fds)
+        what = f"switching the persistence mode of {address} {'on' if on else 'off'}"
+        if reason := self._run(what, _NVIDIA_HINT, self._timeouts.default, set_persistence, address, on):
+            raise _failed(f"{what} failed", reason)
 
     def set_unit(self, name: str, *, active: bool) -> None:
-        if self._read_only:
-            raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: {self.read_only}")
-        from vfioctl.kernel.live.services import UNIT_SECONDS, set_unit
+        self._refuse(f"{name} cannot be {'started' if active else 'stopped'}")
+        from shlex import quote
 
-        timeout = self._timeouts.steps.get("unit", UNIT_SECONDS)
-        set_unit(self._workers, name, active=active, timeout=timeout, fds=self._locks.fds)
+        from vfioctl.kernel.live.units import set_active
+
+        what = f"{'starting' if active else 'stopping'} {name}"
+        hint = f"systemctl status {quote(name)} says what it waits for"
+        timeout = self._timeouts.steps.get("unit", _UNIT_SECONDS)
+        code, output = self._run(what, hint, timeout, set_active, name, active)
+        if code:
+            raise _failed(f"{what} failed", output or f"systemctl ended with {code}")
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"
@@ -126,17 +144,40 @@ class LiveChange:
         return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
-        from vfioctl.kernel.live import domains
+        from vfioctl.kernel.libvirt import answers, domains
 
-        return domains.ask(self._workers, uri, question, words, is_this_machine=not self._read_only)
+        if self._read_only:  # a capture has no libvirt, as a recorded host has none
+            return domains.asked_here(uri, question, *words)
+        what = answers.doing(question, words)
+        try:
+            answer = self._workers.begin(domains.named(question), uri, *words, timeout=domains.QUESTION_SECONDS)()
+        except Unreturned as late:
+            why = f"{what}: libvirt at {uri} did not answer within {late.seconds:g} s"
+            raise HostError(why, hint=_LIBVIRT_HINT) from None
+        except ChildProcessError:
+            raise HostError(f"{what}: the process that asked libvirt was killed") from None
+        return answers.value_of(answer, uri, question, words)
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
-        if self._read_only:
-            raise HostError(f"libvirt's domains cannot be changed: {self.read_only}")
-        from vfioctl.kernel.live import domains
+        self._refuse("libvirt's domains cannot be changed")
+        from vfioctl.kernel.libvirt import answers, domains
 
-        timeout = self._timeouts.steps.get("libvirt-start" if order == "start" else "libvirt")
-        domains.tell(self._workers, uri, order, words, timeout=timeout, fds=self._locks.fds)
+        what = answers.doing(order, words)
+        if uri.startswith(domains.TEST):
+            hint = "--simulate HOST, such as --simulate hgx8, keeps it"
+            raise HostError(f"{what}: libvirt's test driver forgets it when vfioctl ends", hint=hint)
+        step, usual = (
+            ("libvirt-start", domains.START_SECONDS) if order == "start" else ("libvirt", domains.ORDER_SECONDS)
+        )
+        timeout = self._timeouts.steps.get(step) or usual
+        answers.value_of(self._run(what, _LIBVIRT_HINT, timeout, domains.named(order), uri, *words), uri, order, words)
+
+    def _refuse(self, what: str) -> None:
+        if self._read_only:
+            raise HostError(f"{what}: {self.read_only}")
+
+    def _run(self, what: str, hint: str, timeout: float, function: Callable[..., object], *args: object) -> Any:
+        return called(self._workers, what, function, *args, timeout=timeout, fds=self._locks.fds, hint=hint)
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -159,3 +200,9 @@ class LiveChange:
     def close(self) -> None:
         """Ends the workers, at once or when their writes return. Later calls start new ones."""
         self._workers.close()
+
+
+def _failed(message: str, said: str, *, hint: str = "") -> HostError:
+    error = HostError(message, hint=hint)
+    error.kernel_said = said
+    return error

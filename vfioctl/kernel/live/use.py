@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno as errnos
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from vfioctl.errors import KernelRefused
+from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
@@ -44,8 +45,6 @@ class LiveUse:
         return self._asked(f"/proc/{pid}", open_nodes, pid)
 
     def made_by_root(self, hierarchy: str, path: str) -> str:
-        from vfioctl.kernel.live.use import made_by_root
-
         return made_by_root(hierarchy, path)
 
     def below(self, path: str) -> Sequence[Descendant]:
@@ -69,13 +68,9 @@ class LiveUse:
         return states(names)
 
     def config(self, address: str) -> bytes:
-        from vfioctl.kernel.live.use import config_or_errno
-
         return self._read_device(f"{PCI_DEVICES}/{address}/config", config_or_errno)
 
     def rom(self, address: str) -> bytes:
-        from vfioctl.kernel.live.use import rom_or_errno
-
         return self._read_device(f"{PCI_DEVICES}/{address}/rom", rom_or_errno)
 
     def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:
@@ -85,9 +80,30 @@ class LiveUse:
             raise refused(path, error) from None
 
     def _read_device(self, path: str, read: Callable[[str], bytes | int]) -> bytes:
-        from vfioctl.kernel.live.services import read_device
+        answer = called(self._workers, f"reading {path}", read, path, timeout=self._timeouts.default)
+        if isinstance(answer, int):
+            raise KernelRefused(path, answer)
+        return bytes(answer)
 
-        return read_device(self._workers, path, read, timeout=self._timeouts.default)
+
+def called(
+    workers: Workers,
+    what: str,
+    function: Callable[..., object],
+    *args: object,
+    timeout: float,
+    fds: Sequence[int] = (),
+    hint: str = "",
+) -> Any:
+    """What the function returns in a worker. Raises Stuck after the timeout, HostError if the worker was killed."""
+    try:
+        return workers.call(function, *args, timeout=timeout, fds=fds)
+    except Unreturned as late:
+        from vfioctl.kernel.live.stuck import call_never_returned
+
+        raise call_never_returned(what, hint, late) from None
+    except ChildProcessError:
+        raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None
 
 
 def refused(path: str, error: OSError | ValueError) -> KernelRefused:
@@ -135,20 +151,21 @@ _CHUNK = 1 << 16
 _ON, _OFF = b"1\n", b"0\n"
 
 
-def config_or_errno(path: str) -> bytes | int:
-    """As `read_config`, but returns the errno instead of raising."""
+def _or_errno(read: Callable[[str], bytes], path: str) -> bytes | int:
     try:
-        return read_config(path)
+        return read(path)
     except OSError as error:
         return error.errno or errnos.EIO
+
+
+def config_or_errno(path: str) -> bytes | int:
+    """The first 64 bytes of the file `config`, or the errno."""
+    return _or_errno(read_config, path)
 
 
 def rom_or_errno(path: str) -> bytes | int:
     """As `read_rom`, but returns the errno instead of raising."""
-    try:
-        return read_rom(path)
-    except OSError as error:
-        return error.errno or errnos.EIO
+    return _or_errno(read_rom, path)
 
 
 def read_config(path: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The files of simulated hosts: the host itself, its state at boot, its ledger. Touches no device."""
+"""The files of simulated hosts: the host itself, its state at boot (what a reboot leaves), its ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 from vfioctl.errors import BadDocument, NotPermitted
 from vfioctl.kernel.files import write_into
 from vfioctl.kernel.recorded.bundled import bundled_hosts, file_of, is_name
+from vfioctl.kernel.recorded.tree import ROOTS, Tree
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, PRIVATE_DIRECTORY, PUBLIC_FILE, Untrusted, opened_directory
+
+KEPT_ROOTS = tuple(root for root in ROOTS if root.startswith("/etc/"))
+"""Directories on the disk. Everything else is the kernel's, and begins anew."""
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def simulated_file(name: str) -> Path:
@@ -52,6 +57,22 @@ def ledger_of(file: Path) -> Path:
 def boot_file(file: Path) -> Path:
     """Return the copy of a simulated host's file from before its first change, to which a reboot goes back."""
     return file.with_name(f"{file.name}.boot")
+
+
+def rebooted(tree: Tree, at_boot: Tree, *, boot_id: str) -> Tree:
+    """Return the host after a reboot: its state at boot, with the files on the disk as they are now."""
+    for root in KEPT_ROOTS:
+        at_boot.remove(root.rstrip("/"))
+    for path in sorted(path for path in tree.directories if f"{path}/".startswith(KEPT_ROOTS)):
+        at_boot.put_directory(path)
+    for path, text in tree.files.items():
+        if path.startswith(KEPT_ROOTS):
+            at_boot.put(path, text)
+    for path, target in tree.links.items():
+        if path.startswith(KEPT_ROOTS):
+            at_boot.put_link(path, target)
+    at_boot.put(BOOT_ID, boot_id)
+    return at_boot
 
 
 def replace(file: Path, text: str) -> None:

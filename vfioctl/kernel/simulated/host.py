@@ -7,24 +7,35 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.host_paths import CDI_RUN
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.open_nodes import Opened
-from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Descendant, Directory, Prefixes, Unanswered
+from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
 from vfioctl.kernel.simulated import blocking, class_devices, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
-from vfioctl.kernel.simulated.files import boot_file, replace
-from vfioctl.kernel.simulated.reboot import BOOT_ID, KEPT_ROOTS, rebooted
+from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace
 from vfioctl.kernel.simulated.refusal import WouldBlock
 from vfioctl.kernel.untrusted_files import read_file
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _one_thread(
+    read: Callable[Concatenate[Recorded, P], T],
+) -> Callable[Concatenate[Simulated, P], T]:
+    """The same method, which waits while another thread reads or changes the tree."""
+
+    def waiting(host: Simulated, /, *args: P.args, **options: P.kwargs) -> T:
+        with host.mutex:
+            return read(host, *args, **options)
+
+    return waiting
 
 
 class Simulated(Recorded):
@@ -42,7 +53,7 @@ class Simulated(Recorded):
         super().__init__(tree, description)
         self._file, self._faults, self._die = file, tuple(faults), die
         self._stamp = _stamp(file) if file else None
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         """One thread at a time reads or changes the tree."""
         self._lock = threading.Lock()
         self.writes: list[tuple[str, str]] = []
@@ -95,36 +106,19 @@ class Simulated(Recorded):
                 yield subject, Unanswered("no answer after 1 s (simulated)")
 
     def read(self, path: str) -> str:
-        with self._mutex:
+        with self.mutex:
             self._refuse_blocking(path)
             return super().read(path)
 
-    def link(self, path: str) -> str:
-        with self._mutex:
-            return super().link(path)
-
-    def children(self, path: str) -> list[str]:
-        with self._mutex:
-            return super().children(path)
-
-    def has(self, path: str) -> bool:
-        with self._mutex:
-            return super().has(path)
-
-    def texts_below(self, path: str, name: str) -> Directory:
-        with self._mutex:
-            return super().texts_below(path, name)
-
-    def open_nodes(self, pid: str) -> Opened:
-        with self._mutex:
-            return super().open_nodes(pid)
-
-    def below(self, path: str) -> Sequence[Descendant]:
-        with self._mutex:
-            return super().below(path)
+    link = _one_thread(Recorded.link)
+    children = _one_thread(Recorded.children)
+    has = _one_thread(Recorded.has)
+    texts_below = _one_thread(Recorded.texts_below)
+    open_nodes = _one_thread(Recorded.open_nodes)
+    below = _one_thread(Recorded.below)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        with self._mutex:
+        with self.mutex:
             for name in UNDER_LOCK:
                 if name in wanted:
                     self._refuse_blocking(f"{path}/{name}")
@@ -216,7 +210,7 @@ class Simulated(Recorded):
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         from vfioctl.kernel.simulated.libvirt import ask
 
-        with self._mutex:
+        with self.mutex:
             return ask(self.tree, uri, question, *words)
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
@@ -249,10 +243,10 @@ class Simulated(Recorded):
     def _turn(self) -> Iterator[None]:
         """One change: the file is read, changed and replaced while no other process does so."""
         if self._file is None:
-            with self._mutex:
+            with self.mutex:
                 yield
             return
-        with held(self._file.with_name(self._file.name + ".lock"), wait=10), self._mutex:
+        with held(self._file.with_name(self._file.name + ".lock"), wait=10), self.mutex:
             try:
                 yield
             except Stuck:  # the file keeps what the write has already done

@@ -11,8 +11,7 @@ from typing import Any
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, START_TIMEOUT, Job, Unreturned
 from vfioctl.kernel.worker.names import module_of, name_of
-from vfioctl.kernel.worker.pool import Pool
-from vfioctl.kernel.worker.worker import Reader
+from vfioctl.kernel.worker.worker import Pool, Reader
 from vfioctl.signals import deferred
 
 

@@ -14,8 +14,7 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.worker import job, survey
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import ATTEMPTS, Gathered, NotStarted
-from vfioctl.kernel.worker.pool import Pool
-from vfioctl.kernel.worker.worker import Maker, Reader, Worker
+from vfioctl.kernel.worker.worker import Maker, Pool, Reader, Worker
 from vfioctl.signals import deferred
 
 T = TypeVar("T")
