@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
 from tests.unit.conftest import Answer, Run
+from vfioctl.binding.api import BindingApi
 from vfioctl.claims.ledger.ledger import Moment
 from vfioctl.claims.lifecycle.liveness import Liveness
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Undo
@@ -147,6 +149,28 @@ class TestKeys:
         with pytest.raises(ClaimConflict, match="another request"):
             host.claims.create(request(GPU1), key="k")
 
+    def test_of_a_device_that_was_unbound_it_is_bound_again(self, host: Host, opened: Opened) -> None:
+        made = create(host, GPU0, key="k")
+        other = host.session.acting_for(f"claim {made.id}")
+        other.apply(BindingApi(other).plan_unbind([GPU0]))
+        assert create(opened(), GPU0, key="k").id == made.id
+        assert driver(opened(), GPU0) == "vfio-pci"
+
+    def test_after_its_term_it_is_renewed(self, host: Host) -> None:
+        made = create(host, GPU0, key="k", ttl=0.001)
+        time.sleep(0.01)
+        assert host.claims.stale([made])
+        again = host.claims.create(request(GPU0, ttl=0.001), key="k").claim
+        assert str(again.expires) > str(made.expires)
+        assert host.claims.events(again)[-1].why.startswith("requested again")
+
+    def test_of_a_claim_that_is_not_held_it_is_refused(self, host: Host) -> None:
+        made = create(host, GPU0, key="k")
+        host.claims.ledger.move(made.id, ClaimState.WEDGED, Moment("2026-01-01T00:00:00+00:00", "b", this_process()))
+        for again in (host.claims.create, host.claims.preview_create):
+            with pytest.raises(ClaimConflict, match=f"{made.id} .* is wedged"):
+                again(request(GPU0), key="k")
+
     def test_after_its_release_the_key_is_free(self, host: Host) -> None:
         first = create(host, GPU0, key="k")
         host.claims.release(first.id)
@@ -237,6 +261,15 @@ class TestReleasing:
         assert released.claim.plans == (*made.plans, released.outcome.plan.id)
         assert state(tree) == before
         assert host.claims.claims() == ()
+
+    def test_of_two_at_once_both_succeed(self, opened: Opened) -> None:
+        claim = create(opened(), GPU0)
+
+        def meanwhile(_: Plan) -> None:
+            opened().claims.release(claim.id)
+
+        released = opened().claims.release(claim.id, confirm=meanwhile)
+        assert released.claim.state is ClaimState.RELEASED
 
     def test_twice_does_nothing(self, host: Host) -> None:
         made = create(host, GPU0)
@@ -405,6 +438,26 @@ class TestCommands:
             == 2
         )
 
+    def test_of_several_names_one_wrong_releases_none(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --gpus 1 --yes --json --simulate hgx8").document["id"]
+        for option in ("", " --dry-run"):
+            assert run(f"claim release {made} zzzz --yes --simulate hgx8{option}").code == 2
+            assert run(f"claim show {made} --json --simulate hgx8").document["state"] == "held"
+        answer = run(f"claim release {made} {made[:5]} --yes --json --simulate hgx8")
+        assert [each["state"] for each in answer.document["claims"]] == ["released"]
+
+    @pytest.mark.parametrize(
+        "line",
+        ["bind gpu0 {}", "unbind gpu0 {}", "claim adopt --owner vm/a --device gpu0 --device {}", "vgpu remove gpu0 {}"],
+    )
+    @pytest.mark.parametrize("wrong", ["0000:ee:00.0", "zzzz"])
+    def test_other_commands_with_one_wrong_name_change_nothing(self, run: Run, line: str, wrong: str) -> None:
+        before = run("inventory --json --simulate hgx8").document["functions"]
+        yes = "" if "adopt" in line else " --yes"
+        assert run(f"{line.format(wrong)}{yes} --simulate hgx8").code == 2
+        assert run("inventory --json --simulate hgx8").document["functions"] == before
+        assert run("claim list --json --simulate hgx8").document["claims"] == []
+
     def test_list_is_an_object_of_claims(self, run: Run) -> None:
         assert run("claim list --json --simulate hgx8").document == {"claims": []}
         made = run("claim create --owner vm/a --device gpu0 --yes --json --simulate hgx8").document
@@ -491,3 +544,6 @@ class TestWhatIsSaid:
         assert "in another boot" not in terminal("claim list --simulate hgx8").out
         assert run("hosts reboot hgx8").code == 0
         assert "made in another boot, and not verified in this one" in terminal("claim list --simulate hgx8").out
+        (claim,) = run("claim list --json --simulate hgx8").document["claims"]
+        assert claim["stale"].startswith("made in another boot")
+        assert run(f"claim show {claim['id']} --json --simulate hgx8").document["stale"] == claim["stale"]

@@ -924,3 +924,40 @@ class TestLostVgpusKeepTheirCapacity:
         assert host("vgpu create T4-4C --yes").code == 4
         assert host(f"claim release {made} --yes").code == 0
         assert host("vgpu create T4-4C --count 2 --yes").code == 0
+
+
+class TestRepeatedRequests:
+    """A request that is repeated with its key never gets a claim that cannot be used."""
+
+    @pytest.mark.parametrize("before", ["claim list", "bind gpu0 --yes"])
+    def test_after_a_reboot_its_devices_are_bound_again(self, host: Machine, before: str) -> None:
+        assert host(before).code == 0
+        made = host.claim("--device gpu0 --key k")
+        host.reboot()
+        assert host.driver(GPU0) == "nvidia"
+        assert host(f"claim show {made}").document["stale"].startswith("made in another boot")
+        assert host("claim create --owner vm/web1 --device gpu0 --key k --dry-run").document["plan"]
+        again = host("claim create --owner vm/web1 --device gpu0 --key k --yes")
+        assert (again.code, again.document["id"], again.document["stale"]) == (0, made, "")
+        assert again.document["devices"][0]["group"] == GROUP0
+        assert (host.driver(GPU0), host.differences()) == ("vfio-pci", [])
+
+    def test_of_a_device_that_was_replaced_is_refused(self, host: Machine) -> None:
+        made = host.claim("--device gpu0 --key k")
+        host.reboot()
+        host.change(another_device)
+        for option in ("--yes", "--dry-run"):
+            again = host(f"claim create --owner vm/web1 --device gpu0 --key k {option}")
+            assert again.code == 4
+            assert f"{GPU0} is not the device of claim {made}" in again.document["error"]["message"]
+
+    def test_creates_the_vgpus_that_are_gone(self, run: Run, fast_folder: Path) -> None:
+        host = Machine(run, fast_folder, "t4")
+        made = host.claim("--vgpu T4-4C=2 --key k", owner="vm/v")
+        before = host.vgpus()
+        assert len(before) == 2
+        host.reboot()
+        assert host.vgpus() == {}
+        again = host("claim create --owner vm/v --vgpu T4-4C=2 --key k --yes")
+        assert (again.code, again.document["id"]) == (0, made)
+        assert (host.vgpus(), host.differences()) == (before, [])

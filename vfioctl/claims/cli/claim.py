@@ -137,9 +137,9 @@ def list_claims(
     shown = tuple(claim for claim in claims if owner in (None, claim.owner))
     stale = api.stale(shown)
     if as_json:
-        from vfioctl.claims.model.documents import claims_text
+        from vfioctl.claims.model.documents import claims_text, unverified
 
-        emit_long_json(claims_text(shown, stale))
+        emit_long_json(claims_text(shown, {**unverified(shown, api.boot_id), **stale}))
     elif shown:
         from vfioctl.claims.render.claims import claims_table
 
@@ -159,15 +159,16 @@ def list_claims(
 )
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     """Show one claim: its devices, their device files, and its events."""
-    from vfioctl.claims.model.documents import why_stale
+    from vfioctl.claims.model.documents import unverified, why_stale
 
     api = ClaimsApi(opened(ctx))
     found = api.claim(name)
     stale = why_stale(found, api.stale([found]))
+    unusable = stale or why_stale(found, unverified([found], api.boot_id))
     if as_json:
         from vfioctl.claims.model.documents import claim_document, event_document
 
-        document = claim_document(found, api.nodes(found), stale=stale)
+        document = claim_document(found, api.nodes(found), stale=unusable)
         emit_json(document | {"events": [event_document(event) for event in api.events(found)]})
         return
     from vfioctl.claims.render.claims import claim_page

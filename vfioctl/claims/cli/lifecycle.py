@@ -63,7 +63,8 @@ def release(
     session = opened(ctx)
     api = ClaimsApi(session)
     released, planned, failed = [], [], None
-    for name in names or api.stale(api.claims()):
+    named = [api.claim(name).id for name in names or ()]  # all are known before one is released
+    for name in dict.fromkeys(named) if names else api.stale(api.claims()):
         try:
             with reporting(), Board() as board:
                 if dry_run:

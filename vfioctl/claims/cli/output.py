@@ -38,9 +38,9 @@ def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool =
     nodes = api.nodes(made.claim)
     placement, inventory = (made.placement, made.inventory) if explain else (None, None)
     if as_json:
-        from vfioctl.claims.model.documents import claim_document
+        from vfioctl.claims.model.documents import claim_document, why_stale
 
-        document = claim_document(made.claim, nodes)
+        document = claim_document(made.claim, nodes, stale=why_stale(made.claim, api.stale([made.claim])))
         emit_json(document | {"placement": asdict(placement.document())} if placement else document)
         return
     from vfioctl.claims.render.claims import claim_page

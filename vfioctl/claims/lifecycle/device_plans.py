@@ -39,8 +39,10 @@ def plan_needed(session: Session, claim: Claim, capacity: Capacity, *, bind: boo
     return _binding(session).plan_bind(claim.functions)
 
 
-def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
+def plans_again(session: Session, claim: Claim, *, bind: bool = False) -> tuple[Plan, ...]:
     """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
+
+    `bind`: also bind the functions that were ready for a guest before the claim, and are not now.
 
     Raises ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was; DeviceInUse.
     """
@@ -52,11 +54,13 @@ def plans_again(session: Session, claim: Claim) -> tuple[Plan, ...]:
             raise _cannot_restore(claim, f"{device.address} is not the device of claim {claim.id}")
     vgpus = _plans_of_vgpus(session, claim, inventory)
     bound = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
+    created = {device.address for device in claim.devices if device.undo is Undo.REMOVE}
     left = {address for address in bound if not by_address[PciAddress(address)].on_vfio}
     again = [
         function
         for function in claim.functions
-        if function in bound and left.intersection(_with_companions(inventory, function))
+        if (function in bound and left.intersection(_with_companions(inventory, function)))
+        or (bind and function not in created and not inventory.is_ready(by_address[function]))
     ]
     return (*([_binding(session).plan_bind(again)] if again else []), *vgpus)
 

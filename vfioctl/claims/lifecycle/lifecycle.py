@@ -61,12 +61,45 @@ class Lifecycle:
         text = request.canonical()
         while True:
             if key and (known := self.liveness.made(key, text)):
-                return Claimed(known)
+                return self._usable(known, request, progress, confirm)
             claim, draft, capacity = self._reserve(request, text, key)
             if draft:
                 claimed = self._prepare(claim, capacity, bind=request.bind, progress=progress, confirm=confirm)
                 return self._followed(claimed._replace(placement=draft.placement, inventory=capacity.inventory))
             # another process was faster with the same key, and makes it
+
+    def _usable(
+        self, claim: Claim, request: ClaimRequest, progress: Progress | None, confirm: Confirm | None
+    ) -> Claimed:
+        """Return the claim that a request with its key has already: restored if its devices need it, and renewed.
+
+        Raises ClaimConflict if it is not held, or cannot be restored.
+        """
+        _refuse_unheld(claim)
+        outcome = None
+        for plan in self.plans_again(claim, bind=request.bind):
+            if confirm:
+                confirm(plan)
+            outcome = self.acting_for(claim).apply(plan, progress=progress)
+        claim = self._ledger.claim(claim.id)
+        moment = moment_of(self._session)
+        if claim.boot_id != moment.boot_id:
+            claim = self._ledger.restored(claim.id, moment)
+        if claim.expires and claim.expires <= moment.now:
+            expires = after(moment.now, request.ttl)
+            why = f"requested again: expires {expires or 'never'}"
+            claim = self._ledger.amend(claim.id, moment, expires=expires, why=why)
+        return self._followed(Claimed(claim, outcome)) if outcome else Claimed(claim)
+
+    def plans_again(self, claim: Claim, *, bind: bool = False) -> tuple[Plan, ...]:
+        """Return the changes that restore what a claim had of its devices; none if nothing has to be changed.
+
+        `bind`: also bind those that were on VFIO before the claim. Raises ClaimConflict if they are not the same.
+        """
+        from vfioctl.claims.lifecycle.device_plans import plans_again
+
+        plans = plans_again(self.acting_for(claim), claim, bind=bind)
+        return tuple(plan for plan in plans if not plan.nothing_to_do)
 
     def adopt(self, request: ClaimRequest) -> Claimed:
         """Claim the devices of a request as they are."""
@@ -132,17 +165,26 @@ class Lifecycle:
             return Claimed(claim)
         if self.liveness.has_died(claim):
             return Claimed(self.liveness.end(claim))
-        session = self.acting_for(claim)
-        plan = until_released(
-            partial(plan_undo, session, claim, unchanged_in_use=unchanged_in_use), wait=wait, waiting=waiting
-        )
+        undo = partial(plan_undo, self.acting_for(claim), claim, unchanged_in_use=unchanged_in_use)
+        try:
+            plan = until_released(undo, wait=wait, waiting=waiting)
+            return self._give_back(claim, plan, progress, confirm)
+        except VfioctlError:
+            now = self._ledger.claim(claim.id)
+            if now.state is ClaimState.RELEASED:  # another process was faster
+                return Claimed(now)
+            raise
+
+    def _give_back(
+        self, claim: Claim, plan: Plan | None, progress: Progress | None, confirm: Confirm | None
+    ) -> Claimed:
         if plan is None or plan.nothing_to_do:
             return self._followed(Claimed(self._ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session))))
         if confirm:
             confirm(plan)
         self._ledger.move(claim.id, ClaimState.RELEASING, moment_of(self._session))
         try:
-            outcome = session.apply(plan, progress=progress)
+            outcome = self.acting_for(claim).apply(plan, progress=progress)
         except (VfioctlError, KeyboardInterrupt) as error:
             held = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD
             self._settle(claim, ClaimState.RELEASING, held, str(error))
@@ -160,7 +202,10 @@ class Lifecycle:
         known = self.liveness.known(key, request.canonical()) if key else None
         dead = (known.id,) if known and self.liveness.has_died(known) else ()
         if known and not dead:
-            return self._again(known)
+            if known.state is ClaimState.RESERVED:  # its process still makes it
+                return self._again(known, ())
+            _refuse_unheld(known)
+            return self._again(known, self.plans_again(known, bind=request.bind))
         taken = self._ledger.taken(but=(*dead, *(claim.id for claim in over)))
         capacity = PlacementApi(self._session).read(request, taken)
         drafted = draft(request, capacity, taken)
@@ -171,7 +216,7 @@ class Lifecycle:
         plan = plan_needed(session, drafted.claim, capacity, bind=request.bind)
         return Preview(drafted.placement, capacity.inventory, plan if plan and not plan.nothing_to_do else None)
 
-    def _again(self, claim: Claim) -> Preview:
+    def _again(self, claim: Claim, plans: Sequence[Plan]) -> Preview:
         from vfioctl.placement.model.placement import Placement
 
         inventory = InventoryApi(self._session).inventory(nvml=False)
@@ -179,9 +224,8 @@ class Lifecycle:
         ours = {device.address for device in claim.devices}
         nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
         why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
-        return Preview(
-            Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why), inventory, claim=claim
-        )
+        placement = Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why)
+        return Preview(placement, inventory, next(iter(plans), None), claim)
 
     def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
         """Return the plan that puts back a claim's devices; None if nothing has to be changed for its release."""
@@ -209,6 +253,17 @@ class Lifecycle:
         """Let the followers of claims follow. The claim is what it is if that fails."""
         problems = (follower.follow() for follower in followers(self._session))
         return made._replace(problem="; ".join(filter(None, problems)))
+
+
+def _refuse_unheld(claim: Claim) -> None:
+    """Raise ClaimConflict for a claim that its key would return, and whose devices nobody may use now."""
+    if claim.state is not ClaimState.HELD:
+        raise ClaimConflict(
+            f"claim {claim.id} of {claim.owner} with the key {claim.key!r} is {claim.state}, not held",
+            hint="release it first",
+            next_command=f"vfioctl claim release {claim.id}",
+            facts={"claim": claim.id, "owner": claim.owner},
+        )
 
 
 class Follower(Protocol):

@@ -28,6 +28,7 @@ class Nodes(NamedTuple):
 Stale = Mapping[str, tuple["DifferenceKind", str]]
 """The claims that are stale, by id: in which way, and why."""
 NOT_STALE: Stale = {}
+ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reconcile"
 NO_NODES: Mapping[str, Nodes] = {}
 
 
@@ -89,6 +90,14 @@ def event_document(event: Event) -> dict[str, Any]:
 def claims_text(claims: Iterable[Claim], stale: Stale = NOT_STALE) -> str:
     """Return the document of `vfioctl claim list --json`."""
     return f'{{"claims":[{",".join([claim_text(claim, why_stale(claim, stale)) for claim in claims])}]}}'
+
+
+def unverified(claims: Iterable[Claim], boot_id: str) -> Stale:
+    """Return the live claims that were not verified since the host booted, as JSON reports them beside stale ones."""
+    from vfioctl.claims.model.difference import DifferenceKind
+
+    known = (DifferenceKind.REBOOTED, ANOTHER_BOOT)
+    return {claim.id: known for claim in claims if claim.is_live and claim.boot_id != boot_id}
 
 
 def why_stale(claim: Claim, stale: Stale) -> str:

@@ -93,9 +93,7 @@ class Reconciling:
 
     def plans(self, claim: Claim) -> tuple[Plan, ...]:
         """Return what `restore` would change. Raises what it raises before it changes anything."""
-        from vfioctl.claims.lifecycle.device_plans import plans_again
-
-        return tuple(plan for plan in plans_again(self._lifecycle.acting_for(claim), claim) if not plan.nothing_to_do)
+        return self._lifecycle.plans_again(claim)
 
     def _error_of(self, difference: Difference, progress: Progress | None) -> VfioctlError | None:
         """Fix a difference; return why it could not be."""

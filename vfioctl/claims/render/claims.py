@@ -15,7 +15,7 @@ from rich.text import Text
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
 from vfioctl.claims.model.difference import Difference, Fix
-from vfioctl.claims.model.documents import NO_NODES, NOT_STALE, Nodes, Stale, why_stale
+from vfioctl.claims.model.documents import ANOTHER_BOOT, NO_NODES, NOT_STALE, Nodes, Stale, why_stale
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock
 from vfioctl.console.words import plain
@@ -41,7 +41,6 @@ _STATES = {
     ClaimState.RELEASED: "released",
     ClaimState.FAILED: "failed: its devices are what they were before",
 }
-_ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reconcile"
 _ON_RELEASE = {
     Undo.NOTHING: "stays as it is",
     Undo.UNBIND: "goes back to the driver that it had",
@@ -119,7 +118,7 @@ def _asked(claim: Claim) -> list[str]:
 
 def _why(claim: Claim, stale: Stale, boot_id: str) -> Iterator[RenderableType]:
     if _is_of_another_boot(claim, boot_id):
-        yield Padding.indent(Text(_ANOTHER_BOOT), _INDENT)
+        yield Padding.indent(Text(ANOTHER_BOOT), _INDENT)
     if why := why_stale(claim, stale):
         yield Padding.indent(Text(plain(f"stale: {why}")), _INDENT)
     if claim.why:
@@ -132,7 +131,7 @@ def _is_of_another_boot(claim: Claim, boot_id: str) -> bool:
 
 def _facts(claim: Claim, stale: str, boot_id: str) -> Iterator[tuple[str, str]]:
     yield "state", _STATES[claim.state]
-    boot = _ANOTHER_BOOT if _is_of_another_boot(claim, boot_id) else ""
+    boot = ANOTHER_BOOT if _is_of_another_boot(claim, boot_id) else ""
     yield from ((name, plain(text)) for name, text in (("boot", boot), ("stale", stale), ("reason", claim.why)) if text)
     if claim.cpus:
         yield "CPUs", format_cpu_list(claim.cpus)
