@@ -59,7 +59,9 @@ class PlacementApi:
         read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)
         guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
         pinned = {**guests, **context.pinned}
-        capacity = replace(read, parents=self._parents(request), pinned=pinned, held=context.held)
+        capacity = replace(
+            read, parents=self._parents(request), pinned=pinned, held=context.held, realtime=context.realtime
+        )
         if request.vgpu:
             return replace(capacity, creation=self._creation(request, capacity))
         return replace(capacity, held={**context.held, **self._held(request, capacity)}) if request.gpus else capacity

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import BadSpec, UnknownDevice
+from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
@@ -33,6 +34,13 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
 
     Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec.
     """
+    if capacity.realtime and request.cpus and capacity.topology.isolated:
+        with suppress(NoCapacity):
+            return _placed(request, capacity.for_isolated_only)
+    return _placed(request, capacity)
+
+
+def _placed(request: ClaimRequest, capacity: Capacity) -> Placement:
     if capacity.creation:
         return _new_vgpus(request, capacity, capacity.creation)
     if request.devices or request.exact_cpus or request.exact_hugepages:

@@ -35,6 +35,8 @@ CONFIDENTIAL = "--gpus 1 --cpus 8 --memory 64GiB"
 def wish(host: str, template: str) -> str:
     if template == "confidential" and host == "mi300x":
         return CONFIDENTIAL
+    if template == "realtime" and host == "hgx8":  # it has no core for each of so many vCPUs
+        return f"{WISHES[host]} --smt together"
     return WISHES.get(host, "--gpus 1 --cpus 4 --memory 4GiB")
 
 

@@ -22,7 +22,7 @@ from vfioctl.domain.build.placing import Placing, relevant_nodes
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.templates import read_template
-from vfioctl.domain.document.values import ballooned, plugged
+from vfioctl.domain.document.values import ballooned, is_realtime, plugged
 from vfioctl.domain.document.xml import MARK, text_of
 from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.other_domains import NOBODY, Others
@@ -135,6 +135,7 @@ class DomainBuilder:
         claim = self._claims.claim(spec.claim) if spec.claim else None
         if claim:
             refuse_foreign_claim(claim, spec.name)
+        spec, realtime = _with_smt(spec, template)
         if claim and claim.cpus and not spec.cpus:
             spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
         spec = _without_plugged(_filled_in(spec, template, claim), template)
@@ -144,7 +145,7 @@ class DomainBuilder:
         if security is not None:
             refuse_elsewhere(security.get("type", ""), processor)
             spec, weaker = without_hugepages(spec)
-        placement, host_capacity = Placing(self._session, spec, claim, others, own).placed()
+        placement, host_capacity = Placing(self._session, spec, claim, others, own, realtime=realtime).placed()
         capacity = without_own_usage(host_capacity, others)
         used = relevant_nodes(spec.nodes, placement.devices, capacity) if spec.nodes else {}
         unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
@@ -206,6 +207,13 @@ class DomainBuilder:
             *scope.foreign,
             *(subject for subject in subjects if isinstance(subject, Uuid)),
         ]
+
+
+def _with_smt(spec: DomainSpec, template: Document) -> tuple[DomainSpec, bool]:
+    """Return the spec with threads isolated for a realtime guest, unless it says otherwise; whether it is one."""
+    realtime = is_realtime(template.root)
+    smt = Smt.ISOLATE if realtime else Smt.TOGETHER
+    return (replace(spec, smt=smt) if spec.smt is Smt.AUTO else spec), realtime
 
 
 def _withheld(devices: Sequence[str]) -> Iterator[Choice]:

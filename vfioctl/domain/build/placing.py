@@ -38,11 +38,22 @@ _GUEST = "vm"
 
 
 class Placing:
-    """One domain on one host. `claim`: the one that the spec names. `own`: devices that its document has already."""
+    """One domain on one host. `claim`: the one that the spec names. `own`: devices that its document has already.
+
+    `realtime`: whether its vCPUs have a realtime scheduler.
+    """
 
     def __init__(
-        self, session: Session, spec: DomainSpec, claim: Claim | None, others: Others, own: Sequence[Subject]
+        self,
+        session: Session,
+        spec: DomainSpec,
+        claim: Claim | None,
+        others: Others,
+        own: Sequence[Subject],
+        *,
+        realtime: bool = False,
     ) -> None:
+        self._realtime = realtime
         self._session, self._claims = session, ClaimsApi(session)
         self._spec, self._claim, self._others, self._own = spec, claim, others, own
 
@@ -71,7 +82,12 @@ class Placing:
         cpus = needed(spec.cpus, spec.smt, capacity.topology)
         if not placement.nodes and len(capacity.topology.by_node) > 1:
             return self._where_room_is(cpus, capacity)
-        return (placement, capacity) if cpus == spec.cpus else self._place(cpus)
+        try:
+            return (placement, capacity) if cpus == spec.cpus else self._place(cpus)
+        except NoCapacity as error:
+            if self._realtime:
+                error.hint += "\na realtime guest has a core for each vCPU; --smt together gives it all threads"
+            raise
 
     def _of_claim(self, claim: Claim) -> tuple[Placement, Capacity]:
         """Return the claim's CPUs, or as many of them as the domain needs, near its devices."""
@@ -119,7 +135,7 @@ class Placing:
         pinned = {**others.cpus, **dict.fromkeys(without, _NOT_MEANT)} if without else others.cpus
         held = {PciAddress(name): f"{who} has it" for name, who in others.devices.items() if ":" in name}
         held |= {device: "the domain has it" for device in self._own if isinstance(device, PciAddress)}
-        context = Context(pinned, others.own_cpus, spec.nodes)
+        context = Context(pinned, others.own_cpus, spec.nodes, realtime=self._realtime)
         placement, capacity = self._claims.place(
             request, but=but, context=replace(context, held=held) if spec.gpus else context
         )

@@ -16,6 +16,8 @@ MOST_CPUS = 16384
 """libvirt's length of a mask of CPUs or nodes."""
 _MOST_NAMED = 4 * MOST_CPUS
 _DIGITS = 20
+REAL_TIME = ("fifo", "rr")
+"""The schedulers under which a vCPU runs before all other threads of its CPU."""
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
@@ -34,6 +36,11 @@ class GuestAddress(NamedTuple):
     def is_empty(self) -> bool:
         """Whether libvirt takes it for no address, and chooses one."""
         return not (self.domain or self.bus or self.slot)
+
+
+def is_realtime(root: Element) -> bool:
+    """Whether vCPUs of a domain have a realtime scheduler."""
+    return any(scheduler.get("scheduler") in REAL_TIME for scheduler in root.iterfind("cputune/vcpusched"))
 
 
 def number(text: str | None) -> int | None:

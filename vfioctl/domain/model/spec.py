@@ -52,6 +52,8 @@ class Smt(StrEnum):
     """The threads of a core are the threads of a guest's core."""
     ISOLATE = "isolate"
     """Each vCPU has a core, whose other threads stay idle."""
+    AUTO = "auto"
+    """Isolate for a guest with a realtime scheduler, together for any other."""
 
 
 class Node:
@@ -197,8 +199,12 @@ class DomainSpec:
     ] = Policy.STRICT
     smt: Annotated[
         Smt,
-        Option("Use all threads of a core as one guest core, or one thread of each core.", panel=PLACEMENT, edits=True),
-    ] = Smt.TOGETHER
+        Option(
+            "Use all threads of a core as a guest core (together) or one of each (isolate); auto isolates realtime.",
+            panel=PLACEMENT,
+            edits=True,
+        ),
+    ] = Smt.AUTO
     numa: Annotated[
         Literal["any", "same"] | int,
         Node("any", "same"),

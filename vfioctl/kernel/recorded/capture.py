@@ -128,8 +128,9 @@ class _Capture:
                     self._take_text(f"{home}/hugepages/{pages}/free_hugepages")
 
     def take_processors(self) -> None:
-        """Which CPUs are online, share a core, and share an L3 cache."""
-        self._take_text(f"{_CPUS}/online")
+        """Which CPUs are online, isolated, share a core, and share an L3 cache."""
+        for name in ("online", "isolated", "nohz_full"):
+            self._take_text(f"{_CPUS}/{name}")
         for name in self._children(_CPUS):
             if not re.fullmatch(r"cpu[0-9]+", name, re.ASCII):
                 continue

@@ -25,8 +25,12 @@ class FreeCores:
 
 
 def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
-    """Return the free cores of each node that has CPUs. A core is free if each of its CPUs is."""
+    """Return the free cores of each node that has CPUs. A core is free if each of its CPUs is.
+
+    Isolated CPUs are free for realtime only.
+    """
     used = {*capacity.taken.cpus, *capacity.pinned, *capacity.settings.reserved_cpus, *capacity.housekeeping}
+    used |= set() if capacity.realtime else capacity.topology.isolated
     found = {}
     for node, cores in capacity.topology.by_node.items():
         caches: dict[int | None, list[Core]] = {}
@@ -35,6 +39,19 @@ def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
                 caches.setdefault(core.cache, []).append(core)
         found[node] = FreeCores(node, tuple(map(tuple, caches.values())))
     return found
+
+
+def choose_isolated(free: FreeCores, cpus: int, isolated: frozenset[int]) -> tuple[Core, ...]:
+    """Return the same as `choose_cores`, of isolated cores as far as there are such."""
+    first, rest = (
+        tuple(tuple(core for core in cores if isolated.issuperset(core.cpus) is of_these) for cores in free.caches)
+        for of_these in (True, False)
+    )
+    room = sum(len(core.cpus) for cores in first for core in cores)
+    if room >= cpus:
+        return choose_cores(FreeCores(free.node, first), cpus)
+    chosen = (*(core for cores in first for core in cores), *choose_cores(FreeCores(free.node, rest), cpus - room))
+    return tuple(sorted(chosen, key=lambda core: core.cpus))
 
 
 def choose_cores(free: FreeCores, cpus: int) -> tuple[Core, ...]:

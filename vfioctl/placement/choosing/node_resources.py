@@ -9,7 +9,7 @@ from vfioctl.console.words import counted
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.numa_affinity import home_of
-from vfioctl.placement.choosing.cpus import choose_cores, fewest, free_cores, shares
+from vfioctl.placement.choosing.cpus import choose_isolated, fewest, free_cores, shares
 from vfioctl.placement.model.capacity import Capacity, Core
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.taken import Hugepages
@@ -80,7 +80,8 @@ class NodeResources:
 
     def __init__(self, request: ClaimRequest, capacity: Capacity) -> None:
         self._request, self.distances = request, Distances(capacity)
-        self._cores = free_cores(capacity)
+        self._cores, self._isolated = free_cores(capacity), capacity.topology.isolated
+        self._left_alone = {} if capacity.realtime else capacity.isolated_by_node
         self._cpus = {node: free.cpus for node, free in self._cores.items()}
         self._pages: dict[int, dict[int, int]] = {}
         for pool in capacity.hugepages:
@@ -103,7 +104,9 @@ class NodeResources:
         homes = list(by_home(nodes, self.distances))
         cpus = sum(self._cpus.get(home, 0) for home in homes)
         if cpus < self._request.cpus:
-            return counted(cpus, "free CPU"), f"{self._request.cpus} are needed"
+            alone = sum(self._left_alone.get(home, 0) for home in homes)
+            beside = f" beside {alone} isolated for realtime" if alone else ""
+            return f"{counted(cpus, 'free CPU')}{beside}", f"{self._request.cpus} are needed"
         if self._request.hugepages and self._size(homes) is None:
             most = max((size * sum(self._of(homes, size)) for size in self._pages), default=0)
             return f"{format_size(most)} in free hugepages", f"{format_size(self._request.hugepages)} are needed"
@@ -140,7 +143,9 @@ class NodeResources:
         widths = [len(core.cpus) for home in weights for cores in self._cores[home].caches for core in cores]
         counts = shares(wanted, [rooms[home] for home in weights], [*weights.values()], unit=max(widths, default=1))
         chosen_cores = [
-            choose_cores(self._cores[home], share) for home, share in zip(weights, counts, strict=True) if share
+            choose_isolated(self._cores[home], share, self._isolated)
+            for home, share in zip(weights, counts, strict=True)
+            if share
         ]
         return tuple(core for cores in chosen_cores for core in cores)
 

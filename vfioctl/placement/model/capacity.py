@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,8 @@ class Topology:
     cores: tuple[Core, ...] = ()
     """In the order of their first CPUs."""
     unknown: Mapping[str, str] = field(default_factory=dict)
+    isolated: frozenset[int] = frozenset()
+    """CPUs that the host's scheduler leaves alone (isolcpus, nohz_full): for realtime guests, and for nothing else."""
 
     @cached_property
     def by_node(self) -> Mapping[int, tuple[Core, ...]]:
@@ -79,6 +81,8 @@ class Context:
     """NUMA nodes of functions, where the firmware reports none."""
     held: Mapping[PciAddress, str] = field(default_factory=dict)
     """Functions that are not to be chosen, each with the reason."""
+    realtime: bool = False
+    """Whether the CPUs are for a guest with a realtime scheduler: isolated CPUs come first, and are left alone else."""
 
 
 @value_class
@@ -100,10 +104,31 @@ class Capacity:
     """The parents of mediated devices, which may be no PCI functions; those of functions may be left out."""
     creation: VgpuCreation | None = None
     """For a request for vGPUs."""
+    realtime: bool = False
+    """See `Context`."""
+
+    @property
+    def isolated_by_node(self) -> Mapping[int, int]:
+        """The number of isolated CPUs of each node."""
+        return {
+            node: sum(cpu in self.topology.isolated for core in cores for cpu in core.cpus)
+            for node, cores in self.topology.by_node.items()
+        }
+
+    @property
+    def for_isolated_only(self) -> Capacity:
+        """The same host, of which no other CPUs are free."""
+        others = self.topology.core_of.keys() - self.topology.isolated
+        return replace(self, pinned={**self.pinned, **dict.fromkeys(others, "not isolated")})
 
     @property
     def housekeeping(self) -> Collection[int]:
-        """The CPUs that stay with the host: as the settings say, or the first core of each node."""
+        """The CPUs that stay with the host: as the settings say, or the first core of each node; no isolated one."""
         if self.settings.housekeeping_cpus is not None:
             return self.settings.housekeeping_cpus
-        return {cpu for cores in self.topology.by_node.values() for cpu in cores[0].cpus}
+        isolated = self.topology.isolated
+        first = (
+            next((core.cpus for core in cores if isolated.isdisjoint(core.cpus)), ())
+            for cores in self.topology.by_node.values()
+        )
+        return {cpu for cpus in first for cpu in cpus}

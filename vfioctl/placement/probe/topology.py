@@ -7,16 +7,19 @@ CPU list all that share its core or its cache, so most CPUs need no read of thei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.placement.model.capacity import Core, Topology
 from vfioctl.units import format_cpu_list, parse_cpu_list
 
 CPUS = "/sys/devices/system/cpu"
+_ISOLATED = ("isolated", "nohz_full")
 _LEVEL, _SHARED = "level", "shared_cpu_list"
 _CORES, _CACHES = "the cores of CPUs", "the L3 caches of CPUs"
 _UNKNOWN = {_CORES: "not known, so each CPU counts as a core", _CACHES: "not known"}
@@ -32,7 +35,33 @@ def read_topology(kernel: FileReader, nodes: Sequence[NumaNode]) -> Topology:
     alone = set(node_of).difference(*cores)
     cache_of = {cpu: min(cache) for cache in caches for cpu in cache}
     whole = sorted([*(tuple(sorted(core)) for core in cores), *((cpu,) for cpu in alone)])
-    return Topology(tuple(Core(core, node_of[core[0]], cache_of.get(core[0])) for core in whole), unknown)
+    cores_of = tuple(Core(core, node_of[core[0]], cache_of.get(core[0])) for core in whole)
+    return Topology(cores_of, unknown, read_isolated(kernel).intersection(node_of))
+
+
+def read_isolated(kernel: FileReader) -> frozenset[int]:
+    """Return the CPUs that are isolated from the scheduler, or that have no timer tick while they run one task.
+
+    Source: Documentation/admin-guide/kernel-parameters.txt, isolcpus and nohz_full. Without the files that report them,
+    as in older recordings, the command line is read. What has another form isolates nothing.
+    """
+    lists = [text_of(kernel, f"{CPUS}/{name}") for name in _ISOLATED if kernel.has(f"{CPUS}/{name}")]
+    if not lists:
+        lists = [",".join(cpus) for name, flags, cpus in _options(kernel) if not flags or "domain" in flags]
+    isolated: set[int] = set()
+    for text in lists:
+        with suppress(BadSpec):  # the kernel writes (null) for no list
+            isolated.update(parse_cpu_list(text))
+    return frozenset(isolated)
+
+
+def _options(kernel: FileReader) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """Yield name, flags and ranges of each such option: `isolcpus=nohz,domain,1-3,5`."""
+    for word in text_of(kernel, "/proc/cmdline").split():
+        name, _, value = word.partition("=")
+        if name in ("isolcpus", "nohz_full"):
+            parts = value.split(",")
+            yield name, [part for part in parts if part.isidentifier()], [p for p in parts if p[:1].isdigit()]
 
 
 def _nodes(kernel: FileReader, nodes: Sequence[NumaNode], unknown: dict[str, str]) -> Mapping[int, int]:

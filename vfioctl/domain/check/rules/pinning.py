@@ -7,9 +7,8 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import cpuset, number, shown, text_in
+from vfioctl.domain.document.values import REAL_TIME, cpuset, number, shown, text_in
 
-_REAL_TIME = ("fifo", "rr")
 _MASKS = {"vcpusched": "vcpus", "iothreadsched": "iothreads"}
 _LEAST_SHARES, _MOST_SHARES, _ANY_SHARES = 2, 262144, (9, 1)
 _PIN = "cpuset= with CPUs of the host, such as 2-3"
@@ -124,7 +123,7 @@ def _absent(domain: Domain, element: Element, name: str, mask: frozenset[int]) -
 
 def _priority(element: Element) -> Iterator[Fault]:
     scheduler, priority = element.get("scheduler", ""), number(element.get("priority"))
-    if scheduler in _REAL_TIME and not 1 <= (priority or 0) <= 99:
+    if scheduler in REAL_TIME and not 1 <= (priority or 0) <= 99:
         yield Fault(element, f"scheduler='{scheduler}' needs a priority", "priority='1' to '99'")
 
 
