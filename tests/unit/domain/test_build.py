@@ -176,7 +176,7 @@ class TestTemplates:
         assert (done.code, "gets one GPU" in done.err) == (2, True)
         built = xml(run, f"{build} --gpus 1 --disk /dev/sdx --network a")
         assert built.find("memoryBacking/hugepages") is None
-        assert [each.get("iommu") for each in built.iterfind("devices/*/driver[@iommu]")] == ["on", "on"]
+        assert [each.get("iommu") for each in built.iterfind("devices/*/driver[@iommu]")] == ["on", "on", "on"]
 
     def test_a_mediated_device_with_and_without_display(self, run: Run) -> None:
         build = "domain build a --device 6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d --cpus 4 --memory 8GiB --host a2"
@@ -198,6 +198,14 @@ class TestTemplates:
         root = parse(built).root
         for path in ("cpu/cache", "cpu/maxphysaddr", "features/kvm", "features/hyperv", "features/smm"):
             assert root.find(path) is None, path
+
+    @pytest.mark.parametrize("template", ["compute-linux", "minimal", "realtime"])
+    def test_a_guest_for_arm_has_a_serial_console(self, run: Run, template: str) -> None:
+        root = parse(run(f"domain build vm1 --gpus 1 --cpus 4 --template {template} --host gh200").out).root
+        (serial,), (console,) = root.findall("devices/serial/target"), root.findall("devices/console/target")
+        assert serial.get("type") == "system-serial"
+        assert [model.attrib for model in serial] == [{"name": "pl011"}]
+        assert console.get("type") == "serial"
 
     @pytest.mark.parametrize(("host", "why"), [("hgx8", "this host's is GenuineIntel"), ("gh200", "aarch64")])
     def test_a_confidential_guest_needs_its_processor(self, run: Run, host: str, why: str) -> None:

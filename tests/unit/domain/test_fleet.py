@@ -488,6 +488,14 @@ class TestWaiting:
         assert machine.domains()["a"]["state"] == "running"
 
 
+def test_a_domain_that_the_file_no_longer_names_is_said_to_stay(machine: Machine) -> None:
+    assert machine.apply(ONE, TWO).code == 0
+    for words in (("--yes",), ("--dry-run",), ("--yes",)):
+        said = machine.apply(TWO, words=words).err
+        assert "no longer in the file: a, running; it stays, --prune undefines domains that are shut off" in said
+    assert "no longer" not in machine.apply(ONE, TWO).err
+
+
 def test_pages(machine: Machine, terminal: Run, golden: Golden) -> None:
     told = ""
 

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from vfioctl.claims.model.claim import LABEL
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.document.needs import needs_of
 from vfioctl.domain.model.hook import SCRIPT, is_script, script
-from vfioctl.domain.model.libvirt import is_elsewhere, known_as
+from vfioctl.domain.model.libvirt import checked_uri, is_elsewhere, known_as
 from vfioctl.domain.run.claims import RunClaims
 from vfioctl.domain.run.hook import Hook
 from vfioctl.domain.run.lifecycle import Lifecycle
@@ -179,6 +180,18 @@ class TestStart:
         with pytest.raises(BadSpec, match="another machine"):
             DomainApi(machine.session()).lifecycle.start("web1", connect="qemu+ssh://host/system")
         assert not any(map(is_elsewhere, (URI, SYSTEM, "qemu:///session?socket=/run/x")))
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            *("qemu+ext:///system?command=/tmp/x", "qemu+ssh://host/system?netcat=/tmp/x", "qemu+ext:///system"),
+            "qemu+ssh://host/system?no_verify=1&command=/tmp/x",
+        ],
+    )
+    def test_a_uri_that_names_a_program_is_refused(self, uri: str) -> None:
+        """libvirt's client would run it; a saved plan of another user has a URI, and root applies it."""
+        with pytest.raises(BadSpec, match="run a program"):
+            checked_uri(uri)
 
     def test_a_domain_without_devices_needs_no_claim(self, machine: Machine) -> None:
         machine.define("<domain type='kvm'><name>my vm</name><memory>1024</memory><os><type>hvm</type></os></domain>")
@@ -649,6 +662,20 @@ class TestHook:
         assert unclaimed.err.startswith("vfioctl: 0000:43:00.0 cannot be claimed for domain 'my vm'")
         assert called(b"x" * (5 << 20)).code == 2
 
+    def test_has_a_limit_that_counts_reading_the_document(self) -> None:
+        program = "import vfioctl.domain.cli.hook as hook; hook._SECONDS = 1; from vfioctl.app import main; main()"
+        words = ["--simulate", "hgx8", "hook", "qemu", "web1", "prepare", "begin", "-"]
+        with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE) as open_end:
+            done = subprocess.run(
+                [sys.executable, "-c", program, *words],
+                stdin=open_end.stdout,
+                capture_output=True,
+                check=False,
+                timeout=30,
+            )
+            open_end.kill()
+        assert done.returncode != 0
+
     def test_is_installed_and_removed(self, machine: Machine) -> None:
         words = ("hook", "install", "--command", "/usr/bin/vfioctl", "--yes")
         done = machine(*words, connect=False)
@@ -770,6 +797,30 @@ class TestScript:
 
     def test_leaves_domains_without_devices_alone(self, call: Any) -> None:
         assert call("web1", "prepare", "begin", "-", text="<domain><name>$(reboot)</name></domain>") == (0, "", "")
+
+    def test_a_name_is_logged_in_one_line_without_control_characters(self, call: Any) -> None:
+        assert call("a\n\x1b[2Jvfioctl: all is well\x9b", "reconnect", "begin", "-")[0] == 0
+        _, what, why = call.log()
+        assert what.startswith("domain a??[2Jvfioctl: all is well?? goes on, ")
+        assert why == "refused"
+
+    @pytest.mark.parametrize(("operation", "code"), [("prepare", 1), ("reconnect", 0), ("release", 0)])
+    def test_waits_for_the_document_for_a_while(self, call: Any, operation: str, code: int, tmp_path: Path) -> None:
+        hook = tmp_path / "hook"
+        hook.write_text(hook.read_text().replace("timeout 30 cat", "timeout 0.2 cat"))
+        step = "end" if operation == "release" else "begin"
+        with subprocess.Popen(["sleep", "30"], stdout=subprocess.PIPE) as open_end:
+            done = subprocess.run(
+                ["sh", hook, "web1", operation, step, "-"],
+                stdin=open_end.stdout,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=20,
+            )
+            open_end.kill()
+        assert (done.returncode, done.stderr) == (code, "vfioctl: libvirt gave no whole document within 30 s\n")
+        assert call.log()[1:] == ["vfioctl: libvirt gave no whole document within 30 s"]
 
     def test_lets_domains_start_when_vfioctl_is_gone(self, call: Any) -> None:
         call.file.unlink()

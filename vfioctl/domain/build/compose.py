@@ -90,8 +90,11 @@ def _for_arch(root: Element, layout: Layout) -> None:
 
 
 def _for_arm(root: Element, arch: str) -> None:
+    has_console = root.find("devices/serial") is not None
     for path in (*ONLY_X86, *MEANT_FOR_X86):
         remove(root, path)
+    if has_console:
+        _serial_console(child(root, "devices"))
     kind = child(child(root, "os"), "type", text="hvm")
     kind.set("arch", arch)
     kind.set("machine", _ARM)
@@ -99,6 +102,15 @@ def _for_arm(root: Element, arch: str) -> None:
     if root.find("os[@firmware]") is not None:
         features = child(child(root, "os"), "firmware")
         add(features, "feature", {"enabled": "no", "name": "secure-boot"})
+
+
+def _serial_console(devices: Element) -> None:
+    """Add the serial port that QEMU's `virt` machine has, a PL011 (libvirt, formatdomain.html, serial port)."""
+    serial, console = Element("serial", {"type": "pty"}), Element("console", {"type": "pty"})
+    add(add(serial, "target", {"type": "system-serial", "port": 0}), "model", {"name": "pl011"})
+    add(console, "target", {"type": "serial", "port": 0})
+    for element in (serial, console):
+        insert(devices, element)
 
 
 def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:

@@ -22,7 +22,8 @@ from vfioctl.errors import BadDocument, BadSpec
 app = group_app("hook")
 _LONGEST_XML = 4 << 20
 _SECONDS = 120
-"""libvirt waits for its hooks without a limit; so they have one. A change that is under way then is rolled back."""
+"""libvirt waits for its hooks without a limit; so they have one, reading the document included. A change that is under
+way then is rolled back."""
 _LOCK_SECONDS = 90.0
 """How long another change of the host may take: what a domain gives back late, it gives back."""
 
@@ -95,10 +96,10 @@ def qemu(
     claimed some of it, so that the script writes to the system's log. Other operations do nothing.
     """
     del extra
-    xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)
-    if len(xml) > _LONGEST_XML:
-        raise BadDocument(f"the document of {name[:60]!r} is larger than {_LONGEST_XML >> 20} MiB")
     with _end_in_time(), reporting():
+        xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)
+        if len(xml) > _LONGEST_XML:
+            raise BadDocument(f"the document of {name[:60]!r} is larger than {_LONGEST_XML >> 20} MiB")
         session = opened(ctx)
         session.lock_wait = _LOCK_SECONDS
         if note := DomainApi(session).hook.answer(name, (operation, step), xml):

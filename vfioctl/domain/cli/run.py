@@ -166,6 +166,8 @@ def apply(  # noqa: PLR0913 - one parameter for each option
     fleet = api.fleets.plan(api.fleet(file), prune=prune, connect=connect)
     if seconds:
         fleet.refuse_without_agent()
+    for orphan in fleet.orphans:
+        say(f"no longer in the file: {orphan}; it stays, --prune undefines domains that are shut off")
     if dry_run:
         _show(fleet.document("dry run"), as_json=as_json)
         return

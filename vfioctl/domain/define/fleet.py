@@ -35,6 +35,8 @@ class Fleet(NamedTuple):
     """The domains that the file wants to run."""
     without_agent: tuple[str, ...] = ()
     """Those of them that have no channel of a guest agent."""
+    orphans: tuple[str, ...] = ()
+    """The domains of the fleet that the file no longer names, and that stay; each with its state."""
 
     @property
     def nothing_to_do(self) -> bool:
@@ -79,7 +81,8 @@ class Fleets:
         items = planning.items(prune=prune)
         running = tuple(domain.name for domain in spec.domains if domain.running)
         uri = Domains(self._session).uri(connect)
-        return Fleet(spec.fleet, uri, items, running, planning.without_agent(items))
+        orphans = () if prune else planning.orphans()
+        return Fleet(spec.fleet, uri, items, running, planning.without_agent(items), orphans)
 
     def apply(
         self,

@@ -100,6 +100,11 @@ class FleetPlanning:
         documents = {item.domain: read_domain(self._document(item)) for item in items if item.domain in wanted}
         return tuple(name for name, document in documents.items() if document.one(AGENT_CHANNEL) is None)
 
+    def orphans(self) -> tuple[str, ...]:
+        """Return the domains of the fleet that its file does not name any more, each with its state."""
+        leaving = (known.domain for known in _leaving_from(self._fleet, self._known))
+        return tuple(f"{domain.name}, {domain.state}" for domain in leaving)
+
     def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
         """Return when a domain is planned: those that take any GPUs choose among what the others leave."""
         return not self._stays(wanted), bool(wanted.spec.gpus)

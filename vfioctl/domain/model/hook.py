@@ -62,7 +62,13 @@ case "$2 $3" in
 "prepare begin" | "release end" | "reconnect begin") ;;
 *) exit 0 ;;
 esac
-xml=$(cat)
+if ! xml=$(timeout 30 cat); then
+    said="vfioctl: libvirt gave no whole document within 30 s"
+    printf '%s\\n' "$said" >&2
+    printf '%s\\n' "$said" | logger -p daemon.warning -t vfioctl
+    test "$2" != prepare
+    exit
+fi
 case $xml in
 *"<hostdev"* | *"'hostdev'"* | *urn:vfioctl:1*) ;;
 *) exit 0 ;;
@@ -74,7 +80,8 @@ if test $status -ne 0 && test "$2" != reconnect; then
     printf '%s\\n' "$said" >&2
     exit $status
 fi
-test $status -eq 0 || said="domain $1 goes on, but some of what it has may be unclaimed: see vfioctl reconcile
+name=$(printf %s "$1" | LC_ALL=C tr -c ' -~' '?' | cut -c 1-128)
+test $status -eq 0 || said="domain $name goes on, but some of what it has may be unclaimed: see vfioctl reconcile
 $said"
 test -z "$said" || printf '%s\\n' "$said" | logger -p daemon.warning -t vfioctl
 exit 0"""

@@ -9,6 +9,8 @@ from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"
 """Where domains are, unless the user names another place."""
+_RUN_PROGRAMS = {"command", "netcat"}
+"""Parameters that name a program, which libvirt's client runs (https://libvirt.org/uri.html)."""
 _URI = re.compile(r"[a-z][a-z0-9+.-]{0,30}:[!-~]{1,150}", re.ASCII)
 
 
@@ -16,6 +18,12 @@ def checked_uri(text: str) -> str:
     """Return the URI of a libvirt. Raises BadSpec for what is none."""
     if _URI.fullmatch(text) is None:
         raise BadSpec(f"not the URI of a libvirt: {text[:80]!r}", hint="write it as qemu:///system or test:///default")
+    scheme, _, place = text.partition(":")
+    names = {word.partition("=")[0] for word in place.partition("?")[2].replace(";", "&").split("&")}
+    if scheme.endswith("+ext") or not names.isdisjoint(_RUN_PROGRAMS):
+        raise BadSpec(
+            f"this URI lets libvirt run a program that it names: {text[:80]!r}", hint="use ssh or tls without"
+        )
     return text
 
 
