@@ -28,14 +28,13 @@ from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.subsystems import SUBSYSTEMS
+from vfioctl.untrusted_text import parse_toml, statements_of_toml
 
 CONFIG = Path("/etc/vfioctl/config.toml")
 _TABLE, _HOLDERS, _BELIEVED = "timeouts", "holders", "believed_users"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,255}\$?", re.ASCII)
 _LONGEST = 3600.0
 _LARGEST = 1 << 20
-_LONGEST_VALUE = 1000
-"""The most lines of one value of which an error has its line."""
 _STEPS = {
     "default",
     "load",
@@ -137,13 +136,9 @@ def _read(file: Path | None) -> ConfigFile:
     # not Path.exists: it raises where an ordinary user may not enter the directory
     if (named is None and not os.path.exists(place)) or str(place) == os.devnull:
         return ConfigFile(place)
-    import tomllib
-
     try:
         text = read_file(place, _LARGEST).decode()
-        return ConfigFile(place, exists=True, text=text, tables=tomllib.loads(text))
-    except RecursionError:
-        raise BadSpec(f"{place} is not TOML: it is nested too deeply") from None
+        return ConfigFile(place, exists=True, text=text, tables=parse_toml(text))
     except OSError as error:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike
@@ -151,36 +146,22 @@ def _read(file: Path | None) -> ConfigFile:
 
 
 def _position(place: Path, message: str) -> Mapping[str, object]:
-    match = re.search(r"at line ([0-9]+)", message)
+    match = re.search(r"\bline ([0-9]+)", message)
     return {"file": str(place), "line": int(match[1]) if match else None, "key": "", "message": message}
 
 
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:
     """The line on which a key, or the nearest table or list above it, is set; None if none of them is there."""
-    best, line, statement, begin = 0, None, "", 0
+    best, line = 0, None
     table: tuple[str, ...] = ()
-    for number, part in enumerate(text.splitlines(keepends=True), 1):
-        begin = begin if statement else number
-        statement += part
-        document = _parsed(statement)
-        if document is None and number - begin < _LONGEST_VALUE:
-            continue  # a value of several lines
+    for begin, statement in statements_of_toml(text):
+        document = parse_toml(statement)
         if statement.lstrip().startswith("["):
-            table, document = _names(document or {}), {}
-        depth = _depth(document or {}, keys[len(table) :]) + len(table) if table == tuple(keys[: len(table)]) else 0
+            table, document = _names(document), {}
+        depth = _depth(document, keys[len(table) :]) + len(table) if table == tuple(keys[: len(table)]) else 0
         if depth > best:
             best, line = depth, begin
-        statement = ""
     return line
-
-
-def _parsed(text: str) -> dict[str, object] | None:
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except ValueError:
-        return None
 
 
 def _names(header: object) -> tuple[str, ...]:

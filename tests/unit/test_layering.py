@@ -22,7 +22,7 @@ def _shared(name: str) -> tuple[str, ...]:
 
 SUBSYSTEMS = ("inventory", "binding", "vgpu", "placement", "claims", "containers", "domain")
 """In the order in which each may import those before it."""
-BELOW = ("errors", "signals", "units", "kernel", "core", "session")
+BELOW = ("errors", "signals", "units", "untrusted_text", "kernel", "core", "session")
 WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")
 """How the core writes the ledger and what it publishes of it."""
 SHARED = ("model", "api")
@@ -32,14 +32,22 @@ SHARED = ("model", "api")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     "units": ("errors",),
+    "untrusted_text": (),
     "environment": (),
     "signals": (),
     "subsystems": (),
-    "kernel": ("errors", "signals", "environment", "units"),
-    "config": ("errors", "kernel.open_nodes", "kernel.untrusted_files", "kernel.timeouts", "subsystems"),
+    "kernel": ("errors", "signals", "environment", "units", "untrusted_text"),
+    "config": (
+        "errors",
+        "kernel.open_nodes",
+        "kernel.untrusted_files",
+        "kernel.timeouts",
+        "subsystems",
+        "untrusted_text",
+    ),
     "settings": ("errors", "config", "core.limits", "core.locations", "subsystems"),
     "journald": ("console.words",),
-    "core": ("errors", "signals", "kernel.protocol", "kernel.lenient", *WRITES),
+    "core": ("errors", "signals", "untrusted_text", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
     "published_ledger": ("errors", "core"),
     "session": ("errors", "config", "settings", "kernel", "core", "subsystems", "published_ledger"),
@@ -83,6 +91,7 @@ LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render",
 VALUES = (
     "errors",
     "units",
+    "untrusted_text",
     "console.words",
     "core.change",
     "core.value",

@@ -1,7 +1,6 @@
 """`vfioctl apply`: runs a saved plan, after planning it again to verify it. May not run a plan that differs."""
 
 import errno
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +15,7 @@ from vfioctl.console.output import emit, emit_json
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
 from vfioctl.kernel.untrusted_files import read_file, read_stream
+from vfioctl.untrusted_text import parse_json
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
@@ -86,8 +86,8 @@ def _instead(data: bytes) -> str:
     if not data.strip():
         return "not a plan: it is empty"
     try:
-        message = json.loads(data)["error"]["message"]
-    except (ValueError, TypeError, LookupError, RecursionError):
+        message = parse_json(data)["error"]["message"]
+    except (ValueError, TypeError, LookupError):
         return ""
     return f"not a plan, but a failure: {message}"
 

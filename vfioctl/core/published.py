@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from vfioctl.kernel.trusted import read_published
+from vfioctl.untrusted_text import parse_json
 
 VERSION = 1
 MOST_BYTES = 16 << 20
@@ -76,7 +77,7 @@ def is_newer(file: Path, ledger: Path) -> bool:
 def read(path: str, boot_id: str | None = None) -> Published:
     """Read the document, which must be of this boot if one is given. Raises OSError, ValueError."""
     try:
-        document = json.loads(read_published(path, MOST_BYTES))
+        document = parse_json(read_published(path, MOST_BYTES), most=MOST_BYTES)
         if document["version"] != VERSION:
             raise ValueError("another version of vfioctl wrote it")
         (strings,) = texts([document["boot_id"]], 1)
@@ -88,7 +89,7 @@ def read(path: str, boot_id: str | None = None) -> Published:
             tuple((int(change["journal"]), texts(change["subjects"])) for change in document["unfinished"]),
             dict(document["records"]),
         )
-    except (TypeError, LookupError, AttributeError, RecursionError):
+    except (TypeError, LookupError, AttributeError):
         raise ValueError("it is no such document") from None
 
 

@@ -19,6 +19,7 @@ from vfioctl.core.resource import Resource
 from vfioctl.core.value import first_problem
 from vfioctl.core.whole_file import ReplaceFile
 from vfioctl.errors import BadDocument, Stuck
+from vfioctl.untrusted_text import parse_json
 
 _PHASES = {phase: number for number, phase in enumerate(Phase)}
 T = TypeVar("T")
@@ -182,10 +183,7 @@ class Registry:
         plans = document.get("plans") if "steps" not in document else None
         if not isinstance(plans, list):
             return None
-        try:
-            return tuple(self.read_plan(json.dumps(plan)) for plan in plans)
-        except RecursionError:
-            raise BadDocument("not a plan: it is nested too deeply") from None
+        return tuple(self.read_plan(json.dumps(plan)) for plan in plans)
 
     def is_forged(self, plan: Plan) -> bool:
         """Return whether the steps do not follow from the changes, or the verb does not permit the changes."""
@@ -222,7 +220,7 @@ def _version(text: str | bytes) -> int | None:
 def _document(text: str | bytes) -> Mapping[str, object]:
     """Return the JSON object in the text; an empty one if there is none."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}

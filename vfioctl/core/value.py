@@ -31,11 +31,13 @@ class Value(BaseModel):
 def first_problem(error: ValidationError) -> str:
     """Return the first problem of a document in plain words: a damaged one often causes hundreds of further errors."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"] if part != _KEY) or "it"
+    place = ".".join(str(part)[:_LONGEST] for part in first["loc"] if part != _KEY)[: 4 * _LONGEST] or "it"
     context: Mapping[str, Any] = first.get("ctx", {})
     return _PROBLEMS.get(first["type"], _unexpected)(place, context)
 
 
+_LONGEST = 80
+"""The most characters of a key of the document that are shown."""
 _KEY = "[key]"
 """What pydantic adds to the place of a key that is wrong itself."""
 

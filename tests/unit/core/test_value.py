@@ -29,6 +29,7 @@ class Thing(Value):
         ('{"colour": "green"}', "colour must be red or blue"),
         ('{"weight": 1}', "weight is not known"),
         ("[]", "it is no object"),
+        (f'{{"{"k" * 900_000}": 1}}', f"{'k' * 80} is not known"),
     ],
 )
 def test_the_first_problem_is_said_in_plain_words(document: str, said: str) -> None:

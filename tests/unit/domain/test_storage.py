@@ -389,7 +389,7 @@ class TestTheWayBack:
         ("#cloud-config\npassword: [\n", "user-data is not understood: line 3"),
         (f"#cloud-config\n{SECRET}: {{{SECRET}\n", "user-data is not understood: line"),
         ("#cloud-config\n- a\n", "user-data is no table of settings"),
-        ("#cloud-config\na: " + "[" * 5000, "user-data is nested too deeply"),
+        ("#cloud-config\na: " + "[" * 5000, "user-data is not understood: line 2: nested too deeply"),
     ],
 )
 def test_user_data_that_cloud_init_ignores_is_refused(machine: Machine, text: str, said: str) -> None:

@@ -17,6 +17,7 @@ from vfioctl.errors import RequestError
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages, Taken
 from vfioctl.units import Uuid, format_cpu_list, parse_cpu_list
+from vfioctl.untrusted_text import parse_json
 
 CLAIM = "claim "
 """How a claim is called where it reserves a device, before its id."""
@@ -54,9 +55,9 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             since=_time(since),
             boot_id=boot_id,
             cpus=parse_cpu_list(cpus) if cpus else (),
-            hugepages=() if hugepages == "[]" else tuple(Hugepages(*load) for load in json.loads(hugepages)),
+            hugepages=() if hugepages == "[]" else tuple(Hugepages(*load) for load in parse_json(hugepages)),
             key=key,
-            labels={} if labels == "{}" else {str(name): str(value) for name, value in json.loads(labels).items()},
+            labels={} if labels == "{}" else {str(name): str(value) for name, value in parse_json(labels).items()},
             expires=None if expires is None else _time(expires),
             ended=None if ended is None else _time(ended),
             why=why,
@@ -122,7 +123,7 @@ def devices_text(devices: Iterable[ClaimedDevice]) -> str:
 
 @lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other
 def _devices_in(text: str) -> tuple[ClaimedDevice, ...]:
-    return tuple(map(_device_in, json.loads(text)))
+    return tuple(map(_device_in, parse_json(text)))
 
 
 def _device_in(document: Any) -> ClaimedDevice:

@@ -6,12 +6,12 @@ and is reported.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.untrusted_text import parse_json
 
 if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Reader
@@ -131,9 +131,7 @@ def _pod(config: Mapping[str, Any]) -> str:
 
 
 def _object(text: str) -> Mapping[str, Any]:
-    if len(text) > _LONGEST:
-        raise ValueError("too long")
-    document = json.loads(text)
+    document = parse_json(text, most=_LONGEST)
     if not isinstance(document, dict):
         raise ValueError("no object")  # noqa: TRY004 - the file is wrong, not the caller
     return document

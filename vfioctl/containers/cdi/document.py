@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from vfioctl.claims.model.cdi import CDEV_NODE, CONTROL_NODE, GROUP_NODE, CdiDevice, subject_called
-from vfioctl.containers.cdi.validate import parsed, problems_of
+from vfioctl.containers.cdi.validate import problems_of
 from vfioctl.containers.cdi.versions import needed_version
 from vfioctl.errors import VfioctlError
+from vfioctl.untrusted_text import parse_json
 
 
 def text_of(kind: str, devices: Iterable[CdiDevice]) -> str:
@@ -43,7 +44,7 @@ def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
     if not text:
         return ()
     try:
-        devices = tuple(_device(device) for device in parsed(text)["devices"])
+        devices = tuple(_device(device) for device in parse_json(text, strict=True)["devices"])
         same = text_of(kind, devices) == text
     except (VfioctlError, LookupError, TypeError, ValueError):
         same = False

@@ -10,12 +10,13 @@ from typing import Any
 
 from vfioctl.claims.model.cdi import CONTROL_NODE, file_name
 from vfioctl.containers.cdi.document import devices_in
-from vfioctl.containers.cdi.validate import MOST_BYTES, parsed, problems_of
+from vfioctl.containers.cdi.validate import MOST_BYTES, problems_of
 from vfioctl.errors import ConflictError, KernelRefused
 from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
 from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.kernel.untrusted_files import read_file
+from vfioctl.untrusted_text import parse_json
 
 _ENDINGS = (".json", ".yaml")
 _KIND = re.compile(r"""^kind:[ \t]*["']?([A-Za-z0-9_./-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
@@ -56,7 +57,7 @@ def _read(kernel: FileReader, path: str) -> CdiFileFound:
 def understood(path: str, text: str) -> CdiFileFound:
     """Return what a file says."""
     try:
-        document = parsed(text)
+        document = parse_json(text, strict=True)
     except ValueError as error:
         return _from_yaml(path, text) if path.endswith(".yaml") else CdiFileFound(path, problems=(str(error),))
     problems = problems_of(text)
@@ -124,5 +125,5 @@ def check_file(path: Path) -> Checked:
         return Checked(str(path), problems=(f"cannot be read: {error.strerror}",))
     if problems := problems_of(data):
         return Checked(str(path), problems=problems)
-    document = parsed(data)
+    document = parse_json(data, strict=True)
     return Checked(str(path), document["cdiVersion"], len(document["devices"]))

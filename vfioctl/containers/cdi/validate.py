@@ -5,7 +5,6 @@ The JSON schema of the specification accepts unknown fields, and devices of the 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from vfioctl.containers.cdi.versions import VERSIONS, needed_version
+from vfioctl.untrusted_text import parse_json
 
 MOST_BYTES = 4 << 20
 MOST_PROBLEMS = 100
@@ -36,48 +36,17 @@ class Field(NamedTuple):
     required: bool = False
 
 
-class Duplicate(ValueError):
-    """An object has the same field twice."""
-
-
 def problems_of(text: str | bytes) -> tuple[str, ...]:
     """Return what is wrong with a document, each with its place; nothing for one that every runtime accepts."""
     try:
-        document = parsed(text)
+        document = parse_json(text, most=MOST_BYTES, strict=True)
     except ValueError as error:
         return (str(error),)
     return tuple(_problems(document))
 
 
-def parsed(text: str | bytes) -> Any:
-    """Return the JSON document in a text, whatever it holds. Raises ValueError, also if a field is there twice."""
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
-    try:
-        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_number)
-    except Duplicate:
-        raise
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        raise Duplicate(f"{_twice(name for name, _ in pairs)[0][:40]!a} is there twice in one object")
-    return unique
-
-
 def _twice(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _problems(document: Any) -> Problems:

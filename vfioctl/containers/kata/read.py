@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.kernel.untrusted_files import read_file
+from vfioctl.untrusted_text import parse_json, parse_toml
 
 _PLACES = (
     "/etc/kata-containers/configuration.toml",
@@ -32,7 +31,7 @@ def read_kata(kernel: FileReader, config: Path | None) -> Kata:
     problem = ""
     try:
         documents = _files(config) if config else _of_host(kernel, path) if path else ()
-        settings = merged([_parsed(text) for text in documents]) if path else None
+        settings = merged([parse_toml(text) for text in documents]) if path else None
     except KernelRefused as error:
         problem = f"{error.path} cannot be read: {error.symbol}"
     except OSError as error:
@@ -54,17 +53,10 @@ def _of_host(kernel: FileReader, path: str) -> Iterator[str]:
     return (kernel.read(file) for file in (path, *drop_ins))
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:
     """Return what containerd hands to Kata; None if it has no runtime of that type."""
     try:
-        pod_annotations = list(_of_kata(_parsed(kernel.read(_CONTAINERD))))
+        pod_annotations = list(_of_kata(parse_toml(kernel.read(_CONTAINERD))))
     except (KernelRefused, ValueError):
         return None
     return tuple(dict.fromkeys(text for listed in pod_annotations for text in listed)) if pod_annotations else None
@@ -83,8 +75,8 @@ def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:
 def _plugins(kernel: FileReader) -> Mapping[str, tuple[str, ...]] | None:
     """Return the ids of each resource in the kubelet's checkpoint."""
     try:
-        document = json.loads(kernel.read(_KUBELET))
+        document = parse_json(kernel.read(_KUBELET))
         listed = document["Data"]["RegisteredDevices"]
         return {str(name): tuple(str(device) for device in ids or ()) for name, ids in (listed or {}).items()}
-    except (KernelRefused, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (KernelRefused, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfioctl.claims.model.cdi import CONTROL_NODE, GROUP_NODE, Node
 from vfioctl.errors import BadDocument, ConflictError, HostError
+from vfioctl.untrusted_text import parse_json
 
 if TYPE_CHECKING:
     from vfioctl.containers.model.claims import Claims
@@ -81,10 +82,8 @@ def bundle_in(state: bytes) -> Path | None:
 
     Raises BadDocument for neither.
     """
-    from vfioctl.containers.cdi.validate import parsed
-
     try:
-        document: Any = parsed(state)
+        document: Any = parse_json(state, strict=True)
     except ValueError as error:
         raise BadDocument(
             f"what comes on stdin is neither a container's state nor its configuration: {error}"

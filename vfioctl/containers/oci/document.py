@@ -10,13 +10,13 @@ import copy
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE
-from vfioctl.containers.cdi.validate import parsed
 from vfioctl.errors import BadDocument, ConflictError
+from vfioctl.untrusted_text import parse_json
 
 CLAIM, NODES = "vfioctl.claim", "vfioctl.nodes"
 """Annotations that vfioctl adds: the claim whose devices the container has, and what was added for it."""
@@ -44,9 +44,9 @@ class Edited:
 def read_config(data: bytes) -> dict[str, Any]:
     """Return the document of a config.json. Raises BadDocument for one that could not be written back as it is."""
     try:
-        document = parsed(data)
+        document = parse_json(data, strict=True)
         _refuse_infinite(document)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadDocument(f"{_CONFIG}: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("ociVersion"), str):
         raise BadDocument(f"{_CONFIG} is not a container's configuration: it has no ociVersion")
@@ -85,9 +85,10 @@ def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]
     _refuse_other_claim(notes, nodes, claim, devices)
     before = _shown(nodes, rules, notes)
     wanted = {device.path for device in devices}
-    for gone in [node for node in nodes if node["path"] in _ours(notes) - wanted]:
-        nodes.remove(gone)
-        rules[:] = [rule for rule in rules if rule != _rule(gone["major"], gone["minor"])]
+    leftover = _ours(notes) - wanted
+    gone = {(node.get("major"), node.get("minor")) for node in nodes if node["path"] in leftover}
+    nodes[:] = [node for node in nodes if node["path"] not in leftover]
+    rules[:] = [rule for rule in rules if not _allows(rule, gone)]
     for device in devices:
         _place(nodes, device)
         _allow(rules, device)
@@ -187,6 +188,14 @@ def _place(nodes: list[dict[str, Any]], device: DeviceNode) -> None:
 
 def _rule(major: int, minor: int) -> dict[str, Any]:
     return {"allow": True, "type": "c", "major": major, "minor": minor, "access": ACCESS}
+
+
+def _allows(rule: dict[str, Any], numbers: Collection[tuple[Any, Any]]) -> bool:
+    """Return whether the rule is what vfioctl adds for one of these device numbers."""
+    pair = rule.get("major"), rule.get("minor")
+    if not all(map(_is_number, pair)):
+        return False  # perhaps a list, which no set can hold
+    return pair in numbers and rule == {**_rule(0, 0), "major": pair[0], "minor": pair[1]}
 
 
 def _allow(rules: list[dict[str, Any]], device: DeviceNode) -> None:

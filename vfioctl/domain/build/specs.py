@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,12 @@ from vfioctl.core.limits import read_document, read_words
 from vfioctl.domain.model.spec import SOURCES, DomainSpec
 from vfioctl.errors import BadSpec, HostError
 from vfioctl.kernel.untrusted_files import read_file
+from vfioctl.untrusted_text import parse_toml, parse_yaml
 
 if TYPE_CHECKING:
     from vfioctl.domain.model.fleet import FleetSpec
 
 _LONGEST = 1 << 20
-_QUOTED = re.compile(r" '[!\w-]{2,}'", re.ASCII)
-"""A word of the text in an error of PyYAML: the name of an alias, an anchor or a tag. Tokens are `<...>`."""
 _FILES = ("user_data", "network_config")
 _HINT = "docs/reference/fleet.schema.json says what each setting may be, docs/how-to/apply-a-fleet.md has examples"
 
@@ -83,15 +81,13 @@ def _with_absolute_paths(file: Path, domain: Any) -> Any:
 
 def content_of(file: Path) -> Mapping[str, Any]:
     """Return the table of a TOML or YAML file. Raises BadSpec, HostError for YAML without PyYAML."""
-    import tomllib
-
+    parse = parse_yaml if file.suffix in (".yaml", ".yml") else parse_toml
     try:
-        text = read_file(file, _LONGEST).decode()
-        content = _yaml(text) if file.suffix in (".yaml", ".yml") else tomllib.loads(text)
+        content = parse(read_file(file, _LONGEST).decode())
+    except ImportError:
+        raise HostError("a spec in YAML needs PyYAML: pip install 'vfioctl[yaml]'", hint="or write TOML") from None
     except OSError as error:
         raise BadSpec(f"{file} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise BadSpec(f"{file} is nested too deeply") from None
     except ValueError as error:  # TOML, YAML and UTF-8 alike
         raise BadSpec(
             f"{file} is not understood: {error}"[:400], hint="write it as TOML, or as YAML in *.yaml"
@@ -99,66 +95,3 @@ def content_of(file: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise BadSpec(f"{file} is no table of settings", hint="write one setting on each line: cpus: 16")
     return content
-
-
-def _yaml(text: str) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise HostError("a spec in YAML needs PyYAML: pip install 'vfioctl[yaml]'", hint="or write TOML") from None
-    try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("aliases are not allowed")  # a few lines of them can mean gigabytes
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        _refuse_twice(node)
-        return None if node is None else loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise ValueError(_problem(error, text)) from None
-
-
-def _problem(error: Any, text: str) -> str:
-    """Return what is wrong with YAML in one line: PyYAML has it in several, with a part of the text."""
-    mark, place = getattr(error, "problem_mark", None), getattr(error, "position", None)
-    if mark is None and isinstance(place, int):  # of a character that YAML does not have
-        line, column = text.count("\n", 0, place), place - text.rfind("\n", 0, place) - 1
-    else:
-        line, column = (mark.line, mark.column) if mark else (0, 0)
-    what = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    return f"line {line + 1}, column {column + 1}: {what}"
-
-
-def _refuse_twice(node: Any) -> None:
-    """Raise ValueError for a key that a table has twice: PyYAML takes the last one, TOML none."""
-    if node is None or node.id == "scalar":
-        return
-    if node.id == "sequence":
-        for item in node.value:
-            _refuse_twice(item)
-        return
-    names = set()
-    for key, value in node.value:
-        if key.id == "scalar":
-            if key.value in names:
-                raise ValueError(f"line {key.start_mark.line + 1}: {key.value[:60]} is there twice")
-            names.add(key.value)
-        _refuse_twice(value)
-
-
-def kind_of_yaml(text: str) -> str | None:
-    """Return what a text in YAML is: `mapping`, `sequence`, `scalar`, or nothing; None if that is not known here.
-
-    Aliases are allowed: the text is not made into values. Raises ValueError, which quotes no word of the text.
-    """
-    try:
-        import yaml
-    except ImportError:
-        return None
-    try:
-        node = yaml.compose(text, yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ValueError(f"{line}{_QUOTED.sub('', str(error.problem))}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
-    return "" if node is None else str(node.id)

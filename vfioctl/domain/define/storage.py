@@ -12,7 +12,6 @@ from os.path import basename, dirname
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
-from vfioctl.domain.build.specs import kind_of_yaml
 from vfioctl.domain.document.images import image_path, written_images
 from vfioctl.domain.document.other_domains import understood
 from vfioctl.domain.model.storage import (
@@ -29,6 +28,7 @@ from vfioctl.domain.resources.volumes import is_image, words_of
 from vfioctl.errors import BadSpec, Foreign, StalePlan
 from vfioctl.kernel.libvirt.storage import image_text
 from vfioctl.kernel.seed_image import NETWORK, USER, digest_of, refuse_without_library, seed_files
+from vfioctl.untrusted_text import kind_of_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -224,9 +224,9 @@ def _refuse_other_yaml(path: str, content: bytes, *kinds: str) -> None:
     hint = "cloud-init reads settings in YAML there, one on each line: locale: C.UTF-8"
     try:
         kind = kind_of_yaml(content.decode())
-    except RecursionError:
-        raise BadSpec(f"{path} is nested too deeply", hint=hint) from None
+    except ImportError:
+        return  # without PyYAML it is for cloud-init to judge
     except ValueError as error:  # YAML and UTF-8 alike
         raise BadSpec(f"{path} is not understood: {error}"[:400], hint=hint) from None
-    if kind not in (*kinds, None):
+    if kind not in kinds:
         raise BadSpec(f"{path} is no table of settings", hint=hint)

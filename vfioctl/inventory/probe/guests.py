@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import pairwise
 
 from vfioctl.units import UUID_FORM
+from vfioctl.untrusted_text import parse_json
 
 _NAMES = ("qemu", "kvm", "cloud-hyperviso", "crosvm", "firecracker", "stratovirt")
 """Prefixes of the names of VMMs; the kernel keeps 15 characters (TASK_COMM_LEN)."""
@@ -68,8 +68,8 @@ def guest_name(command_line: str) -> str | None:
 def _plain_name(value: str) -> str:
     if value.startswith("{"):
         try:
-            return str(json.loads(value).get("guest", ""))
-        except (ValueError, AttributeError, RecursionError):  # an attacker's may be nested 20,000 deep
+            return str(parse_json(value).get("guest", ""))
+        except (ValueError, AttributeError):  # an attacker's may be nested 20,000 deep
             return ""
     settings = value.replace(",,", "\0").split(",")  # QEMU writes a comma in a value twice
     named = [part.removeprefix("guest=") for part in settings if part.startswith("guest=")]

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from vfioctl.untrusted_text import parse_json
+
 _ANSWER_SECONDS, _ALL_SECONDS = 3, 15.0
 """Timeouts for one answer, and for all."""
 _MOST_FILES, _LONGEST = 1000, 256
@@ -50,4 +52,4 @@ def _asked(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
     import libvirt_qemu
 
     said = json.dumps({"execute": command, "arguments": arguments})
-    return json.loads(libvirt_qemu.qemuAgentCommand(domain, said, _ANSWER_SECONDS, 0))["return"]
+    return parse_json(libvirt_qemu.qemuAgentCommand(domain, said, _ANSWER_SECONDS, 0))["return"]

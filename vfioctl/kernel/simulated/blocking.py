@@ -10,6 +10,7 @@ from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, rules, virtual
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
 from vfioctl.units import UUID
+from vfioctl.untrusted_text import parse_json
 
 MANAGING = "sriov-manage:"
 """The prefix of the path by which a run of NVIDIA's tool is recorded; the GPU's address follows."""
@@ -105,7 +106,7 @@ def _blocked_write(tree: Tree, pending: str, path: str, value: str) -> Stuck:
 
 def release(tree: Tree, subject: str) -> None:
     """Ends the holder of a subject: the blocked write finishes, and further holders that it waits for end too."""
-    path, value = json.loads(tree.properties[f"sim:{subject}"].pop("blocked"))
+    path, value = parse_json(tree.properties[f"sim:{subject}"].pop("blocked"))
     waits = bool(path)
     while waits:
         waits = False

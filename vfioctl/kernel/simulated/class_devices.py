@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated.refusal import Refusal
+from vfioctl.untrusted_text import parse_json
 
 VTCONSOLES = "/sys/class/vtconsole"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]+/fd/")
@@ -119,7 +120,7 @@ def class_devices_gone(tree: Tree, device: str) -> None:
 def class_devices_back(tree: Tree, device: str) -> None:
     """Restores the class devices under the same names; NVIDIA's unbindLock is 0 again."""
     subject = f"sim:{posixpath.basename(device)}"
-    kept: Mapping[str, Mapping[str, object]] = json.loads(tree.properties.get(subject, {}).pop("registered", "{}"))
+    kept: Mapping[str, Mapping[str, object]] = parse_json(tree.properties.get(subject, {}).pop("registered", "{}"))
     for path, fact in kept.items():
         put_back(tree, path, {"text": "0"} if path.endswith("/unbindLock") else fact)
     if any("/graphics/" in path for path in kept):
@@ -236,7 +237,7 @@ def set_unit(tree: Tree, name: str, *, active: bool) -> None:
     facts = tree.properties[f"unit:{name}"]
     facts["state"] = "active" if active else "inactive"
     if active:
-        for path, fact in json.loads(facts.pop("processes", "{}")).items():
+        for path, fact in parse_json(facts.pop("processes", "{}")).items():
             put_back(tree, path, fact)
         return
     own = [p.rpartition("/")[0] for p, text in tree.files.items() if _CGROUP.match(p) and f"/{name}" in text]

@@ -16,6 +16,7 @@ from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, groups, vgpu_capacity
 from vfioctl.kernel.simulated.refusal import Refusal, kstrtoul
+from vfioctl.untrusted_text import parse_json
 
 PARAMS_MAX = 256
 _FOLDERS = (vgpu_capacity.VENDOR, vgpu_capacity.TYPES)
@@ -144,7 +145,7 @@ def folders_gone(tree: Tree, device: str, driver: str) -> None:
 def folders_back(tree: Tree, device: str, driver: str) -> None:
     """Restores the saved directories if it is the same driver."""
     facts = tree.properties.get(f"sim:{posixpath.basename(device)}", {})
-    whose, kept = json.loads(facts.get("folders", '["", {}]'))
+    whose, kept = parse_json(facts.get("folders", '["", {}]'))
     if whose != driver:
         return
     del facts["folders"]

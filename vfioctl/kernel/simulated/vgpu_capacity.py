@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from vfioctl.errors import BadDocument
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.units import UUID_FORM
+from vfioctl.untrusted_text import parse_json
 
 TYPES, VENDOR = "mdev_supported_types", "nvidia"
 UUID = re.compile(UUID_FORM, re.ASCII)
@@ -180,8 +181,8 @@ def _stated_amounts(text: str) -> dict[str, int]:
 def _noted(text: str, kind: type) -> Any:
     """An object that the simulation has noted as JSON, with values of this type. Raises BadDocument."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text)
+    except ValueError:
         document = None
     if isinstance(document, dict) and all(type(value) is kind for value in document.values()):
         return document

@@ -16,6 +16,7 @@ from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups, vgpu_capacity
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
+from vfioctl.untrusted_text import parse_json
 
 NUMVFS = re.compile(r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/sriov_numvfs")
 NVIDIA = "nvidia"
@@ -130,7 +131,7 @@ def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     """Creates VF `number`, with a group of its own if there is an IOMMU, and without a driver."""
     address = _address(tree, physical, number)
     function = f"{posixpath.dirname(physical)}/{address}"
-    kept = json.loads(vgpu_capacity.facts_of(tree, function).pop("function", "{}"))
+    kept = parse_json(vgpu_capacity.facts_of(tree, function).pop("function", "{}"))
     for path, fact in kept.items():
         class_devices.put_back(tree, f"{function}/{path}", fact)
     if not kept:

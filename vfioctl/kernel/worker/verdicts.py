@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vfioctl.kernel import files
 from vfioctl.kernel.worker.processes import ticket_of
+from vfioctl.untrusted_text import parse_json
 
 RETURNED = "returned"
 _MOST_VERDICTS = 1 << 20
@@ -43,6 +44,6 @@ def _verdict(ticket: str, verdicts: Path | None) -> str:
     said = ""
     for line in text.splitlines():
         with suppress(ValueError, TypeError, KeyError):
-            known = json.loads(line)
+            known = parse_json(line)
             said = str(known["said"]) if known["ticket"] == ticket else said
     return said

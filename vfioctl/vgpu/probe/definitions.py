@@ -5,7 +5,6 @@ Reads only. A damaged file costs only that definition, while mdevctl itself then
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from vfioctl.kernel.host_paths import DEFINITIONS
 from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.units import UUID
+from vfioctl.untrusted_text import parse_json
 
 _LONGEST = 65_536
 
@@ -48,9 +48,7 @@ def _files(kernel: FileReader, only: Collection[str] | None) -> Iterator[tuple[s
 
 def parsed(text: str) -> dict[str, Any]:
     """The `type`, `start` and `attributes` in a definition's text. Raises ValueError when it is malformed."""
-    if len(text) > _LONGEST:
-        raise ValueError("too long")
-    document = json.loads(text)
+    document = parse_json(text, most=_LONGEST)
     if not isinstance(document, dict) or not isinstance(document.get("mdev_type"), str):
         raise ValueError("no mdev_type")  # noqa: TRY004 - the text is at fault, not the argument's type
     attributes = document.get("attrs") or []

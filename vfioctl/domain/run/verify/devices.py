@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -14,6 +13,7 @@ from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknow
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.domain.run.verify.wiring import wiring_facts
 from vfioctl.units import format_cpu_list
+from vfioctl.untrusted_text import parse_json
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -100,8 +100,8 @@ def settings(value: str) -> dict[str, str]:
     text = value[:_LONGEST]
     if text.startswith("{"):
         try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
+            content = parse_json(text)
+        except ValueError:
             return {}
         return {key: str(item) for key, item in content.items() if isinstance(item, str | int)}
     parts = text.replace(",,", "\0").split(",")  # QEMU writes a comma in a value twice
