@@ -187,7 +187,7 @@ class TestTheLock:
         with pytest.raises(Stuck):
             work.host.apply(work.plan)
         assert "did not grant unbindLock" in work.host.history()[0].why
-        assert "no answer after 1 s" in work.host.history()[0].why
+        assert "no answer in 1 s" in work.host.history()[0].why
 
     def test_that_has_gone_is_not_granted(self, fast_folder: Path) -> None:
         class Brief(Simulated):

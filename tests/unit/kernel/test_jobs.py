@@ -20,9 +20,10 @@ import pytest
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker import client, processes, survey
 from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.job import Job, Unreturned, begin, call
+from vfioctl.kernel.worker.job import Job, begin, call
 from vfioctl.kernel.worker.processes import began_at, process_text, ticket_of
 from vfioctl.kernel.worker.server import Answers
+from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.wire import Frames, Page, send
 from vfioctl.kernel.worker.worker import Maker, Pool, Reader, send_results
 
@@ -269,7 +270,7 @@ class TestCall:
     def test_does_not_wait_for_what_never_returns(self, server: ForkServer) -> None:
         call(server, same, 0, timeout=LATE)
         began = time.monotonic()
-        with pytest.raises(Unreturned, match=r"no answer after 0\.8 s") as caught:
+        with pytest.raises(Unreturned, match=r"no answer in 0\.8 s") as caught:
             call(server, block, timeout=TIMEOUT)
         assert TIMEOUT <= time.monotonic() - began < TIMEOUT + 10
         assert caught.value.state["stat"] == "S"
@@ -609,7 +610,7 @@ class TestInThisProcess:
             os.close(each_fd)
 
     def test_a_worker_that_was_kept_from_its_work_is_no_bug(self, server: ForkServer) -> None:
-        shard = survey._Shard(Pool(server, NOTHING), f"{__name__}:lengths", (), SUBJECTS[:3])
+        shard = survey._Shard(Pool(server, NOTHING), f"{__name__}:lengths", (), SUBJECTS[:3], LATE)
         late = Unreturned(0, 1)
         for lost in (SUBJECTS[:1], SUBJECTS[:2], SUBJECTS[:3], SUBJECTS[:3]):
             shard._job.page.at = 0

@@ -17,9 +17,9 @@ from tests.hosts.machines import HOSTS, copy, original, state, unhurried
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.errors import BadDocument, BadSpec, Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.host import Host
-from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Unanswered, per_subject
 from vfioctl.kernel.recorded.bundled import bundled_hosts
-from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, parse_fault
 from vfioctl.kernel.simulated.files import replace, reset_simulated, simulated_file
@@ -370,3 +370,16 @@ def test_whatever_is_written_the_tree_stays_one_that_linux_could_show(writes: li
     on_vfio = any(driver(kernel, address) == "vfio-pci" for address in (GPU, AUDIO))
     assert ("/dev/vfio/10" in tree.nodes) == on_vfio
     assert form(parse(form(tree), "again")) == form(tree)
+
+
+@pytest.mark.parametrize("kind", [Recorded, Simulated])
+def test_a_function_may_never_answer(kind: type[Recorded]) -> None:
+    host = kind(copy(original("laptop")), "x")
+    first, second = host.children(PCI_DEVICES)[:2]
+    host.tree.properties[f"sim:{first}"] = {"unanswered": "1"}
+    assert dict(host.survey(existing, [first, second])) == {first: Unanswered("no answer in 2 s"), second: second}
+
+
+@per_subject
+def existing(_: object, subject: str) -> str:
+    return subject

@@ -13,7 +13,7 @@ import pytest
 from vfioctl.errors import Busy
 from vfioctl.kernel.live.stuck import call_never_returned, write_never_returned
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.stall import Unreturned
 
 STACK = """[<0>] vfio_unregister_group_dev+0x9c/0x140 [vfio]
 [<0>] vfio_pci_core_unregister_device+0x1e/0x70 [vfio_pci_core]

@@ -26,8 +26,8 @@ from vfioctl.kernel.protocol import Unanswered, per_subject
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import job, wire
 from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.processes import process_text, ticket_of
+from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.verdicts import RETURNED, write_ended
 from vfioctl.kernel.worker.worker import Worker
 
@@ -399,7 +399,7 @@ class TestLive:
         kernel = live()
         pid, _ = seen(kernel, tmp_path)
         ((_, found),) = kernel.survey(block, [str(tmp_path)], timeout=SOON)
-        assert found == Unanswered(f"no answer after {SOON:g} s")
+        assert found == Unanswered(f"no answer in {SOON:g} s")
         assert eventually(lambda: has_ended(pid)), "it only read, so it is killed"
         assert seen(kernel, tmp_path)[0] != pid
 

@@ -17,7 +17,7 @@ from vfioctl.kernel import files
 from vfioctl.kernel.live.use import called
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 VFIO_GROUP_FLAGS_VIABLE = 1

@@ -18,7 +18,8 @@ from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, NvmlAnswer, Prefixes, Unanswered
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker.job import Gathered, Unreturned
+from vfioctl.kernel.worker.job import Gathered
+from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.worker import Maker
 from vfioctl.kernel.worker.workers import Workers
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from vfioctl.errors import Stuck
-from vfioctl.kernel.worker.job import Unreturned
 from vfioctl.kernel.worker.processes import ticket_of
+from vfioctl.kernel.worker.stall import Unreturned
 
 _CALL = re.compile(r"^\[<0>\] (\w+)\+", re.M)
 _MOST_CALLS = 6

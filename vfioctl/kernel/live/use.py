@@ -14,7 +14,7 @@ from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker.job import Unreturned
+from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")

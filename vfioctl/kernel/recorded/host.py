@@ -134,7 +134,12 @@ class Recorded:
         del timeout, total  # nothing blocks here
         read_one = read_with(self, reader, args)
         for subject in subjects:
-            yield subject, read_one(str(subject))
+            yield subject, self._answer_of(read_one, str(subject))
+
+    def _answer_of(self, read: Callable[[str], T], subject: str) -> T | Unanswered:
+        if self.tree.properties.get(f"sim:{subject}", {}).get("unanswered") == "1":
+            return Unanswered("no answer in 2 s")
+        return read(subject)
 
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self.tree.properties.get(f"hwdb:{modalias}", {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -13,7 +13,7 @@ from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.host_paths import CDI_RUN
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
-from vfioctl.kernel.recorded.host import Recorded, read_tree, read_with
+from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
 from vfioctl.kernel.simulated import blocking, class_devices, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
@@ -88,22 +88,11 @@ class Simulated(Recorded):
 
     # -- reading: attributes under the lock of a blocked device block -------------------------------
 
-    def survey(
-        self,
-        reader: Callable[..., Callable[[str], T]],
-        subjects: Iterable[str],
-        *,
-        args: Sequence[object] = (),
-        timeout: float | None = None,
-        total: float | None = None,
-    ) -> Iterator[tuple[str, T | Unanswered]]:
-        del timeout, total
-        read_one = read_with(self, reader, args)
-        for subject in subjects:
-            try:
-                yield subject, read_one(str(subject))
-            except WouldBlock:
-                yield subject, Unanswered("no answer after 1 s (simulated)")
+    def _answer_of(self, read: Callable[[str], T], subject: str) -> T | Unanswered:
+        try:
+            return super()._answer_of(read, subject)
+        except WouldBlock:
+            return Unanswered("no answer in 1 s (simulated)")
 
     def read(self, path: str) -> str:
         with self.mutex:

@@ -6,7 +6,6 @@ import _socket
 import fcntl
 import os
 import select
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from vfioctl.kernel.worker import client, processes
 from vfioctl.kernel.worker.client import ForkServer, handles
 from vfioctl.kernel.worker.names import module_of, name_of, named
 from vfioctl.kernel.worker.server import Answers
+from vfioctl.kernel.worker.stall import Stall, Unreturned
 from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, pair, send_message
 from vfioctl.signals import deferred
 
@@ -31,14 +31,6 @@ START_TIMEOUT = 60.0
 
 class NotStarted(ChildProcessError):
     """The worker never started, because its fork server had died: nothing was done."""
-
-
-class Unreturned(Exception):
-    """The worker did not answer within the timeout. `state`: state, wchan and stack of its process; `pid`: its pid."""
-
-    def __init__(self, pid: int, seconds: float) -> None:
-        self.pid, self.seconds, self.state = pid, seconds, processes.state_of(pid)
-        super().__init__(f"no answer after {seconds:g} s")
 
 
 class Gathered(NamedTuple):
@@ -94,7 +86,6 @@ class Job:
                     os.close(fd)
 
     answers, _pid = -1, 0
-    _until = 0.0  # the end of the timeout of the last answer
     _page: Page | None = None
     _requests: _socket.socket | None = None
 
@@ -133,25 +124,29 @@ class Job:
         chunk = os.read(self.answers, 1 << 20)
         return list(self._frames.add(chunk)) if chunk else None
 
-    def answer(self, until: float, timeout: float) -> Any:
-        """The next result. Raises Unreturned at `until` (monotonic), or `timeout` seconds after the worker has started.
+    def answer(self, stall: Stall) -> Any:
+        """The next result. Raises Unreturned when the stall is over, which begins when the worker has started.
 
         ChildProcessError when the worker has died, RuntimeError when its work failed.
         """
-        started_by, runs, until = time.monotonic() + START_TIMEOUT, self.pid != 0, max(until, self._until)
-        while not self._arrived:
-            # even late, an answer may have come in time
-            frames = self._receive(until - time.monotonic() if runs else _START_POLL)
-            if frames is None:
-                raise self._died()
-            now = time.monotonic()
-            if not runs and self.pid:  # starting does not count towards the timeout
-                runs, until = True, max(until, now + timeout)
-            self._arrived += frames
-            if not frames and now >= (until if runs else max(until, started_by)):
-                raise Unreturned(self.pid, timeout)
-        self._until = until
+        starting = Stall(START_TIMEOUT)
+        if self.pid and not stall.pid:
+            stall.take_up(self.pid)
+        while not self._arrived and not self._has_received(stall.pause if stall.pid else _START_POLL):
+            if not stall.pid and self.pid:  # starting does not count towards the timeout
+                stall.begin(0)
+                stall.take_up(self.pid)
+            is_over = stall.is_over() if stall.pid else starting.passed > max(START_TIMEOUT, stall.timeout)
+            if is_over and not self._has_received(0):  # even late, an answer may have come in time
+                raise stall.error()
         return _result(self._arrived.popleft())
+
+    def _has_received(self, timeout: float) -> bool:
+        frames = self._receive(timeout)
+        if frames is None:
+            raise self._died()
+        self._arrived += frames
+        return bool(self._arrived)
 
     def _died(self) -> ChildProcessError:
         return ChildProcessError("the process that did the work died") if self.pid else NotStarted("it never began")
@@ -228,7 +223,7 @@ def begin(
 ) -> Callable[[], Any]:
     """Starts `function(*args)` for a read. The returned function waits for the result; it can be interrupted."""
     start = _starting(server, do, function, args, fds=fds, reading=reading)
-    return partial(_wait, start, start(), Job.answer, time.monotonic() + timeout, timeout)
+    return partial(_wait, start, start(), Job.answer, Stall(timeout))
 
 
 def begin_each(
@@ -236,7 +231,7 @@ def begin_each(
 ) -> Callable[[], Gathered]:
     """Starts a generator function for a read. The returned function waits for its end, or for the timeout."""
     start = _starting(server, do_each, function, args)
-    return partial(_wait, start, start(), _gathered, time.monotonic() + timeout, timeout)
+    return partial(_wait, start, start(), _gathered, Stall(timeout))
 
 
 def _starting(
@@ -252,17 +247,16 @@ def _starting(
     return partial(Job, server, name_of(work), (name, args), modules=[module_of(name)], fds=fds, reading=reading)
 
 
-def _wait(
-    start: Callable[[], Job], job: Job, take: Callable[[Job, float, float], T], until: float, timeout: float
-) -> T:
+def _wait(start: Callable[[], Job], job: Job, take: Callable[[Job, Stall], T], stall: Stall) -> T:
     for attempt in range(ATTEMPTS):
         try:
-            result = take(job, until, timeout)
+            result = take(job, stall)
         except NotStarted:
             job.close()
             if attempt + 1 == ATTEMPTS:
                 raise HostError(KEEPS_DYING) from None
             job = start()
+            stall.begin(0)
         except (ChildProcessError, RuntimeError, HostError):
             job.close()
             raise
@@ -275,10 +269,10 @@ def _wait(
     raise AssertionError
 
 
-def _gathered(job: Job, until: float, timeout: float) -> Gathered:
+def _gathered(job: Job, stall: Stall) -> Gathered:
     results: list[Any] = []
     try:
-        while (result := job.answer(until, timeout)) is not None:
+        while (result := job.answer(stall)) is not None:
             results.append(result)
     except NotStarted:
         raise

@@ -9,10 +9,13 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, START_TIMEOUT, Job, Unreturned
+from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, START_TIMEOUT, Job
 from vfioctl.kernel.worker.names import module_of, name_of
+from vfioctl.kernel.worker.stall import BUSY_TIMEOUT, Stall, waited_for_processor
 from vfioctl.kernel.worker.worker import Pool, Reader
 from vfioctl.signals import deferred
+
+_SHORTEST_PAUSE = 0.02
 
 
 def each(
@@ -38,7 +41,9 @@ def each(
     next(collected)  # started, so that its cleanup always runs
     try:
         with deferred():
-            shards.extend(_Shard(pool, name, args, subjects[at : at + size]) for at in range(0, len(subjects), size))
+            shards.extend(
+                _Shard(pool, name, args, subjects[at : at + size], timeout) for at in range(0, len(subjects), size)
+            )
     except BaseException:
         collected.close()
         raise
@@ -48,16 +53,17 @@ def each(
 def _collected(shards: Sequence[_Shard], timeout: float, total: float) -> Generator[tuple[str, Any], None, None]:
     try:
         yield "", None
-        until = time.monotonic() + total
+        began = time.monotonic()
         while unfinished := [shard for shard in shards if not shard.finished]:
             poll = select.poll()
             for shard in unfinished:
                 poll.register(shard.answers, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(max(min(timeout / 4, until - time.monotonic()), 0) * 1000)}
+            pause = min(timeout / 4, max(began + total - time.monotonic(), _SHORTEST_PAUSE))
+            ready = {fd for fd, _ in poll.poll(pause * 1000)}
             for shard in unfinished:
                 with deferred():  # may start a worker, which must not leak
-                    shard.advance(timeout, can_read=shard.answers in ready)
-            if time.monotonic() > until:
+                    shard.advance(can_read=shard.answers in ready)
+            if time.monotonic() > began + total + _kept_waiting(shard for shard in unfinished if not shard.finished):
                 for shard in unfinished:
                     shard.stop(OutOfTime(f"the scan took longer than {total:g} s"))
     except BaseException:
@@ -65,6 +71,11 @@ def _collected(shards: Sequence[_Shard], timeout: float, total: float) -> Genera
         raise
     for shard in shards:
         yield from zip(shard.subjects, shard.results, strict=True)
+
+
+def _kept_waiting(shards: Iterable[_Shard]) -> float:
+    """The seconds for which the workers waited for a processor, at most BUSY_TIMEOUT."""
+    return min(max((shard.kept_waiting for shard in shards), default=0.0), BUSY_TIMEOUT)
 
 
 def _abandon(shards: Iterable[_Shard]) -> None:
@@ -79,16 +90,24 @@ class OutOfTime(Exception):
 class _Shard:
     """Some of the subjects, and the worker that reads them."""
 
-    def __init__(self, pool: Pool, reader: str, args: Sequence[object], subjects: Sequence[str]) -> None:
+    def __init__(
+        self, pool: Pool, reader: str, args: Sequence[object], subjects: Sequence[str], timeout: float
+    ) -> None:
         self.subjects, self._pool, self._reader, self._args = subjects, pool, reader, args
         self.results: list[object] = []
         self._lost: dict[str, Exception] = {}
         self._attempts = 0
+        self._stall, self._waited = Stall(timeout), 0.0
         self._start()
 
     @property
     def answers(self) -> int:
         return self._worker.job.answers
+
+    @property
+    def kept_waiting(self) -> float:
+        """Seconds for which this worker has waited for a processor."""
+        return waited_for_processor(self._job.pid) - self._waited
 
     @property
     def finished(self) -> bool:
@@ -118,24 +137,34 @@ class _Shard:
                 self._worker.close()
                 raise
             else:
-                self._moved, self._runs = time.monotonic(), self._job.pid != 0
+                self._stall.begin(pid := self._job.pid)
+                self._waited = waited_for_processor(pid) if pid else 0.0
                 return
         raise HostError(KEEPS_DYING)
 
-    def advance(self, timeout: float, *, can_read: bool) -> None:
+    def advance(self, *, can_read: bool) -> None:
         """Reads available results; replaces a worker that has ended or makes no progress."""
+        if self._progressed(can_read=can_read):
+            return
+        if not self._stall.pid and self._job.pid:
+            self._stall.begin(self._job.pid)
+        is_over = self._stall.is_over() if self._stall.pid else self._stall.passed > START_TIMEOUT
+        if is_over and not self._progressed(can_read=True):  # while this process waited, the worker may have answered
+            self._lose(self._stall.error())
+            self._worker.close()
+            self._start()
+
+    def _progressed(self, *, can_read: bool) -> bool:
         batches = self._job.receive(0) if can_read else []
         if batches is None:
             self._ended()
         elif batches or self._progress != self._seen:
-            self._seen, self._moved = self._progress, time.monotonic()
+            self._seen = self._progress
+            self._stall.begin(self._job.pid)
             self._take(result for batch in batches for result in batch)
-        elif not self._runs and self._job.pid:
-            self._runs, self._moved = True, time.monotonic()
-        elif time.monotonic() - self._moved > (timeout if self._runs else START_TIMEOUT):
-            self._lose(Unreturned(self._job.pid, timeout))
-            self._worker.close()
-            self._start()
+        else:
+            return False
+        return True
 
     def _ended(self) -> None:
         if self._job.pid:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import _socket
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from vfioctl.kernel.worker.job import Job
 from vfioctl.kernel.worker.names import module_of, named
 from vfioctl.kernel.worker.processes import report_progress_to
 from vfioctl.kernel.worker.server import Answers
+from vfioctl.kernel.worker.stall import Stall
 from vfioctl.kernel.worker.wire import Frames, framed, receive_message
 from vfioctl.signals import deferred
 
@@ -88,7 +88,10 @@ class Worker:
         self.job.ask(framed(tuple(request)), locks)
 
     def _answer(self, timeout: float) -> Any:
-        return self.job.answer(time.monotonic() + timeout, timeout)
+        stall = Stall(timeout)
+        if self.job.pid:  # a new worker has yet to start
+            stall.begin(self.job.pid)
+        return self.job.answer(stall)
 
     def close(self) -> None:
         """Ends the worker: at once, or when its write returns. A worker that reads is killed."""
