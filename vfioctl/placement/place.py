@@ -14,7 +14,7 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, over_quota, refusal, refusal_of_mdev, refusals
-from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these
+from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these, why_unknown
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.model.request import ClaimRequest
@@ -174,13 +174,17 @@ def _nearby(
     request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
 ) -> Placement:
     nodes: dict[int, int] = {}
-    for function, weight in zip(functions, _weights(devices, functions), strict=True):
+    unknown = []
+    for index, (function, weight) in enumerate(zip(functions, _weights(devices, functions), strict=True)):
         node = node_of(function, capacity) if function else None
+        if node is None and devices and weight:
+            unknown.append(devices[index])
         number = UNKNOWN_NODE if node is None else node
         nodes[number] = nodes.get(number, 0) + weight
     nodes, rooms = dict(sorted(nodes.items())), NodeResources(request, capacity)
     if request.numa == "same" and len(nodes) > 1:
-        raise no_capacity(f"the devices are on NUMA nodes {', '.join(map(str, nodes))}, not on one", (), {})
+        names = ", ".join("unknown" if node == UNKNOWN_NODE else str(node) for node in nodes)
+        raise no_capacity(f"the devices are on NUMA nodes {names}, not on one", (), {})
     if missing := rooms.missing_and_needed(nodes):
         hint = "ask for less, or for devices of more NUMA nodes"
         raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {}, hint=hint)
@@ -192,7 +196,7 @@ def _nearby(
         cpus=request.exact_cpus or nearby.cpus,
         hugepages=request.exact_hugepages or nearby.hugepages,
         nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
-        why=why_nearby(request, capacity, nearby),
+        why=(*why_unknown(unknown, capacity), *why_nearby(request, capacity, nearby)),
     )
 
 

@@ -51,6 +51,44 @@ def test_one_node_goes_before_close_pcie_paths() -> None:
     assert (indices(found, capacity), found.nodes) == ([3, 4, 5, 6], (1,))
 
 
+class TestUnknownNodes:
+    """A node that is not known is no node: others go first, and it is always reported."""
+
+    @staticmethod
+    def host(*unknown: int) -> Capacity:
+        nodes = [Node(((2,),)), Node(((4,),))]
+        plain = server(nodes)
+        gpus = gpus_of(plain)
+        above = [function.address for function in plain.inventory.functions if function.address not in gpus]
+        return server(nodes, gpu={name: {"numa_node": None} for name in (*above, *(gpus[n] for n in unknown))})
+
+    @pytest.mark.parametrize(
+        ("unknown", "number", "chosen", "nodes"),
+        [
+            ([0], 1, [1], (0,)),
+            ([0, 1], 1, [2], (1,)),
+            ([0], 5, [1, 2, 3, 4, 5], (0, 1)),
+            ([0], 6, [0, 1, 2, 3, 4, 5], (0, 1)),
+            ([0, 1, 2, 3], 3, [0, 4, 5], (1,)),
+            ([0, 1, 2, 3, 4, 5], 2, [0, 1], ()),
+        ],
+    )
+    def test_known_ones_go_first(
+        self, unknown: list[int], number: int, chosen: list[int], nodes: tuple[int, ...]
+    ) -> None:
+        capacity = self.host(*unknown)
+        found = place(asking(gpus=number, cpus=2), capacity)
+        assert (indices(found, capacity), found.nodes) == (chosen, nodes)
+        reported = any("not known of" in why for why in found.why)
+        assert reported is bool({*unknown} & {*chosen})
+
+    def test_a_named_one_is_reported(self) -> None:
+        capacity = self.host(0)
+        (gpu, *_) = gpus_of(capacity)
+        found = place(asking(devices=(gpu,), cpus=2), capacity)
+        assert f"the NUMA node is not known of {gpu}: CPUs and memory may be far away" in found.why
+
+
 def test_near_nodes_are_chosen_where_one_is_not_enough() -> None:
     capacity = server([Node(((1,),)), Node(), Node(((1,),)), Node(((1,),))])
     assert place(asking(gpus=2), capacity).nodes == (2, 3)

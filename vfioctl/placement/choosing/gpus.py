@@ -26,8 +26,10 @@ _BETWEEN_NODES = 2 * Kind.NODE
 class Score:
     """How good a choice is. Less is better, and an earlier part takes precedence."""
 
+    unknown: int
+    """The number of GPUs whose NUMA node is not known."""
     nodes: int
-    """The number of NUMA nodes."""
+    """The number of NUMA nodes that are known."""
     far: int
     """The sum of the distances of these nodes."""
     distance: int
@@ -45,9 +47,10 @@ Trees = Mapping[int, Meeting]
 
 def score_of(gpus: frozenset[PciAddress], trees: Trees, distances: Distances, *, lost: int = 0) -> Score:
     """Return the score of any choice, from its definition."""
-    nodes = [node for node, tree in trees.items() if not gpus.isdisjoint(tree.gpus)]
-    cost = cost_of(_together(trees, nodes), gpus)
-    return Score(len(nodes), distances.among(nodes), cost.distance, cost.unlinked, lost, cost.stranded)
+    used = [node for node, tree in trees.items() if not gpus.isdisjoint(tree.gpus)]
+    cost, nodes = cost_of(_together(trees, used), gpus), [node for node in used if node != UNKNOWN_NODE]
+    unknown = len(gpus.intersection(trees[UNKNOWN_NODE].gpus)) if UNKNOWN_NODE in trees else 0
+    return Score(unknown, len(nodes), distances.among(nodes), cost.distance, cost.unlinked, lost, cost.stranded)
 
 
 def _together(trees: Trees, nodes: Sequence[int]) -> Meeting:
@@ -59,8 +62,29 @@ def choose_gpus(
 ) -> tuple[PciAddress, ...] | None:
     """Return the choice with the best score; None if there is none. `fit`: whether nodes have what else is asked for.
 
-    `one_node`: whether all must be on one node.
+    `one_node`: whether all must be on one node. GPUs whose node is not known are chosen only where others do not do.
     """
+    known = {node: tree for node, tree in trees.items() if node != UNKNOWN_NODE}
+    if chosen := _on_nodes(known, number, fit, distances, one_node=one_node):
+        return chosen
+    elsewhere = trees.get(UNKNOWN_NODE)
+    for unknown in range(1, min(number, len(elsewhere.gpus)) + 1) if elsewhere else ():
+
+        def fit_beside(nodes: Sequence[int]) -> bool:
+            return fit((UNKNOWN_NODE, *nodes))
+
+        beside = _on_nodes(known, number - unknown, fit_beside, distances, one_node=one_node)
+        if elsewhere and beside is not None:
+            elsewhere.best(unknown)
+            return tuple(sorted((*beside, *elsewhere.chosen(unknown)), key=lambda gpu: gpu.order))
+    return None
+
+
+def _on_nodes(
+    trees: Trees, number: int, fit: Callable[[Sequence[int]], bool], distances: Distances, *, one_node: bool
+) -> tuple[PciAddress, ...] | None:
+    if not number:
+        return () if fit(()) else None
     order = sorted(trees, key=lambda node: (-len(trees[node].gpus), node))
     for size in range(1, 1 + (1 if one_node else min(number, len(order)))):
         sets = [

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from vfioctl.console.words import counted
 from vfioctl.errors import NoCapacity, some_of
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NearbyResources
 from vfioctl.placement.choosing.tree import Kind, Meeting
@@ -42,11 +42,13 @@ def why_these(pool: Pool, chosen: Sequence[PciAddress]) -> tuple[str, ...]:
 
 def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
     nodes = pool.used_nodes(chosen)
-    names = ", ".join(_node_name(node) for node in nodes)
-    if len(nodes) > 1:
-        yield f"on {len(nodes)} NUMA nodes ({names}): no fewer have all that is asked for"
-    else:
+    known = [node for node in nodes if node != UNKNOWN_NODE]
+    names = ", ".join(map(_node_name, known))
+    if len(known) > 1:
+        yield f"on {len(known)} NUMA nodes ({names}): no fewer have all that is asked for"
+    elif known:
         yield f"on {names}"
+    yield from why_unknown([gpu for gpu in chosen if pool.nodes[gpu] == UNKNOWN_NODE], pool.capacity)
     trees = pool.in_fabric if chosen[0] in pool.fabric else pool.single
     places = [tree for node, tree in trees.items() if node in nodes]
     if len(chosen) > 1 and len(places) == 1:
@@ -60,6 +62,13 @@ def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
     if broken and len(chosen) < len(pool.gpus):
         left = (f"{len(place.gpus) - len(set(place.gpus) & set(chosen))} behind {name}" for name, place in broken[:3])
         yield f"free GPUs that lose their neighbours: {', '.join(left)}"
+
+
+def why_unknown(devices: Sequence[Subject], capacity: Capacity) -> Iterator[str]:
+    """Yield a sentence about devices whose NUMA node is not known, on a host that has several."""
+    if devices and len(capacity.topology.by_node) > 1:
+        its = "NUMA node is" if len(devices) == 1 else "NUMA nodes are"
+        yield f"the {its} not known of {some_of(devices)}: CPUs and memory may be far away"
 
 
 def _node_name(node: int) -> str:

@@ -71,15 +71,15 @@ def _spread(candidates: Sequence[Candidate], count: int) -> Split:
 
 
 def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
-    """Fill the largest nodes until one node can take the rest; then choose the node with the least room to spare."""
+    """Fill the largest nodes until one can take the rest; then choose the one with least to spare. No node is last."""
     nodes: dict[int | None, list[int]] = {}
     for index, candidate in enumerate(candidates):
         nodes.setdefault(candidate.card.numa_node, []).append(index)
     numbers = [0] * len(candidates)
 
-    def fit(node: int | None) -> tuple[bool, bool, int, bool, int]:
+    def fit(node: int | None) -> tuple[bool, bool, bool, int, int]:
         room, read = _rooms(candidates, nodes[node])
-        return read < left, room < left, room if room >= left else -room, node is None, node or 0
+        return node is None, read < left, room < left, room if room >= left else -room, node or 0
 
     left = count
     while left:
