@@ -18,7 +18,7 @@ from vfioctl.placement.model.settings import Mode
 from vfioctl.units import format_size
 
 BOOT_DISPLAY = "it is the boot display"
-_SLACK = 512 << 20
+GB = 10**9
 _IN_NAME = re.compile(r"(?<![0-9])([0-9]{1,4}) ?GB\b", re.ASCII | re.IGNORECASE)
 _ON_WHOLE_GPUS = {True: (Mode.PASSTHROUGH,), False: (Mode.PASSTHROUGH, Mode.HOST)}
 """The modes of GPUs that a claim may have whole, by whether it binds them to VFIO."""
@@ -143,7 +143,7 @@ def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> It
         memory = memory_of(function)
         if memory is None:
             yield "its memory is not known: NVML reports it while the GPU is on the nvidia driver"
-        elif memory + _SLACK < request.memory_min * 15 // 16:  # error correction and the driver use the difference
+        elif memory < request.memory_min:
             yield f"it has {format_size(memory)} of memory"
 
 
@@ -156,11 +156,14 @@ def is_model(function: Function, model: str, capacity: Capacity) -> bool:
 
 
 def memory_of(function: Function) -> int | None:
-    """Return the memory that NVML reports, or that the GPU's name has; None if neither does."""
+    """Return the memory that NVML reports, or the decimal GB of the GPU's name; None if neither tells.
+
+    NVML's number lacks what error correction and the driver use: 44.99 GiB of a GPU of 48 GB.
+    """
     if function.nvml and function.nvml.memory_bytes:
         return function.nvml.memory_bytes
     named = _IN_NAME.search(function.device_name or "")
-    return int(named[1]) << 30 if named else None
+    return int(named[1]) * GB if named else None
 
 
 # -- quotas ----------------------------------------------------------------------------------------------
