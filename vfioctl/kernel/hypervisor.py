@@ -1,11 +1,28 @@
-"""The part of the kernel protocol that is about libvirt. See `vfioctl.kernel.libvirt`, which this may not import."""
+"""The parts of the kernel protocol about libvirt and disk images. May not import `vfioctl.kernel.libvirt`, see there."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
-class Domains(Protocol):
+class DiskImage(NamedTuple):
+    """A disk image. `file`: the same text for each name of the same file or block device.
+
+    `backing`: the path of the image that it is based on, which it reads; empty if it has none, or it is not known.
+    """
+
+    file: str
+    backing: str = ""
+
+
+class DiskImages(Protocol):
+    """Disk images of domains."""
+
+    def disk_image(self, path: str) -> DiskImage:
+        """The image at a path, which need not exist: which file it is, and on which image it is based."""
+
+
+class Domains(DiskImages, Protocol):
     """Asks libvirt."""
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:

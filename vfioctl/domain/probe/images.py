@@ -1,56 +1,48 @@
-"""Compares the disk images of a domain with those of others, symbolic links resolved. May not write."""
+"""Compares the disk images of domains: which file each is, and what it is based on. May not write."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from vfioctl.domain.document.images import image_path, written_images
-from vfioctl.errors import BadSpec, KernelRefused
+from vfioctl.domain.document.images import written_images
+from vfioctl.errors import BadSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from xml.etree.ElementTree import Element
 
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.kernel.protocol import FileReader
+    from vfioctl.kernel.hypervisor import DiskImages
 
-_MOST_LINKS = 40
-"""As many as the kernel follows (MAXSYMLINKS)."""
-
-
-def real_path(reader: FileReader, path: str) -> str:
-    """Return a path without symbolic links, as far as they can be read; a volume, `POOL VOLUME`, as it is."""
-    if not path.startswith("/"):
-        return path
-    rest, done = path.strip("/").split("/"), ""
-    for _ in range(_MOST_LINKS + len(rest)):
-        if not rest:
-            break
-        place, rest = f"{done}/{rest[0]}", rest[1:]
-        try:
-            target = reader.link(place)
-        except KernelRefused:
-            done = place
-            continue
-        parts = image_path(target if target.startswith("/") else f"{done}/{target}").strip("/").split("/")
-        rest, done = [*parts, *rest], ""
-    return "/".join((done, *rest))
+_LONGEST_CHAIN = 64
 
 
-def shared_images(reader: FileReader, domain: Domain, others: Mapping[str, str]) -> Iterator[tuple[Element, str, str]]:
+def shared_images(reader: DiskImages, domain: Domain, others: Mapping[str, str]) -> Iterator[tuple[Element, str, str]]:
     """Yield each disk whose image another domain writes to, with the image and that domain.
 
-    `others`: what other domains write to, each with the domain in words.
+    Also if one of the two is based on the other: what is written to a backing image destroys those that are based on
+    it. Two that are based on the same one are right. `others`: what other domains write to, each with the domain in
+    words.
     """
-    owners = {real_path(reader, image): who for image, who in others.items()}
+    theirs = [(_files(reader, image), who) for image, who in others.items()]
     for disk, image in written_images(domain):
-        if who := owners.get(real_path(reader, image)):
+        own = _files(reader, image)
+        if who := next((who for files, who in theirs if files[0] in own or own[0] in files), ""):
             yield disk, image, who
 
 
+def _files(reader: DiskImages, image: str) -> list[str]:
+    """Return the file that an image is, and those that it is based on; a volume, `POOL VOLUME`, as it is."""
+    files: list[str] = [] if image.startswith("/") else [image]
+    while image.startswith("/") and len(files) < _LONGEST_CHAIN:
+        file, image = reader.disk_image(image)
+        files.append(file)
+    return files
+
+
 def refuse_shared_images(
-    reader: FileReader, domain: Domain, others: Mapping[str, str], *, known: Collection[str] = ()
+    reader: DiskImages, domain: Domain, others: Mapping[str, str], *, known: Collection[str] = ()
 ) -> None:
     """Raise BadSpec if another domain writes to an image of this one.
 

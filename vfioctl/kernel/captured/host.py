@@ -17,6 +17,7 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.captured.beneath import open_inside, open_root
+from vfioctl.kernel.hypervisor import DiskImage
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
@@ -78,6 +79,10 @@ class Captured(Live):
     def device_number(self, path: str) -> tuple[str, int, int]:
         with self._inside(path) as fd:
             return files.device_number(os.fstat(fd))
+
+    def disk_image(self, path: str) -> DiskImage:
+        """Its path alone: a capture has no images."""
+        return DiskImage(os.path.normpath(path))
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         with self._directory(path) as fd:

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from vfioctl.kernel import files, untrusted_files
+from vfioctl.kernel.hypervisor import DiskImage
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
@@ -87,6 +88,11 @@ class Live(LiveUse, LiveChange):
             return files.device_number(os.stat(path))
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
+
+    def disk_image(self, path: str) -> DiskImage:
+        from vfioctl.kernel.disk_images import disk_image
+
+        return disk_image(path)
 
     def writable(self, path: str) -> bool:
         return not self._read_only and os.access(path, os.W_OK)

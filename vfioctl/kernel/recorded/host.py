@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.files import only
+from vfioctl.kernel.hypervisor import DiskImage
 from vfioctl.kernel.open_nodes import BELIEVED_USERS, Opened
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
@@ -91,6 +92,13 @@ class Recorded:
         if node is None:
             raise KernelRefused(path, errnos.ENOENT)
         return node
+
+    def disk_image(self, path: str) -> DiskImage:
+        """Its path alone, with the links that are recorded resolved."""
+        try:
+            return DiskImage(self.tree.resolve(path))
+        except KernelRefused:
+            return DiskImage(path)
 
     def writable(self, path: str) -> bool:
         return False

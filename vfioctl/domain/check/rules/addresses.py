@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.check.rules.fault import Fault, repeats
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import GuestAddress
 from vfioctl.inventory.model.values import any_number
@@ -38,12 +38,9 @@ def ranges(domain: Domain) -> Iterator[Fault]:
 
 
 def duplicates(domain: Domain) -> Iterator[Fault]:
-    owners: dict[GuestAddress, Element] = {}
-    for element, address in domain.placed:
-        if address in owners:
-            reason = f"the address {address} is also that of {domain.document.path(owners[address])}"
-            yield Fault(element, reason, "give each device its own address, or leave it to libvirt")
-        owners.setdefault(address, element)
+    for element, address, other in repeats(domain.placed):
+        reason = f"the address {address} is also that of {domain.document.path(other)}"
+        yield Fault(element, reason, "give each device its own address, or leave it to libvirt")
 
 
 def slots(domain: Domain) -> Iterator[Fault]:

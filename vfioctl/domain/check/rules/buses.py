@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from vfioctl.domain.check.rules.controllers import EXPANDERS, PLUGS_INTO, ROOTS
-from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.check.rules.fault import Fault, repeats
 from vfioctl.domain.document.reader import Domain, PciController
 from vfioctl.domain.document.values import number
 
@@ -19,14 +19,8 @@ _SWITCH_PORTS = 32
 
 
 def numbers(domain: Domain) -> Iterator[Fault]:
-    seen: set[int] = set()
-    for expander in _expanders(domain):
-        bus = _given(expander)
-        if bus is not None and bus in seen:
-            yield Fault(
-                expander.element, f"two expander buses have busNr {bus}", "give each its own, from the top down"
-            )
-        seen.add(-1 if bus is None else bus)
+    for element, bus, _ in repeats((expander.element, _given(expander)) for expander in _expanders(domain)):
+        yield Fault(element, f"two expander buses have busNr {bus}", "give each its own, from the top down")
 
 
 def space(domain: Domain) -> Iterator[Fault]:

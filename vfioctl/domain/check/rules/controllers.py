@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, repeats, warning
 from vfioctl.domain.document.architecture import end_of_hole
 from vfioctl.domain.document.reader import Domain, PciController
 from vfioctl.domain.document.values import number, scaled, size_of, text_in
@@ -43,19 +43,13 @@ _ROOT_FUNCTIONS = 30 * 8
 
 
 def indexes(domain: Domain) -> Iterator[Fault]:
-    seen: dict[int, str] = {}
-    for controller in domain.controllers:
-        text = controller.element.get("index")
-        if text is None:
-            continue
-        if controller.index is None or controller.index > _MOST_INDEX:
+    wrong = [each for each in domain.controllers if each.index is None or each.index > _MOST_INDEX]
+    for controller in wrong:
+        if (text := controller.element.get("index")) is not None:
             yield Fault(controller.element, f"index='{text[:40]}' is no index", f"0 to {_MOST_INDEX}")
-        elif controller.index in seen:
-            yield Fault(
-                controller.element, f"two PCI controllers have the index {controller.index}", "give each its own"
-            )
-        else:
-            seen[controller.index] = controller.model
+    good = ((controller.element, controller.index) for controller in domain.controllers if controller not in wrong)
+    for element, index, _ in repeats(good):
+        yield Fault(element, f"two PCI controllers have the index {index}", "give each its own")
 
 
 def models(domain: Domain) -> Iterator[Fault]:
@@ -109,19 +103,16 @@ def targets(domain: Domain) -> Iterator[Fault]:
 
 def chassis(domain: Domain) -> Iterator[Fault]:
     """QEMU wants another chassis for each port, whatever its `port` is; libvirt's default is the index."""
-    owners: dict[int, PciController] = {}
-    for controller in domain.controllers:
-        if controller.model not in _PORTS:
-            continue
-        target = controller.element.find("target")
-        text = None if target is None else target.get("chassis")
-        value = controller.index if text is None else any_number(text)
-        if value is None:
-            continue
-        if value in owners:
-            reason = f"chassis {value} is also that of {domain.document.path(owners[value].element)}"
-            yield Fault(controller.element, reason, "give each port its own chassis=, or leave them to libvirt")
-        owners.setdefault(value, controller)
+    ports = [controller for controller in domain.controllers if controller.model in _PORTS]
+    for element, value, other in repeats((port.element, _chassis(port)) for port in ports):
+        reason = f"chassis {value} is also that of {domain.document.path(other)}"
+        yield Fault(element, reason, "give each port its own chassis=, or leave them to libvirt")
+
+
+def _chassis(port: PciController) -> int | None:
+    target = port.element.find("target")
+    text = None if target is None else target.get("chassis")
+    return port.index if text is None else any_number(text)
 
 
 def _hexadecimal(text: str | None) -> int | None:

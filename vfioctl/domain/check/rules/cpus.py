@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats, warning
 from vfioctl.domain.document.architecture import ONLY_X86, SETTINGS_ONLY_X86
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
@@ -44,11 +44,8 @@ def each_vcpu(domain: Domain) -> Iterator[Fault]:
 
 def model(domain: Domain) -> Iterator[Fault]:
     """Features that are named twice, and attributes that the mode does not have."""
-    seen: set[str | None] = set()
-    for feature in domain.all("cpu/feature"):
-        if feature.get("name") in seen:
-            yield Fault(feature, f"the feature {feature.get('name', '')[:40]} is named twice", "keep one of them")
-        seen.add(feature.get("name"))
+    for feature, name, _ in repeats((feature, feature.get("name", "")) for feature in domain.all("cpu/feature")):
+        yield Fault(feature, f"the feature {name[:40]} is named twice", "keep one of them")
     cpu = domain.at("cpu")
     if cpu.get("migratable") and cpu.get("mode") not in ("host-passthrough", "maximum"):
         reason = f"migratable= with mode='{cpu.get('mode', 'custom')[:40]}'"
@@ -122,9 +119,9 @@ def address_bits(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "mode='passthrough' takes no bits=", "limit=, or mode='emulate'")
     if mode == "emulate" and limit is not None:
         yield Fault(element, "mode='emulate' takes no limit=", "bits=, or mode='passthrough'")
-    if mode == "emulate" and bits is None and (domain.version is None or domain.version < _WITHOUT_BITS):
-        fault = warning if domain.version is None else Fault
-        yield fault(element, "mode='emulate' without bits=, which libvirt before 9.2 refuses", "bits='46' or so")
+    if mode == "emulate" and bits is None:
+        reason = "mode='emulate' without bits=, which libvirt before {} refuses"
+        yield from refused_before(domain, _WITHOUT_BITS, element, reason, "bits='46' or so")
     for name, text in (("bits", bits), ("limit", limit)):
         value = number(text)
         if text is not None and (value is None or not _LEAST_BITS <= value <= _MOST_BITS):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats, warning
+from vfioctl.domain.document.images import written_images
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import number
 
@@ -58,20 +59,17 @@ def watchdogs(domain: Domain) -> Iterator[Fault]:
             yield Fault(device, f"a second watchdog of the model {model[:40]}", "keep one of them")
         elif device.get("action", "reset") != elements[0].get("action", "reset"):
             yield Fault(device, "watchdogs with different actions", "the same action= for all")
-        elif seen and (domain.version is None or domain.version < _SEVERAL_WATCHDOGS):
-            fault = warning if domain.version is None else Fault
-            yield fault(device, "a second watchdog, which libvirt before 9.1 refuses", "keep one of them")
+        elif seen:
+            reason = "a second watchdog, which libvirt before {} refuses"
+            yield from refused_before(domain, _SEVERAL_WATCHDOGS, device, reason, "keep one of them")
         seen.add(model)
 
 
 def panics(domain: Domain) -> Iterator[Fault]:
     """One of each model. Without a model it is the ISA device, on x86."""
-    seen: set[str] = set()
-    for device in domain.all("devices/panic"):
-        model = device.get("model", "isa" if domain.is_x86 else "")
-        if model in seen:
-            yield Fault(device, f"a second panic device of the model {model[:40]}", "keep one of them")
-        seen.add(model)
+    unnamed = "isa" if domain.is_x86 else ""
+    for device, model, _ in repeats((panic, panic.get("model", unnamed)) for panic in domain.all("devices/panic")):
+        yield Fault(device, f"a second panic device of the model {model[:40]}", "keep one of them")
 
 
 def videos(domain: Domain) -> Iterator[Fault]:
@@ -85,8 +83,7 @@ _FIRST_CID = 3
 
 
 def vsocks(domain: Domain) -> Iterator[Fault]:
-    elements = domain.all("devices/vsock")
-    for extra in elements[1:]:
+    for extra in domain.all("devices/vsock")[1:]:
         yield Fault(extra, "a second vsock", "keep one of them")
     for element in domain.all("devices/vsock/cid"):
         address = number(element.get("address"))
@@ -102,14 +99,10 @@ def queues(domain: Domain) -> Iterator[Fault]:
 
 
 def serial_ports(domain: Domain) -> Iterator[Fault]:
-    owners: dict[int, Element] = {}
-    for element in domain.all("devices/serial/target[@type='isa-serial']"):
-        port = number(element.get("port"))
-        if port is not None and port in owners:
-            reason = f"port {port} is also that of {domain.document.path(owners[port])}"
-            yield Fault(element, reason, "give each its own port=, or leave it to libvirt")
-        elif port is not None:
-            owners[port] = element
+    ports = domain.all("devices/serial/target[@type='isa-serial']")
+    for element, port, other in repeats((element, number(element.get("port"))) for element in ports):
+        reason = f"port {port} is also that of {domain.document.path(other)}"
+        yield Fault(element, reason, "give each its own port=, or leave it to libvirt")
 
 
 def shared_memory(domain: Domain) -> Iterator[Fault]:
@@ -128,18 +121,12 @@ def shared_memory(domain: Domain) -> Iterator[Fault]:
 
 
 _UNCACHED = ("none", "directsync")
-_WRITABLE = (None, "disk", "lun")
-_SAFE = ("readonly", "shareable", "transient")
-"""Children of a disk that does not write to its image, or not alone."""
 
 
 def disk_targets(domain: Domain) -> Iterator[Fault]:
-    owners: dict[str, Element] = {}
-    for disk, name in _attributes(domain, "target", "dev"):
-        if name in owners:
-            reason = f"target {name[:40]} is also that of {domain.document.path(owners[name])}"
-            yield Fault(disk, reason, "give each disk its own dev=, whatever its bus")
-        owners.setdefault(name, disk)
+    for disk, name, other in repeats(_attributes(domain, "target", "dev")):
+        reason = f"target {name[:40]} is also that of {domain.document.path(other)}"
+        yield Fault(disk, reason, "give each disk its own dev=, whatever its bus")
 
 
 def disk_iothreads(domain: Domain) -> Iterator[Fault]:
@@ -166,15 +153,9 @@ def disk_native(domain: Domain) -> Iterator[Fault]:
 
 def disk_images(domain: Domain) -> Iterator[Fault]:
     """libvirt accepts it. QEMU locks images, and does not start; where there are no locks, both disks write."""
-    owners: dict[str, Element] = {}
-    for name in ("file", "dev"):
-        for disk, image in _attributes(domain, "source", name):
-            if disk.get("device") not in _WRITABLE or any(disk.find(name) is not None for name in _SAFE):
-                continue
-            if image in owners:
-                reason = f"{image[:200]} is also the image of {domain.document.path(owners[image])}: QEMU locks it once"
-                yield warning(disk, reason, "an image of its own, or <readonly/> or <shareable/> for both")
-            owners.setdefault(image, disk)
+    for disk, image, other in repeats(written_images(domain)):
+        reason = f"{image[:200]} is also the image of {domain.document.path(other)}: QEMU locks it once"
+        yield warning(disk, reason, "an image of its own, or <readonly/> or <shareable/> for both")
 
 
 def _attributes(domain: Domain, child: str, name: str) -> Iterator[tuple[Element, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, at_most_one, refused_before, repeats, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import count_of, is_uuid, number, size_of, text_in
 from vfioctl.units import exact_size
@@ -85,11 +85,11 @@ def machine(domain: Domain) -> Iterator[Fault]:
         yield warning(element, "no machine is named: libvirt chooses i440fx on x86, which has no PCI Express", remedy)
 
 
-def once(domain: Domain) -> Iterator[Fault]:
-    """Parts of which libvirt reads only the first."""
-    for part in ("memory", "vcpu", "memoryBacking", "cputune", "cpu", "features", "os", "devices", "memtune"):
-        for extra in domain.all(part)[1:]:
-            yield Fault(extra, f"there are two <{part}>", "keep one of them: libvirt reads the first")
+once = at_most_one(
+    *("memory", "vcpu", "memoryBacking", "cputune", "cpu", "features", "os", "devices", "memtune"),
+    remedy="keep one of them: libvirt reads the first",
+)
+"""Parts of which libvirt reads only the first."""
 
 
 def maximum(domain: Domain) -> Iterator[Fault]:
@@ -105,27 +105,22 @@ def maximum(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, reason, "at least as much as <memory>")
     if element.get("slots") is not None and number(element.get("slots")) is None:
         yield Fault(element, "slots= is no number", "slots='16'")
-    elif not number(element.get("slots")) and (domain.version is None or domain.version < _WITHOUT_SLOTS):
-        fault = warning if domain.version is None else Fault
-        yield fault(element, "no slots for memory devices, which libvirt before 9.5 refuses", "slots='16'")
+    elif not number(element.get("slots")):
+        reason = "no slots for memory devices, which libvirt before {} refuses"
+        yield from refused_before(domain, _WITHOUT_SLOTS, element, reason, "slots='16'")
 
 
 def boot_orders(domain: Domain) -> Iterator[Fault]:
     """The place of each device among those that the guest boots from."""
-    owners: dict[int, Element] = {}
-    for device in domain.devices:
-        element = device.find("boot")
-        order = None if element is None else number(element.get("order"))
-        if element is None:
-            continue
-        if not order:
+    boots = [boot for device in domain.devices if (boot := device.find("boot")) is not None]
+    for element in boots:
+        if not number(element.get("order")):
             told = (element.get("order") or "")[:40]
             yield Fault(element, f"order='{told}' is no place in the boot order", "order='1' and so on")
-        elif order in owners:
-            reason = f"order='{order}' is also that of {domain.document.path(owners[order])}"
-            yield Fault(element, reason, "give each device its own")
-        owners.setdefault(order or 0, device)
-    if owners and domain.one("os/boot") is not None:
+    for element, order, other in repeats((element, number(element.get("order")) or None) for element in boots):
+        reason = f"order='{order}' is also that of {domain.document.path(other).removesuffix('/boot')}"
+        yield Fault(element, reason, "give each device its own")
+    if boots and domain.one("os/boot") is not None:
         yield Fault(domain.at("os/boot"), "<boot> both in <os> and in devices", "keep those in devices")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, repeats, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, is_element, is_on, is_uuid
 
@@ -54,15 +54,9 @@ def targets(domain: Domain) -> Iterator[Fault]:
 
 def duplicates(domain: Domain) -> Iterator[Fault]:
     """The same device of the host twice."""
-    owners: dict[Hashable, Element] = {}
-    for device in domain.devices:
-        key = _device(device)
-        if key is None:
-            continue
-        if key in owners:
-            reason = f"the same device as in {domain.document.path(owners[key])}"
-            yield Fault(device, reason, "a guest can have a device once: remove one of them")
-        owners.setdefault(key, device)
+    for device, _, other in repeats((device, _device(device)) for device in domain.devices):
+        reason = f"the same device as in {domain.document.path(other)}"
+        yield Fault(device, reason, "a guest can have a device once: remove one of them")
 
 
 def _device(element: Element) -> Hashable | None:
@@ -120,15 +114,10 @@ def scsi_only(domain: Domain) -> Iterator[Fault]:
 
 def drives(domain: Domain) -> Iterator[Fault]:
     """SCSI devices of the host share the addresses of disks."""
-    taken: dict[tuple[str, ...], Element] = {}
-    for device in domain.devices:
-        key = _drive(device)
-        if key is None:
-            continue
-        if key in taken and "hostdev" in (device.tag, taken[key].tag):
-            reason = f"the address is also that of {domain.document.path(taken[key])}"
+    for device, _, other in repeats((device, _drive(device)) for device in domain.devices):
+        if "hostdev" in (device.tag, other.tag):
+            reason = f"the address is also that of {domain.document.path(other)}"
             yield Fault(device, reason, "another unit= in its <address>")
-        taken.setdefault(key, device)
 
 
 def _drive(element: Element) -> tuple[str, ...] | None:
@@ -176,17 +165,13 @@ def roms(domain: Domain) -> Iterator[Fault]:
 
 
 def aliases(domain: Domain) -> Iterator[Fault]:
-    seen: set[str] = set()
-    for device in domain.devices:
-        alias = device.find("alias")
-        name = "" if alias is None else alias.get("name", "")
-        if alias is None or not name.startswith("ua-"):
-            if alias is not None and device.tag == "hostdev" and not name.startswith("hostdev"):
+    named = [(alias, alias.get("name", "")) for device in domain.devices for alias in device.findall("alias")[:1]]
+    for hostdev in domain.all("devices/hostdev"):
+        for alias, name in named:
+            if alias is hostdev.find("alias") and not name.startswith(("ua-", "hostdev")):
                 yield warning(alias, "libvirt drops a name that does not begin with ua-", f"ua-{name[:40]}")
-            continue
-        if name in seen:
-            yield Fault(alias, f"two devices have the alias {name[:60]}", "give each its own")
-        seen.add(name)
+    for alias, name, _ in repeats((alias, name) for alias, name in named if name.startswith("ua-")):
+        yield Fault(alias, f"two devices have the alias {name[:60]}", "give each its own")
 
 
 _MODELS = {"vfio-pci": ("pci",), "vfio-ccw": ("ccw",), "vfio-ap": ()}

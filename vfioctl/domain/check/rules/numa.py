@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, at_most_one, repeats, warning
 from vfioctl.domain.document.reader import Cell, Domain
 from vfioctl.domain.document.values import cpuset, number, shown
 from vfioctl.domain.model.layout import is_distance
@@ -17,14 +17,13 @@ _MOST_CELLS = 256
 def ids(domain: Domain) -> Iterator[Fault]:
     if domain.one("cpu/numa") is not None and not domain.cells:
         yield Fault(domain.at("cpu/numa"), "<numa> has no cells", "add a <cell>, or remove <numa>")
-    seen: set[int] = set()
+    good = [(cell.element, cell.id) for cell in domain.cells if cell.id is not None and cell.id < len(domain.cells)]
     for cell in domain.cells:
-        if cell.id is None or cell.id >= len(domain.cells):
+        if (cell.element, cell.id) not in good:
             text = cell.element.get("id", "")[:40]
             yield Fault(cell.element, f"id='{text}' of {len(domain.cells)} cells", "count them from 0 without a gap")
-        elif cell.id in seen:
-            yield Fault(cell.element, f"two cells have the id {cell.id}", "give each its own")
-        seen.add(-1 if cell.id is None else cell.id)
+    for element, id_, _ in repeats(good):
+        yield Fault(element, f"two cells have the id {id_}", "give each its own")
 
 
 def cpus(domain: Domain) -> Iterator[Fault]:
@@ -96,8 +95,7 @@ def without_memory(domain: Domain) -> Iterator[Fault]:
 
 
 def nodesets(domain: Domain) -> Iterator[Fault]:
-    for extra in domain.all("numatune")[1:]:
-        yield Fault(extra, "there are two <numatune>", "keep one of them")
+    yield from at_most_one("numatune")(domain)
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
         text = element.get("nodeset")
         if text is not None and not cpuset(text) and not _ignores_nodeset(element):

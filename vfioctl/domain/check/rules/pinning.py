@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, at_most_one, refused_before, repeats, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import REAL_TIME, cpuset, number, shown, text_in
 
@@ -48,10 +48,7 @@ def partial(domain: Domain) -> Iterator[Fault]:
         yield warning(domain.at("cputune"), reason, "pin every vCPU, or none")
 
 
-def emulator_pins(domain: Domain) -> Iterator[Fault]:
-    for name in ("emulatorpin", "emulatorsched"):
-        for extra in domain.all(f"cputune/{name}")[1:]:
-            yield Fault(extra, f"there are two <{name}>", "keep one of them")
+emulator_pins = at_most_one("cputune/emulatorpin", "cputune/emulatorsched")
 
 
 def iothread_pins(domain: Domain) -> Iterator[Fault]:
@@ -69,12 +66,10 @@ def iothread_ids(domain: Domain) -> Iterator[Fault]:
     count = domain.one("iothreads")
     if count is not None and number(text_in(count)) is None:
         yield Fault(count, f"'{text_in(count)[:40]}' is no number of I/O threads", "a whole number")
-    seen: set[int] = set()
-    for element in domain.all("iothreadids/iothread"):
-        thread = number(element.get("id"))
-        if not thread or thread in seen:
-            yield Fault(element, "the id of the I/O thread is missing, 0 or not unique", "id='1' and so on, each once")
-        seen.add(thread or 0)
+    threads = [(element, number(element.get("id"))) for element in domain.all("iothreadids/iothread")]
+    wrong = [element for element, thread in threads if not thread]
+    for element in (*wrong, *(element for element, _, _ in repeats(threads))):
+        yield Fault(element, "the id of the I/O thread is missing, 0 or not unique", "id='1' and so on, each once")
 
 
 def shared_cpus(domain: Domain) -> Iterator[Fault]:
@@ -149,9 +144,9 @@ def shares(domain: Domain) -> Iterator[Fault]:
     value = number(text_in(element))
     if value is None or value > _MOST_SHARES:
         yield Fault(element, f"'{text_in(element)[:40]}' is out of range", f"{_LEAST_SHARES} to {_MOST_SHARES}")
-    elif value == 1 and (domain.version is None or domain.version < _ANY_SHARES):
-        fault = warning if domain.version is None else Fault
-        yield fault(element, "'1' is too little for libvirt before 9.1", f"{_LEAST_SHARES} to {_MOST_SHARES}")
+    elif value == 1:
+        remedy = f"{_LEAST_SHARES} to {_MOST_SHARES}"
+        yield from refused_before(domain, _ANY_SHARES, element, "'1' is too little for libvirt before {}", remedy)
 
 
 def resource_groups(domain: Domain) -> Iterator[Fault]:

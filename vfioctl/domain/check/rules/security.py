@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.fault import Fault, at_most_one, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import scaled, text_in
 from vfioctl.inventory.model.values import any_number
@@ -21,12 +21,10 @@ _TSEG_UNIT = 1 << 20
 
 
 def kinds(domain: Domain) -> Iterator[Fault]:
-    elements = domain.all("launchSecurity")
-    for element in elements:
+    for element in domain.all("launchSecurity"):
         if domain.is_x86 and element.get("type") == _S390:
             yield Fault(element, f"{_S390} exists on s390 only", "sev-snp or tdx")
-    for extra in elements[1:]:
-        yield Fault(extra, "there are two <launchSecurity>", "keep one of them: libvirt reads the first")
+    yield from at_most_one("launchSecurity", remedy="keep one of them: libvirt reads the first")(domain)
 
 
 def policies(domain: Domain) -> Iterator[Fault]:
