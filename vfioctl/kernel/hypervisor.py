@@ -1,4 +1,4 @@
-"""The parts of the kernel protocol about libvirt and disk images. May not import `vfioctl.kernel.libvirt`, see there."""
+"""The parts of the kernel protocol about libvirt and disk images. May not import what asks libvirt."""
 
 from __future__ import annotations
 

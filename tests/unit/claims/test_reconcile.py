@@ -572,6 +572,12 @@ class TestContainers:
         assert (found["kind"], found["words"]) == ("foreign use", "container c1 has it, and no claim has it")
         host.remedied()
 
+    def test_path_of_a_node_in_another_form(self, host: Machine) -> None:
+        host("bind gpu0 --yes")
+        devices = [{"path": GROUP0.replace("/dev/", "/dev//")}, {"path": "/dev//vfio/vfio"}]
+        host.change(lambda tree: tree.put("/run/runc/c1/state.json", json.dumps({"config": {"devices": devices}})))
+        assert [found["words"] for found in host.differences()] == ["container c1 has it, and no claim has it"]
+
     def test_that_has_ended_has_nothing(self, host: Machine) -> None:
         host("bind gpu0 --yes")
         document = {"init_process_pid": 77, "config": {"devices": [{"path": GROUP0}]}}

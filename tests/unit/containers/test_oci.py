@@ -136,8 +136,9 @@ class TestDocument:
     def test_another_claims_devices_are_refused(self) -> None:
         with pytest.raises(ConflictError, match="devices of claim c1 already"):
             edited(edited(), "c2")
-        for path in ("/dev/vfio/99", "/dev/vfio/devices/vfio3"):
-            there = [{"path": path, "type": "c", "major": 239, "minor": 9}]
+        for spelled in ("/dev/vfio/99", "/dev/vfio/devices/vfio3", "/dev//vfio/99", "//dev/vfio/./99"):
+            path = spelled.replace("//", "/").replace("/./", "/")
+            there = [{"path": spelled, "type": "c", "major": 239, "minor": 9}]
             with pytest.raises(ConflictError, match=f"{path} already"):
                 edited(with_part("linux.devices", there))
         plain = with_part("linux.devices", [{"path": "/dev/vfio/vfio", "type": "c", "major": 10, "minor": 196}])

@@ -260,6 +260,22 @@ class TestPlacement:
         excluded = [each for choice in built.layout.choices for each in choice.excluded]
         assert "CPUs 1-19: pinned by domain web1" in excluded
 
+    @pytest.mark.parametrize(
+        ("cpuinfo", "arch"),
+        [
+            ("processor\t: 0\ncpu\t\t: POWER10, altivec supported\nplatform\t: PowerNV", "ppc64le"),
+            ("vendor_id       : IBM/S390\n# processors    : 8", "s390x"),
+            ("system type\t\t: generic-loongson-machine\n\nprocessor\t\t: 0", "loongarch64"),
+            ("processor\t: 0\nhart\t\t: 1\nisa\t\t: rv64imafdc_zicsr", "riscv64"),
+        ],
+    )
+    def test_a_processor_without_a_layout_is_refused(self, tmp_path: Path, cpuinfo: str, arch: str) -> None:
+        tree = copy(original("hgx8"))
+        tree.put("/proc/cpuinfo", cpuinfo)
+        host = machine(tree, tmp_path / "ledger.db")
+        with pytest.raises(HostError, match=f"builds no domain for {arch}"):
+            host.domain.build(DomainSpec(name="db", gpus=1))
+
     def test_an_unknown_node_is_refused_named_or_done_without(self) -> None:
         host = Host.recorded("lab")
         wish = {"name": "a", "devices": ("01:00.0",), "cpus": 1, "memory": 256 << 20}

@@ -69,6 +69,10 @@ LINKS = (
     "<interconnects><latency initiator='0' target='1' type='access' value='5'/>"
     "<bandwidth initiator='1' target='1' type='access' value='204800' unit='KiB'/></interconnects>"
 )
+READ_ONLY = (
+    "<filesystem type='mount'><driver type='virtiofs'/><source dir='/a'/><target dir='a'/><readonly/></filesystem>"
+)
+MAPPED = "<driver name='qemu'><iothreads><iothread id='1'/></iothreads></driver><target dev='vda' bus='virtio'/>"
 SHARED = ("<nosharepages/>", "<access mode='shared'/>")
 
 
@@ -573,6 +577,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("usb-none", ERROR, "USB is off", (DISK, device(NO_USB), ("dev='vdb' bus='virtio'", "dev='sdb' bus='usb'"))),
     ("tpm", ERROR, "a second", (device(TPM, TPM.replace("crb", "tis")),)),
     ("tpm", ERROR, "a second", (device(TPM, PROXY, PROXY),)),
+    ("filesystem-readonly", WARNING, "before 11.0", (SHARED, device(READ_ONLY))),
     ("tpm", ERROR, "no TPM 1.2", (device("<tpm model='tpm-crb'><backend type='emulator' version='1.2'/></tpm>"),)),
     ("panic", ERROR, "of the model isa", (device("<panic/>", "<panic model='isa'/>"),)),
     ("panic", ERROR, "of the model hyperv", (device(HYPERV_PANIC, HYPERV_PANIC),)),
@@ -850,6 +855,8 @@ def test_every_rule_has_a_document_that_it_refuses() -> None:
         ((11, 6), ((END, "<launchSecurity type='tdx'/></domain>"),), ""),
         ((11, 1), (("<devices>", "<throttlegroups/><devices>"),), "drops throttlegroups"),
         ((11, 3), (("<devices>", "<hwuuid>4e8c5df7-c4fa-4719-904f-5579cd5ac35f</hwuuid><devices>"),), "drops hwuuid"),
+        ((9, 10), (device(f"<disk>{MAPPED}</disk>"),), "drops iothreads"),
+        ((10, 0), (device(f"<disk>{MAPPED}</disk>"),), ""),
         ((11, 4), (("<memballoon", "<iommu model='amd'/><memballoon"),), "does not know model='amd'"),
     ],
 )
@@ -870,6 +877,22 @@ def test_bits_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, se
     text = changed(("passthrough' limit='46'", "emulate'"))
     found = [each.severity for each in check(parse(text), version=version) if each.rule == "cpu-address-bits"]
     assert found == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("version", "severity", "rule", "replaced"),
+    [
+        ((10, 2), ERROR, "vcpu-many", (">4</vcpu>", ">288</vcpu>")),
+        ((10, 3), None, "vcpu-many", (">4</vcpu>", ">288</vcpu>")),
+        ((10, 10), ERROR, "filesystem-readonly", device(READ_ONLY)),
+        ((11, 0), None, "filesystem-readonly", device(READ_ONLY)),
+    ],
+)
+def test_what_an_older_libvirt_needs(
+    version: tuple[int, ...], severity: Severity | None, rule: str, replaced: tuple[str, str]
+) -> None:
+    found = check(parse(changed(replaced)), version=version)
+    assert [each.severity for each in found if each.rule == rule] == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize(("version", "severity"), [((9, 0), ERROR), ((9, 1), None)])

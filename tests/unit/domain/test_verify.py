@@ -71,7 +71,7 @@ class TestAsItShould:
             "NUMA node of the expander bus pci.1": ("1", "1"),
             f"bus of {GPU} in the guest": ("pci.1/pci.2", "pcie.0/pci.1/pci.2"),
             "devices of the definition": (f"{GPU} {MDEV}", f"{GPU} {MDEV}"),
-            "pins of the definition": ("0 to 1, 1 to 97, 2 to 49, 3 to 145",) * 2,
+            "pins of the definition": ("0 to 1, 1 to 97, 2 to 49, 3 to 145, emulator to 0,48, I/O thread 1 to 0",) * 2,
             "NUMA nodes of the definition": ("0-1, cell 0: 0, cell 1: 1",) * 2,
         }
         no_agent = "no agent: none is running in the guest"
@@ -194,8 +194,17 @@ class TestWhatDiffers:
         found = DomainApi(Session(kernel, tmp_path / "ledger.db")).verify("ml1", connect=uri)
         assert [(each.what, each.wanted) for each in different(found)] == [
             ("devices of the definition", f"0000:43:00.0 {MDEV}"),
-            ("pins of the definition", "0 to 1, 1 to 98, 2 to 49, 3 to 145"),
+            ("pins of the definition", "0 to 1, 1 to 98, 2 to 49, 3 to 145, emulator to 0,48, I/O thread 1 to 0"),
         ]
+
+    @pytest.mark.parametrize("pin", ["<emulatorpin cpuset='0,48'/>", "<iothreadpin iothread='1' cpuset='0'/>"])
+    def test_a_pin_that_was_changed_while_it_runs(self, tmp_path: Path, pin: str) -> None:
+        assert pin in DOMAIN
+        uri = libvirt(tmp_path)
+        kernel = Simulated(host(Process()), "simulated")
+        kernel.tell_libvirt(uri, "define", DOMAIN.replace(pin, pin.replace("cpuset='0", "cpuset='5,0")))
+        found = DomainApi(Session(kernel, tmp_path / "ledger.db")).verify("ml1", connect=uri)
+        assert [each.what for each in different(found)] == ["pins of the definition"]
 
     def test_a_policy_of_the_control_group(self, tmp_path: Path) -> None:
         """libvirt may leave the nodes to the control group: then QEMU's policy is the default."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from os.path import normpath
 
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress, Subject
@@ -19,6 +20,7 @@ KIND = "vfioctl/vfio"
 """The kind of devices, unless another one is asked for."""
 SEEN = (CDI_RUN, "/run/cdi")
 """Two names of the directory of vfioctl's CDI files."""
+
 CONTROL_NODE = "/dev/vfio/vfio"
 """What a process that uses group nodes needs besides them."""
 _PART = r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -90,3 +92,8 @@ def file_name(kind: str) -> str:
 def cdi_file(kind: str) -> str:
     """Return the path of vfioctl's file for a kind, where runtimes look for it."""
     return f"{CDI_RUN}/{file_name(kind)}"
+
+
+def node_path(text: str) -> str:
+    """Return the path of a device node in one form: `/dev//vfio/./9` is `/dev/vfio/9`."""
+    return "/" + normpath(text).lstrip("/")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vfioctl.claims.model.cdi import node_path
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.untrusted_text import parse_json
@@ -96,11 +97,10 @@ def _read(kernel: Reader, name: str, path: str) -> Container | None:
     elif path.endswith("/state.json"):
         config = _mapping(document.get("config"))
     devices = [device for device in _devices(config) if isinstance(device, dict)]
-    wanted = [
-        device for device in devices if str(device.get("path", "")).startswith(_VFIO) and device["path"] != _CONTROL
-    ]
-    numbers = (f"c {device['major']}:{device['minor']}" for device in wanted if _has_number(device))
-    return Container(name, tuple(device["path"] for device in wanted), tuple(numbers), _pod(config))
+    paths = [(node_path(str(device.get("path", ""))), device) for device in devices]
+    wanted = [(path, device) for path, device in paths if path.startswith(_VFIO) and path != _CONTROL]
+    numbers = (f"c {device['major']}:{device['minor']}" for _, device in wanted if _has_number(device))
+    return Container(name, tuple(path for path, _ in wanted), tuple(numbers), _pod(config))
 
 
 def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:

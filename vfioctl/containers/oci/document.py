@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE
+from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, node_path
 from vfioctl.errors import BadDocument, ConflictError
 from vfioctl.untrusted_text import parse_json
 
@@ -86,8 +86,8 @@ def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]
     before = _shown(nodes, rules, notes)
     wanted = {device.path for device in devices}
     leftover = _ours(notes) - wanted
-    gone = {(node.get("major"), node.get("minor")) for node in nodes if node["path"] in leftover}
-    nodes[:] = [node for node in nodes if node["path"] not in leftover]
+    gone = {(node.get("major"), node.get("minor")) for node in nodes if node_path(node["path"]) in leftover}
+    nodes[:] = [node for node in nodes if node_path(node["path"]) not in leftover]
     rules[:] = [rule for rule in rules if not _allows(rule, gone)]
     for device in devices:
         _place(nodes, device)
@@ -130,7 +130,7 @@ def _nodes(linux: dict[str, Any]) -> list[dict[str, Any]]:
             raise BadDocument(f"{_CONFIG}: linux.devices: one has no path or no type")
         if node["type"] != "p" and not all(_is_number(node.get(part)) for part in ("major", "minor")):
             raise BadDocument(f"{_CONFIG}: linux.devices: {node['path'][:60]!a} has no numbers")
-    paths = [node["path"] for node in nodes]
+    paths = [node_path(node["path"]) for node in nodes]
     if len(set(paths)) < len(paths):
         raise BadDocument(f"{_CONFIG}: linux.devices: a path is there twice")
     return nodes
@@ -162,7 +162,7 @@ def _refuse_other_claim(
         )
     ours = {device.path for device in devices} | _ours(notes)
     for node in nodes:
-        path = node["path"]
+        path = node_path(node["path"])
         if path not in ours and (GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path)):
             raise ConflictError(
                 f"the container has {path} already, which is not of claim {claim}",
@@ -180,7 +180,7 @@ def _place(nodes: list[dict[str, Any]], device: DeviceNode) -> None:
     """Add the node, or correct its numbers; its owner and mode stay as they are."""
     numbers = {"type": "c", "major": device.major, "minor": device.minor}
     for node in nodes:
-        if node["path"] == device.path:
+        if node_path(node["path"]) == device.path:
             node.update(numbers)
             return
     nodes.append({"path": device.path, **numbers})

@@ -10,7 +10,7 @@ class Processor:
     """The processor, as /proc/cpuinfo reports it."""
 
     arch: str
-    """As libvirt and QEMU name it: x86_64 or aarch64."""
+    """As libvirt and QEMU name it: x86_64, aarch64; ppc64le also for ppc64."""
     is_amd: bool = False
     vendor: str = ""
     """As cpuinfo names it: GenuineIntel, AuthenticAMD; empty if it does not."""

@@ -11,6 +11,15 @@ from vfioctl.kernel.protocol import FileReader
 from vfioctl.units import parse_cpu_list
 
 _FACT = re.compile(r"^(vendor_id|cpu family|model)\t*: (\S{1,64})$", re.MULTILINE)
+_ARCHITECTURES = {
+    "aarch64": re.compile(r"^CPU implementer\t*:", re.MULTILINE),
+    "ppc64le": re.compile(r"^cpu\t+: POWER", re.MULTILINE),
+    "s390x": re.compile(r"^vendor_id *: IBM/S390", re.MULTILINE),
+    "loongarch64": re.compile(r"^(?:system type|Model Name)\t*: .*loongson", re.MULTILINE | re.IGNORECASE),
+    "riscv64": re.compile(r"^isa\t*: rv64", re.MULTILINE),
+}
+"""The line by which each is known; all others are x86_64. Sources: show_cpuinfo in arch/powerpc/kernel/setup-common.c,
+arch/s390/kernel/processor.c, arch/loongarch/kernel/proc.c and arch/riscv/kernel/cpu.c."""
 _BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
 
 
@@ -28,7 +37,7 @@ def read_processor(kernel: FileReader) -> Processor:
     bits, facts = _BITS.search(text), dict(_FACT.findall(text.partition("\n\n")[0]))
     vendor = facts.get("vendor_id", "")
     return Processor(
-        arch="aarch64" if "CPU implementer" in text else "x86_64",
+        arch=next((arch for arch, line in _ARCHITECTURES.items() if line.search(text)), "x86_64"),
         is_amd=vendor in ("AuthenticAMD", "HygonGenuine"),
         vendor=vendor,
         family=facts.get("cpu family", ""),

@@ -10,10 +10,12 @@ from vfioctl.domain.build.layout.devices import node_choices
 from vfioctl.domain.model.layout import NO_TOPOLOGY, Cell, Choice, Device, GuestTopology, Layout, Shape, is_distance
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
-from vfioctl.errors import some_of
+from vfioctl.errors import HostError, some_of
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.units import CpuSet
+
+_ARCHITECTURES = ("x86_64", "aarch64")
 
 
 class Host(NamedTuple):
@@ -40,6 +42,7 @@ def lay_out(
     `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `topology`: the PCI
     of an existing domain. Raises HostError, NoCapacity, BadSpec.
     """
+    _refuse_without_layout(host.processor)
     capacity = host.capacity
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
     has_dies = host.processor.is_x86
@@ -231,3 +234,12 @@ def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choic
 def hides_rom(device: Device) -> bool:
     """Return whether the guest's firmware is not to see a device's ROM."""
     return device.label.startswith("gpu") and not device.has_display and not device.vendor_vfio
+
+
+def _refuse_without_layout(processor: Processor) -> None:
+    """Raise HostError for a processor of whose guests vfioctl does not know the machine and its PCI."""
+    if processor.arch not in _ARCHITECTURES:
+        raise HostError(
+            f"vfioctl builds no domain for {processor.arch}, the processor of this host",
+            hint=f"it knows those of {' and '.join(_ARCHITECTURES)}; vfioctl domain define takes XML for others",
+        )

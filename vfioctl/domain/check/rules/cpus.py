@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats, warning
+from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats
 from vfioctl.domain.document.architecture import ONLY_X86, SETTINGS_ONLY_X86
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
 
-_WITHOUT_EIM = 255
+_WITHOUT_EIM, _WITH_EIM = 255, (10, 3)
+"""The most vCPUs without extended interrupt mode, and the libvirt that no longer asks for a vIOMMU with it."""
 _LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
 _LEAST_BITS, _MOST_BITS = 32, 52
 _WITHOUT_BITS = (9, 2)
@@ -68,9 +69,8 @@ def many_vcpus(domain: Domain) -> Iterator[Fault]:
     elif any(driver.get("eim") == "off" for driver in domain.all("devices/iommu/driver")):
         yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need extended interrupt mode", remedy)
     elif domain.one("devices/iommu") is None:
-        yield warning(
-            element, f"more than {_WITHOUT_EIM} vCPUs: libvirt before 10.3 needs a vIOMMU with eim='on'", remedy
-        )
+        reason = f"more than {_WITHOUT_EIM} vCPUs: libvirt before {{}} needs a vIOMMU with eim='on'"
+        yield from refused_before(domain, _WITH_EIM, element, reason, remedy)
 
 
 def topology(domain: Domain) -> Iterator[Fault]:

@@ -23,7 +23,7 @@ _USB = (
     "disk/target[@bus='usb']",
     "serial/target[@type='usb-serial']",
 )
-_SEVERAL_WATCHDOGS = (9, 1)
+_SEVERAL_WATCHDOGS, _READ_ONLY = (9, 1), (11, 0)
 _MANY = "i6300esb"
 """The one model of watchdogs of which libvirt accepts several."""
 
@@ -118,6 +118,12 @@ def shared_memory(domain: Domain) -> Iterator[Fault]:
         for element in domain.all(f"devices/{path}"):
             remedy = "<memoryBacking><access mode='shared'/>, and no memAccess='private' of a cell"
             yield Fault(element, f"{what} needs memory that QEMU shares", remedy)
+
+
+def read_only_filesystems(domain: Domain) -> Iterator[Fault]:
+    for element in domain.all("devices/filesystem/driver[@type='virtiofs']/../readonly"):
+        reason = "virtiofs that is read-only, which libvirt before {} refuses"
+        yield from refused_before(domain, _READ_ONLY, element, reason, "remove it, and export what may be written to")
 
 
 _UNCACHED = ("none", "directsync")

@@ -14,6 +14,8 @@ from vfioctl.domain.document.values import cpuset, number, shown
 _PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")
 _BARE = ("host-passthrough", "maximum")
 """The models of which the guest's processor is the host's, with what QEMU leaves of it."""
+_NARROWER = {"x86_64": "i686", "aarch64": "armv7l", "ppc64le": "ppc64"}
+"""The other architecture of which KVM runs guests, by that of the host."""
 _OFF = ("disable", "forbid")
 
 
@@ -118,8 +120,8 @@ def topoext(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def architecture(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     wanted, kind = domain.arch, domain.one("os/type")
-    alike = {"x86_64": ("x86_64", "i686"), "aarch64": ("aarch64", "armv7l")}.get(host.processor.arch, ())
-    if kind is not None and wanted and alike and wanted not in alike and domain.root.get("type") == "kvm":
+    alike = (host.processor.arch, _NARROWER.get(host.processor.arch))
+    if kind is not None and wanted and wanted not in alike and domain.root.get("type") == "kvm":
         yield Fault(kind, f"KVM runs no {wanted[:40]} guest on {host.processor.arch}", f"arch='{host.processor.arch}'")
 
 

@@ -116,6 +116,7 @@ _REFUSED = ("features", "features/kvm", "features/hyperv")
 """Where libvirt refuses what it does not know. Newer ones know more, so what is like no known name is a warning."""
 _SINCE: Mapping[tuple[str, str], tuple[int, int]] = {
     ("cpu/maxphysaddr", "limit"): (9, 3),
+    ("devices/disk/driver", "iothreads"): (10, 0),
     ("devices/hostdev/driver", "model"): (10, 0),
     ("devices/hostdev/acpi", "nodeset"): (11, 8),
     ("devices/hostdev/driver", "iommufd"): (12, 1),

@@ -120,6 +120,7 @@ _WRITTEN: Mapping[str, Rule] = {
     "queue-count": devices.queues,
     "serial-port": devices.serial_ports,
     "shared-memory": devices.shared_memory,
+    "filesystem-readonly": devices.read_only_filesystems,
     "hostdev-type": hostdev.kinds,
     "hostdev-source": hostdev.sources,
     "hostdev-address": hostdev.targets,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LONGEST = 64 << 10
 """Characters of an argument that are read."""
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_PINS = (("vcpupin", "vcpu", ""), ("emulatorpin", "", "emulator"), ("iothreadpin", "iothread", "I/O thread"))
 _OWN_ARGUMENTS = f"{_QEMU}commandline/{_QEMU}arg"
 """What the document adds to the command line by itself."""
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.ASCII | re.IGNORECASE)
@@ -129,11 +130,16 @@ def definition_facts(subject: Subject, defined: Element) -> Iterator[VerifiedFac
 
 
 def _pins(root: Element) -> str:
-    pins = (
-        (number(vcpupin.get("vcpu")), format_cpu_list(cpuset(vcpupin.get("cpuset", "")) or ()))
-        for vcpupin in root.iterfind("cputune/vcpupin")
-    )
-    return ", ".join(f"{vcpu} to {cpus}" for vcpu, cpus in sorted(pin for pin in pins if pin[0] is not None))
+    """Return the pins of a document in words: of each vCPU, the emulator and each I/O thread."""
+    pins = [
+        (
+            f"{what} {number(pin.get(name)) if name else ''}".strip(),
+            format_cpu_list(cpuset(pin.get("cpuset", "")) or ()),
+        )
+        for tag, name, what in _PINS
+        for pin in sorted(root.iterfind(f"cputune/{tag}"), key=lambda pin: number(pin.get(name)) or 0)
+    ]
+    return ", ".join(f"{what} to {cpus}" for what, cpus in pins)
 
 
 def _nodes(root: Element) -> str:
