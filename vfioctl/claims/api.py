@@ -15,7 +15,7 @@ from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.liveness import after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed
-from vfioctl.errors import BadSpec
+from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import Waiting
 from vfioctl.placement.model.owner import Owner
 
@@ -71,6 +71,10 @@ class ClaimsApi:
     def names_of(self, owner: str) -> frozenset[str]:
         """Return what the claims that an owner has or had are called in the journal. Raises BadSpec."""
         return frozenset(f"{CLAIM}{claim}" for claim in self.ledger.once_of(Owner(owner)))
+
+    def request(self, claim: Claim) -> Mapping[str, object]:
+        """Return what a claim was made for, without values that ask for nothing."""
+        return self.ledger.request(claim.id)
 
     def events(self, claim: Claim) -> tuple[Event, ...]:
         """Return what happened to a claim, in order."""
@@ -153,7 +157,7 @@ class ClaimsApi:
         return self._lifecycle.create(request, key, progress, confirm)
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
-        """Claim devices that an owner already uses. Raises ClaimConflict."""
+        """Claim devices that an owner already uses, over its quota too, which is reported. Raises ClaimConflict."""
         from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
@@ -201,8 +205,13 @@ class ClaimsApi:
         return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")
 
     def transfer(self, name: str, owner: str) -> Claim:
-        """Give a live claim to another owner. Raises ClaimConflict, BadSpec."""
+        """Give a live claim to another owner. Raises ClaimConflict, BadSpec; NoCapacity if it is over their quota."""
+        from vfioctl.placement.api import PlacementApi
+
         claim = self.claim(name)
+        taken = self.ledger.taken(but=(claim.id,))
+        if over := PlacementApi(self._session).over_quota(taken, Owner(owner), {}, claim.gpus):
+            raise NoCapacity(over, hint="release other claims of that owner, or raise the quota in config.toml")
         why = f"transferred from {claim.owner}"
         return self.ledger.amend(claim.id, moment_of(self._session), owner=Owner(owner), why=why)
 

@@ -13,6 +13,7 @@ from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
+from vfioctl.placement.choosing.preconditions import exceeded
 from vfioctl.placement.explaining.reasons import no_capacity
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.place import candidates, place, refused
@@ -40,6 +41,10 @@ class PlacementApi:
 
     def __init__(self, session: Session) -> None:
         self._session, self._devices = session, InventoryApi(session)
+
+    def over_quota(self, taken: Taken, owner: str, labels: Mapping[str, str], gpus: int) -> str:
+        """Return the quota that this number of additional GPUs or vGPUs would exceed; empty if none."""
+        return exceeded(self._session.settings(_CLAIMS).quotas, taken, owner, labels, gpus)
 
     def capacity(self, taken: Taken, *, cpus: bool = False) -> Capacity:
         """Return the host's capacity. `cpus`: whether all processes are looked at for pinned guests."""

@@ -75,6 +75,8 @@ def candidates(capacity: Capacity) -> Sequence[Function]:
 
 def _new_vgpus(request: ClaimRequest, capacity: Capacity, creation: VgpuCreation) -> Placement:
     vgpus = _vgpus_of(creation.plan)
+    if over := over_quota(request, capacity, sum(new.count for new in vgpus)):
+        raise no_capacity(over, (), {})
     placement = place_near(vgpus, request, capacity)
     others = tuple(_other_cards(vgpus, request, capacity, creation))
     return replace(placement, why=(*creation.plan.notes, *placement.why), others=others)
@@ -147,7 +149,7 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
         if display and request.bind:
             error.next_command = f"vfioctl bind {display} --allow-boot-vga"
         raise error
-    gpus = sum(bool(function and function.is_gpu) for function in map(functions.get, asked))
+    gpus = sum(bool(isinstance(device, Uuid) or (f and f.is_gpu)) for device, f in functions.items())
     if over := over_quota(request, capacity, gpus):
         raise no_capacity(over, (), {}, [Rejection(device, title, over) for device, title in titles.items()])
     return _nearby(request, capacity, request.devices, [*functions.values()])

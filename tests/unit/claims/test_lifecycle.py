@@ -15,6 +15,7 @@ from vfioctl.binding.api import BindingApi
 from vfioctl.claims.ledger.ledger import Moment
 from vfioctl.claims.lifecycle.liveness import Liveness
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Undo
+from vfioctl.claims.render.claims import event_line
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import Plan
 from vfioctl.core.limits import read_document
@@ -547,3 +548,59 @@ class TestWhatIsSaid:
         (claim,) = run("claim list --json --simulate hgx8").document["claims"]
         assert claim["stale"].startswith("made in another boot")
         assert run(f"claim show {claim['id']} --json --simulate hgx8").document["stale"] == claim["stale"]
+
+    def test_a_conflict_of_keys_says_what_differs_and_show_what_was_asked(self, run: Run) -> None:
+        run("claim create --owner vm/a --gpus 1 --cpus 2 --key k --yes --simulate hgx8")
+        answer = run("claim create --owner vm/b --gpus 2 --cpus 2 --key k --yes --simulate hgx8")
+        assert answer.code == 4
+        assert 'another request: gpus was 1 and is 2, owner was "vm/a" and is "vm/b"' in answer.err
+        (claim,) = run("claim list --json --simulate hgx8").document["claims"]
+        shown = run(f"claim show {claim['id']} --json --simulate hgx8").document
+        assert shown["request"] == {"owner": "vm/a", "gpus": 1, "cpus": 2}
+        text = run(f"claim show {claim['id']} --simulate hgx8").out
+        assert all(word in text for word in ("request", "gpus=1", "cpus=2"))
+
+    @pytest.mark.parametrize("option", ["--key ''", "--label a=1 --label a=2"])
+    def test_an_empty_key_and_a_label_twice_are_refused(self, run: Run, option: str) -> None:
+        words = [word.replace("''", "") for word in option.split()]
+        assert run("claim create --owner vm/a --gpus 1 --yes --simulate hgx8", *words).code == 2
+
+    def test_cpus_and_hugepages_stay_on_a_narrow_terminal(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "90")
+        run("claim create --owner vm/a --gpus 4 --cpus 4 --hugepages 2GiB --yes --simulate hgx8")
+        shown = run("claim list --simulate hgx8").out
+        (claim,) = run("claim list --json --simulate hgx8").document["claims"]
+        (pages,) = claim["hugepages"]
+        assert claim["cpus"] in shown
+        assert f"{pages['pages']}x" in shown
+
+    def test_a_change_is_watched_with_its_devices(self, host: Host) -> None:
+        made = create(host, GPU0)
+        (first, *_) = host.claims.events(made)
+        assert f"  {GPU0}" in event_line(first, [GPU0])
+
+
+class TestQuotas:
+    """GPUs and vGPUs count, whoever got them in which way."""
+
+    @pytest.fixture(autouse=True)
+    def limited(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        config = tmp_path / "config.toml"
+        config.write_text('[claims.quotas]\n"vm/small" = 1\n', encoding="utf-8")
+        monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
+
+    def test_a_transfer_over_one_is_refused(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --gpus 2 --yes --json --simulate hgx8").document["id"]
+        answer = run(f"claim transfer {made} --to vm/small --simulate hgx8")
+        assert (answer.code, "over the quota of vm/small: 1 GPU" in answer.err) == (4, True)
+        assert run(f"claim transfer {made} --to vm/b --simulate hgx8").code == 0
+
+    def test_adopting_over_one_is_reported(self, run: Run) -> None:
+        answer = run("claim adopt --owner vm/small --device gpu0 --device gpu1 --simulate hgx8")
+        assert (answer.code, "over the quota of vm/small: 1 GPU" in answer.err) == (0, True)
+
+    def test_vgpus_count(self, run: Run) -> None:
+        answer = run("claim create --owner vm/small --vgpu T4-4C=2 --yes --simulate t4")
+        assert (answer.code, "over the quota of vm/small" in answer.err) == (4, True)
+        assert run("claim create --owner vm/small --vgpu T4-4C --yes --simulate t4").code == 0
+        assert run("claim create --owner vm/small --vgpu T4-4C --yes --simulate t4").code == 4

@@ -967,3 +967,12 @@ class TestRepeatedRequests:
         again = host("claim create --owner vm/v --vgpu T4-4C=2 --key k --yes")
         assert (again.code, again.document["id"]) == (0, made)
         assert (host.vgpus(), host.differences()) == (before, [])
+
+
+def test_an_adopted_claim_is_released_while_its_owner_uses_it(host: Machine) -> None:
+    host("bind gpu0 --yes")
+    host.change(guest(4711, "web1", GROUP0))
+    made = host("claim adopt --owner vm/web1 --device gpu0").document["id"]
+    assert host(f"claim release {made} --dry-run").code == 0
+    assert host(f"claim release {made} --yes").code == 0
+    assert host.driver(GPU0) == "vfio-pci"

@@ -404,3 +404,12 @@ class TestTwoUsers:
         answer = self.generate(tmp_path)
         assert answer.code == HostError.exit_code, answer
         assert Path("/etc/passwd").read_bytes() == before
+
+
+def test_claimed_devices_without_a_node_are_reported(run: Run) -> None:
+    run("claim create --owner vm/a --device gpu0 --no-bind --yes --simulate hgx8")
+    answer = run("cdi generate --simulate hgx8")
+    assert (answer.code, "no claimed device has a group node of VFIO: 0000:1b:00.0" in answer.err) == (3, True)
+    run("claim create --owner vm/b --device gpu1 --yes --simulate hgx8")
+    plan = run("cdi generate --dry-run --json --simulate hgx8").document
+    assert plan["notes"] == ["0000:1b:00.0 is claimed and has no node of VFIO, so it is not in the file"]

@@ -22,6 +22,7 @@ from vfioctl.claims.cli.options import (
     Ttl,
     Vgpu,
     Wish,
+    key_in,
 )
 from vfioctl.claims.cli.output import ClaimId, print_claim, print_preview
 from vfioctl.console.changes import confirm, progress_lines, reporting
@@ -70,12 +71,12 @@ def create(  # noqa: PLR0913 - one parameter for each option
     ttl: Ttl = None,
     label: Labels = None,
     key: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="KEY",
             help="Name of this request. A request with the same key returns the same claim.",
         ),
-    ] = "",
+    ] = None,
     no_bind: NoBind = False,
     explain: Annotated[bool, typer.Option("--explain", help="Also print the reasons for the selection.")] = False,
     dry_run: DryRun = False,
@@ -101,16 +102,17 @@ def create(  # noqa: PLR0913 - one parameter for each option
         bind=not no_bind,
     )
     wish.refuse_unclear()
+    name = key_in(key)
     session = opened(ctx)
     api = ClaimsApi(session)
     request = wish.asked(api, owner)
     if dry_run:
-        print_preview(session, api.preview_create(request, key), as_json=as_json)
+        print_preview(session, api.preview_create(request, name), as_json=as_json)
         return
     with reporting():
         made = api.create(
             request,
-            key=key,
+            key=name,
             progress=progress_lines(session),
             confirm=None if yes else lambda plan: confirm(session, plan),
         )
@@ -168,26 +170,31 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     if as_json:
         from vfioctl.claims.model.documents import claim_document, event_document
 
-        document = claim_document(found, api.nodes(found), stale=unusable)
+        document = claim_document(found, api.nodes(found), stale=unusable) | {"request": api.request(found)}
         emit_json(document | {"events": [event_document(event) for event in api.events(found)]})
         return
     from vfioctl.claims.render.claims import claim_page
 
-    draw(claim_page(found, api.nodes(found), api.events(found), stale=stale, boot_id=api.boot_id))
+    page = claim_page(
+        found, api.nodes(found), api.events(found), stale=stale, boot_id=api.boot_id, request=api.request(found)
+    )
+    draw(page)
 
 
 @app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim watch --json")
 def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Print each change of a claim as it happens, one on a line, until interrupted."""
-    for event in ClaimsApi(opened(ctx)).watch():
+    api = ClaimsApi(opened(ctx))
+    for event in api.watch():
+        devices = [device.subject for device in api.claim(event.claim).devices if device.asked]
         if as_json:
             from vfioctl.claims.model.documents import event_document
 
-            emit_json_text(json.dumps(event_document(event)))
+            emit_json_text(json.dumps(event_document(event) | {"devices": devices}))
         else:
             from vfioctl.claims.render.claims import event_line
 
-            emit(event_line(event))
+            emit(event_line(event, devices))
 
 
 lifecycle.add_to(app)

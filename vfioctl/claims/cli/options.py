@@ -142,6 +142,13 @@ def size_in(text: str | None) -> int:
     return 0 if text is None else parse_size(text)
 
 
+def key_in(text: str | None) -> str:
+    """Return the name of a request; empty for None. Raises BadSpec for an empty one."""
+    if text == "":
+        raise BadSpec("--key is empty", hint="give the request a name, or leave out --key")
+    return text or ""
+
+
 def numa_in(text: str) -> Literal["any", "same"] | int:
     """Return a node's number, `same` or `any`. Raises BadSpec."""
     if text == "same":
@@ -160,6 +167,8 @@ def labels_in(texts: Sequence[str]) -> Mapping[str, str]:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise BadSpec(f"not a label: {text[:60]!r}", hint="write it as KEY=VALUE")
+        if key in labels:
+            raise BadSpec(f"the label {key[:60]!r} is given twice", hint="a label has one value")
         labels[key] = value
     return labels
 

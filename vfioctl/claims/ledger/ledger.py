@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,6 +87,11 @@ class ClaimLedger:
             what = f"{name!r} begins several ids" if claim else f"there is no claim {name[:40]!r}"
             raise BadSpec(what, hint="vfioctl claim list --all shows their ids")
         return claim[0]
+
+    def request(self, id_: str) -> Mapping[str, object]:
+        """Return what the claim with this id was made for, without values that ask for nothing."""
+        query = "SELECT request FROM claim WHERE id = ?"
+        return rows.request_in(self._store.read(lambda db: str(db.execute(query, (id_,)).fetchone()[0]), "{}"))
 
     def keyed(self, key: str, request: str) -> Claim | None:
         """Return the live claim with this key. Raises ClaimConflict if it was made for another request."""
@@ -249,7 +254,8 @@ def _keyed(db: sqlite3.Connection, key: str, request: str) -> Claim | None:
     claim = rows.found(db, row[0])
     if row[1] != request:
         raise ClaimConflict(
-            f"the key {key!r} belongs to claim {claim.id} of {claim.owner}, which was made for another request",
+            f"the key {key!r} belongs to claim {claim.id} of {claim.owner}, which was made for another request"
+            f"{rows.differing(row[1], request)}",
             hint="use another key",
             next_command=f"vfioctl claim show {claim.id}",
             facts={"claim": claim.id, "owner": claim.owner},

@@ -156,7 +156,7 @@ def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
     owners: Counter[Owner] = Counter()
     labels: Counter[tuple[str, str]] = Counter()
     for claim in claims:
-        gpus = sum(device.asked for device in claim.devices)
+        gpus = claim.gpus
         owners[claim.owner] += gpus
         labels.update(dict.fromkeys(claim.labels.items(), gpus))
         pages.update({(size.node, size.size): size.pages for size in claim.hugepages})
@@ -173,6 +173,34 @@ def reservations_in(db: sqlite3.Connection) -> Iterator[Reservation]:
 
 def reservation(resource: str, claim: str, owner: str, *, whole: bool) -> Reservation:
     return Reservation(resource, f"{CLAIM}{claim}", owner, whole, f"vfioctl claim release {claim}")
+
+
+def request_in(text: str) -> dict[str, Any]:
+    """Return the values of a request that ask for something, by name; none if the text is not understood."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    idle = {"numa": "any", "bind": True, "vgpus": 0 if document.get("vgpu") else 1}
+    return {
+        name: value
+        for name, value in document.items()
+        if value != idle.get(name) and (value or name in ("bind", "numa"))
+    }
+
+
+def differing(before: str, now: str) -> str:
+    """Return how two requests differ, as the end of a sentence; empty if they are not understood."""
+    old, new = request_in(before), request_in(now)
+    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    words = (f"{name} was {_said(old, name)} and is {_said(new, name)}" for name in names)
+    return f": {', '.join(words)}" if names else ""
+
+
+def _said(request: dict[str, Any], name: str) -> str:
+    return json.dumps(request[name], ensure_ascii=False) if name in request else "not given"
 
 
 def events_in(db: sqlite3.Connection, *, after: int = 0, claim: str | None = None) -> Iterable[Event]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, Undo
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
@@ -110,7 +110,7 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
             return _binding(session).plan_unbind(bound)
         if made := _existing(session, [device.subject for device in claim.devices if device.undo is Undo.REMOVE]):
             return _vgpus(session).plan_remove(made)
-    if not (is_of_this_boot and unchanged_in_use):
+    if not unchanged_in_use or (LABEL in claim.labels and not is_of_this_boot):
         refuse_held(session, claim, inventory, drivers=is_of_this_boot)
     return None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.liveness import Liveness, after, moment_of
-from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
+from vfioctl.claims.model.claim import LABEL, Claim, Claimed, ClaimState
 from vfioctl.core.locations import import_object
 from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Confirm = Callable[["Plan"], None]
 """Callback (plan), called before a plan is applied; may raise to cancel."""
 _ATTEMPTS = 8
+ADOPTED = "adopted"
+"""The reason in the event of a claim whose devices were its owner's already."""
 
 
 def followers(session: Session) -> tuple[Follower, ...]:
@@ -103,9 +105,14 @@ class Lifecycle:
 
     def adopt(self, request: ClaimRequest) -> Claimed:
         """Claim the devices of a request as they are."""
+        from vfioctl.placement.api import PlacementApi
+
         claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
-        held = self._ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why="adopted")
-        return self._followed(Claimed(held))
+        held = self._ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=ADOPTED)
+        taken = self._ledger.taken(but=(claim.id,))
+        over = PlacementApi(self._session).over_quota(taken, claim.owner, claim.labels, claim.gpus)
+        claimed = self._followed(Claimed(held))
+        return claimed._replace(problem="; ".join(filter(None, [over, claimed.problem])))
 
     def _reserve(
         self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
@@ -165,7 +172,8 @@ class Lifecycle:
             return Claimed(claim)
         if self.liveness.has_died(claim):
             return Claimed(self.liveness.end(claim))
-        undo = partial(plan_undo, self.acting_for(claim), claim, unchanged_in_use=unchanged_in_use)
+        unchanged = unchanged_in_use or self._is_adopted(claim)
+        undo = partial(plan_undo, self.acting_for(claim), claim, unchanged_in_use=unchanged)
         try:
             plan = until_released(undo, wait=wait, waiting=waiting)
             return self._give_back(claim, plan, progress, confirm)
@@ -235,10 +243,15 @@ class Lifecycle:
         if not claim.is_live or self.liveness.has_died(claim):
             return None
         session = self.acting_for(claim)
-        plan = until_released(partial(plan_undo, session, claim), wait=wait, waiting=waiting)
+        undo = partial(plan_undo, session, claim, unchanged_in_use=self._is_adopted(claim))
+        plan = until_released(undo, wait=wait, waiting=waiting)
         return plan if plan and not plan.nothing_to_do else None
 
     # -- what both share -----------------------------------------------------------------------------
+
+    def _is_adopted(self, claim: Claim) -> bool:
+        """Return whether a claim's devices were its owner's before, other than for a run of a domain."""
+        return LABEL not in claim.labels and any(event.why == ADOPTED for event in self._ledger.events(claim=claim.id))
 
     def acting_for(self, claim: Claim) -> Session:
         """Return a session whose changes are made for this claim."""

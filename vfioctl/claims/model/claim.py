@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.core.frozen import value_class
-from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.inventory.model.values import PciAddress, Subject, is_gpu_class
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import Uuid
@@ -67,6 +67,11 @@ class ClaimedDevice:
     undo: Undo = Undo.NOTHING
 
     @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU or a vGPU. A created VF has no identity."""
+        return self.mdev is not None or not self.identity or is_gpu_class(self.identity.rpartition(":")[2])
+
+    @property
     def subject(self) -> Subject:
         """What changes and holders name: the mediated device, or the function."""
         return self.mdev or PciAddress(self.address)
@@ -108,6 +113,11 @@ class Claim(NamedTuple):
         return self.owner == owner and self.labels.get(LABEL, libvirt) == libvirt
 
     @property
+    def gpus(self) -> int:
+        """The number of GPUs and vGPUs, for quotas: of the functions that were asked for, those of a GPU's class."""
+        return sum(device.asked and device.is_gpu for device in self.devices)
+
+    @property
     def functions(self) -> tuple[PciAddress, ...]:
         """The functions that were asked for."""
         return tuple(PciAddress(device.address) for device in self.devices if device.asked and device.mdev is None)
@@ -126,7 +136,7 @@ class Claimed(NamedTuple):
     """Why these devices were chosen, on the host of `inventory`; None for a claim that existed already."""
     inventory: Inventory | None = None
     problem: str = ""
-    """Why the CDI files could not be written again, if the configuration asks for that."""
+    """Why the CDI files could not be written again, if the configuration asks for that; an exceeded quota."""
 
 
 class Event(NamedTuple):

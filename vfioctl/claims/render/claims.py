@@ -23,16 +23,20 @@ from vfioctl.units import format_cpu_list, format_size
 
 Row = tuple[str, ...]
 _INDENT = 4
+NO_REQUEST: Mapping[str, object] = {}
 _COLUMNS = (
     Column("ID"),
     Column("OWNER"),
     Column("STATE"),
     Column("SINCE (UTC)"),
-    Column("CPUS", optional=True),
+    Column("CPUS"),
+    Column("HUGEPAGES"),
     Column("EXPIRES (UTC)", optional=True),
     Column("BY", optional=True),
     Column("DEVICES"),
 )
+_IF_ANY = (4, 5)
+"""The columns that are there if a claim has CPUs or hugepages, however narrow the terminal is."""
 _STATES = {
     ClaimState.RESERVED: "reserved: its devices are being prepared, or that was interrupted",
     ClaimState.HELD: "held",
@@ -60,7 +64,9 @@ def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: in
     `boot_id`: the host's, to mark those that were not verified since it booted.
     """
     rows = [_row(claim) for claim in claims]
-    layout = Layout(_COLUMNS, rows, width)
+    empty = {index for index in _IF_ANY if not any(row[index] for row in rows)}
+    rows = [tuple(cell for index, cell in enumerate(row) if index not in empty) for row in rows]
+    layout = Layout([column for index, column in enumerate(_COLUMNS) if index not in empty], rows, width)
     parts: list[RenderableType] = [*layout.header()]
     for claim, row, line in zip(claims, rows, layout.lines(rows), strict=True):
         parts += [*_fitting(claim, row, line, layout), *_why(claim, stale, boot_id)]
@@ -85,31 +91,44 @@ def claim_page(
     *,
     stale: str = "",
     boot_id: str = "",
+    request: Mapping[str, object] = NO_REQUEST,
 ) -> RenderableType:
     """Render one claim: its devices and what a guest opens, why it is stale, and what happened to it.
 
-    `boot_id`: as for `claims_table`.
+    `boot_id`: as for `claims_table`. `request`: what it was made for.
     """
     return Stack(
         Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
-        fact_grid(_facts(claim, stale, boot_id), style="bold"),
+        fact_grid([*_facts(claim, stale, boot_id), *_requested(request)], style="bold"),
         *(line for device in claim.devices for line in _device(claim, device, nodes.get(device.subject, Nodes()))),
         *([Text("What happened", style="bold"), *map(_event, events)] if events else []),
     )
 
 
-def event_line(event: Event) -> str:
-    """Return one event as a line of text."""
+def _requested(request: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    words = (f"{name}={_value(value)}" for name, value in request.items() if name not in ("owner", "labels"))
+    if text := plain(" ".join(words)):
+        yield "request", text
+
+
+def _value(value: object) -> str:
+    return ",".join(map(_value, value)) if isinstance(value, list) else str(value).lower()
+
+
+def event_line(event: Event, devices: Sequence[str] = ()) -> str:
+    """Return one event as a line of text. `devices`: those of its claim."""
     who = f"{event.sudo_user} (sudo)" if event.sudo_user else event.user
     why = f": {event.why}" if event.why else ""
-    return plain(f"{clock(event.at)}  {event.claim}  {event.owner}  {event.state}  {who}{why}")
+    names = "".join(f"  {device}" for device in devices)
+    return plain(f"{clock(event.at)}  {event.claim}  {event.owner}  {event.state}  {who}{names}{why}")
 
 
 def _row(claim: Claim) -> Row:
     by = f"{claim.sudo_user} (sudo)" if claim.sudo_user else claim.user
     expires = clock(claim.expires) if claim.expires else ""
-    cpus, devices = format_cpu_list(claim.cpus), plain(" ".join(_asked(claim)))
-    return claim.id, plain(claim.owner), claim.state, clock(claim.since), cpus, expires, plain(by), devices
+    pages = " ".join(f"{load.pages}x{format_size(load.size)}@{load.node}" for load in claim.hugepages)
+    since, cpus, devices = clock(claim.since), format_cpu_list(claim.cpus), plain(" ".join(_asked(claim)))
+    return claim.id, plain(claim.owner), claim.state, since, cpus, pages, expires, plain(by), devices
 
 
 def _asked(claim: Claim) -> list[str]:

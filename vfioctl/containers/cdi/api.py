@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.cdi import KIND, cdi_file, file_name
-from vfioctl.errors import BadDocument, Foreign, VfioctlError
+from vfioctl.errors import BadDocument, Foreign, HostError, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN, MDEV_DEVICES
 
@@ -103,7 +103,7 @@ class CdiApi:
         ]
         if create and KIND not in {intent.kind for intent in intents}:
             intents.append(CdiIntent())
-        plans = (self.plan(intent) for intent in intents)
+        plans = (self._plan(intent)[0] for intent in intents)
         return tuple(self._session.apply(plan, progress=progress) for plan in plans if not plan.nothing_to_do)
 
     def _own(self) -> list[tuple[CdiFileFound, CdiIntent | None]]:
@@ -140,8 +140,15 @@ class CdiApi:
         """Plan the file in /var/run/cdi: written with these devices, or removed when there are none.
 
         Raises ConflictError for a name that another file defines, Foreign for a file that vfioctl did not write,
-        HostError for a claimed device without a node.
+        HostError for a device of `intent.claim` without a node, and if no claimed device has one.
         """
+        plan, missing = self._plan(intent)
+        if missing and plan.nothing_to_do and not self._kernel.has(cdi_file(intent.kind)):
+            _refuse_without_node(missing, intent)
+        return plan
+
+    def _plan(self, intent: CdiIntent) -> tuple[Plan, Sequence[Subject]]:
+        """Return the plan, and the claimed devices that are not in the file because they have no node."""
         from vfioctl.containers.cdi.choose import notes
         from vfioctl.containers.cdi.document import text_of
         from vfioctl.containers.cdi.intent import CDI_FILE
@@ -149,12 +156,13 @@ class CdiApi:
 
         path = cdi_file(intent.kind)
         before = self._kernel.read(path) if self._kernel.has(path) else ""
-        devices = self._devices(intent, path, before)
+        devices, missing = self._devices(intent, path, before)
         change = Change(
             kind=CDI_FILE, name=path, subject=intent.kind, before=before, after=text_of(intent.kind, devices)
         )
         changes = (change,) if change.before != change.after else ()
-        return self._session.registry.plan(Draft(intent, changes=changes, notes=tuple(notes(devices))))
+        draft = Draft(intent, changes=changes, notes=tuple(notes(devices, missing)))
+        return self._session.registry.plan(draft), missing
 
     def export(self, intent: CdiIntent, directory: Path, *, dry_run: bool = False) -> Exported:
         """Write the file to another directory, or remove it there; see `plan`. It is not journaled."""
@@ -163,29 +171,35 @@ class CdiApi:
         from vfioctl.containers.cdi.document import text_of
 
         path = str(directory.absolute() / file_name(intent.kind))
-        devices = self._devices(intent, path, elsewhere.read(path))
+        before = elsewhere.read(path)
+        devices, missing = self._devices(intent, path, before)
+        if missing and not (devices or before):
+            _refuse_without_node(missing, intent)
         text = text_of(intent.kind, devices)
         if not dry_run:
             elsewhere.replace(path, text)
-        return Exported(path, text, devices, tuple(notes(devices)))
+        return Exported(path, text, devices, tuple(notes(devices, missing)))
 
-    def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[CdiDevice, ...]:
-        from vfioctl.containers.cdi.choose import every_device, of_claims, with_claim
+    def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[tuple[CdiDevice, ...], tuple[Subject, ...]]:
+        """Return the devices of the file, and the claimed ones that cannot be in it."""
+        from vfioctl.containers.cdi.choose import every_device, of_claims, with_claim, without_node
         from vfioctl.containers.cdi.files import refuse_defined_elsewhere
 
         own = _own(before, intent.kind, path)
         available = read_passthrough(self._session, intent.node)
+        missing: tuple[Subject, ...] = ()
         if intent.claim:
             devices = with_claim(own, self._claims.claim(intent.claim), available, intent.node)
         elif intent.everything:
             devices = every_device(available, intent.node)
         else:
-            devices = of_claims(self._claims.claims(live_only=True), available, intent.node)
+            claims = self._claims.claims(live_only=True)
+            devices, missing = of_claims(claims, available, intent.node), without_node(claims, available)
         names = [device.name for device in devices]
         is_seen = path.rpartition("/")[0] in (CDI_ETC, CDI_RUN)
         others = [file for file in self.files() if is_seen or not file.ours]
         refuse_defined_elsewhere(others, intent.kind, names, besides=path)
-        return devices
+        return devices, missing
 
 
 def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:
@@ -198,6 +212,14 @@ def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:
             f"{path} is not as vfioctl writes it",
             hint="vfioctl changes only its own CDI files: use another --kind, or remove that file",
         ) from None
+
+
+def _refuse_without_node(missing: Sequence[Subject], intent: CdiIntent) -> None:
+    raise HostError(
+        f"no claimed device has a {intent.node} node of VFIO: {some_of(missing)}",
+        hint="they are not bound to VFIO, or were not since a reboot: vfioctl reconcile says which",
+        facts={"devices": [str(subject) for subject in missing]},
+    )
 
 
 def _held(claims: Sequence[Claim]) -> Collection[Subject]:

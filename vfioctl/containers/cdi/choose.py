@@ -85,6 +85,12 @@ def of_claims(claims: Sequence[Claim], available: Passthrough, node: Node) -> tu
     return tuple(CdiDevice(subject, available.nodes[subject]) for subject in wanted if subject in available.nodes)
 
 
+def without_node(claims: Sequence[Claim], available: Passthrough) -> tuple[Subject, ...]:
+    """Return the devices that claims asked for, and that have no node now."""
+    asked = dict.fromkeys(device.subject for claim in claims for device in claim.devices if device.asked)
+    return tuple(subject for subject in asked if subject not in available.nodes)
+
+
 def with_claim(before: Sequence[CdiDevice], claim: Claim, available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return the devices of a file with those of one claim, or without them when it is over.
 
@@ -96,8 +102,10 @@ def with_claim(before: Sequence[CdiDevice], claim: Claim, available: Passthrough
     return (*kept, *(devices_of(claim, available, node) if claim.is_live else ()))
 
 
-def notes(devices: Sequence[CdiDevice]) -> Iterator[str]:
-    """Yield what the user should know about the names."""
+def notes(devices: Sequence[CdiDevice], missing: Sequence[Subject] = ()) -> Iterator[str]:
+    """Yield what the user should know about the names. `missing`: claimed devices without a node."""
+    for subject in missing:
+        yield f"{subject} is claimed and has no node of VFIO, so it is not in the file"
     by_node: dict[str, list[CdiDevice]] = {}
     for device in devices:
         by_node.setdefault(device.node, []).append(device)

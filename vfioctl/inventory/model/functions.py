@@ -14,7 +14,7 @@ from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, is_gpu_class
 from vfioctl.units import Uuid
 
 MANAGED_DMA_DRIVERS = frozenset({"vfio-pci", "pcieport", "pci-stub"})
@@ -116,7 +116,7 @@ class Function:
 
     @property
     def is_gpu(self) -> bool:
-        return self.class_code.startswith(("03", "1200"))
+        return is_gpu_class(self.class_code)
 
     @property
     def is_bridge(self) -> bool:

@@ -81,3 +81,8 @@ def any_number(text: str | None) -> int | None:
         return int(digits, base)
     except ValueError:
         return None
+
+
+def is_gpu_class(code: str) -> bool:
+    """Return whether a PCI class, such as 030200, is that of a display controller or a processing accelerator."""
+    return code.startswith(("03", "1200"))

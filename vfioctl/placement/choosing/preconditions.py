@@ -15,6 +15,7 @@ from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Mode
+from vfioctl.placement.model.taken import Taken
 from vfioctl.units import format_size
 
 BOOT_DISPLAY = "it is the boot display"
@@ -170,18 +171,22 @@ def memory_of(function: Function) -> int | None:
 
 
 def over_quota(request: ClaimRequest, capacity: Capacity, gpus: int) -> str:
-    """Return the quota that this number of additional GPUs would exceed; empty if none."""
-    for name, has in _counted(request, capacity):
-        limit = _limit(name, capacity.settings.quotas)
+    """Return the quota that this number of additional GPUs or vGPUs would exceed; empty if none."""
+    return exceeded(capacity.settings.quotas, capacity.taken, request.owner, request.labels, gpus)
+
+
+def exceeded(quotas: Mapping[str, int], taken: Taken, owner: str, labels: Mapping[str, str], gpus: int) -> str:
+    """Return the same for an owner and labels. `taken`: what live claims have, without these GPUs."""
+    for name, has in _counted(taken, owner, labels):
+        limit = _limit(name, quotas)
         if limit is not None and has + gpus > limit:
             return f"over the quota of {name}: {counted(limit, 'GPU')}, of which it has {has}"
     return ""
 
 
-def _counted(request: ClaimRequest, capacity: Capacity) -> Iterator[tuple[str, int]]:
-    taken = capacity.taken
-    yield request.owner, taken.owners.get(Owner(request.owner), 0)
-    for label, value in sorted(request.labels.items()):
+def _counted(taken: Taken, owner: str, labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    yield owner, taken.owners.get(Owner(owner), 0)
+    for label, value in sorted(labels.items()):
         yield f"{label}={value}", taken.labels.get((label, value), 0)
 
 
