@@ -13,6 +13,7 @@ from vfioctl.claims.cli.options import (
     DryRun,
     Gpus,
     HugepageMemory,
+    Key,
     Labels,
     MemoryMin,
     Model,
@@ -70,13 +71,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     hugepages: HugepageMemory = None,
     ttl: Ttl = None,
     label: Labels = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Name of this request. A request with the same key returns the same claim.",
-        ),
-    ] = None,
+    key: Key = None,
     no_bind: NoBind = False,
     explain: Annotated[bool, typer.Option("--explain", help="Also print the reasons for the selection.")] = False,
     dry_run: DryRun = False,

@@ -73,6 +73,12 @@ Ttl = Annotated[
 Labels = Annotated[
     list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the claim. Repeatable.")
 ]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="KEY", help="Name of this request. A request with the same key returns the same claim."
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, with the plan; record and change nothing.")
 ]
