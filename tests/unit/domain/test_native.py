@@ -18,9 +18,8 @@ from vfioctl.domain.build.build import Built
 from vfioctl.domain.cli.spec_options import given_options
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.layout import Expander, Layout
-from vfioctl.domain.model.verification import State
+from vfioctl.domain.model.verification import State, Subject
 from vfioctl.domain.run.verify.devices import device_facts
-from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import parse_cpu_list

@@ -20,11 +20,10 @@ from tests.unit.conftest import Golden, Run
 from tests.unit.domain.running import DOMAIN, GIB, GPU, MDEV, PID, UUID, Process, host, libvirt
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.document.xml import parse
-from vfioctl.domain.model.verification import State, Verification, VerifiedFact
+from vfioctl.domain.model.verification import State, Subject, Verification, VerifiedFact
 from vfioctl.domain.probe.process import NotFound, read_qemu, read_threads
 from vfioctl.domain.run.verify.devices import device_facts
 from vfioctl.domain.run.verify.guest import Wanted, guest_facts, why_no_agent
-from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, UnknownDomain
 from vfioctl.kernel.libvirt import domains as asked
 from vfioctl.kernel.live.host import Live

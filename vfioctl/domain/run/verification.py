@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from vfioctl.claims.model.passthrough_devices import devices_of
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import URI
-from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
+from vfioctl.domain.model.verification import Area, State, Subject, Verification, VerifiedFact, unknown
 from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu, still_runs
 from vfioctl.domain.run.verify.cpus import cpu_facts
 from vfioctl.domain.run.verify.devices import definition_facts, device_facts, devices_given
 from vfioctl.domain.run.verify.guest import Wanted, guest_facts, unasked, why_no_agent
 from vfioctl.domain.run.verify.memory import memory_facts
-from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, VfioctlError
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, text_of

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.process import Qemu, Thread
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import MOST, Subject
+from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
 from vfioctl.units import format_cpu_list
 
 _VCPU = re.compile(r"CPU ([0-9]{1,4})/[A-Z]+", re.ASCII)
@@ -22,6 +21,8 @@ _NO_OTHERS = (_ALL_VCPUS, "TC ")
 """`TC`: QEMU's thread-context objects, which libvirt puts on the CPUs of a node; they only begin threads."""
 _OF_KERNEL = ("vhost-", "kvm-")
 ANY = "any CPU"
+MOST = 8192
+"""No guest has more vCPUs, and no host more CPUs."""
 Cpus = frozenset[int] | None
 """None: any CPU."""
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import devices_of, withheld_in
 from vfioctl.domain.document.values import cpuset, number
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import Subject
+from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
 from vfioctl.domain.run.verify.wiring import wiring_facts
 from vfioctl.units import format_cpu_list
 from vfioctl.untrusted_text import parse_json

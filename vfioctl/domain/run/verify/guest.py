@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
 from vfioctl.domain.document.values import number
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from vfioctl.domain.run.verify.subject import Subject
 
 AGENT = "org.qemu.guest_agent.0"
 Ask = Callable[[Sequence[str]], Mapping[str, str]]

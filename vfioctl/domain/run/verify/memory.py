@@ -13,8 +13,7 @@ from vfioctl.claims.model.passthrough_devices import devices_of
 from vfioctl.domain.document.values import cpuset, number, scaled, size_of
 from vfioctl.domain.model.process import Mapping as Part
 from vfioctl.domain.model.process import Qemu
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import Subject
+from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
 from vfioctl.units import format_cpu_list, format_size
 
 _POLICIES: Mapping[str, tuple[str, ...]] = {

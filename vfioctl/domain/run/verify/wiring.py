@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
 from vfioctl.domain.document.values import number
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
-from vfioctl.domain.run.verify.subject import Subject
+from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
