@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,6 +151,19 @@ class DomainApi:
         from vfioctl.domain.run.hook import Hook
 
         return Hook(self._session)
+
+    def held(self, *, connect: str = "") -> Mapping[str, tuple[str, ...]]:
+        """Return the ids of the live claims that the domains of a libvirt hold, by the domain's name."""
+        from vfioctl.claims.api import ClaimsApi
+        from vfioctl.domain.model.libvirt import known_as
+
+        uri, held = known_as(self.domains.uri(connect)), dict[str, tuple[str, ...]]()
+        with suppress(VfioctlError):  # a damaged ledger costs its facts, not the listing
+            for claim in ClaimsApi(self._session).claims():
+                kind, _, name = claim.owner.partition("/")
+                if kind == "vm" and claim.is_of(claim.owner, uri):
+                    held[name] = (*held.get(name, ()), claim.id)
+        return held
 
     def replan(self, intent: Intent) -> Plan:
         """Plan an intent of this subsystem on the host as it is now."""

@@ -29,6 +29,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.recorded.tree import form
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
 
@@ -198,6 +199,40 @@ class TestTemplates:
         root = parse(built).root
         for path in ("cpu/cache", "cpu/maxphysaddr", "features/kvm", "features/hyperv", "features/smm"):
             assert root.find(path) is None, path
+
+    def test_graphics_that_show_nothing_are_reported(self, run: Run) -> None:
+        said = "nothing is ever seen on the domain's <graphics>"
+        build = "domain build a --cpus 4 --memory 8GiB --template vgpu-desktop"
+        assert said in run(f"{build} --device gpu1 --host workstation").err
+        assert said not in run(f"{build} --device 6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d --host a2").err
+
+    @pytest.mark.parametrize(("template", "is_said"), [("minimal", True), ("compute-linux", False)])
+    def test_bars_that_seabios_cannot_place_are_reported(self, run: Run, template: str, *, is_said: bool) -> None:
+        done = run(f"domain build a --gpus 1 --cpus 4 --template {template} --host hgx8")
+        assert ("SeaBIOS may find no addresses for such large BARs" in done.err) is is_said
+        small = run(f"domain build a --device gpu1 --cpus 4 --template {template} --host workstation")
+        assert "SeaBIOS" not in small.err
+
+    @pytest.mark.parametrize(
+        ("files", "said"),
+        [
+            ({"/sys/devices/cpu_core/cpus": "0-7", "/sys/devices/cpu_atom/cpus": "8-400"}, "performance cores"),
+            ({f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity": str(446 << cpu % 2) for cpu in range(400)}, "446"),
+            ({"/sys/devices/cpu_core/cpus": "0-400", "/sys/devices/cpu_atom/cpus": "x"}, ""),
+            ({}, ""),
+        ],
+    )
+    def test_cores_of_several_kinds_are_reported(
+        self, run: Run, tmp_path: Path, files: dict[str, str], said: str
+    ) -> None:
+        tree = copy(original("hgx8"))
+        for path, text in files.items():
+            tree.put(path, text)
+        (tmp_path / "hybrid.host").write_text(form(tree))
+        build = f"domain build a --gpus 1 --cpus 32 --memory 4GiB --host {tmp_path / 'hybrid.host'}"
+        done = run(f"{build} --explain")
+        assert ("kinds of cores: some vCPUs are slower" in done.out) is bool(said)
+        assert said in done.out
 
     @pytest.mark.parametrize("template", ["compute-linux", "minimal", "realtime"])
     def test_a_guest_for_arm_has_a_serial_console(self, run: Run, template: str) -> None:

@@ -8,13 +8,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.hosts.machines import HOSTS
+from tests.hosts.machines import HOSTS, copy, original
 from tests.unit.conftest import Run
 from vfioctl.domain.document.differences import differences
 from vfioctl.domain.document.other_domains import others_in
+from vfioctl.domain.document.tree import child
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import DomainXml, Libvirt
 from vfioctl.domain.model.other_domains import Others
+from vfioctl.kernel.recorded.tree import form
 
 pytest.importorskip("libvirt")
 WISH = "--gpus 2 --cpus 16 --memory 64GiB"
@@ -229,6 +231,61 @@ class TestEdit:
         claim = run("claim create --owner vm/ml1 --device gpu5 --hugepages 4GiB --yes --json").document["id"]
         assert run(f"domain edit ml1 --claim {claim} --yes").code == 0
         assert shown(run, "ml1").find("memoryBacking/hugepages") is not None, "the claim has hugepages"
+
+    def test_hugepages_that_somebody_asked_for_stay_or_the_edit_is_refused(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        text = run("domain build ml1 --gpus 1 --cpus 4 --memory 8GiB --hugepages 1GiB").out
+        text = re.sub(r"<vfioctl:allocation .*/>", "", text)
+        define(run, tmp_path, re.sub(r"<page .*/>", "", text))  # of the default size, whichever that is
+        tree = copy(original("hgx8"))
+        for path in [path for path in tree.files if path.endswith("/free_hugepages")]:
+            tree.put(path, "0")
+        (tmp_path / "few.host").write_text(form(tree))
+        monkeypatch.setenv("VFIOCTL_SIMULATE", str(tmp_path / "few.host"))
+        define(run, tmp_path, re.sub(r"<page .*/>", "", text))
+        refused = run("domain edit ml1 --cpus 8 --replace --yes")
+        assert refused.code == 4, refused.err
+        assert "domain ml1 has hugepages, and the nodes have too few that are free" in refused.err
+        assert shown(run, "ml1").find("memoryBacking/hugepages") is not None
+        assert run("domain edit ml1 --cpus 8 --hugepages none --replace --yes").code == 0
+        assert shown(run, "ml1").find("memoryBacking/hugepages") is None
+
+    def test_companions_of_a_device_that_libvirt_binds_are_bound_by_it_too(self, run: Run, tmp_path: Path) -> None:
+        host = str(HOSTS / "workstation.host")
+        text = run(f"domain build win --device gpu1 --cpus 4 --host {host}").out
+        root = parse(text).root
+        devices = child(root, "devices")
+        first, *others = devices.findall("hostdev")
+        first.set("managed", "yes")
+        for element in others:
+            devices.remove(element)
+        (tmp_path / "workstation.host").write_text(Path(host).read_text())
+        more = f"--simulate {tmp_path / 'workstation.host'}"
+        (tmp_path / "win.xml").write_text(ET.tostring(root, encoding="unicode"))
+        assert run(f"domain define {tmp_path / 'win.xml'} --yes {more}").code == 0
+        done = run(f"domain edit win --replace --yes {more}")
+        assert done.code == 0, done.err
+        shown_ = ET.fromstring(run(f"domain show win --json {more}").document["defined"])  # noqa: S314 - libvirt's
+        assert [element.get("managed") for element in shown_.iterfind("devices/hostdev")] == ["yes"] * 4
+
+    def test_on_one_cell_no_gpu_moves_to_an_expander_bus(self, run: Run, tmp_path: Path) -> None:
+        address = "<address domain='0x0000' bus='0x1b' slot='0x00' function='0x0'/>"
+        device = f"<hostdev mode='subsystem' type='pci' managed='no'><source>{address}</source>"
+        guest = "<address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/></hostdev>"
+        port = "<controller type='pci' index='1' model='pcie-root-port'/>"
+        old = f"""<domain type='test'><name>win</name><memory unit='GiB'>4</memory><vcpu>4</vcpu>
+          <os><type arch='x86_64' machine='q35'>hvm</type></os><devices>{port}{device}{guest}</devices></domain>"""
+        define(run, tmp_path, old)
+        done = run("domain edit win --cpus 8 --replace --yes")
+        assert done.code == 0, done.err
+        assert "other addresses" not in done.err
+        root = shown(run, "win")
+        assert root.find("devices/controller[@model='pcie-expander-bus']") is None
+        (kept,) = root.findall("devices/hostdev/address")
+        assert kept.get("bus") == "0x01"
+        assert run("domain edit win --device gpu1 --yes --replace").code == 0
+        assert shown(run, "win").find("devices/controller[@model='pcie-expander-bus']") is None
 
     def test_vcpus_that_fill_cores_do_so_although_those_before_did_not(self, run: Run, tmp_path: Path) -> None:
         text = run("domain build ml1 --gpus 1 --cpus 3 --memory 8GiB --smt isolate").out

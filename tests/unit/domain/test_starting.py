@@ -176,6 +176,18 @@ class TestStart:
         with pytest.raises(NoCapacity, match=r"node 0 has [0-9]+ free hugepages of 1 GiB, and 100000 are needed"):
             host.claims.create(every)
 
+    def test_the_claim_of_a_domain_that_runs_is_listed(self, machine: Machine) -> None:
+        def listed() -> str:
+            (domain,) = (each for each in machine("domain", "list").document["domains"] if each["name"] == "web1")
+            assert machine("domain", "show", "web1").document["domain"]["claim"] == domain["claim"]
+            return str(domain["claim"])
+
+        assert listed() == ""
+        (claim,) = machine("domain", "start", "web1", "--yes").document["claims"]
+        assert listed() == claim
+        assert machine("domain", "stop", "web1", "--yes").code == 0
+        assert listed() == ""
+
     def test_another_machine_s_libvirt_is_refused(self, machine: Machine) -> None:
         with pytest.raises(BadSpec, match="another machine"):
             DomainApi(machine.session()).lifecycle.start("web1", connect="qemu+ssh://host/system")

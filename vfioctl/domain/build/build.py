@@ -5,13 +5,13 @@ Reads the host, the ledger and libvirt, and may not write to any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.passthrough_devices import devices_of as devices_named
-from vfioctl.claims.model.passthrough_devices import subject_of, withheld_in
+from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of, withheld_in
 from vfioctl.domain.build.compose import composed
 from vfioctl.domain.build.confidential import refuse_elsewhere, refuse_several, without_hugepages
 from vfioctl.domain.build.layout.cpus import widest_core
@@ -19,23 +19,25 @@ from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.others import free_without_own_usage, without_own_usage
 from vfioctl.domain.build.placing import Placing, relevant_nodes
+from vfioctl.domain.build.reports import reported
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.templates import read_template
-from vfioctl.domain.document.values import ballooned, is_realtime, plugged
+from vfioctl.domain.document.values import is_realtime, plugged
 from vfioctl.domain.document.xml import MARK, text_of
 from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.owner import refuse_foreign_claim
 from vfioctl.domain.model.spec import Policy, Smt
+from vfioctl.domain.probe.core_kinds import read_core_kinds
 from vfioctl.domain.probe.images import refuse_shared_images
 from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
-from vfioctl.errors import BadSpec, NoCapacity, some_of
+from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.untyped_vfs import refuse_untyped
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.units import Uuid, exact_size, parse_size
+from vfioctl.units import Uuid, parse_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
@@ -152,15 +154,12 @@ class DomainBuilder:
         spec = replace(spec, nodes=used)
         withheld = withheld_in(template.root)
         devices = devices_of(
-            [
-                companion
-                for companion in self._with_companions(placement.devices, capacity)
-                if companion not in withheld
-            ],
+            [name for name in self._with_companions(placement.devices, capacity) if name not in withheld],
             capacity.inventory,
             capacity.parents,
             spec.nodes,
             mdev_display=_shows_display(spec, template) and not _has_display(template),
+            managed=self._with_companions(_managed(template, capacity.inventory), capacity),
         )
         refuse_untyped(capacity.inventory.by_address[function] for function in placement.functions)
         _refuse_no_display(spec, devices, template)
@@ -178,9 +177,12 @@ class DomainBuilder:
         document = composed(template, spec, layout, edits=edits)
         if not edits:
             refuse_shared_images(self._session.kernel, Domain(document), others.images)
-        notes = (*_withheld(withheld), *_ballooned(document), *_without_effect(unused))
+        notes = (*_without_effect(unused), *reported(document, layout, withheld, self._kinds(layout)))
         layout = layout._replace(choices=(*layout.choices, *weaker, *notes))
         return Built(spec, layout, document, capacity.inventory, processor)
+
+    def _kinds(self, layout: Layout) -> Mapping[str, Sequence[int]]:
+        return read_core_kinds(self._session.kernel, layout.pins.values())
 
     def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
         """A policy that prefers takes memory that others have now, and none that there is not."""
@@ -214,19 +216,6 @@ def _with_smt(spec: DomainSpec, template: Document) -> tuple[DomainSpec, bool]:
     realtime = is_realtime(template.root)
     smt = Smt.ISOLATE if realtime else Smt.TOGETHER
     return (replace(spec, smt=smt) if spec.smt is Smt.AUTO else spec), realtime
-
-
-def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
-    """Yield a choice for devices that stay without a PCI address in the guest, as the XML asks for."""
-    if devices:
-        weaker = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
-        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=weaker)
-
-
-def _ballooned(document: Document) -> Iterator[Choice]:
-    if size := ballooned(document.root):
-        weaker = f"{exact_size(size)}; the host cannot use the rest, because VFIO pins it all"
-        yield Choice("memory that the guest starts with", exact_size(size), "<currentMemory> stays", weaker=weaker)
 
 
 def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:
@@ -288,6 +277,12 @@ def _refuse_no_display(spec: DomainSpec, devices: Sequence[Device], template: Do
     if spec.display and not (_has_display(template) or any(device.mdev_display for device in devices)):
         hint = "name a mediated device with --device, or leave --display out"
         raise BadSpec("--display: the domain gets no mediated device, which alone can show a display", hint=hint)
+
+
+def _managed(template: Document, inventory: Inventory) -> Sequence[PciAddress]:
+    """Return the functions of a domain that libvirt binds itself: what travels with them, libvirt has to bind too."""
+    named = (subject_of(name) for name in managed_devices_of(template.root))
+    return [name for name in named if isinstance(name, PciAddress) and name in inventory.by_address]
 
 
 def _memory_of(template: Document) -> int:

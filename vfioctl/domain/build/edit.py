@@ -68,8 +68,21 @@ def edited(
         named.add("hugepages")
     spec = completed(spec, named, options_now(claims, before, spec.cpus))
     built = DomainBuilder(session).build(spec, others, before.document)
+    if "hugepages" not in named:
+        _refuse_lost_hugepages(before, built)
     refuse_new_errors(before.document, built.document)
     return built
+
+
+def _refuse_lost_hugepages(before: Domain, built: Built) -> None:
+    """Raise NoCapacity if a domain that was not built here would lose its hugepages: somebody asked for them."""
+    had = before.one("memoryBacking/hugepages") is not None and not before.mark.template
+    is_confidential = before.one("launchSecurity") is not None
+    if had and not is_confidential and built.layout.page_size is None and built.spec.policy is Policy.STRICT:
+        raise NoCapacity(
+            f"domain {before.name} has hugepages, and the nodes have too few that are free",
+            hint="reserve more of them, or say --hugepages none to give it ordinary pages",
+        )
 
 
 def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:

@@ -167,7 +167,7 @@ def _place(element: Element, placed: Placed, bus: int) -> None:
 def _kind(device: Device) -> Iterator[tuple[str, str]]:
     yield "mode", "subsystem"
     if isinstance(device.subject, PciAddress):
-        yield from (("type", "pci"), ("managed", "no"))
+        yield from (("type", "pci"), ("managed", "yes" if device.managed else "no"))
         return
     yield from (("type", "mdev"), ("model", "vfio-pci"))
     if device.mdev_display:

@@ -97,15 +97,16 @@ _SHOW = """[bold]Examples[/]
 
 def list_domains(ctx: typer.Context, *, connect: Connect = "", as_json: AsJson = False) -> None:
     """List libvirt's domains with their claims, devices, vCPUs, memory and NUMA nodes."""
-    domains = DomainApi(opened(ctx)).domains
-    libvirt = domains.libvirt(connect)
+    api = DomainApi(opened(ctx))
+    domains = api.domains
+    libvirt, held = domains.libvirt(connect), api.held(connect=connect)
     known = domains.known(libvirt)
     from vfioctl.domain.render.domains import domains_table, list_document
 
     if as_json:
-        emit_document(list_document(libvirt, known), indented=True)
+        emit_document(list_document(libvirt, known, held), indented=True)
     elif known:
-        draw(domains_table(known, width=width()))
+        draw(domains_table(known, held, width=width()))
     else:
         emit(f"No domains at {libvirt.uri}.")
 
@@ -121,12 +122,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one domain: claim, devices, memory, and the CPUs of its vCPUs."""
-    domain = DomainApi(opened(ctx)).domains.find(name, connect)
+    api = DomainApi(opened(ctx))
+    domain, held = api.domains.find(name, connect), api.held(connect=connect)
     from vfioctl.domain.render.domains import domain_page, show_document
 
     if as_json:
-        emit_document(show_document(domain), indented=True)
+        emit_document(show_document(domain, held), indented=True)
     elif xml:
         emit_file(domain.domain.xml)
     else:
-        draw(domain_page(domain))
+        draw(domain_page(domain, held))

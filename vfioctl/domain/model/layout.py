@@ -48,6 +48,8 @@ class Device(NamedTuple):
     vendor_vfio: bool = False
     """a VF whose driver is its own VFIO driver, as NVIDIA's"""
     mdev_display: bool = False
+    managed: bool = False
+    """libvirt binds it to VFIO, and gives it back"""
 
 
 class Cell(NamedTuple):

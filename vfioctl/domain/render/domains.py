@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Stack
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.libvirt import Libvirt
     from vfioctl.domain.probe.domains import Known
 
+Held = Mapping[str, Sequence[str]]
+"""The ids of the claims that domains hold, by the domain's name."""
+NONE: Held = {}
 _COLUMNS = (
     Column("NAME"),
     Column("STATE"),
@@ -37,13 +40,13 @@ _STATES = {
 }
 
 
-def domains_table(known: Sequence[Known], *, width: int) -> RenderableType:
+def domains_table(known: Sequence[Known], held: Held = NONE, *, width: int) -> RenderableType:
     """Render domains in the order given, for `width` columns."""
-    return Stack(*table(_COLUMNS, [_row(domain) for domain in known], width))
+    return Stack(*table(_COLUMNS, [_row(domain, held) for domain in known], width))
 
 
-def _row(known: Known) -> tuple[str, ...]:
-    domain = listed(known)
+def _row(known: Known, held: Held) -> tuple[str, ...]:
+    domain = listed(known, held)
     unclear = f"its document cannot be read: {plain(domain.unknown)}" if domain.unknown else ""
     return (
         plain(domain.name),
@@ -57,9 +60,9 @@ def _row(known: Known) -> tuple[str, ...]:
     )
 
 
-def domain_page(known: Known) -> RenderableType:
+def domain_page(known: Known, held: Held = NONE) -> RenderableType:
     """Render one domain."""
-    domain = listed(known)
+    domain = listed(known, held)
     return Stack(Text(f"Domain {plain(domain.name)}", style="bold"), fact_grid(_facts(domain), style="bold"))
 
 
@@ -79,16 +82,18 @@ def _facts(domain: ListedDomain) -> Iterator[tuple[str, str]]:
     yield "guest nodes", str(domain.cells or "")
 
 
-def listed(known: Known) -> ListedDomain:
-    """Return a domain as `list --json` has it."""
+def listed(known: Known, held: Held = NONE) -> ListedDomain:
+    """Return a domain as `list --json` has it. `held`: the claims of domains; one that runs shows all of its own."""
     domain, says, unknown = known
+    claims = held.get(domain.name, ()) if domain.is_active else ()
+    named = says.mark.claim if says else ""
     pins = sorted(says.pins.items()) if says else ()
     return ListedDomain(
         name=domain.name,
         uuid=domain.uuid,
         state=domain.state,
         ours=bool(says and says.mark.is_own),
-        claim=says.mark.claim if says else "",
+        claim=" ".join(dict.fromkeys(filter(None, (named, *claims)))),
         template=says.mark.template if says else "",
         devices=says.host_devices if says else (),
         vcpus=(says.vcpus or 0) if says else 0,
@@ -100,15 +105,15 @@ def listed(known: Known) -> ListedDomain:
     )
 
 
-def list_document(libvirt: Libvirt, known: Sequence[Known]) -> DomainListDocument:
+def list_document(libvirt: Libvirt, known: Sequence[Known], held: Held = NONE) -> DomainListDocument:
     """Return the document of `list --json`."""
-    domains = tuple(map(listed, known))
+    domains = tuple(listed(domain, held) for domain in known)
     return DomainListDocument(uri=libvirt.uri, libvirt=libvirt.version, hypervisor=libvirt.hypervisor, domains=domains)
 
 
-def show_document(known: Known) -> DomainShowDocument:
+def show_document(known: Known, held: Held = NONE) -> DomainShowDocument:
     """Return the document of `show --json`."""
-    return DomainShowDocument(domain=listed(known), live=known.domain.live, defined=known.domain.defined)
+    return DomainShowDocument(domain=listed(known, held), live=known.domain.live, defined=known.domain.defined)
 
 
 _DOMAIN, _VOLUMES = Column("DOMAIN"), Column("NEW VOLUMES")

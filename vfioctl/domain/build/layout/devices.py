@@ -32,11 +32,12 @@ def devices_of(
     user_nodes: Mapping[PciAddress, int],
     *,
     mdev_display: bool = False,
+    managed: Sequence[Subject] = (),
 ) -> tuple[Device, ...]:
     """Return the devices in the order of their host addresses, mediated devices last.
 
     `parents`: the parents of mediated devices. `given`: nodes that the user names. `mdev_display`: whether the first
-    mediated device shows the guest's display.
+    mediated device shows the guest's display. `managed`: those that libvirt binds.
     """
     slots = {address.slot for address in user_nodes}
     numbers: Counter[str] = Counter()
@@ -45,6 +46,8 @@ def devices_of(
         guest_device = (
             _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
         )
+        if subject in managed:
+            guest_device = guest_device._replace(managed=True)
         if isinstance(subject, PciAddress) and subject.slot in slots:
             guest_device = guest_device._replace(reported_by="you")
         label = guest_device.label

@@ -29,12 +29,14 @@ def expanders(
 ) -> tuple[Expander, ...]:
     """Return the expander buses, in the order of their bus numbers; devices without a node are on the guest's root.
 
-    `cell_of`: the guest's cell of each node of the host. `topology`: the PCI of an existing domain. Raises BadSpec if
-    there are too many devices.
+    `cell_of`: the guest's cell of each node of the host. `topology`: the PCI of an existing domain. One of one cell
+    whose devices are on its own root gets no expander bus: Windows takes a GPU that moves for a new device. Raises
+    BadSpec if there are too many devices.
     """
     complexes: dict[_Key, list[Device]] = {}
+    of_one_cell = topology.slots and not topology.expanders and len(cell_of) < 2
     for device in devices:
-        cell = cell_of.get(-1 if device.node is None else device.node)
+        cell = None if of_one_cell else cell_of.get(-1 if device.node is None else device.node)
         complexes.setdefault(("" if cell is None else device.complex, cell), []).append(device)
     buses = list(_unnumbered(complexes, topology))
     numbers = _numbers(buses, topology)
@@ -206,7 +208,9 @@ def choices(buses: Sequence[Expander]) -> Iterator[Choice]:
     for expander in buses:
         names = ", ".join(placed.device.label for port in expander.ports for placed in port.devices)
         if expander.bus_number is None:
-            yield Choice("the guest's own PCI root", names, "no NUMA node is known for them")
+            has_node = any(placed.device.node is not None for port in expander.ports for placed in port.devices)
+            why = "the guest has one NUMA node only" if has_node else "no NUMA node is known for them"
+            yield Choice("the guest's own PCI root", names, why)
             continue
         what = f"PCI expander bus {expander.bus_number} in guest cell {expander.cell}"
         why = f"below root complex {expander.complex} of the host; the guest takes their NUMA node from the bus"

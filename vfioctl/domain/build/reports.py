@@ -1,0 +1,66 @@
+"""Reports what of a domain that was built works less well than its user may expect. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vfioctl.domain.document.values import ballooned
+from vfioctl.domain.model.layout import Choice
+from vfioctl.errors import some_of
+from vfioctl.units import exact_size, format_cpu_list
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from vfioctl.domain.document.xml import Document
+    from vfioctl.domain.model.layout import Layout
+
+
+def reported(
+    document: Document, layout: Layout, withheld: Sequence[str], kinds: Mapping[str, Sequence[int]]
+) -> Iterator[Choice]:
+    """Yield a choice for each. `withheld`: devices that the guest does not see. `kinds`: the CPUs by kind of core."""
+    yield from _withheld(withheld)
+    yield from _ballooned(document)
+    yield from _without_display(document.root)
+    yield from _beyond_bios(document.root, layout)
+    yield from _mixed(kinds)
+
+
+def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
+    """Yield a choice for devices that stay without a PCI address in the guest, as the XML asks for."""
+    if devices:
+        weaker = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
+        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=weaker)
+
+
+def _ballooned(document: Document) -> Iterator[Choice]:
+    if size := ballooned(document.root):
+        weaker = f"{exact_size(size)}; the host cannot use the rest, because VFIO pins it all"
+        yield Choice("memory that the guest starts with", exact_size(size), "<currentMemory> stays", weaker=weaker)
+
+
+def _without_display(root: Element) -> Iterator[Choice]:
+    """Yield a choice for graphics on which nothing is ever seen: the only display would be a mediated device's."""
+    is_shown = root.find("devices/hostdev[@display='on']") is not None
+    if root.find("devices/graphics") is not None and root.find("devices/video/model[@type='none']") is not None:
+        weaker = "nothing is ever seen on the domain's <graphics>: no device of it shows a display there"
+        if not is_shown:
+            yield Choice("display", "none", "only a mediated device can show one, with --display", weaker=weaker)
+
+
+def _beyond_bios(root: Element, layout: Layout) -> Iterator[Choice]:
+    """Yield a choice for BARs that SeaBIOS, which a domain on x86 without other firmware has, gives no addresses."""
+    has_efi = root.find("os[@firmware='efi']") is not None or root.find("os/loader") is not None
+    if layout.is_x86 and layout.hole and not has_efi:
+        weaker = "SeaBIOS may find no addresses for such large BARs: take a template with UEFI, such as compute-linux"
+        yield Choice("firmware", "SeaBIOS", "the template asks for no other", weaker=weaker)
+
+
+def _mixed(kinds: Mapping[str, Sequence[int]]) -> Iterator[Choice]:
+    """Yield a choice for vCPUs on cores of several kinds, which a guest takes for alike."""
+    if len(kinds) > 1:
+        named = "; ".join(f"CPUs {format_cpu_list(cpus)}: {kind}" for kind, cpus in kinds.items())
+        weaker = "some vCPUs are slower, and the guest does not see which; a claim of CPUs of one kind avoids this"
+        yield Choice("kinds of cores", named, "they are free, and near the devices", weaker=weaker)
