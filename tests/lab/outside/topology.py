@@ -68,7 +68,7 @@ def qemu_arguments(machine: str, disks: dict[str, Path], busy: Path) -> list[str
     `disks` maps a name, seen as /dev/disk/by-id/virtio-NAME, to a read-only image. `busy` is the image
     that the busy card's disk writes to.
     """
-    arguments = ["-machine", "kernel-irqchip=split", "-cpu", CPU]
+    arguments = ["-machine", "q35,kernel-irqchip=split", "-cpu", CPU]
     # a hub with nothing else on it: the link is up and no packet leaves
     arguments += ["-netdev", "hubport,id=nowhere,hubid=0"]
     arguments += ["-drive", f"if=none,id=busy,format=raw,cache=unsafe,{_file(busy)}"]
