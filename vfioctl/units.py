@@ -1,4 +1,4 @@
-"""Units and notations, each in one place: sizes in bytes, lists of CPUs, UUIDs.
+"""Units and notations, each in one place: sizes in bytes, durations, lists of CPUs, UUIDs.
 
 May import errors only, and pydantic only when one of its models holds such a value.
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # listings do without
 UUID_FORM = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 UUID = re.compile(UUID_FORM, re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,3})?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
+_DURATION_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _CPU_RANGE = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?", re.ASCII)
 _POWERS = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -38,12 +40,19 @@ def unit_bytes(unit: str) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes in `40GiB`, `40G`, `40GB` or `512 MiB`; see `unit_bytes`. No unit is bytes. Raises BadSpec."""
+    """Return the bytes in `40GiB`, `40G`, `40gb` or `512 MiB`; see `unit_bytes`.
+
+    Raises BadSpec for a number without a unit, which could mean anything, and for 0.
+    """
     match = _SIZE.fullmatch(text)
-    unit = unit_bytes(match[2] or "B") if match else None
+    unit = unit_bytes(match[2]) if match and match[2] else None
     if match is None or unit is None:
-        raise BadSpec(f"not a size: {text[:40]!r}", hint="write it as 40GiB or 512MiB")
-    return int(match[1]) * unit if match[1].isdecimal() else int(float(match[1]) * unit)
+        hint = "write it as 40GiB or 40G (both 1024), or as 40GB (1000); capitals do not matter"
+        raise BadSpec(f"not a size: {text[:40]!r}", hint=hint)
+    size = int(match[1]) * unit if match[1].isdecimal() else int(float(match[1]) * unit)
+    if not size:
+        raise BadSpec(f"a size of more than 0 is needed: {text[:40]!r}", hint="leave it out for none")
+    return size
 
 
 def format_size(count: int) -> str:
@@ -58,6 +67,21 @@ def exact_size(count: int) -> str:
     """Return a number of bytes in the largest binary unit that divides it: an error names a size without rounding."""
     power = next((power for power in (4, 3, 2, 1) if count and count % 1024**power == 0), 0)
     return f"{count // 1024**power} {_BINARY[power]}"
+
+
+# -- durations --------------------------------------------------------------------------------------
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds in `90s`, `1h30m`, `1d` or `1w`: numbers with units, the largest first, each unit once.
+
+    Raises BadSpec for a number without a unit. Source: systemd.time(7), of which this is a part.
+    """
+    parts = _DURATION_PART.findall(text.strip().lower())
+    units = [_SECONDS[unit] for _, unit in parts]
+    if not parts or "".join(map("".join, parts)) != text.strip().lower() or units != sorted(set(units), reverse=True):
+        raise BadSpec(f"not a duration: {text[:40]!r}", hint="write it as 60s, 5m, 1h30m, 1d or 1w")
+    return float(sum(float(number) * unit for (number, _), unit in zip(parts, units, strict=True)))
 
 
 # -- CPUs ------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "settings": ("errors", "config", "core.limits", "core.locations", "subsystems"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "untrusted_text", "kernel.protocol", "kernel.lenient", *WRITES),
-    "console": ("errors", "core", "kernel.files", "kernel.recorded.bundled"),
+    "console": ("errors", "units", "core", "kernel.files", "kernel.recorded.bundled"),
     "published_ledger": ("errors", "core"),
     "session": ("errors", "config", "settings", "kernel", "core", "subsystems", "published_ledger"),
     "sources": ("errors", "config", "kernel", "published_ledger", "session"),

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfioctl.errors import BadSpec
-from vfioctl.units import Uuid, format_cpu_list, format_size, parse_cpu_list, parse_size, unit_bytes
+from vfioctl.units import Uuid, format_cpu_list, format_size, parse_cpu_list, parse_duration, parse_size, unit_bytes
 
 
 # libvirt 9.0, src/util/virutil.c, virScaleInteger
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("1", 1),
         ("1B", 1),
         ("1 bytes", 1),
         ("1k", 1024),
@@ -35,7 +34,10 @@ def test_a_size_is_read_as_libvirt_reads_it(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "1 XiB", "1KiBs", "-1", "1.5.5G", "1e3", "\u0661GiB", "1  GiB", "1GiB\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "GiB", "64", "0", "0GiB", "0.0M", "1 XiB", "1KiBs", "-1", "1.5.5G", "1e3", "\u0661GiB", "1  GiB", "1GiB\n"],
+)
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(BadSpec):
         parse_size(text)
@@ -64,3 +66,17 @@ def test_a_list_of_cpus_is_read_as_it_is_written(numbers: set[int]) -> None:
 
 def test_a_uuid_is_named_in_lower_case() -> None:
     assert Uuid("AAAAAAAA-bbbb-CCCC-dddd-EEEEEEEEEEEE") == "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("1h30m", 5400), ("1d", 86400), ("1w2d3h4m5s", 788645), ("0s", 0), ("0.5S", 0.5), (" 5m ", 300)],
+)
+def test_a_duration_is_its_parts_together(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["90", "0", "", "m", "30m1h", "1h1h", "1h 30m", "-1s", "1y", "1e3s", "1h30", "inf"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(BadSpec, match="not a duration"):
+        parse_duration(text)

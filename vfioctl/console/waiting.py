@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from vfioctl.console.output import notes_wanted, say, width
-from vfioctl.errors import BadSpec
+from vfioctl.units import parse_duration
 
 if TYPE_CHECKING:
     from rich.live import Live
-
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Holder(Protocol):
@@ -41,13 +38,8 @@ class Holder(Protocol):
 
 
 def seconds_in(text: str | None) -> float:
-    """Return the seconds in `60s`, `5m`, `1h` or plain seconds; 0 for None. Raises BadSpec."""
-    if text is None:
-        return 0.0
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|h|)", text, re.ASCII)
-    if match is None:
-        raise BadSpec(f"not a duration: {text[:40]!r}", hint="write it as 60s, 5m or 1h")
-    return float(match[1]) * _UNITS[match[2]]
+    """Return the seconds in a duration, see `parse_duration`; 0 for None. Raises BadSpec."""
+    return 0.0 if text is None else parse_duration(text)
 
 
 class Board:

@@ -39,7 +39,7 @@ HOLDER: dict[str, object] = {
 class TestDurations:
     @pytest.mark.parametrize(
         ("text", "seconds"),
-        [("60s", 60), ("5m", 300), ("1h", 3600), ("90", 90), ("0", 0), ("0.5s", 0.5), ("1.25m", 75), (None, 0)],
+        [("60s", 60), ("5m", 300), ("1h", 3600), ("1d", 86400), ("0s", 0), ("0.5s", 0.5), ("1.25m", 75), (None, 0)],
     )
     def test_are_understood(self, text: str | None, seconds: float) -> None:
         assert seconds_in(text) == seconds
@@ -50,19 +50,18 @@ class TestDurations:
             "",
             "s",
             "-1s",
-            "1d",
+            "90",
+            "0",
             "1 s",
-            "1S",
             "1e3",
             "inf",
             "nan",
-            "1s\n",
             "\u0661s",
             ".5",
             "1.",
             "9999999s",
             "1.2345s",
-            "1m30s",
+            "30s1m",
             "x" * 10_000,
         ],
     )
@@ -70,7 +69,7 @@ class TestDurations:
         with pytest.raises(BadSpec, match="not a duration") as caught:
             seconds_in(text)
         assert len(caught.value.message) < 100
-        assert "60s, 5m or 1h" in caught.value.hint
+        assert "60s, 5m, 1h30m, 1d or 1w" in caught.value.hint
 
     def test_that_are_none_are_told_before_anything_is_planned(self, run: Run) -> None:
         answer = run("bind gpu3 --wait soon --simulate busy")
@@ -135,7 +134,7 @@ class TestWaiting:
             planned(held(1000, plan), wait="1.2s")
         assert clock.slept == [0.5, 0.5, pytest.approx(0.2)]
 
-    @pytest.mark.parametrize("wait", [None, "0"])
+    @pytest.mark.parametrize("wait", [None, "0s"])
     def test_is_not_done_unless_asked(self, clock: Clock, plan: Plan, wait: str | None) -> None:
         with pytest.raises(DeviceInUse):
             planned(held(1, plan), wait=wait)

@@ -120,7 +120,7 @@ class TestForms:
             "--tree --columns gpu",
             "--json --no-header",
             "--format xml",
-            "--watch=0",
+            "--watch=0s",
             "--watch=often",
         ],
     )
@@ -142,7 +142,16 @@ class TestWatching:
         replace(file, file.read_text(encoding="utf-8").replace(f"{override}vfio-pci", f"{override}nouveau"))
 
     def test_prints_each_change_to_a_pipe_until_ctrl_c(self, busy: Path) -> None:
-        line = ["inventory", "gpu1", "--columns", "gpu,override", "--no-header", "--watch=0.2", "--simulate", str(busy)]
+        line = [
+            "inventory",
+            "gpu1",
+            "--columns",
+            "gpu,override",
+            "--no-header",
+            "--watch=0.2s",
+            "--simulate",
+            str(busy),
+        ]
         with subprocess.Popen(
             [*PROGRAM, *line], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as child:
@@ -174,7 +183,7 @@ class TestWatching:
         assert shown.index(b"\x1b[2J") > shown.index(b"gpu1"), "the second page replaces the first"
 
     def test_json_is_one_line_for_each_change(self, busy: Path) -> None:
-        line = ["inventory", "gpu1", "--format", "json", "--watch=0.2", "--simulate", str(busy)]
+        line = ["inventory", "gpu1", "--format", "json", "--watch=0.2s", "--simulate", str(busy)]
         with subprocess.Popen([*PROGRAM, *line], cwd=ROOT, text=True, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             overrides = [json.loads(child.stdout.readline())["gpus"][0]["driver_override"]]
