@@ -54,9 +54,9 @@ class Host:
         return cls(sources.live(Session, ledger))
 
     @classmethod
-    def at(cls, root: Path, ledger: Path | None = None) -> Host:
+    def at(cls, root: Path | str, ledger: Path | None = None) -> Host:
         """Return a read-only host from a captured `sys/ proc/ dev/` tree. Raises BadDocument."""
-        return cls(sources.at(Session, root, ledger))
+        return cls(sources.at(Session, Path(root), ledger))
 
     @classmethod
     def recorded(cls, name: str, ledger: Path | None = None) -> Host:
@@ -141,7 +141,9 @@ class Host:
         from vfioctl.kernel.recorded.tree import form
 
         tree, unread = capture(self.session.kernel)
-        tree.comments = [f"# recorded from {self.session.kernel.description} by vfioctl snapshot"]
+        kernel = self.session.kernel
+        origin = "a captured directory" if "/" in kernel.description else kernel.description  # its path is private
+        tree.comments = [f"# recorded from {origin} by vfioctl snapshot"]
         return form(tree), tuple(unread)
 
     def history(

@@ -33,6 +33,16 @@ def readable(name: str) -> str:
     return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
+def target_of(link: str) -> str:
+    """The target of a link as the kernel writes it: without a slash at the end, which tools that copy sysfs add."""
+    return readable(link if link[-1:] != "/" else link.rstrip("/") or "/")
+
+
+def text_in(data: bytes) -> str:
+    """The text of an attribute, without newlines and NUL bytes at its end: lists of CPUs may end in a NUL."""
+    return data.decode("utf-8", "replace").rstrip("\n\0")
+
+
 def read_text(path: str, most: int = MOST_TEXT) -> str:
     """A file's text, cut off after `most` bytes."""
     return read_bytes(path, most).decode("utf-8", "replace").rstrip("\n")
@@ -46,7 +56,7 @@ def read_of_sysfs(path: str) -> str:
         more = read_up_to(fd, MOST_OF_SYSFS - _PAGE) if len(data) == _PAGE else b""
     finally:
         os.close(fd)
-    return (data + more).decode("utf-8", "replace").rstrip("\n")
+    return text_in(data + more)
 
 
 def read_bytes(path: str, most: int = MOST_TEXT) -> bytes:
@@ -76,7 +86,7 @@ def read_directory(fd: int, wanted: Collection[str], links: Prefixes, read: Call
             try:
                 if entry.is_symlink():
                     if name.startswith(links):
-                        targets[readable(name)] = readable(os.readlink(name, dir_fd=fd))
+                        targets[readable(name)] = target_of(os.readlink(name, dir_fd=fd))
                 elif name in wanted and entry.is_file():
                     texts[name] = read(name, fd)
                 elif name in wanted:
@@ -92,7 +102,7 @@ def read_entries(fd: int, wanted: Collection[str], links: Collection[str]) -> Di
     names, texts, targets, refused = {*wanted, *links}, {}, {}, {}
     for name in links:
         try:
-            targets[name] = readable(os.readlink(name, dir_fd=fd))
+            targets[name] = target_of(os.readlink(name, dir_fd=fd))
         except FileNotFoundError:
             names.discard(name)
         except OSError as error:
@@ -132,7 +142,7 @@ def read_attribute(name: str, directory: int, flags: int = READ) -> str:
     """One read(2): an attribute of sysfs has at most one page."""
     fd = os.open(name, flags, dir_fd=directory)
     try:
-        return os.read(fd, _PAGE).decode("utf-8", "replace").rstrip("\n")
+        return text_in(os.read(fd, _PAGE))
     finally:
         os.close(fd)
 

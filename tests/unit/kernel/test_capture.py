@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.captured.host import Captured
+from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     PCI_DEVICES,
@@ -103,6 +106,97 @@ def test_the_snapshot_of_a_host_says_where_it_comes_from() -> None:
     text, unread = Host.recorded(str(HOSTS / f"{SMALL}.host")).snapshot()
     assert text.split("\n")[1] == f"# recorded from recorded host {SMALL}.host by vfioctl snapshot"
     assert unread == ()
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_snapshot_of_a_captured_directory_does_not_name_it(tmp_path: Path, kind: type[str | Path]) -> None:
+    root = written(plain(), tmp_path / "someone" / "secret")
+    (root / "sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
+    (root / "sys/bus/pci/drivers/nvidia/module").unlink(missing_ok=True)
+    (root / "sys/bus/pci/drivers/nvidia/module").symlink_to(f"{root}/sys/module/nvidia")
+    text, _ = Host.at(kind(root)).snapshot()
+    assert text.split("\n")[1] == "# recorded from a captured directory by vfioctl snapshot"
+    assert "secret" not in text
+    assert "/sys/bus/pci/drivers/nvidia/module -> /sys/module/nvidia\n" in text
+    assert Captured(str(root)).link("/sys/bus/pci/drivers/nvidia/module") == "/sys/module/nvidia"
+
+
+# -- copies that are not as the kernel writes them -----------------------------------------------------
+
+
+def plain() -> Tree:
+    tree = spoilt()
+    tree.nodes = {}
+    for path in tuple(tree.refused):
+        tree.remove(path)
+    return tree
+
+
+def test_links_that_end_in_a_slash_are_those_without(tmp_path: Path) -> None:
+    root = written(plain(), tmp_path)
+    expected = form(capture(Captured(str(root)))[0])
+    for place in (root / "sys/bus/pci/devices", *(root / "sys/bus/pci/drivers").iterdir()):
+        for link in filter(Path.is_symlink, place.iterdir()):
+            target = os.readlink(link)
+            link.unlink()
+            os.symlink(f"{target}/", link)
+    assert form(capture(Captured(str(root)))[0]) == expected
+    path = f"{PCI_DEVICES}/{Captured(str(root)).children(PCI_DEVICES)[0]}"
+    for kernel in (Captured(str(root)), Recorded(parse(f"#vfioctl-host 1\n{path} -> ../a/\n#end\n", "x"), "")):
+        assert kernel.link(path)[-1] != "/"
+    os.symlink("../a//", tmp_path / "link")
+    assert Live().link(str(tmp_path / "link")) == "../a"
+    assert Live().directory(str(tmp_path), ()).links["link"] == "../a"
+
+
+def test_functions_that_are_directories_are_recorded_as_such(tmp_path: Path) -> None:
+    root = written(plain(), tmp_path)
+    for link in (root / "sys/bus/pci/devices").iterdir():
+        directory = link.resolve()
+        link.unlink()
+        shutil.copytree(directory, link, symlinks=True)
+    tree, unread = capture(Captured(str(root)))
+    expected, _ = capture(Recorded(plain(), ""))
+    for address in expected.directories[PCI_DEVICES]:
+        assert f"{PCI_DEVICES}/{address}" in tree.directories
+        home = expected.resolve(f"{PCI_DEVICES}/{address}")
+        assert tree.files[f"{PCI_DEVICES}/{address}/vendor"] == expected.files[f"{home}/vendor"]
+    assert not [path for path in unread if path.startswith(PCI_DEVICES)]
+    for inventory in (Host.at(root).inventory(), read_inventory(Recorded(parse(form(tree), "x"), ""))):
+        assert [function.address for function in inventory.functions] == sorted(expected.directories[PCI_DEVICES])
+
+
+def test_lists_that_end_in_nul_are_those_without(tmp_path: Path) -> None:
+    node = tmp_path / "sys/devices/system/node/node0"
+    node.mkdir(parents=True)
+    (node / "cpulist").write_bytes(b"0-3\n\0")
+    home = "/sys/devices/system/node/node0"
+    for kernel in (Captured(str(tmp_path)), Live()):
+        outside = "" if isinstance(kernel, Captured) else str(tmp_path)
+        assert kernel.directory(f"{outside}{home}", ("cpulist",)).texts == {"cpulist": "0-3"}
+        assert kernel.texts_below(f"{outside}{home.rpartition('/')[0]}", "cpulist").texts == {"node0": "0-3"}
+    assert Captured(str(tmp_path)).read(f"{home}/cpulist") == "0-3"
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/cmdline").write_bytes(b"qemu\0-x\0")
+    assert Captured(str(tmp_path)).read("/proc/7/cmdline") == "qemu\0-x\0", "there a NUL has a meaning"
+
+
+def test_masks_of_cpus_are_recorded_where_there_are_no_lists() -> None:
+    tree = plain()
+    node, function = (
+        "/sys/devices/system/node/node0",
+        tree.resolve(f"{PCI_DEVICES}/{min(tree.directories[PCI_DEVICES])}"),
+    )
+    tree.put(f"{node}/cpumap", "0000000f")
+    tree.put(f"{function}/local_cpus", "0000000f")
+    tree.put(f"{node}/cpulist", "0-3")
+    tree.put(f"{function}/local_cpulist", "0-3")
+    found, _ = capture(Recorded(tree, ""))
+    assert not {f"{node}/cpumap", f"{function}/local_cpus"} & set(found.files)
+    tree.remove(f"{node}/cpulist")
+    tree.remove(f"{function}/local_cpulist")
+    found, _ = capture(Recorded(tree, ""))
+    assert found.files[f"{node}/cpumap"] == found.files[f"{function}/local_cpus"] == "0000000f"
 
 
 # -- says nothing private ------------------------------------------------------------------------------

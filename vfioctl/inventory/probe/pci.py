@@ -79,8 +79,13 @@ def _of_physical(kernel: Reader, home: str, wanted: frozenset[str], unknown: dic
 
 
 def _upstream(kernel: Reader, address: str) -> str | None:
-    """Return the bridge above: the parent of the function's directory."""
-    above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
+    """Return the bridge above: the parent of the function's directory. None in a copy that followed the links."""
+    try:
+        above = kernel.link(f"{PCI_DEVICES}/{address}").split("/")[-2:-1]
+    except KernelRefused as error:
+        if error.symbol != "EINVAL":
+            raise
+        return None
     return above[0] if above and PCI_ADDRESS.fullmatch(above[0]) else None
 
 

@@ -57,13 +57,14 @@ class Captured(Live):
     def read(self, path: str) -> str:
         most = files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT
         with self._inside(path) as fd:
-            return text_of(fd, most)
+            text = text_of(fd, most)
+        return text.rstrip("\n\0") if path.startswith("/sys/") else text
 
     def link(self, path: str) -> str:
         with self._inside(path, follow_last=False) as fd:
             if not stat.S_ISLNK(os.fstat(fd).st_mode):
                 raise KernelRefused(path, errnos.EINVAL)
-            return files.readable(os.readlink("", dir_fd=fd))
+            return self._inner(files.target_of(os.readlink("", dir_fd=fd)))
 
     def children(self, path: str) -> list[str]:
         with self._directory(path) as fd:
@@ -86,7 +87,14 @@ class Captured(Live):
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         with self._directory(path) as fd:
-            return files.read_directory(fd, wanted, links, read_attribute)
+            directory = files.read_directory(fd, wanted, links, read_attribute)
+        if self._path not in "".join(directory.links.values()):
+            return directory
+        return directory._replace(links={name: self._inner(target) for name, target in directory.links.items()})
+
+    def _inner(self, target: str) -> str:
+        """A link's target as on the captured host: some tools write the path of the directory into absolute links."""
+        return target.removeprefix(self._path.rstrip("/")) if target.startswith(f"{self._path}/") else target
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
         return files.only(self.directory(path, wanted, tuple(links)), wanted, links)
@@ -188,7 +196,7 @@ def read_attribute(name: str, directory: int) -> str:
     """The beginning of a file, as of an attribute of sysfs. Raises OSError, for a link too."""
     fd = os.open(name, _LOOK, dir_fd=directory)
     try:
-        return text_of(fd, _ATTRIBUTE)
+        return files.text_in(untrusted_files.read_regular(fd, _ATTRIBUTE))
     finally:
         os.close(fd)
 

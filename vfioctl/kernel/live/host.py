@@ -70,7 +70,7 @@ class Live(LiveUse, LiveChange):
 
     def link(self, path: str) -> str:
         try:
-            return files.readable(os.readlink(path))
+            return files.target_of(os.readlink(path))
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
 

@@ -71,7 +71,8 @@ class _Capture:
                 self.unread.append(f"{PCI_DEVICES}/{address}")
                 continue
             target, directory = answer
-            self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
+            if target:
+                self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
             self._put_directory(self.tree.resolve(f"{PCI_DEVICES}/{address}"), Directory(*directory))
             if ids := ids_in(directory[1]):
                 self._modaliases.add(modalias_of(ids))
@@ -120,7 +121,7 @@ class _Capture:
         for name in self._children("/sys/devices/system/node"):
             home = f"/sys/devices/system/node/{name}"
             if re.fullmatch(r"node[0-9]+", name):
-                self._take_text(f"{home}/cpulist")
+                self._take_text(f"{home}/cpulist", otherwise=f"{home}/cpumap")
                 self._take_text(f"{home}/distance")
                 self._take_text(f"{home}/meminfo", keep="MemTotal:")  # the rest changes every second
                 for pages in self._children(f"{home}/hugepages"):
@@ -169,6 +170,8 @@ class _Capture:
     def _put_directory(self, path: str, directory: Directory) -> None:
         self.tree.put_directory(path)
         for name, text in sorted(directory.texts.items()):
+            if name == "local_cpus" and "local_cpulist" in directory.texts:
+                continue  # they say the same
             self.tree.put(f"{path}/{self._redacted(name)}", self._redacted(text))
         for name, target in sorted(directory.links.items()):
             self.tree.put_link(f"{path}/{self._redacted(name)}", self._redacted(target))
@@ -197,11 +200,14 @@ class _Capture:
         self._put_directory(path, directory)
         return directory
 
-    def _take_text(self, path: str, keep: str = "") -> None:
+    def _take_text(self, path: str, keep: str = "", otherwise: str = "") -> None:
+        """Records a file; of `keep` only the lines with this text. `otherwise`: the file to record if there is none."""
         try:
             text = self._kernel.read(path)
         except KernelRefused as error:
-            if error.symbol != "ENOENT":
+            if error.symbol == "ENOENT" and otherwise:
+                self._take_text(otherwise)
+            elif error.symbol != "ENOENT":
                 self.tree.put_refused(path, error.errno)
                 self.unread.append(path)
             return

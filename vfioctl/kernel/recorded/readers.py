@@ -19,6 +19,7 @@ DEVICE_FILES = frozenset(
         "driver_override",
         "enable",
         "local_cpulist",
+        "local_cpus",
         "max_link_speed",
         "max_link_width",
         "modalias",
@@ -42,12 +43,15 @@ DEVICE_FILES = frozenset(
 
 @per_subject
 def read_device(kernel: FileReader, address: str) -> tuple[str, tuple[Any, ...]] | None:
-    """A function's link and directory, as plain data; None if it cannot be read."""
+    """A function's link and directory, as plain data; None if it cannot be read.
+
+    The link is empty where the directory itself is in that place, as in a copy that followed the links.
+    """
     try:
         directory = kernel.directory(f"{PCI_DEVICES}/{address}", DEVICE_FILES)
         return kernel.link(f"{PCI_DEVICES}/{address}"), tuple(directory)
-    except KernelRefused:
-        return None
+    except KernelRefused as error:
+        return ("", tuple(directory)) if error.symbol == "EINVAL" else None
 
 
 class PlaceReader:

@@ -99,7 +99,7 @@ class Tree:
 
     def put_link(self, path: str, target: str) -> None:
         self._join(path)
-        self.links[path] = target
+        self.links[path] = target.rstrip("/") or target[:1]
         self._resolved.clear()
 
     def put_refused(self, path: str, errno: int) -> None:
