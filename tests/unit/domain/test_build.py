@@ -29,6 +29,8 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.probe.processor import read_processor
+from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
@@ -294,6 +296,12 @@ class TestPlacement:
         assert set(built.layout.pins.values()).isdisjoint(pinned)
         excluded = [each for choice in built.layout.choices for each in choice.excluded]
         assert "CPUs 1-19: pinned by domain web1" in excluded
+
+    @pytest.mark.parametrize("colon", ["\t:", " :", ":"])
+    def test_arm_is_known_however_its_line_is_spaced(self, colon: str) -> None:
+        tree = copy(original("gh200"))
+        tree.put("/proc/cpuinfo", f"processor{colon} 0\nCPU implementer{colon} 0x41")
+        assert read_processor(Recorded(tree, "")).arch == "aarch64"
 
     @pytest.mark.parametrize(
         ("cpuinfo", "arch"),

@@ -12,11 +12,11 @@ from vfioctl.units import parse_cpu_list
 
 _FACT = re.compile(r"^(vendor_id|cpu family|model)\t*: (\S{1,64})$", re.MULTILINE)
 _ARCHITECTURES = {
-    "aarch64": re.compile(r"^CPU implementer\t*:", re.MULTILINE),
-    "ppc64le": re.compile(r"^cpu\t+: POWER", re.MULTILINE),
+    "aarch64": re.compile(r"^CPU implementer\s*:", re.MULTILINE),
+    "ppc64le": re.compile(r"^cpu\s*: POWER", re.MULTILINE),
     "s390x": re.compile(r"^vendor_id *: IBM/S390", re.MULTILINE),
-    "loongarch64": re.compile(r"^(?:system type|Model Name)\t*: .*loongson", re.MULTILINE | re.IGNORECASE),
-    "riscv64": re.compile(r"^isa\t*: rv64", re.MULTILINE),
+    "loongarch64": re.compile(r"^(?:system type|Model Name)\s*: .*loongson", re.MULTILINE | re.IGNORECASE),
+    "riscv64": re.compile(r"^isa\s*: rv64", re.MULTILINE),
 }
 """The line by which each is known; all others are x86_64. Sources: show_cpuinfo in arch/powerpc/kernel/setup-common.c,
 arch/s390/kernel/processor.c, arch/loongarch/kernel/proc.c and arch/riscv/kernel/cpu.c."""
