@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,13 @@ from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
 
 T = TypeVar("T")
 _PAUSE = 0.005
+_MAGIC = b"SQLite format 3\0"
+"""The first bytes of an SQLite file (Database File Format, 1.3)."""
 _UNKNOWN = "what devices were before is then unknown, and unbind leaves it to the kernel"
+
+
+class _OtherFile(sqlite3.DatabaseError):
+    """The file is no ledger: nobody should be told to move it."""
 
 
 class _Connections(threading.local):
@@ -149,7 +155,7 @@ class Store:
     def _version_and_tables(self, connection: sqlite3.Connection) -> int:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-            raise sqlite3.DatabaseError("it is another program's database")
+            raise _OtherFile("it is another program's database")
         if version > self.version:
             raise StoreNewer(
                 f"a newer vfioctl wrote the ledger {self.file}: version {version}, not {self.version}",
@@ -235,6 +241,15 @@ def _aside(file: Path, suffix: str) -> str:
     return join(["mv", str(file), f"{file}.{suffix}"])
 
 
+def _is_no_database(file: Path, error: Exception) -> bool:
+    """Return whether the file does not even begin as SQLite files do. No connection can have it open, with locks."""
+    if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
+        return False
+    with suppress(OSError), file.open("rb") as stream:
+        return stream.read(len(_MAGIC)) != _MAGIC
+    return False
+
+
 @contextmanager
 def _explained(file: Path) -> Iterator[None]:
     try:
@@ -245,9 +260,13 @@ def _explained(file: Path) -> Iterator[None]:
             hint="check its permissions and the space on its file system, or name another --ledger",
         ) from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
+        is_other = isinstance(error, _OtherFile) or _is_no_database(file, error)
+        move = f"set it aside with {_aside(file, 'damaged')}; {_UNKNOWN}"
         raise StoreDamaged(
             f"the ledger {file} is damaged: {error}",
-            hint=f"set it aside with {_aside(file, 'damaged')}; {_UNKNOWN}",
+            hint="it is not a ledger of vfioctl: name another --ledger, or find out what wrote it"
+            if is_other
+            else move,
         ) from None
     except Untrusted as error:
         raise StoreDamaged(f"the ledger {file} is refused: {error.strerror}", hint=KEEP_TO_ROOT) from None

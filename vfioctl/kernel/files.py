@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from vfioctl.environment import OF_COMMANDS
 from vfioctl.kernel.protocol import Directory, Prefixes
-from vfioctl.kernel.trusted import PRIVATE_FILE, PUBLIC_DIRECTORY, PUBLIC_FILE, PUBLIC_PROGRAM, opened_directory
+from vfioctl.kernel.trusted import (
+    PRIVATE_FILE,
+    PUBLIC_DIRECTORY,
+    PUBLIC_FILE,
+    PUBLIC_PROGRAM,
+    opened_directory,
+    output_directory,
+)
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -206,14 +213,12 @@ def replace_file(path: str, text: str | None) -> None:
 def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
     """Writes a file atomically, its text synced to disk. A symbolic link at `path` is replaced, not its target.
 
+    Follows no symbolic link of another user's for root, see `output_directory`.
     `mode`: the permissions, independent of the umask. Raises OSError.
     """
     folder, name = os.path.split(path)
-    directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with output_directory(folder or ".") as directory:
         write_into(directory, name, data, mode=mode)
-    finally:
-        os.close(directory)
 
 
 def write_into(

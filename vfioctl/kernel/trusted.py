@@ -46,6 +46,19 @@ def opened_directory(path: str, *, make: int | None = None) -> Iterator[int]:
         os.close(fd)
 
 
+@contextmanager
+def output_directory(path: str) -> Iterator[int]:
+    """Open a directory that a user named for a result, and give its descriptor (O_PATH). Raises Untrusted, OSError.
+
+    The directory may be another user's, as a home is for sudo; but root follows no symbolic link of another user's.
+    """
+    fd = _walk(path, None, is_output=True)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def place_of(directory: int) -> str:
     """Return the path of an open directory, without symbolic links."""
     return os.readlink(f"/proc/self/fd/{directory}")
@@ -111,7 +124,7 @@ def read_published(path: str, most: int) -> bytes:
 # -- the walk --------------------------------------------------------------------------------------
 
 
-def _walk(path: str, make: int | None) -> int:
+def _walk(path: str, make: int | None, *, is_output: bool = False) -> int:
     whole = os.path.join(os.getcwd(), path) if not path.startswith("/") else path
     names, links = _names(whole), 0
     fd = _opened("/", None)
@@ -129,7 +142,7 @@ def _walk(path: str, make: int | None) -> int:
                 opened = _opened("/", None) if target.startswith("/") else os.dup(fd)
             os.close(fd)
             fd = opened
-            _refuse(fd, last=not names)
+            _refuse(fd, last=not names, is_output=is_output)
     except BaseException:
         os.close(fd)
         raise
@@ -167,12 +180,12 @@ def _target(link: int, status: os.stat_result, path: str) -> str:
         os.close(link)
 
 
-def _refuse(directory: int, *, last: bool) -> None:
+def _refuse(directory: int, *, last: bool, is_output: bool) -> None:
     """Raise Untrusted if root may not rely on the directory. In a sticky one others cannot replace what is root's."""
     status = os.fstat(directory)
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or is_output:
         return
     if not _is_roots(status):
         raise Untrusted(f"{place_of(directory)} belongs to user {status.st_uid}")

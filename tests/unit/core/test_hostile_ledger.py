@@ -511,6 +511,37 @@ class TestSimulatedHosts:
         assert (shared / "moved" / "x").read_bytes() == b"text"
 
 
+@as_root
+@pytest.mark.parametrize(
+    "line",
+    [
+        "snapshot -o {} --simulate laptop",
+        "rom gpu1 -o {} --simulate workstation",
+        "kata config --output {} --simulate hgx8",
+        "domain build a --gpus 2 --nccl-topo {} --simulate hgx8",
+    ],
+)
+def test_no_output_follows_a_link_of_another_user(run: Run, tmp_path: Path, line: str) -> None:
+    target, link = tmp_path / "etc", tmp_path / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    os.lchown(link, NOBODY, NOBODY)
+    answer = run(line.format(link / "file"))
+    assert answer.code != 0
+    assert "is a symbolic link of user" in answer.err
+    assert not [*target.iterdir()]
+
+
+@as_root
+def test_an_output_may_be_in_the_home_of_the_user_who_called_sudo(run: Run, tmp_path: Path) -> None:
+    home, mine = tmp_path / "ada", tmp_path / "mine"
+    home.mkdir()
+    mine.symlink_to(home)
+    os.chown(home, NOBODY, NOBODY)
+    assert run(f"snapshot -o {mine / 'mine.host'} --simulate laptop").code == 0
+    assert (home / "mine.host").is_file()
+
+
 class TestCraftedLedgers:
     """Nothing but vfioctl's own tables is read, and reading ends."""
 

@@ -627,3 +627,17 @@ class TestWritingAhead:
         connection: Any = self.Busy(sqlite3.SQLITE_BUSY, 1000)
         with pytest.raises(sqlite3.OperationalError):
             _log_ahead(connection)
+
+
+@pytest.mark.parametrize("is_database", [True, False])
+def test_nobody_is_told_to_move_a_file_that_is_no_ledger(fast_folder: Path, is_database: bool) -> None:
+    file = fast_folder / "ledger.db"
+    if is_database:
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("CREATE TABLE theirs (a)")
+    else:
+        file.write_text("root:x:0:0:root:/root:/bin/bash\n" * 100)
+    with pytest.raises(StoreDamaged) as refused:
+        count(store_at(file))
+    assert "mv " not in refused.value.hint
+    assert "another --ledger" in refused.value.hint
