@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 from vfioctl.inventory.api import suggest_devices
 from vfioctl.session import Session
+from vfioctl.units import parse_duration
 
 app = typer.Typer(name="history", cls=Group, invoke_without_command=True, add_completion=False, rich_markup_mode="rich")
 
@@ -156,19 +157,18 @@ def prune(
         emit(f"Deleted {counted(deleted, 'change')}." if entries else "No change to delete.")
 
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _HINT = "write it as 30m, 2h, 3d, 2w, 2026-11-01 or 2026-11-01T18:30"
 
 
 def moment(text: str, *, now: datetime) -> datetime:
-    """Return the moment that `90s`, `30m`, `2h`, `3d`, `2w` before `now` was, or an ISO 8601 date or time.
+    """Return the moment that a duration before `now` was, such as `2h` or `3d`, or an ISO 8601 date or time.
 
     A time without an offset is UTC, as in the listings. Raises BadSpec.
     """
-    if match := re.fullmatch(r"([0-9]{1,5})([smhdw])", text, re.ASCII):
-        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
     try:
+        with suppress(BadSpec):
+            return now - timedelta(seconds=parse_duration(text))
         time = datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BadSpec(f"not a time: {text[:40]!r}", hint=_HINT) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

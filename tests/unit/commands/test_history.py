@@ -66,6 +66,7 @@ class TestMoments:
             ("90s", {"seconds": 90}),
             ("30m", {"minutes": 30}),
             ("2h", {"hours": 2}),
+            ("1h30m", {"minutes": 90}),
             ("3d", {"days": 3}),
             ("2w", {"days": 14}),
         ],
@@ -79,7 +80,9 @@ class TestMoments:
         there = timezone(timedelta(hours=2))
         assert moment("2026-11-01T18:30+02:00", now=NOW) == datetime(2026, 11, 1, 18, 30, tzinfo=there)
 
-    @pytest.mark.parametrize("text", ["", "2", "2x", "-2h", "1.5h", "today", "2026-13-01", "999999999d", "\u0662h"])
+    @pytest.mark.parametrize(
+        "text", ["", "2", "2x", "-2h", "1.5x", "999999w", "today", "2026-13-01", "999999999d", "\u0662h"]
+    )
     def test_others_are_refused(self, text: str) -> None:
         with pytest.raises(BadSpec, match="not a time") as caught:
             moment(text, now=NOW)
