@@ -90,6 +90,17 @@ def machine(run: Run, tmp_path: Path) -> Machine:
 
 
 class TestDefine:
+    def test_what_the_driver_drops_is_found_and_taken_back(self, machine: Machine) -> None:
+        """libvirt's test driver does not know QEMU's namespace."""
+        before = machine.domains()
+        passed = "<qemu:commandline><qemu:arg value='-s'/></qemu:commandline></domain>"
+        text = XML.replace("</domain>", passed)
+        text = text.replace("<domain ", "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' ", 1)
+        done = machine.define(text)
+        assert done.code == 6, done.err
+        assert "such as <qemu:commandline>" in done.document["error"]["hint"]
+        assert machine.domains() == before
+
     def test_list_and_show(self, machine: Machine) -> None:
         done = machine.define(XML)
         assert (done.code, done.document["result"]) == (0, "done"), done.err

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.document.reader import Domain, read_domain
-from vfioctl.domain.document.values import cpuset, number, scaled, text_in
+from vfioctl.domain.document.values import cpuset, is_element, number, scaled, text_in
 from vfioctl.domain.document.xml import METADATA, Document, parse
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.values import any_number
@@ -39,6 +39,7 @@ _SIZE = ("unit", "size", "memory")
 """The attributes of a size."""
 _ADDED = ("disk", "interface", "hostdev", "filesystem", "graphics", "serial", "tpm", "shmem", "redirdev")
 """Devices that libvirt does not add by itself."""
+_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _RESOLVED = "/@machine"
 """An attribute that may be an alias: q35 becomes pc-q35-7.2."""
 _DIGITS = re.compile(r"[0-9a-f:-]+", re.ASCII | re.IGNORECASE)
@@ -63,11 +64,10 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Differe
     return tuple(difference for difference in found if _plain(difference.before) != _plain(difference.after))
 
 
-def is_definition_of(found: str, wanted: str) -> bool:
-    """Return whether libvirt's document `found` is what became of the document `wanted`.
+def _became_of(found: str, wanted: str) -> bool:
+    """Return whether libvirt's document `found` came from the document `wanted`, though it may have lost a part.
 
-    libvirt writes a document in its own form and fills in addresses and controllers, so the texts differ. It keeps the
-    metadata as they are: the digest in the mark says from which document it is, and what counts is compared as well.
+    A driver drops `<qemu:commandline>` if it does not know that namespace, and QEMU then gets none of it.
     """
     if not found or not wanted:
         return found == wanted
@@ -75,6 +75,20 @@ def is_definition_of(found: str, wanted: str) -> bool:
         return found.strip() == wanted.strip() or _is_alike(read_domain(found), read_domain(wanted))
     except BadDocument:
         return False
+
+
+def is_definition_of(found: str, wanted: str) -> bool:
+    """Return whether libvirt's document `found` is what became of the document `wanted`.
+
+    libvirt writes a document in its own form and fills in addresses and controllers, so the texts differ. It keeps the
+    metadata as they are: the digest in the mark says from which document it is, and what counts is compared as well.
+    """
+    return _became_of(found, wanted) and (found.strip() == wanted.strip() or _for_qemu(found) == _for_qemu(wanted))
+
+
+def lost_for_qemu(found: str, wanted: str) -> bool:
+    """Return whether a driver has dropped all that `wanted` passes to QEMU itself."""
+    return _became_of(found, wanted) and bool(_for_qemu(wanted)) and not _for_qemu(found)
 
 
 def _is_alike(found: Domain, wanted: Domain) -> bool:
@@ -85,6 +99,12 @@ def _is_alike(found: Domain, wanted: Domain) -> bool:
         and (not wanted.memory or found.memory == wanted.memory)
         and (wanted.one("vcpu") is None or found.vcpus == wanted.vcpus)
     )
+
+
+def _for_qemu(text: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the arguments and variables that a document passes to QEMU: a driver without this namespace drops them."""
+    commandline = parse(text).root.iterfind(f"{_QEMU}commandline/*") if text else ()
+    return [(element.tag, dict(element.attrib)) for element in commandline if is_element(element)]
 
 
 _COMPARED = ("name", "uuid", "mark", "host_devices", "host_nodes", "pins")

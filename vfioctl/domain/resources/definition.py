@@ -8,7 +8,7 @@ from typing import ClassVar
 from vfioctl.console.words import counted
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.domain.document.differences import is_definition_of
+from vfioctl.domain.document.differences import is_definition_of, lost_for_qemu
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_name, subject_of
 from vfioctl.domain.model.libvirt import checked_uri
@@ -25,7 +25,10 @@ class DomainDefinition(FileResource):
     """The name is the URI of the libvirt and the domain's name: `qemu:///system web1`. See `definition`."""
 
     kind: ClassVar[str] = DEFINITION
-    hint: ClassVar[str] = "somebody else changes the domain: virsh, virt-manager?"
+    hint: ClassVar[str] = (
+        "somebody else changes the domain: virsh, virt-manager? Or libvirt drops what its driver does not know, "
+        "such as <qemu:commandline>"
+    )
     fixed_start: ClassVar[bool] = True
     survives_reboot: ClassVar[bool] = True
     created: ClassVar[bool] = True
@@ -72,7 +75,9 @@ class DomainDefinition(FileResource):
     def restore(self, change: Change, found: Found) -> Change | None:
         """Leave a definition alone that somebody else has made or removed since."""
         now = found.of(change)
-        if now is None or now == change.before or not self.matches(change, now):
+        if now is None or now == change.before:
+            return None
+        if not self.matches(change, now) and not lost_for_qemu(now, change.after):
             return None
         return change.to(change.before, found=now)
 
