@@ -572,7 +572,8 @@ class TestWhatIsSaid:
         (claim,) = run("claim list --json --simulate hgx8").document["claims"]
         (pages,) = claim["hugepages"]
         assert claim["cpus"] in shown
-        assert f"{pages['pages']}x" in shown
+        monkeypatch.setenv("COLUMNS", "160")
+        assert f"{pages['pages']}x" in run("claim list --simulate hgx8").out
 
     def test_a_change_is_watched_with_its_devices(self, host: Host) -> None:
         made = create(host, GPU0)

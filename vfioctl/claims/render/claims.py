@@ -30,13 +30,13 @@ _COLUMNS = (
     Column("STATE"),
     Column("SINCE (UTC)"),
     Column("CPUS"),
-    Column("HUGEPAGES"),
+    Column("HUGEPAGES", optional=True),
     Column("EXPIRES (UTC)", optional=True),
     Column("BY", optional=True),
     Column("DEVICES"),
 )
-_IF_ANY = (4, 5)
-"""The columns that are there if a claim has CPUs or hugepages, however narrow the terminal is."""
+_IF_ANY = (4,)
+"""The columns that are there if a claim has such, however narrow the terminal is: CPUs."""
 _STATES = {
     ClaimState.RESERVED: "reserved: its devices are being prepared, or that was interrupted",
     ClaimState.HELD: "held",
