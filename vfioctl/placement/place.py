@@ -13,7 +13,14 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
-from vfioctl.placement.choosing.preconditions import BOOT_DISPLAY, over_quota, refusal, refusal_of_mdev, refusals
+from vfioctl.placement.choosing.preconditions import (
+    BOOT_DISPLAY,
+    model_of,
+    over_quota,
+    refusal,
+    refusal_of_mdev,
+    refusals,
+)
 from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these, why_unknown
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
@@ -43,6 +50,8 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
 def _placed(request: ClaimRequest, capacity: Capacity) -> Placement:
     if capacity.creation:
         return _new_vgpus(request, capacity, capacity.creation)
+    if request.gpus and request.devices:
+        return _chosen_beside(request, capacity)
     if request.devices or request.exact_cpus or request.exact_hugepages:
         return _named(request, capacity)
     if not request.gpus:
@@ -106,15 +115,7 @@ def _other_cards(
 
 
 def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
-    gpus = candidates(capacity)
-    reasons = refusals(request, capacity, gpus)
-    free = tuple(gpu.address for gpu in gpus if gpu.address not in reasons)
-    if over := over_quota(request, capacity, request.gpus):
-        raise no_capacity(over, gpus, {**dict.fromkeys(free, over), **reasons})
-    pool = Pool(request, capacity, free)
-    chosen = pool.choice()
-    if chosen is None:
-        raise too_few(pool, gpus, reasons)
+    pool, chosen, others = _gpus_for(request, capacity)
     nodes = pool.used_nodes(chosen)
     nearby = pool.node_resources.nearby(nodes)
     return Placement(
@@ -123,8 +124,42 @@ def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
         hugepages=nearby.hugepages,
         nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
         why=(*why_these(pool, chosen), *why_nearby(request, capacity, nearby)),
-        others=rejections(pool, chosen, gpus, reasons),
+        others=others,
     )
+
+
+def _chosen_beside(request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return a number of GPUs with the devices that are named beside it; CPUs are near all of them."""
+    named = dict.fromkeys((device for device in request.devices if isinstance(device, PciAddress)), "it is named")
+    pool, chosen, others = _gpus_for(request, replace(capacity, held={**capacity.held, **named}))
+    together = replace(request, devices=(*chosen, *request.devices), gpus=0, model="", memory_min=0)
+    placement = _named(together, capacity)
+    return replace(placement, why=(*why_these(pool, chosen), *placement.why), others=others)
+
+
+def _gpus_for(request: ClaimRequest, capacity: Capacity) -> tuple[Pool, tuple[PciAddress, ...], tuple[Rejection, ...]]:
+    """Return the GPUs that can be chosen, those that are, and why not each other one. Raises NoCapacity."""
+    gpus = candidates(capacity)
+    reasons = refusals(request, capacity, gpus)
+    free = tuple(gpu.address for gpu in gpus if gpu.address not in reasons)
+    if over := over_quota(request, capacity, request.gpus):
+        raise no_capacity(over, gpus, {**dict.fromkeys(free, over), **reasons})
+    pool = Pool(request, capacity, free)
+    chosen = _of_one_model(pool) or pool.choice()
+    if chosen is None:
+        raise too_few(pool, gpus, reasons)
+    return pool, chosen, rejections(pool, chosen, gpus, reasons)
+
+
+def _of_one_model(pool: Pool) -> tuple[PciAddress, ...] | None:
+    """Return the best choice of GPUs with the same ids; None if no model has as many."""
+    models: dict[tuple[str, str], list[PciAddress]] = {}
+    for gpu in pool.gpus:
+        models.setdefault(model_of(pool.capacity.inventory.by_address[gpu]), []).append(gpu)
+    if len(models) == 1 or pool.request.gpus == 1:
+        return None
+    choices = (Pool(pool.request, pool.capacity, tuple(gpus)).choice() for gpus in models.values())
+    return min(filter(None, choices), key=lambda gpus: (pool.score(gpus), gpus), default=None)
 
 
 # -- these devices -----------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class TestCreating:
             f"{CREATE} --device gpu8",
             f"{CREATE} --device 4e8c5df7-c4fa-4719-904f-5579cd5ac35f",
             f"{CREATE} --vgpu H100-4C",
-            f"{CREATE} --gpus 1 --device gpu1",
+            f"{CREATE} --gpus 1 --vgpu A2-4C",
             f"{CREATE} --gpus 1 --hugepages 900TiB",
         ],
     )

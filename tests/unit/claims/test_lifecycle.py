@@ -419,7 +419,7 @@ class TestCommands:
         [
             "create --owner vm/a",
             "create --owner nobody --gpus 1",
-            "create --owner vm/a --gpus 1 --device gpu0",
+            "create --owner vm/a --gpus 1 --vgpu A2-4C",
             "create --owner vm/a --gpus 0",
             "create --owner vm/a --gpus 1 --ttl never",
             "create --owner vm/a --gpus 1 --label x",

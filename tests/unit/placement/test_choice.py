@@ -86,7 +86,7 @@ class TestUnknownNodes:
         capacity = self.host(0)
         (gpu, *_) = gpus_of(capacity)
         found = place(asking(devices=(gpu,), cpus=2), capacity)
-        assert f"the NUMA node is not known of {gpu}: CPUs and memory may be far away" in found.why
+        assert found.warnings == (f"warning: the NUMA node is not known of {gpu}: CPUs and memory may be far away",)
 
 
 def test_near_nodes_are_chosen_where_one_is_not_enough() -> None:
@@ -197,3 +197,44 @@ class TestSharesOfNodes:
         audio = PciAddress(f"{first[:-1]}1")
         moved = {gpus_of(server(self.NODES))[1]: {"address": audio, "class_code": "040300"}}
         assert self.shares(gpu=moved, devices=(first, audio, last)) == [4, 4]
+
+
+class TestModels:
+    """GPUs of different models are not mixed, or it is said."""
+
+    @staticmethod
+    def host(*others: int) -> Capacity:
+        nodes = [Node(((4,),)), Node(((2,),))]
+        gpus = gpus_of(server(nodes))
+        return server(nodes, gpu={gpus[number]: {"device_id": "20b5", "device_name": "A100"} for number in others})
+
+    def test_one_model_goes_before_close_pcie_paths(self) -> None:
+        capacity = self.host(0, 1, 4)
+        found = place(asking(gpus=3), capacity)
+        assert (indices(found, capacity), found.nodes) == ([0, 1, 4], (0, 1))
+        assert not any("different models" in why for why in found.why)
+
+    def test_a_mixture_is_reported(self) -> None:
+        capacity = self.host(0, 1, 4)
+        found = place(asking(gpus=4), capacity)
+        assert indices(found, capacity) == [0, 1, 2, 3]
+        assert any("they are of different models" in why for why in found.why)
+
+
+class TestNumberAndNames:
+    """A number of GPUs and the devices that go with them."""
+
+    def test_the_gpus_are_others_than_those_named(self) -> None:
+        capacity = server([Node(((4,),))])
+        (first, *_) = gpus_of(capacity)
+        found = place(asking(gpus=2, devices=(first,), cpus=4), capacity)
+        assert indices(found, capacity) == [1, 2, 0]
+        assert len(found.cpus) == 4
+
+    def test_what_cannot_be_had_is_refused(self) -> None:
+        capacity = server([Node(((4,),))], taken=Taken(whole={gpus_of(server([Node(((4,),))]))[0]: CLAIM}))
+        (first, *_) = gpus_of(capacity)
+        with pytest.raises(NoCapacity, match="claimed by vm/other"):
+            place(asking(gpus=2, devices=(first,)), capacity)
+        with pytest.raises(NoCapacity, match="4 GPUs cannot be chosen"):
+            place(asking(gpus=4), capacity)

@@ -45,7 +45,7 @@ def test_on_other_terminals(terminal: Run, golden: Golden, columns: str, monkeyp
     ("line", "message"),
     [
         ("", "one of them is needed"),
-        ("--gpus 1 --device gpu0", "they exclude each other"),
+        ("--gpus 1 --vgpu A2-4C", "--vgpu excludes the others"),
         ("--gpus 1 --numa near", "not a NUMA node: 'near'"),
         ("--gpus 1 --memory-min 40QB", "not a size: '40QB'"),
         ("--gpus 1 --hugepages many", "not a size: 'many'"),
@@ -146,3 +146,27 @@ class TestGpusInUse:
         assert answer.code == 4
         assert "0000:02:00.0 (AD102 [GeForce RTX 4090], vfio-pci) is held by qemu-system-x86" in answer.err
         assert run("claim list --json --simulate busy").document == {"claims": []}
+
+
+class TestNvswitches:
+    """All GPUs of an HGX server without its NVSwitches cannot talk over NVLink."""
+
+    def test_left_behind_they_are_reported(self, run: Run) -> None:
+        whys = run("place --gpus 8 --host hgx8 --json").document["why"]
+        (warning,) = (why for why in whys if "NVSwitches" in why)
+        assert "0000:07:00.0, 0000:08:00.0, 0000:09:00.0, 0000:0a:00.0" in warning
+        assert not any("NVSwitches" in why for why in run("place --gpus 7 --host hgx8 --json").document["why"])
+
+    def test_they_go_with_the_gpus(self, run: Run) -> None:
+        switches = [f"0000:{bus}:00.0" for bus in ("07", "08", "09", "0a")]
+        found = run(f"place --gpus 8 {' '.join(f'-d {switch}' for switch in switches)} --host hgx8 --json").document
+        assert found["devices"][8:] == switches
+        assert not any("NVSwitches" in why for why in found["why"])
+
+    def test_a_claim_without_them_warns(self, run: Run) -> None:
+        done = run("claim create --owner vm/a --gpus 8 --simulate hgx8 --yes")
+        assert (done.code, "warning: all GPUs are taken" in done.err) == (0, True)
+
+    def test_they_are_claimed_with_the_gpus(self, run: Run) -> None:
+        made = run("claim create --owner vm/a --gpus 2 --device 07:00.0 --simulate hgx8 --yes --json").document
+        assert "0000:07:00.0" in [device["address"] for device in made["devices"]]

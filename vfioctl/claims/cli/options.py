@@ -101,10 +101,10 @@ class Wish(NamedTuple):
     bind: bool = True
 
     def refuse_unclear(self) -> None:
-        """Raise BadSpec unless it asks for GPUs, devices or vGPUs: for exactly one of these."""
-        kinds = [bool(self.gpus), bool(self.devices), bool(self.vgpu)]
+        """Raise BadSpec unless it asks for vGPUs, or for GPUs, devices or both."""
+        kinds = [bool(self.gpus or self.devices), bool(self.vgpu)]
         if sum(kinds) != 1:
-            what = "one of them is needed" if not any(kinds) else "they exclude each other"
+            what = "one of them is needed" if not any(kinds) else "--vgpu excludes the others"
             raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="give --gpus N, --device DEVICE or --vgpu TYPE")
 
     def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:

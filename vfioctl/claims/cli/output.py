@@ -35,6 +35,8 @@ ClaimId = Annotated[
 def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool = False) -> None:
     """Write a claim and what a guest needs of it."""
     print_problem(made)
+    for warning in made.placement.warnings if made.placement else ():
+        say(f"vfioctl: {warning}")
     nodes = api.nodes(made.claim)
     placement, inventory = (made.placement, made.inventory) if explain else (None, None)
     if as_json:

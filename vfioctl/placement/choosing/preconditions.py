@@ -156,6 +156,11 @@ def is_model(function: Function, model: str, capacity: Capacity) -> bool:
     return any(part.lower() == ids or part.lower() in name for part in aliases.get(model.lower(), (model,)))
 
 
+def model_of(function: Function) -> tuple[str, str]:
+    """Return the ids of a GPU's model."""
+    return function.vendor_id, function.device_id
+
+
 def memory_of(function: Function) -> int | None:
     """Return the memory that NVML reports, or the decimal GB of the GPU's name; None if neither tells.
 

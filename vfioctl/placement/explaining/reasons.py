@@ -11,9 +11,10 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NearbyResources
+from vfioctl.placement.choosing.preconditions import model_of
 from vfioctl.placement.choosing.tree import Kind, Meeting
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.placement import Rejection
+from vfioctl.placement.model.placement import WARNING, Rejection
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.units import format_cpu_list, format_size
 
@@ -23,6 +24,7 @@ _MEET = {
     Kind.BRIDGE: "at one PCIe host bridge, {}",
     Kind.NODE: "at several PCIe host bridges",
 }
+_NVSWITCH, _NVIDIA = "0680", "10de"
 _AT = {
     Kind.SWITCH: "behind {}",
     Kind.PORT: "behind {}",
@@ -48,6 +50,8 @@ def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
         yield f"on {len(known)} NUMA nodes ({names}): no fewer have all that is asked for"
     elif known:
         yield f"on {names}"
+    yield from _why_mixed([pool.capacity.inventory.by_address[gpu] for gpu in chosen])
+    yield from _why_without_switches(pool, chosen)
     yield from why_unknown([gpu for gpu in chosen if pool.nodes[gpu] == UNKNOWN_NODE], pool.capacity)
     trees = pool.in_fabric if chosen[0] in pool.fabric else pool.single
     places = [tree for node, tree in trees.items() if node in nodes]
@@ -64,11 +68,38 @@ def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
         yield f"free GPUs that lose their neighbours: {', '.join(left)}"
 
 
+def _why_mixed(gpus: Sequence[Function]) -> Iterator[str]:
+    models = {model_of(gpu): gpu.title for gpu in gpus}
+    if len(models) > 1:
+        names = ", ".join(models.values())
+        yield f"{WARNING}they are of different models ({names}): no model has as many; --model names one"
+
+
+def _why_without_switches(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
+    """Yield a warning about the NVSwitches of a host all of whose GPUs are taken."""
+    inventory = pool.capacity.inventory
+    switches = [
+        function.address
+        for function in inventory.functions
+        if function.class_code.startswith(_NVSWITCH) and function.vendor_id == _NVIDIA
+        if function.address not in pool.request.devices
+    ]
+    if chosen[0] in pool.fabric:  # the host's fabric manager has a partition for them
+        return
+    gpus = [gpu for gpu in inventory.gpus if gpu.vendor_id == _NVIDIA and not gpu.is_vf and not gpu.boot_vga]
+    if switches and {*chosen}.issuperset(gpu.address for gpu in gpus):
+        beside = " ".join(f"--device {switch}" for switch in switches)
+        yield (
+            f"{WARNING}all GPUs are taken, and the NVSwitches {some_of(switches)} are not. Either the guest gets them "
+            f"and runs the fabric manager ({beside}), or the host's fabric manager makes a partition of the GPUs"
+        )
+
+
 def why_unknown(devices: Sequence[Subject], capacity: Capacity) -> Iterator[str]:
     """Yield a sentence about devices whose NUMA node is not known, on a host that has several."""
     if devices and len(capacity.topology.by_node) > 1:
         its = "NUMA node is" if len(devices) == 1 else "NUMA nodes are"
-        yield f"the {its} not known of {some_of(devices)}: CPUs and memory may be far away"
+        yield f"{WARNING}the {its} not known of {some_of(devices)}: CPUs and memory may be far away"
 
 
 def _node_name(node: int) -> str:

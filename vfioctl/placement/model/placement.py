@@ -10,6 +10,9 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import format_cpu_list
 
+WARNING = "warning: "
+"""How a reason begins that is a warning."""
+
 
 @value_class
 class Rejection:
@@ -58,6 +61,11 @@ class Placement:
     """Each other GPU of the host, with the reason."""
     vgpus: tuple[NewVgpus, ...] = ()
     """The vGPUs that are created, if the request is for such."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the reasons an operator must know even if no reasons are asked for."""
+        return tuple(why for why in self.why if why.startswith(WARNING))
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:

@@ -27,7 +27,7 @@ _RANGES = (
 
 @record_class
 class ClaimRequest:
-    """The request for a claim. It names devices, a number of GPUs, or a type of vGPU: exactly one of these.
+    """The request for a claim. It names devices, a number of GPUs or both, or a type of vGPU.
 
     A request for exact CPUs or hugepages may have no devices. Raises BadSpec for what is beyond its limits.
     """

@@ -13,6 +13,7 @@ from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import HostError, some_of
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.placement.model.capacity import Capacity
+from vfioctl.placement.model.placement import WARNING
 from vfioctl.units import CpuSet
 
 _ARCHITECTURES = ("x86_64", "aarch64")
@@ -170,7 +171,10 @@ def _distance_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Cho
 
 def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[Choice]:
     named = some_of((f"{device.subject} as {device.label}" for device in devices), 12)
-    return [Choice("devices", named, "; ".join(why) or "they were asked for, with what must travel with them")]
+    reasons = "; ".join(text for text in why if not text.startswith(WARNING))
+    weaker = "; ".join(text.removeprefix(WARNING) for text in why if text.startswith(WARNING))
+    asked = "they were asked for, with what must travel with them"
+    return [Choice("devices", named, reasons or asked, weaker=weaker)]
 
 
 def _pinned(choices: Sequence[Choice], excluded: tuple[str, ...]) -> Sequence[Choice]:
