@@ -19,6 +19,8 @@ UUID = re.compile(UUID_FORM, re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,3})?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONGEST = 5200 * 604800
+"""A hundred years: what is added to the present time stays a time."""
 _CPU_RANGE = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?", re.ASCII)
 _POWERS = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -81,7 +83,10 @@ def parse_duration(text: str) -> float:
     units = [_SECONDS[unit] for _, unit in parts]
     if not parts or "".join(map("".join, parts)) != text.strip().lower() or units != sorted(set(units), reverse=True):
         raise BadSpec(f"not a duration: {text[:40]!r}", hint="write it as 60s, 5m, 1h30m, 1d or 1w")
-    return float(sum(float(number) * unit for (number, _), unit in zip(parts, units, strict=True)))
+    seconds = float(sum(float(number) * unit for (number, _), unit in zip(parts, units, strict=True)))
+    if seconds > _LONGEST:
+        raise BadSpec(f"a duration of at most 5200w is needed: {text[:40]!r}", hint="shorten it")
+    return seconds
 
 
 # -- CPUs ------------------------------------------------------------------------------------------

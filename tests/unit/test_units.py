@@ -80,3 +80,9 @@ def test_a_duration_is_its_parts_together(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(BadSpec, match="not a duration"):
         parse_duration(text)
+
+
+def test_a_duration_has_an_end() -> None:
+    assert parse_duration("5200w") == 5200 * 7 * 86400
+    with pytest.raises(BadSpec, match="at most 5200w"):
+        parse_duration("999999w")
