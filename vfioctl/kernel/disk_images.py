@@ -5,12 +5,12 @@ Source: QEMU's docs/interop/qcow2.txt.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
 from vfioctl.kernel.hypervisor import DiskImage
 from vfioctl.kernel.untrusted_files import read_start
+from vfioctl.untrusted_text import parse_json
 
 _MAGIC, _HEADER, _LONGEST_NAME = b"QFI\xfb", 1 << 16, 1023
 
@@ -45,7 +45,7 @@ def _backing(header: bytes) -> str:
 
 def _named_in(text: str) -> str:
     try:
-        options = json.loads(text)
+        options = parse_json(text)
         file = options.get("file", options)
         name = options.get("file.filename") or (file.get("filename") if isinstance(file, dict) else "")
     except (ValueError, AttributeError, RecursionError):

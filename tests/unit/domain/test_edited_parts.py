@@ -57,7 +57,7 @@ VGPUS = ("6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "8d3f2c1a-0b4e-4f6d-8a7c-5e9b1f
 
 
 def build(document: Document, host: str = "hgx8", **given: Any) -> Built:
-    spec = DomainSpec(name=document.root.findtext("name", ""), **given)
+    spec = DomainSpec(name=document.root.findtext("name", ""), **{"smt": Smt.TOGETHER, **given})
     return DomainBuilder(Host.simulated(host).domain._session).build(spec, NOBODY, document)
 
 
@@ -259,9 +259,12 @@ class TestDevices:
         assert [each.severity for each in check(built) if each.rule == "expander-bus"] == []
 
     def test_one_that_moves_is_told(self) -> None:
-        built = build(parse(RICH))
+        """Of a guest with a cell for each of two nodes: on one cell, the GPU stays where it is."""
+        both = ("0000:43:00.0", "0000:c3:00.0")
+        built = build(parse(RICH), devices=both)
         assert [each.chosen for each in built.weaker if "other addresses" in each.what] == ["gpu0"]
-        assert text_of(build(built.document).document) == text_of(built.document)
+        assert text_of(build(built.document, devices=both).document) == text_of(built.document)
+        assert not [each for each in build(parse(RICH)).weaker if "other addresses" in each.what]
 
 
 class TestExpanders:

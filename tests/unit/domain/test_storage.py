@@ -460,7 +460,7 @@ def test_a_network_configuration_is_a_table(machine: Machine, text: str, code: i
     ("domain", "said"),
     [
         ({"images": [{}]}, "a disk image needs a base or a size"),
-        ({"images": [{"size": "1000"}]}, "at least 1 MiB is needed"),
+        ({"images": [{"size": "1000B"}]}, "at least 1 MiB is needed"),
         ({"images": [{"size": "1GiB", "name": "../a.qcow2"}]}, "domains.0.images.0.name"),
         ({"images": [{"size": "1GiB", "name": "a.img"}]}, "domains.0.images.0.name"),
         ({"images": [{"base": "debian.qcow2"}]}, "domains.0.images.0.base"),

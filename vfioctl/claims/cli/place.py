@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False)
     cls=Command,
     epilog="""[bold]Examples[/]
   vfioctl place --gpus 2 --cpus 16 --simulate hgx8
-  vfioctl place --gpus 4 --numa same --memory-min 80GiB --simulate hgx8 --json
+  vfioctl place --gpus 4 --numa same --memory-min 80GB --simulate hgx8 --json
   vfioctl place --device gpu1 --cpus 4 --simulate workstation
   vfioctl place --vgpu A2-4C=2 --simulate a2""",
 )

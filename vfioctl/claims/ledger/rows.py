@@ -178,7 +178,7 @@ def reservation(resource: str, claim: str, owner: str, *, whole: bool) -> Reserv
 def request_in(text: str) -> dict[str, Any]:
     """Return the values of a request that ask for something, by name; none if the text is not understood."""
     try:
-        document = json.loads(text)
+        document = parse_json(text)
     except ValueError:
         return {}
     if not isinstance(document, dict):
