@@ -184,7 +184,7 @@ class TestOddFiles:
             os.close(writer)
 
     def test_a_huge_file_costs_no_more_than_its_beginning(self, root: Path) -> None:
-        (root / "sys" / "huge").touch()
+        (root / "sys" / "huge").write_bytes(b"x" * 8192)
         os.truncate(root / "sys" / "huge", 1 << 40)
         with at_once(20):
             assert len(Captured(str(root)).read("/sys/huge")) <= 17 << 20
@@ -214,8 +214,8 @@ class TestOddFiles:
         assert Captured(str(root)).directory("/sys", {"wanted"}).texts == {"wanted": "wanted"}
 
     def test_text_that_is_not_utf_8_is_read(self, root: Path) -> None:
-        (root / "sys" / "odd").write_bytes(b"\xff\xfe x\0\n\n")
-        assert Captured(str(root)).read("/sys/odd") == "\ufffd\ufffd x\0"
+        (root / "sys" / "odd").write_bytes(b"\xff\xfe \0x\0\n\n")
+        assert Captured(str(root)).read("/sys/odd") == "\ufffd\ufffd \0x"
 
     @pytest.mark.parametrize("ask", ["read", "link", "children", "device_number"])
     @pytest.mark.parametrize("path", ["/sys/\0", "/sys/none", "/sys/" + "x" * 300, "/sys" + "/x" * 3000])
