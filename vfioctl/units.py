@@ -22,6 +22,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 5200 * 604800
 """A hundred years: what is added to the present time stays a time."""
 _CPU_RANGE = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?", re.ASCII)
+_MASK_WORD = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 _POWERS = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -101,6 +102,15 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
             raise BadSpec(f"not a list of numbers: {text[:40]!r}", hint="write it as 0-3,8")
         numbers.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(numbers))
+
+
+def parse_cpu_mask(text: str) -> tuple[int, ...]:
+    """Return the sorted numbers of a kernel mask such as ``00000000,0000ffff`` (bitmap_parse). Raises BadSpec."""
+    words = text.strip().split(",")
+    if len(words) > 256 or not all(_MASK_WORD.fullmatch(word) for word in words):
+        raise BadSpec(f"not a mask of CPUs: {text[:40]!r}", hint="write it as 00000000,0000ffff")
+    mask = int("".join(word.rjust(8, "0") for word in words), 16)
+    return tuple(number for number in range(mask.bit_length()) if mask >> number & 1)
 
 
 def format_cpu_list(numbers: Iterable[int]) -> str:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfioctl.errors import BadSpec
-from vfioctl.units import Uuid, format_cpu_list, format_size, parse_cpu_list, parse_duration, parse_size, unit_bytes
+from vfioctl.units import (
+    Uuid,
+    format_cpu_list,
+    format_size,
+    parse_cpu_list,
+    parse_cpu_mask,
+    parse_duration,
+    parse_size,
+    unit_bytes,
+)
 
 
 # libvirt 9.0, src/util/virutil.c, virScaleInteger
@@ -86,3 +95,16 @@ def test_a_duration_has_an_end() -> None:
     assert parse_duration("5200w") == 5200 * 7 * 86400
     with pytest.raises(BadSpec, match="at most 5200w"):
         parse_duration("999999w")
+
+
+@given(st.sets(st.integers(0, 8191)))
+def test_a_mask_of_cpus_is_read_as_the_kernel_writes_it(cpus: set[int]) -> None:
+    digits = f"{sum(1 << cpu for cpu in cpus):x}"
+    words = [digits[max(0, end - 8) : end] for end in range(len(digits), 0, -8)]
+    assert parse_cpu_mask(",".join(reversed(words)) + "\n") == tuple(sorted(cpus))
+
+
+@pytest.mark.parametrize("text", ["", "x", "123456789", "1,,2", "-1", ",".join(["0"] * 257)])
+def test_what_is_no_mask_of_cpus_is_refused(text: str) -> None:
+    with pytest.raises(BadSpec):
+        parse_cpu_mask(text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.preconditions import refuse_unread
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
@@ -203,6 +204,7 @@ def _of(capacity: Capacity, device: Subject) -> Function | None:
 def _function(capacity: Capacity, address: PciAddress) -> Function:
     function = capacity.inventory.by_address.get(address)
     if function is None:
+        refuse_unread(address, capacity.inventory)
         raise UnknownDevice(f"there is no device {address} here", next_command="vfioctl inventory --all")
     return function
 

@@ -21,6 +21,7 @@ from vfioctl.console.documents import document_text
 from vfioctl.errors import GroupNotViable, KernelRefused, Stuck
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, InventoryDocument, Link, Nvml
+from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
 from vfioctl.inventory.probe.inventory import read_inventory, read_some
@@ -610,24 +611,48 @@ class TestNodes:
         (node,) = read(tree).numa_nodes
         assert (node.memory_bytes, node.distances) == (None, {})
 
-    @pytest.mark.parametrize(("text", "distances"), [("", {}), ("x", {}), ("10", {0: 10}), ("10 21 30", {0: 10})])
+    @pytest.mark.parametrize(("text", "distances"), [("", {}), ("x", {}), ("10", {0: 10}), ("10 21 30", {})])
     def test_with_odd_distances_keep_the_rest(self, text: str, distances: dict[int, int]) -> None:
         tree = spoilt()
         tree.put(f"{NODE}/distance", text)
         assert read(tree).numa_nodes[0].distances == distances
 
+    def test_with_distances_of_another_number_are_reported(self) -> None:
+        tree = spoilt("hgx8")
+        tree.put(f"{NODE}/distance", "10")
+        found = read(tree)
+        assert found.numa_nodes[0].distances == {}
+        assert [(w.subject, w.text) for w in found.warnings] == [
+            ("NUMA node 0", "1 distances to 2 nodes: none of them is used")
+        ]
+
     @pytest.mark.parametrize("text", ["x", "3-1", "0-9999999"])
-    def test_with_odd_cpus_cost_themselves(self, text: str) -> None:
+    def test_with_odd_cpus_have_none_and_are_nodes_all_the_same(self, text: str) -> None:
         tree = spoilt("hgx8")
         tree.put(f"{NODE}/cpulist", text)
         found = read(tree)
-        assert [node.id for node in found.numa_nodes] == [1]
+        assert [(node.id, bool(node.cpus)) for node in found.numa_nodes] == [(0, False), (1, True)]
         assert [w.subject for w in found.warnings] == ["NUMA node 0"]
 
-    def test_that_cannot_be_read_cost_themselves(self) -> None:
+    def test_that_cannot_be_read_make_no_host_of_one_node(self) -> None:
+        """A function without a node would otherwise be at home on the one that can be read."""
         tree = spoilt("hgx8")
         tree.remove(f"{NODE}/cpulist")
-        assert [node.id for node in read(tree).numa_nodes] == [1]
+        tree.put("/sys/bus/pci/devices/0000:1b:00.0/numa_node", "-1")
+        found = read(tree)
+        assert [node.id for node in found.numa_nodes] == [0, 1]
+        assert not [f for f in found.functions if home_of(f, found).reported_by == "the host, which has one node"]
+
+    def test_have_the_cpus_of_their_map_where_there_is_no_list(self) -> None:
+        tree = spoilt("hgx8")
+        tree.remove(f"{NODE}/cpulist")
+        tree.put(f"{NODE}/cpumap", "0000ffff,ffffffff,00000000,0000ffff,ffffffff")
+        assert read(tree).numa_nodes[0].cpus == (*range(48), *range(96, 144))
+
+    def test_that_overlap_are_reported(self) -> None:
+        tree = spoilt("hgx8")
+        tree.put("/sys/devices/system/node/node1/cpulist", "47-95")
+        assert [w.text for w in read(tree).warnings] == ["CPU 47 are also those of another node"]
 
     def test_are_known_by_their_names(self) -> None:
         tree = spoilt()

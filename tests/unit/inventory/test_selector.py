@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hosts.machines import HOSTS, function, inventory_of, original, unhurried
+from tests.hosts.machines import HOSTS, copy, function, inventory_of, original, unhurried
+from tests.unit.conftest import Run
 from vfioctl.errors import BadAddress, BadSpec, RequestError, UnknownDevice
 from vfioctl.host import Host
 from vfioctl.inventory.api import suggest_devices, suggest_drivers, suggest_nodes
@@ -18,6 +19,7 @@ from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.selection.selector import select
 from vfioctl.kernel.protocol import NvmlAnswer
 from vfioctl.kernel.recorded.host import Recorded
+from vfioctl.kernel.recorded.tree import form
 from vfioctl.session import Session
 
 CARD = inventory_of(
@@ -118,3 +120,15 @@ def test_completion_does_not_wait_for_nvml(tmp_path: Path) -> None:
     assert [name for name, _ in suggest_devices(session, "")] == [f"gpu{number}" for number in range(9)]
     assert ("nvidia", "") in suggest_drivers(session, "")
     assert suggest_nodes(session, "") == [("0", ""), ("1", "")]
+
+
+@pytest.mark.parametrize("line", ["show 3b:00.0", "bind 3b:00.0 --dry-run", "claim create --device 3b:00.0 --dry-run"])
+def test_a_function_that_does_not_answer_is_not_said_to_be_absent(run: Run, tmp_path: Path, line: str) -> None:
+    tree = copy(original("t4"))
+    tree.properties.setdefault("sim:0000:3b:00.0", {})["unanswered"] = "1"
+    host = tmp_path / "t4.host"
+    host.write_text(form(tree))
+    more = ["--owner", "vm/a"] if line.startswith("claim") else []
+    answer = run(f"{line} --simulate {host}", *more)
+    assert answer.code == 3, answer.err
+    assert "0000:3b:00.0 is there, and is not read: reading it did not return: no answer" in answer.err

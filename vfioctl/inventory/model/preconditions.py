@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from vfioctl.core.marks import MarkKind
-from vfioctl.errors import DeviceDead, DeviceInUse
-from vfioctl.inventory.model.functions import Function
+from vfioctl.errors import DeviceDead, DeviceInUse, HostError
+from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.scope import named
+from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Intent
@@ -121,3 +122,10 @@ def refuse_marked(function: Function) -> None:
         raise DeviceDead(
             f"{named(function)} is dead: {mark.why}", hint="a reboot, or power off and on, may bring it back"
         )
+
+
+def refuse_unread(address: PciAddress, inventory: Inventory) -> None:
+    """Raise HostError, with the reason, for a function that is there and could not be read."""
+    if address in inventory.unread:
+        why = next((warning.text for warning in inventory.warnings if warning.subject == address), "it did not answer")
+        raise HostError(f"{address} is there, and is not read: {why}", hint="try again when the host is less busy")

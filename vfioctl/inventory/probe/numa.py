@@ -9,31 +9,52 @@ from vfioctl.inventory.model.functions import ProbeWarning
 from vfioctl.inventory.model.groups import NumaNode
 from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.kernel.protocol import Reader
-from vfioctl.units import CpuSet, parse_cpu_list
+from vfioctl.units import CpuSet, format_cpu_list, parse_cpu_list, parse_cpu_mask
 
 NODES = "/sys/devices/system/node"
 
 
 def read_nodes(kernel: Reader) -> tuple[list[NumaNode], list[ProbeWarning]]:
     """Return all nodes by number, and warnings; no nodes on a kernel without NUMA."""
-    nodes, warnings = [], []
+    nodes: list[NumaNode] = []
+    warnings: list[ProbeWarning] = []
     ids = sorted(int(name[4:]) for name in names_in(kernel, NODES) if re.fullmatch(r"node[0-9]{1,4}", name, re.ASCII))
     for number in ids:
-        try:
-            nodes.append(_node(kernel, number, ids))
-        except (KernelRefused, BadSpec, ValueError) as error:
-            warnings.append(ProbeWarning(subject=f"NUMA node {number}", text=str(error)))
+        node, problems = _node(kernel, number, ids)
+        shared = {cpu for other in nodes for cpu in other.cpus}.intersection(node.cpus)
+        if shared:
+            problems.append(f"CPU {format_cpu_list(shared)} are also those of another node")
+        nodes.append(node)
+        warnings += [ProbeWarning(subject=f"NUMA node {number}", text=text) for text in problems]
     return nodes, warnings
 
 
-def _node(kernel: Reader, number: int, ids: list[int]) -> NumaNode:
-    home = f"{NODES}/node{number}"
-    return NumaNode(
+def _node(kernel: Reader, number: int, ids: list[int]) -> tuple[NumaNode, list[str]]:
+    """Return a node and what is wrong with it. One whose CPUs are not known has none: it is a node all the same."""
+    home, problems = f"{NODES}/node{number}", list[str]()
+    try:
+        cpus = _cpus(kernel, home)
+    except (KernelRefused, BadSpec) as error:
+        cpus = ()
+        problems.append(f"its CPUs are not known: {error}")
+    distances = _distances(kernel, home)
+    if distances and len(distances) != len(ids):
+        problems.append(f"{len(distances)} distances to {len(ids)} nodes: none of them is used")
+        distances = []
+    node = NumaNode(
         id=number,
-        cpus=CpuSet(parse_cpu_list(kernel.read(f"{home}/cpulist"))),
+        cpus=CpuSet(cpus),
         memory_bytes=_memory(kernel, home),
-        distances=_distances(kernel, home, ids),
+        distances=dict(zip(ids, distances, strict=False)),
     )
+    return node, problems
+
+
+def _cpus(kernel: Reader, home: str) -> tuple[int, ...]:
+    """Return the CPUs of a node: from `cpumap` where there is no `cpulist`, as before Linux 2.6.26 and in captures."""
+    if kernel.has(f"{home}/cpulist"):
+        return parse_cpu_list(kernel.read(f"{home}/cpulist"))
+    return parse_cpu_mask(kernel.read(f"{home}/cpumap"))
 
 
 def _memory(kernel: Reader, home: str) -> int | None:
@@ -41,9 +62,9 @@ def _memory(kernel: Reader, home: str) -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def _distances(kernel: Reader, home: str, ids: list[int]) -> dict[int, int]:
+def _distances(kernel: Reader, home: str) -> list[int]:
+    """Return the distances to all nodes, in the order of their numbers; none if they are not understood."""
     try:
-        numbers = [int(word) for word in kernel.read(f"{home}/distance").split()]
+        return [int(word) for word in kernel.read(f"{home}/distance").split()]
     except (KernelRefused, ValueError):
-        return {}
-    return dict(zip(ids, numbers, strict=False))
+        return []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from vfioctl.errors import BadAddress, BadSpec, UnknownDevice
 from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.preconditions import refuse_unread
 from vfioctl.inventory.model.values import PciAddress
 
 _IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})", re.ASCII)
@@ -35,6 +36,7 @@ def _select(inventory: Inventory, selector: str, *, every: bool | None) -> Seque
         error.hint = "name a device as 0000:41:00.0, 41:00.0, gpu0 or 10de:2330"
         raise
     if address not in inventory.by_address:
+        refuse_unread(address, inventory)
         raise UnknownDevice(f"there is no device {address} here", hint=_nearest(inventory, address))
     return [address]
 
