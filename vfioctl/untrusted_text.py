@@ -114,7 +114,9 @@ def _decoded(text: str | bytes, most: int) -> str:
     if len(text) > most:
         raise ValueError(f"larger than {most >> 20} MiB" if most >> 20 else f"larger than {most >> 10} KiB")
     try:
-        return text if isinstance(text, str) else bytes(text).decode("utf-8-sig")
+        return (
+            text if isinstance(text, str) else bytes(text).decode().removeprefix("\ufeff")
+        )  # the codec utf-8-sig is a module to import
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
 
