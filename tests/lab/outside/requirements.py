@@ -42,10 +42,6 @@ class LabError(Exception):
     """The lab cannot run here; the message is one line and names the remedy."""
 
 
-_KVM_SECONDS = 20
-"""It takes about three."""
-
-
 @dataclass(frozen=True)
 class Found:
     """Where the parts of the lab lie on this machine."""
