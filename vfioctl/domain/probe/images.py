@@ -25,8 +25,9 @@ def shared_images(reader: DiskImages, domain: Domain, others: Mapping[str, str])
     it. Two that are based on the same one are right. `others`: what other domains write to, each with the domain in
     words.
     """
-    theirs = [(_files(reader, image), who) for image, who in others.items()]
-    for disk, image in written_images(domain):
+    disks = [*written_images(domain)]
+    theirs = [(_files(reader, image), who) for image, who in others.items()] if disks else []
+    for disk, image in disks:
         own = _files(reader, image)
         if who := next((who for files, who in theirs if files[0] in own or own[0] in files), ""):
             yield disk, image, who
