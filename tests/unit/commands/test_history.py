@@ -90,7 +90,8 @@ class TestMoments:
 
     def test_before_there_was_time(self, run: Run) -> None:
         bind_and_unbind(run)
-        assert numbers(run, "--since 99999w") == [2, 1]
+        assert numbers(run, "--since 5200w") == [2, 1]
+        assert run("history --since 99999w --simulate laptop").code == 2
 
 
 class TestList:
