@@ -38,15 +38,12 @@ class Viable:
             raise
 
     def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
-        del context, subjects
         return {}
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
-        del plan
         return [f"the kernel reports group {group} as viable (/dev/vfio/{group})" for group in subjects]
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
-        del report
         *most, last = subjects
         listed = f"{', '.join(most)} and {last}" if most else last
         noun, verb = ("groups", "are") if most else ("group", "is")
@@ -60,7 +57,6 @@ class Answers:
 
     def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
         """Do nothing: a dead device causes no rollback; `dead` reports it afterwards."""
-        del context, plan, subjects
         return {}
 
     def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
@@ -78,9 +74,7 @@ class Answers:
         return DEAD if is_dead else ""
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
-        del subjects
         return ["its configuration space answers"] if plan.changes_of("reset") else []
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
-        del subjects, report
         return []

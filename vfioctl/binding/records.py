@@ -39,7 +39,6 @@ class PreviousBindings:
 
     def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
         """Record each device's binding, unless an older record holds its origin, as for one that is on VFIO already."""
-        del now
         if plan.intent.verb != "bind":
             return
         identities = {fact.subject: fact.values["identity"] for fact in plan.facts_of(FUNCTION)}
@@ -53,7 +52,6 @@ class PreviousBindings:
         self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str
     ) -> None:
         """Delete the records of a bind that was rolled back, and of devices that have their recorded driver again."""
-        del boot_id, now
         if plan.intent.verb == "unbind" and state == JournalState.DONE:
             elsewhere = _elsewhere(db, plan)
             returned = [(subject,) for subject in plan.subjects if subject not in elsewhere]

@@ -25,7 +25,6 @@ class TellsRollback(Progress, Protocol):
 
     def rolling_back(self, failed: int | None, error: BaseException) -> None:
         """`failed`: the step that failed, from 1; None if none did: the verification failed, or an interrupt came."""
-        ...
 
 
 @dataclass
@@ -55,15 +54,12 @@ class Action(Protocol):
 
     def run(self, context: Context, step: Step) -> None:
         """Take the step. Raises VfioctlError."""
-        ...
 
     def describe(self, step: Step) -> str:
         """Return the step as text for the plan's page."""
-        ...
 
     def progress(self, step: Step) -> str:
         """Return the step as text for a progress line."""
-        ...
 
 
 class Write:

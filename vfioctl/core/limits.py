@@ -28,7 +28,6 @@ class Limit(Protocol):
 
     def read(self, value: Any) -> object:
         """Return the value, also from text. Raises ValueError for any other; it may refuse what pydantic takes."""
-        ...
 
 
 class Whole:

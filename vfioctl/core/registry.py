@@ -47,7 +47,6 @@ class Row(Protocol):
     @property
     def parts(self) -> str:
         """Location of the subsystem's `Parts` as `module:name`; empty if it registers none."""
-        ...
 
 
 class Owned(NamedTuple):

@@ -61,51 +61,39 @@ class Resource(Protocol):
 
     def validate(self, change: Change) -> None:
         """Raise ValueError unless the name and values are ones that a plan may hold: exact paths, exact values."""
-        ...
 
     def blocking(self, change: Change) -> Iterable[str]:
         """Return the files whose read may block; a worker reads them before `read` is called."""
-        ...
 
     def read(self, reader: Reader, change: Change) -> str | None:
         """Return the current value; None if it is unreadable or the file does not exist."""
-        ...
 
     def steps(self, change: Change) -> Iterable[Step]:
         """Return the steps from `before` to `after`, each with its phase; none if nothing needs to be done."""
-        ...
 
     def matches(self, change: Change, found: str | None) -> bool:
         """Return whether the value found equals the change's goal."""
-        ...
 
     def shows_done(self, change: Change, found: str | None) -> bool:
         """Return whether the value found shows that the change was completed before an interruption."""
-        ...
 
     def restore(self, change: Change, found: Found) -> Change | None:
         """Return the change from the value found back to `before`; None if rollback must leave the resource alone."""
-        ...
 
     def finish(self, change: Change, found: Found) -> Change | None:
         """Return the change from the value found to `after`; None if it cannot or must not be completed any more."""
-        ...
 
     def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
         """Return changes of other resources that must come first on the host as it is now."""
-        ...
 
     def is_done_anyway(self, reader: Reader, change: Change, error: KernelRefused) -> bool:
         """Return whether the kernel refused a step because its effect is already there."""
-        ...
 
     def explain(self, context: Context, change: Change, error: KernelRefused) -> VfioctlError | None:
         """Return a clearer error for a refused step; None if the errno says enough."""
-        ...
 
     def describe(self, change: Change) -> Description:
         """Return the change as text."""
-        ...
 
 
 _SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,63}", re.ASCII)
@@ -182,15 +170,12 @@ class FileResource:
         return None if now is None else change.model_copy(update={"before": now})
 
     def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
-        del kernel, change
         return ()
 
     def is_done_anyway(self, reader: Reader, change: Change, error: KernelRefused) -> bool:
-        del reader, change, error
         return False
 
     def explain(self, context: Context, change: Change, error: KernelRefused) -> VfioctlError | None:
-        del context, change, error
         return None
 
     def describe(self, change: Change) -> Description:

@@ -36,7 +36,6 @@ class _Order:
         return step.target.split(" ", self.parts)
 
     def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
-        del value
         return names
 
 
@@ -46,7 +45,6 @@ class Define(_Order):
     name, order, words, parts = DEFINE, "define", "define {}", 1
 
     def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
-        del names
         return (value,)
 
 

@@ -47,7 +47,6 @@ class NoHolders:
 
     def _affected(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
         """Return the devices to verify."""
-        del inventory
         return subjects
 
     def describe(self, step: Step) -> str:

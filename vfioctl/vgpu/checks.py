@@ -51,11 +51,9 @@ class VgpusReady:
 
     def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
         """None: creating a vGPU never leaves a device dead."""
-        del context, subjects
         return {}
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
-        del subjects
         lines = []
         if any(creates(change) for change in plan.changes):
             lines.append("every vGPU is there, of its type, with a node that a guest can open")
@@ -67,7 +65,6 @@ class VgpusReady:
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
         """The created vGPUs, the remaining capacity, and what is left of removed ones, as lines of text."""
-        del subjects
         from vfioctl.vgpu.render.listing import defined_lines, left_lines, vgpu_lines
 
         left, defined = left_in(report), still_defined_in(report)

@@ -118,7 +118,6 @@ class ResetIntent(TakesDevices):
         )
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
         return ()
 
 
@@ -137,7 +136,6 @@ class RomIntent(Intent):
         return all(change.kind == "rom" and change.subject in self.devices for change in plan.changes)
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
         return ()
 
 

@@ -36,11 +36,9 @@ class Module(FileResource):
 
     def matches(self, change: Change, found: str | None) -> bool:
         """Always match: the binding shows whether the driver was loaded, as its module may have another name."""
-        del change, found
         return True
 
     def restore(self, change: Change, found: Found) -> Change | None:
-        del change, found
         return None
 
     def finish(self, change: Change, found: Found) -> Change | None:

@@ -40,7 +40,6 @@ class Persistence(ReleasedFile):
 
     def read(self, reader: Reader, change: Change) -> str | None:
         """Return None: the step reads the mode back, and NVML does not answer after the GPU has left its driver."""
-        del reader, change
         return None
 
     def write(self, change: Change, value: str, *, phase: Phase | None = None, why: str = "") -> Step:
@@ -48,12 +47,10 @@ class Persistence(ReleasedFile):
         return step.model_copy(update={"action": "persistence"})
 
     def matches(self, change: Change, found: str | None) -> bool:
-        del change, found
         return True
 
     def shows_done(self, change: Change, found: str | None) -> bool:
         """Return whether it is switched off: before the function is unbound. No fact reports whether it is on again."""
-        del found
         return change.after == self.released
 
     def restore(self, change: Change, found: Found) -> Change | None:

@@ -32,7 +32,6 @@ class Reset(FileResource):
 
     def read(self, reader: Reader, change: Change) -> str | None:
         """Return None: the kernel does not show whether a device was reset."""
-        del reader, change
         return None
 
     def steps(self, change: Change) -> Iterator[Step]:
@@ -40,15 +39,12 @@ class Reset(FileResource):
         yield self.write(change, "1", phase=Phase.RESET, why="the kernel resets it")
 
     def shows_done(self, change: Change, found: str | None) -> bool:
-        del change, found
         return False
 
     def restore(self, change: Change, found: Found) -> Change | None:
-        del change, found
         return None
 
     def finish(self, change: Change, found: Found) -> Change | None:
-        del found
         return change
 
     def describe(self, change: Change) -> Description:

@@ -25,7 +25,6 @@ class RomSwitch(FileResource):
 
     def read(self, reader: Reader, change: Change) -> str | None:
         """Return None: no file shows whether the ROM is enabled."""
-        del reader, change
         return None
 
     def steps(self, change: Change) -> Iterator[Step]:
@@ -42,17 +41,14 @@ class RomSwitch(FileResource):
             yield self.write(change, _OFF_AGAIN, why="off again")
 
     def shows_done(self, change: Change, found: str | None) -> bool:
-        del change, found
         return False
 
     def is_done_anyway(self, reader: Reader, change: Change, error: KernelRefused) -> bool:
         """Return whether the ROM file does not exist, so that no ROM is enabled. A refused read is still reported."""
-        del reader, change
         return error.text == _OFF_AGAIN and error.symbol == "ENOENT"
 
     def restore(self, change: Change, found: Found) -> Change | None:
         """Return the change that disables the ROM, whether it is enabled or not."""
-        del found
         return change.to(OFF, found=ON)
 
     def finish(self, change: Change, found: Found) -> Change | None:

@@ -23,7 +23,6 @@ class UnbindLock(ReleasedFile):
 
     def recorded(self, value: str | None) -> str:
         """Return open: a held lock ends with the binding."""
-        del value
         return "0"
 
     def steps(self, change: Change) -> Iterator[Step]:
@@ -41,7 +40,6 @@ class UnbindLock(ReleasedFile):
 
     def matches(self, change: Change, found: str | None) -> bool:
         """Accept a missing file, which is gone after the unbind; the step itself verifies the lock."""
-        del change, found
         return True
 
     def describe(self, change: Change) -> Description:

@@ -22,7 +22,6 @@ class ClaimRecords:
 
     def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
         """Refuse to change what another claim has, or for a claim that has ended. Raises ClaimConflict."""
-        del boot_id, now
         refuse_reserved(plan, rows.reservations_in(db), acting_for=acting_for)
         if not acting_for:
             return

@@ -286,12 +286,9 @@ class Follower(Protocol):
 
     def follow(self) -> str:
         """Bring the files up to date after claims changed, if the configuration says so; return why that failed."""
-        ...
 
     def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterable[SeenCdi]:
         """Return where the files differ from the claims, and from these devices, which were just read."""
-        ...
 
     def renew(self, *, progress: Progress | None = None) -> object:
         """Write again the files that differ. Raises what planning and applying raise."""
-        ...

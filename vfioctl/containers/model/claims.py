@@ -15,4 +15,3 @@ class Claims(Protocol):
 
     def claim(self, name: str) -> Claim:
         """Raises BadSpec."""
-        ...

@@ -106,5 +106,4 @@ class UndefineIntent(_Intent):
         return all(change.key == own and not change.after for change in plan.changes)
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
         return ("defining its document again, which is in the plan: vfioctl history show",)

@@ -29,7 +29,6 @@ class InstallHookIntent(_Intent):
     ledger: str = Field(default="", description="the ledger's path, if it is not the usual one")
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
         return ("vfioctl hook remove",)
 
 
@@ -41,7 +40,6 @@ class RemoveHookIntent(_Intent):
     verb: str = "hook remove"
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        del plan
         return ("vfioctl hook install",)
 
 

@@ -81,7 +81,6 @@ class Volume(FileResource):
         return change.to("", found=now)
 
     def _is_own(self, change: Change, now: str, found: Found) -> bool:
-        del found
         return self._is(change, now)
 
 
@@ -113,7 +112,6 @@ class DiskImage(Volume):
 
     def _is_own(self, change: Change, now: str, found: Found) -> bool:
         """An image in which a guest has written stays, whoever it was."""
-        del found
         return self._is(change, now) and not now.endswith(WRITTEN)
 
     def describe(self, change: Change) -> Description:

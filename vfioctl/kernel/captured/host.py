@@ -135,7 +135,6 @@ class Captured(Live):
         return False
 
     def made_by_root(self, hierarchy: str, path: str) -> str:
-        del hierarchy, path
         return ""
 
     def below(self, path: str) -> Sequence[Descendant]:

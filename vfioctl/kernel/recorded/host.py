@@ -139,7 +139,6 @@ class Recorded:
         timeout: float | None = None,
         total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        del timeout, total  # nothing blocks here
         read_one = read_with(self, reader, args)
         for subject in subjects:
             yield subject, self._answer_of(read_one, str(subject))
@@ -153,7 +152,6 @@ class Recorded:
         return self.tree.properties.get(f"hwdb:{modalias}", {})
 
     def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
-        del types, links  # what is recorded is at hand
         every = [*self.tree.properties.items()]  # in one go: another thread may add some to a simulated host
         known = {s[5:]: facts for s, facts in every if s.startswith("nvml:")}
         if reason := self.nvml_error or ("" if known else "not recorded"):
@@ -181,7 +179,6 @@ class Recorded:
         return BELIEVED_USERS
 
     def made_by_root(self, hierarchy: str, path: str) -> str:
-        del hierarchy
         return path  # owners of control groups are not recorded
 
     def open_nodes(self, pid: str) -> Opened:

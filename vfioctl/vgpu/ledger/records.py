@@ -25,7 +25,6 @@ class VgpuRecords:
 
     def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
         """Also deletes records of earlier boots. Raises Foreign when vfioctl did not create a vGPU."""
-        del acting_for
         _refuse_foreign(db, plan, boot_id)
         db.execute("DELETE FROM vgpu WHERE boot_id != ? AND NOT persistent", (boot_id,))
         names = (
@@ -37,7 +36,6 @@ class VgpuRecords:
     def end(
         self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str
     ) -> None:
-        del boot_id, now
         if state == JournalState.DONE:
             db.execute(_REPLACED, (entry,))
             db.executemany("DELETE FROM vgpu WHERE id = ?", [(gone,) for gone in _removed(plan)])

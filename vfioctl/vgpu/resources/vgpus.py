@@ -91,7 +91,6 @@ class Mdev(FileResource):
 
     def blocking(self, change: Change) -> Iterable[str]:
         """None: its state is read from links, which never block."""
-        del change
         return ()
 
     def read(self, reader: Reader, change: Change) -> str | None:
