@@ -53,7 +53,7 @@ def _placed(request: ClaimRequest, capacity: Capacity) -> Placement:
         return _new_vgpus(request, capacity, capacity.creation)
     if request.gpus and request.devices:
         return _chosen_beside(request, capacity)
-    if request.devices or request.exact_cpus or request.exact_hugepages:
+    if request.devices or request.exact_cpus or request.exact_hugepages or (request.cpus and not request.gpus):
         return _named(request, capacity)
     if not request.gpus:
         raise BadSpec("the request names no device and no number of GPUs")
@@ -212,7 +212,7 @@ def _function(capacity: Capacity, address: PciAddress) -> Function:
 def _nearby(
     request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
 ) -> Placement:
-    nodes: dict[int, int] = {}
+    nodes = {UNKNOWN_NODE: 1} if request.cpus and not devices and not functions else dict[int, int]()
     unknown = []
     for index, (function, weight) in enumerate(zip(functions, _weights(devices, functions), strict=True)):
         node = node_of(function, capacity) if function else None

@@ -10,6 +10,7 @@ import pytest
 
 from tests.hosts.machines import HOSTS, copy, original
 from tests.unit.conftest import Run
+from vfioctl import sources
 from vfioctl.domain.document.differences import differences
 from vfioctl.domain.document.other_domains import others_in
 from vfioctl.domain.document.tree import child
@@ -17,10 +18,13 @@ from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import DomainXml, Libvirt
 from vfioctl.domain.model.other_domains import Others
 from vfioctl.kernel.recorded.tree import form
+from vfioctl.session import Session
 
 pytest.importorskip("libvirt")
 WISH = "--gpus 2 --cpus 16 --memory 64GiB"
 GPU0 = "0000:1b:00.0"
+PLAIN = """<domain type='test'><name>old</name><memory unit='GiB'>4</memory><currentMemory unit='GiB'>2</currentMemory>
+  <vcpu>4</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os></domain>"""
 PIN0, PIN1 = "<vcpupin vcpu='0' cpuset='1'/>", "<vcpupin vcpu='1' cpuset='2'/>"
 
 
@@ -173,6 +177,34 @@ class TestEdit:
         assert "devices/hostdev added: 0000:9d:00.0" in shown
         assert "numatune/memory nodeset 0 -> 0-1" in shown
         assert "In the definition" not in run("domain edit ml1 --dry-run").out
+
+    def test_one_without_devices_is_placed_where_there_is_room(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, PLAIN)
+        done = run("domain edit old --cpus 8 --dry-run")
+        assert done.code == 0, done.err
+        lines = [" ".join(line.split()) for line in done.out.splitlines()]
+        changes = lines[lines.index("In the definition") :]
+        assert "vcpu 4 -> 8" in changes
+        assert any(line.startswith("cputune added: vcpupin[vcpu=0]/cpuset") for line in changes)
+        assert "VFIO pins it all" not in done.err, "there is no device for which it does"
+        assert run("domain edit old --cpus 8 --yes").code == 0
+        root = shown(run, "old")
+        assert {node.get("nodeset") for node in root.iterfind("numatune/*")} == {"0"}
+        assert root.find("devices/controller[@model='pcie-expander-bus']") is None
+        assert run("domain edit old --dry-run --json").document["steps"] == []
+
+    def test_one_without_devices_and_room_is_refused_whatever_the_policy(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, PLAIN)
+        done = run("domain edit old --cpus 4000 --policy preferred --dry-run")
+        assert (done.code, "4000 are needed" in done.err) == (4, True), done.err
+
+    def test_one_that_runs_and_is_not_defined_is_compared_as_it_runs(self, run: Run, tmp_path: Path) -> None:
+        file, ledger = tmp_path / "hgx8.host", tmp_path / "ledger.db"
+        sources.simulated(Session, str(file), ledger).kernel.tell_libvirt("test:///default", "undefine", "test")
+        done = run(f"domain edit test --cpus 4 --replace --dry-run --ledger {ledger}")
+        assert done.code == 0, done.err
+        assert "vcpu 2 -> 4" in " ".join(done.out.split())
+        assert "name" not in done.out.partition("In the definition")[2], "only what changes"
 
     def test_a_number_of_gpus_means_further_ones(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
@@ -327,9 +359,6 @@ class TestEdit:
         define(run, tmp_path, (text[:start] + text[end:]).replace("'q35'", "'pc-i440fx-7.2'"))
         done = run("domain edit ml1 --device gpu0 --dry-run")
         assert (done.code, "needs machine q35" in " ".join(done.err.split())) == (2, True)
-
-    def test_without_devices(self, run: Run) -> None:
-        assert run("domain edit test --cpus 2").code == 2
 
     def test_a_domain_of_somebody_else(self, run: Run) -> None:
         done = run("domain edit test --device gpu0 --cpus 2 --memory 1GiB --yes")

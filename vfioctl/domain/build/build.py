@@ -133,7 +133,7 @@ class DomainBuilder:
         own = [subject_of(name) for name in devices_named(template.root)]
         if edits and not spec.sources:
             spec = replace(spec, claim=_claim_named(template, others))
-        _refuse_unclear(spec, has_own=edits and bool(own))
+        _refuse_unclear(spec, edits=edits)
         claim = self._claims.claim(spec.claim) if spec.claim else None
         if claim:
             refuse_foreign_claim(claim, spec.name)
@@ -231,8 +231,8 @@ def _claim_named(template: Document, others: Others) -> str:
     return named if named in others.own else ""
 
 
-def _refuse_unclear(spec: DomainSpec, *, has_own: bool) -> None:
-    if len(spec.sources) != 1 and not (has_own and not spec.sources):
+def _refuse_unclear(spec: DomainSpec, *, edits: bool) -> None:
+    if len(spec.sources) > 1 or not (spec.sources or edits):
         what = "only one of them can be used" if spec.sources else "one of them is needed"
         raise BadSpec(f"--claim, --gpus, --device: {what}", hint="use --claim ID, --gpus N or --device DEVICE")
 

@@ -67,7 +67,7 @@ class Placing:
         try:
             placement, capacity = self._with_cpus()
         except NoCapacity:
-            if self._spec.policy is Policy.STRICT:
+            if self._spec.policy is Policy.STRICT or not (self._spec.sources or self._own):
                 raise
             placement, capacity = self._place(_NO_CPUS)
         if self._spec.nodes and not self._spec.gpus:

@@ -22,7 +22,7 @@ def reported(
 ) -> Iterator[Choice]:
     """Yield a choice for each. `withheld`: devices that the guest does not see. `kinds`: the CPUs by kind of core."""
     yield from _withheld(withheld)
-    yield from _ballooned(document)
+    yield from _ballooned(document) if layout.expanders else ()
     yield from _without_display(document.root)
     yield from _beyond_bios(document.root, layout)
     yield from _mixed(kinds)

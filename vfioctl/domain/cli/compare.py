@@ -58,28 +58,31 @@ def edit(  # noqa: PLR0913 - one parameter for each option
 
     The domain keeps its host devices. It gets what domain build would give it for all of them:
     pinned vCPUs, memory of the devices' NUMA nodes, and PCI buses that show the guest where its devices are. Without
-    --device, --gpus and --claim it is placed near the devices that it has. Elements that vfioctl does not know stay
-    unchanged. The definition is changed; a running domain uses it from its next start.
+    --device, --gpus and --claim it is placed near the devices that it has; one without devices, on the node with the
+    most free memory. Elements that vfioctl does not know stay unchanged. The definition is changed; a running domain
+    uses it from its next start.
     """
     session = opened(ctx)
     api = DomainApi(session)
     built = api.edited(name, requested, connect=connect)
     plan = api.definitions.plan_define(built.xml, connect=connect, claim=built.spec.claim, replace=replace)
-    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json, details=partial(_changes, plan))
+    carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json, details=partial(_changes, plan, api, connect))
     for choice in built.weaker:
         say(f"{choice.what}: {choice.weaker}")
 
 
-def _changes(plan: "Plan") -> "Sequence[RenderableType]":
-    """What becomes of the definition: the plan itself has both documents whole."""
-    from vfioctl.domain.document.summary import changed
+def _changes(plan: "Plan", api: DomainApi, connect: str) -> "Sequence[RenderableType]":
+    """What becomes of the definition, or of the live document if there is none: the plan has both documents whole."""
+    from vfioctl.domain.document.reader import read_domain
+    from vfioctl.domain.document.summary import Changed, changed
     from vfioctl.domain.document.xml import parse
     from vfioctl.domain.model.definition import DEFINITION
     from vfioctl.domain.render.documents import changes_page
 
-    facts = [
-        fact for change in plan.changes_of(DEFINITION) for fact in changed(*map(parse, (change.before, change.after)))
-    ]
+    facts: list[Changed] = []
+    for change in plan.changes_of(DEFINITION):
+        before = change.before or api.domains.find(read_domain(change.after).name, connect).domain.live
+        facts += changed(parse(before), parse(change.after))
     return [changes_page(facts)] if facts else []
 
 
