@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-from vfioctl.kernel.hypervisor import DiskImage
+from vfioctl.kernel.protocol import DiskImage
 from vfioctl.kernel.untrusted_files import read_start
 from vfioctl.untrusted_text import parse_json
 

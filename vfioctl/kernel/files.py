@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vfioctl.environment import OF_COMMANDS
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.protocol import Directory, Prefixes
 from vfioctl.kernel.trusted import (
     PRIVATE_FILE,
@@ -249,42 +250,25 @@ def write_into(
 
 
 def _sync(directory: int) -> None:
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    try:
+    with closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_once(path: str, value: str) -> int:
     """Writes with one write(2), because sysfs handles each write as one command. Returns 0 or the errno."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        with closing(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
+            os.write(fd, value.encode())
     except OSError as error:
         return error.errno or errnos.EIO
-    try:
-        os.write(fd, value.encode())
-    except OSError as error:
-        return error.errno or errnos.EIO
-    finally:
-        os.close(fd)
     return 0
 
 
 def group_flags(path: str) -> tuple[int, int]:
     """The errno or 0, and the flags of a VFIO group. For a worker: opening blocks while a device leaves the group."""
+    status = (8).to_bytes(4, "little") + bytes(4)  # struct vfio_group_status: argsz and flags
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        with closing(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)) as fd:
+            return 0, int.from_bytes(fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, status)[4:8], "little")
     except OSError as error:
         return error.errno or errnos.EIO, 0
-    try:
-        return 0, int.from_bytes(fcntl.ioctl(fd, VFIO_GROUP_GET_STATUS, _group_status())[4:8], "little")
-    except OSError as error:
-        return error.errno or errnos.EIO, 0
-    finally:
-        os.close(fd)
-
-
-def _group_status() -> bytes:
-    """A struct vfio_group_status: argsz and flags, 32 bits each."""
-    return (8).to_bytes(4, "little") + bytes(4)

@@ -13,6 +13,7 @@ import struct
 from array import array
 from collections.abc import Iterator
 
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import READ
 
 # struct procmap_query, linux/fs.h: size, flags, address; start, end, flags, page size, offset, inode; major and minor
@@ -35,16 +36,13 @@ def file_mappings(pid: str) -> Iterator[Mapping]:
     The ioctl is many times faster, and returns shared mappings only. A private mapping is copy on write: VFIO and DRM
     refuse it, and programs do not map a device privately and then close its file.
     """
-    fd = os.open(f"/proc/{pid}/maps", READ)
-    try:
+    with closing(os.open(f"/proc/{pid}/maps", READ)) as fd:
         try:
             yield from _queried(fd)
         except OSError as error:
             if error.errno != errnos.ENOTTY:
                 raise
             yield from _in_file(fd)
-    finally:
-        os.close(fd)
 
 
 def _queried(fd: int) -> Iterator[Mapping]:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from functools import partial, wraps
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from vfioctl.kernel.hypervisor import DomainOrders, Domains
 from vfioctl.kernel.open_nodes import Opened
 
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -131,41 +130,6 @@ class Isolation(Protocol):
         """
 
 
-class HardwareDatabase(Protocol):
-    """Reads names of devices from udev's hardware database."""
-
-    def properties(self, modalias: str) -> Mapping[str, str]:
-        """The properties of a device in the hardware database: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
-
-
-class NvmlFacts(Protocol):
-    """Reads facts from NVIDIA's library NVML."""
-
-    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
-        """Starts a query of NVML about these GPUs. The returned function waits for the answer; Unanswered for none.
-
-        The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode; `error`, the
-        reason for the user, for a GPU that NVML does not know or whose facts did not arrive in time. With `types`, also
-        vgpu_heterogeneous_mode and vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
-        sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
-        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces.
-        """
-
-
-class Users(Protocol):
-    """Reads names of users."""
-
-    def user(self, uid: int) -> str:
-        """The name of a user; the uid as text if there is none."""
-
-
-class UnitStates(Protocol):
-    """Reads states of systemd units."""
-
-    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
-        """The ActiveState of each unit that systemd knows: active, inactive, failed, ..."""
-
-
 class Processes(Protocol):
     """Reads which processes use devices, and the devices below a device."""
 
@@ -194,8 +158,56 @@ class Processes(Protocol):
         """Whether a block device (`259:0`) has an exclusive owner: a file system, swap, device mapper, md, ZFS, ..."""
 
 
-class DeviceStates(Protocol):
-    """Reads the configuration space of PCI functions, and the VFIO status of IOMMU groups."""
+class DiskImage(NamedTuple):
+    """A disk image. `file`: the same text for each name of the same file or block device.
+
+    `backing`: the path of the image that it is based on, which it reads; empty if it has none, or it is not known.
+    """
+
+    file: str
+    backing: str = ""
+
+
+class DiskImages(Protocol):
+    """Disk images of domains."""
+
+    def disk_image(self, path: str) -> DiskImage:
+        """The image at a path, which need not exist: which file it is, and on which image it is based."""
+
+
+class Domains(DiskImages, Protocol):
+    """Asks libvirt."""
+
+    def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
+        """The answer to one of the QUESTIONS of `vfioctl.kernel.libvirt`, plain data; asked in a worker.
+
+        A recorded or a simulated host has libvirt's test driver only (`test:`). A simulated one keeps what it is told
+        to define in /etc/libvirt/qemu, as libvirtd does, because the test driver forgets it with the connection.
+        Raises what `libvirt.value_of` raises; HostError if there is no answer.
+        """
+
+
+class Reader(FileReader, Isolation, Processes, Domains, Protocol):
+    """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
+
+    def properties(self, modalias: str) -> Mapping[str, str]:
+        """The properties of a device in the hardware database: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
+
+    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+        """Starts a query of NVML about these GPUs. The returned function waits for the answer; Unanswered for none.
+
+        The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode; `error`, the
+        reason for the user, for a GPU that NVML does not know or whose facts did not arrive in time. With `types`, also
+        vgpu_heterogeneous_mode and vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
+        sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
+        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces.
+        """
+
+    def user(self, uid: int) -> str:
+        """The name of a user; the uid as text if there is none."""
+
+    def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
+        """The ActiveState of each unit that systemd knows: active, inactive, failed, ..."""
 
     def config(self, address: str) -> bytes:
         """The first 64 bytes of a function's configuration space. Raises KernelRefused, Stuck."""
@@ -204,14 +216,8 @@ class DeviceStates(Protocol):
         """Whether the group is viable for a guest now (VFIO_GROUP_GET_STATUS). Raises KernelRefused."""
 
 
-class Reader(
-    FileReader, Isolation, HardwareDatabase, NvmlFacts, Users, UnitStates, Processes, DeviceStates, Domains, Protocol
-):
-    """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
-
-
-class FileWriter(Protocol):
-    """Writes to sysfs files."""
+class Kernel(Reader, Protocol):
+    """All methods that read and change a host."""
 
     @property
     def read_only(self) -> str:
@@ -229,23 +235,11 @@ class FileWriter(Protocol):
         `returned`, the name of an errno, or `unknown` when its process ended without recording a result.
         """
 
-
-class NvmlSettings(Protocol):
-    """Changes settings through NVML."""
-
     def persist(self, address: str, *, on: bool) -> None:
-        """Sets the persistence mode of one NVIDIA GPU. Raises HostError, Stuck."""
-
-
-class UnitControl(Protocol):
-    """Starts and stops units of systemd."""
+        """Sets the persistence mode of one NVIDIA GPU through NVML. Raises HostError, Stuck."""
 
     def set_unit(self, name: str, *, active: bool) -> None:
         """Starts a systemd unit (after reset-failed) or stops it. Raises HostError, Stuck."""
-
-
-class VfManagement(Protocol):
-    """Runs NVIDIA's sriov-manage."""
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
         """Turns all VFs of a GPU on or off with NVIDIA's sriov-manage. Returns its output; count the VFs afterwards.
@@ -253,46 +247,20 @@ class VfManagement(Protocol):
         Raises HostError when it is not installed, Stuck.
         """
 
-
-class PersistentFiles(Protocol):
-    """Replaces files below /etc, and CDI files."""
-
     def replace_file(self, path: str, text: str | None) -> None:
         """Replaces a file, and creates its directories; removes the file for None. Raises HostError."""
 
+    def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
+        """Gives libvirt one of the ORDERS of `vfioctl.kernel.libvirt`.
 
-class Modules(Protocol):
-    """Loads kernel modules."""
+        Raises what `libvirt.value_of` raises; Stuck when it did not return in time.
+        """
 
     def load(self, module: str) -> None:
         """Loads a module with its dependencies. Raises HostError."""
 
-
-class ExpansionRom(Protocol):
-    """Reads expansion ROMs. This is not part of Reader, because it enables and disables the ROM with writes."""
-
     def rom(self, address: str) -> bytes:
-        """The content of the expansion ROM, which is enabled for the read. Raises KernelRefused, Stuck."""
-
-
-class HostLock(Protocol):
-    """Locks the host for a change."""
+        """The content of the expansion ROM, which writes enable for the read. Raises KernelRefused, Stuck."""
 
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         """Holds the host's exclusive lock. Raises Busy when another process holds it for `wait` seconds."""
-
-
-class Kernel(
-    Reader,
-    FileWriter,
-    NvmlSettings,
-    UnitControl,
-    VfManagement,
-    PersistentFiles,
-    DomainOrders,
-    Modules,
-    ExpansionRom,
-    HostLock,
-    Protocol,
-):
-    """All methods that read and change a host."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import errno as errnos
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.paths import MOST_HOPS
 
 _SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,30 +33,20 @@ class Untrusted(OSError):
         super().__init__(errnos.EPERM, reason)
 
 
-@contextmanager
-def opened_directory(path: str, *, make: int | None = None) -> Iterator[int]:
+def opened_directory(path: str, *, make: int | None = None) -> AbstractContextManager[int]:
     """Open a directory and give its descriptor (O_PATH). Raises Untrusted, OSError.
 
     `make`: create it with this mode, independent of the umask, where it is missing; directories above it get 0755.
     """
-    fd = _walk(path, make)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return closing(_walk(path, make))
 
 
-@contextmanager
-def output_directory(path: str) -> Iterator[int]:
+def output_directory(path: str) -> AbstractContextManager[int]:
     """Open a directory that a user named for a result, and give its descriptor (O_PATH). Raises Untrusted, OSError.
 
     The directory may be another user's, as a home is for sudo; but root follows no symbolic link of another user's.
     """
-    fd = _walk(path, None, is_output=True)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return closing(_walk(path, None, is_output=True))
 
 
 def place_of(directory: int) -> str:
@@ -92,14 +82,10 @@ def make_private(directory: int, name: str) -> None:
 
 def keep_private(directory: int, name: str) -> None:
     """Give a file the mode 0600, if it exists."""
-    with suppress(FileNotFoundError):
-        fd = os.open(name, _SEARCH, dir_fd=directory)
-        try:
-            status = os.fstat(fd)
-            if stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) != PRIVATE_FILE:
-                set_mode(fd, PRIVATE_FILE)
-        finally:
-            os.close(fd)
+    with suppress(FileNotFoundError), closing(os.open(name, _SEARCH, dir_fd=directory)) as fd:
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) != PRIVATE_FILE:
+            set_mode(fd, PRIVATE_FILE)
 
 
 def set_mode(fd: int, mode: int) -> None:
@@ -172,12 +158,10 @@ def _opened(name: str, directory: int | None, *, make: int | None = None) -> int
 
 
 def _target(link: int, status: os.stat_result, path: str) -> str:
-    try:
+    with closing(link):
         if os.geteuid() == 0 and not _is_roots(status):
             raise Untrusted(f"{path} is a symbolic link of user {status.st_uid}")
         return os.readlink("", dir_fd=link)
-    finally:
-        os.close(link)
 
 
 def _refuse(directory: int, *, last: bool, is_output: bool) -> None:

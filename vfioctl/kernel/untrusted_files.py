@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from vfioctl.environment import named_descriptors
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import READ, read_up_to
 
 _KINDS = {
@@ -57,20 +58,15 @@ def read_start(path: str | os.PathLike[str], most: int) -> bytes:
         fd = os.open(path, _LOOK)
     except ValueError:  # a null byte, or text that is no name
         raise OSError(errnos.EINVAL, os.strerror(errnos.EINVAL)) from None
-    try:
+    with closing(fd):
         return read_regular(fd, most)
-    finally:
-        os.close(fd)
 
 
 def read_regular(fd: int, most: int) -> bytes:
     """As `read_start`, for a descriptor that was opened with O_PATH."""
     refuse_special(os.fstat(fd).st_mode)
-    opened = os.open(f"/proc/self/fd/{fd}", READ)  # the same file, whatever its name leads to by now
-    try:
+    with closing(os.open(f"/proc/self/fd/{fd}", READ)) as opened:  # the same file, whatever its name leads to by now
         return read_up_to(opened, most)
-    finally:
-        os.close(opened)
 
 
 def refuse_special(mode: int) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from vfioctl.containers.cdi.validate import MOST_BYTES
 from vfioctl.errors import HostError
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import replace_file
 from vfioctl.kernel.trusted import opened_directory, status_of
 from vfioctl.kernel.untrusted_files import read_regular
@@ -39,11 +40,8 @@ def _text(path: str) -> str:
 
 def read_within(directory: int, name: str) -> tuple[bytes, os.stat_result]:
     """Return the content and the status of a regular file in an open directory, following no link. Raises OSError."""
-    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
+    with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as fd:
         data, status = read_regular(fd, MOST_BYTES + 1), os.fstat(fd)
-    finally:
-        os.close(fd)
     if len(data) > MOST_BYTES:
         raise OSError(errnos.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
     return data, status

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.kernel.hypervisor import DiskImages
+    from vfioctl.kernel.protocol import DiskImages
 
 _LONGEST_CHAIN = 64
 

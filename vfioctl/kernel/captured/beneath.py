@@ -12,6 +12,7 @@ import os
 import stat
 from collections import deque
 
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.paths import MOST_HOPS
 from vfioctl.kernel.syscalls import call
 
@@ -55,16 +56,13 @@ def open_inside(root: int, path: str, *, follow_last: bool = True) -> int:
 def open_root(path: str) -> int:
     """A directory by its absolute path without symbolic links, as a descriptor with O_PATH. Raises OSError."""
     flags = _LOOK | os.O_DIRECTORY
-    top = os.open("/", flags)
-    try:
+    with closing(os.open("/", flags)) as top:
         try:
             return openat2(top, _encoded(path), flags, RESOLVE_NO_SYMLINKS)
         except OSError as error:
             if error.errno not in (errnos.ENOSYS, errnos.EPERM):
                 raise
         return _descend(top, path.split("/"))
-    finally:
-        os.close(top)
 
 
 def _encoded(path: str) -> bytes:
@@ -122,9 +120,6 @@ def _refuse_file(fd: int) -> None:
 def _descend(top: int, parts: list[str]) -> int:
     here = os.dup(top)
     for part in filter(None, parts):
-        try:
-            below = os.open(part, _LOOK | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-        finally:
-            os.close(here)
-        here = below
+        with closing(here):
+            here = os.open(part, _LOOK | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
     return here

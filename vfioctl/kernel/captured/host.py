@@ -17,7 +17,7 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.captured.beneath import open_inside, open_root
-from vfioctl.kernel.hypervisor import DiskImage
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
@@ -27,6 +27,7 @@ from vfioctl.kernel.protocol import (
     PCI_ADDRESS,
     Descendant,
     Directory,
+    DiskImage,
     NvmlAnswer,
     Prefixes,
     Unanswered,
@@ -107,22 +108,16 @@ class Captured(Live):
     def _inside(self, path: str, *, follow_last: bool = True) -> Iterator[int]:
         """What is there, opened with O_PATH. An OSError from within becomes KernelRefused."""
         try:
-            fd = self._root.open(path, follow_last=follow_last)
-            try:
+            with closing(self._root.open(path, follow_last=follow_last)) as fd:
                 yield fd
-            finally:
-                os.close(fd)
         except OSError as error:
             raise refused(path, error) from None
 
     @contextmanager
     def _directory(self, path: str) -> Iterator[int]:
-        with self._inside(path) as inner:
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=inner)
-            try:
-                yield fd
-            finally:
-                os.close(fd)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with self._inside(path) as inner, closing(os.open(".", flags, dir_fd=inner)) as fd:
+            yield fd
 
     # -- what a capture does not have --------------------------------------------------------------
 
@@ -193,11 +188,8 @@ _ATTRIBUTE = 4096
 
 def read_attribute(name: str, directory: int) -> str:
     """The beginning of a file, as of an attribute of sysfs. Raises OSError, for a link too."""
-    fd = os.open(name, _LOOK, dir_fd=directory)
-    try:
+    with closing(os.open(name, _LOOK, dir_fd=directory)) as fd:
         return files.text_in(untrusted_files.read_regular(fd, _ATTRIBUTE))
-    finally:
-        os.close(fd)
 
 
 def text_of(fd: int, most: int) -> str:
@@ -207,11 +199,8 @@ def text_of(fd: int, most: int) -> str:
 
 def read_below(name: str, folder: str, directory: int) -> str:
     """The same for the file `name` in a directory of a directory. Raises OSError (ENOTDIR) for a link to one."""
-    below = os.open(folder, _LOOK | os.O_DIRECTORY, dir_fd=directory)
-    try:
+    with closing(os.open(folder, _LOOK | os.O_DIRECTORY, dir_fd=directory)) as below:
         return read_attribute(name, below)
-    finally:
-        os.close(below)
 
 
 ReadDirectory = Callable[[str, Collection[str]], Directory]

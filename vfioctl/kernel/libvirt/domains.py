@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.libvirt.answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
 from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
 
@@ -117,14 +118,11 @@ def validated(uri: str, xml: str) -> Answer:
     del uri  # any driver reads by the same schema and the same parser
 
     def ask() -> str:
-        node = os.memfd_create("node", os.MFD_CLOEXEC)
-        try:
+        with closing(os.memfd_create("node", os.MFD_CLOEXEC)) as node:
             os.write(node, b"<node/>")
             with connected(f"{TEST}///proc/self/fd/{node}", writes=True) as (connection, libvirt):
                 domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
                 return str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE))
-        finally:
-            os.close(node)
 
     return answered(ask)
 

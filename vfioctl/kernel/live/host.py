@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import TypeVar
 
 from vfioctl.kernel import files, untrusted_files
-from vfioctl.kernel.hypervisor import DiskImage
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
-from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, NvmlAnswer, Prefixes, Unanswered
+from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, DiskImage, NvmlAnswer, Prefixes, Unanswered
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import Gathered
 from vfioctl.kernel.worker.stall import Unreturned
@@ -102,11 +102,8 @@ class Live(LiveUse, LiveChange):
             return files.read_directory(fd, wanted, links, files.read_attribute)
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
-        fd = self._open(path)
-        try:
+        with self._opened(path) as fd:
             return files.read_entries(fd, wanted, links)
-        finally:
-            os.close(fd)
 
     def texts_below(self, path: str, name: str) -> Directory:
         with self._opened(path) as fd:
@@ -127,19 +124,11 @@ class Live(LiveUse, LiveChange):
         answers = self._workers.survey(reader, todo, args, timeout=timeout, total=total, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
-    def _open(self, path: str) -> int:
+    def _opened(self, path: str) -> AbstractContextManager[int]:
         try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
-
-    @contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
-        fd = self._open(path)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
 
     # -- what is in no file ------------------------------------------------------------------------
 

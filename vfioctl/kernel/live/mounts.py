@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import READ, read_bytes
 
 _NS_GET_USERNS = 0xB701
@@ -69,12 +70,7 @@ def _mounts(pid: str) -> Iterator[tuple[list[bytes], bytes]]:
 
 def _in_user_namespace(pid: str) -> bool:
     """Whether the process's mounts belong to another user namespace than the initial one."""
-    mounts = os.open(f"/proc/{pid}/ns/mnt", READ)
-    try:
+    with closing(os.open(f"/proc/{pid}/ns/mnt", READ)) as mounts:
         owner = fcntl.ioctl(mounts, _NS_GET_USERNS)
-    finally:
-        os.close(mounts)
-    try:
+    with closing(owner):
         return os.fstat(owner).st_ino != _INITIAL
-    finally:
-        os.close(owner)

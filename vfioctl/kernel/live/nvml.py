@@ -49,7 +49,7 @@ def read_gpus(
     types: bool = False,  # noqa: FBT001, FBT002 - a worker gets positional arguments
     links: bool = False,  # noqa: FBT001, FBT002 - likewise
 ) -> Iterator[tuple[str, Facts]]:
-    """Yields each GPU's address and facts (see `NvmlFacts`); if NVML cannot be used, an empty address and the error."""
+    """Yields each GPU's address and facts, see `Reader.nvml`; if NVML cannot be used, no address and the error."""
     if not has_library():
         yield "", {"error": _REASONS[_NO_LIBRARY]}
         return

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import read_bytes, readable, symbol
 from vfioctl.kernel.live.mounts import Mounts
 from vfioctl.kernel.live.threads import tables
@@ -97,22 +98,20 @@ def _summary(problems: Sequence[str]) -> str:
 def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
     """The descriptors, and whether each one that was listed was there when it was read."""
     mounts, opened, is_whole = Mounts(pid), list[OpenNode](), True
-    directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with os.scandir(directory) as entries:  # not listdir: a process may have millions of descriptors
-            for number, entry in enumerate(entries):
-                if not number % PROGRESS_EVERY:
-                    report_progress()
-                try:
-                    opened += _descriptor(pid, entry.name, directory)
-                except (FileNotFoundError, ProcessLookupError):
-                    is_whole = False
-                except OSError as error:
-                    if not mounts.descriptor_is_none(entry.name):
-                        why = symbol(error.errno or 0)
-                        problems.append(f"its file descriptor {entry.name} could not be read ({why})")
-    finally:
-        os.close(directory)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    # not listdir: a process may have millions of descriptors
+    with closing(os.open(f"/proc/{pid}/fd", flags)) as directory, os.scandir(directory) as entries:
+        for number, entry in enumerate(entries):
+            if not number % PROGRESS_EVERY:
+                report_progress()
+            try:
+                opened += _descriptor(pid, entry.name, directory)
+            except (FileNotFoundError, ProcessLookupError):
+                is_whole = False
+            except OSError as error:
+                if not mounts.descriptor_is_none(entry.name):
+                    why = symbol(error.errno or 0)
+                    problems.append(f"its file descriptor {entry.name} could not be read ({why})")
     return opened, is_whole
 
 

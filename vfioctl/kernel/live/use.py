@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
@@ -170,24 +171,18 @@ def rom_or_errno(path: str) -> bytes | int:
 
 def read_config(path: str) -> bytes:
     """The first 64 bytes of the file `config`. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return os.read(fd, CONFIG_BYTES)
-    finally:
-        os.close(fd)
 
 
 def read_rom(path: str) -> bytes:
     """The file `rom`, at most 16 MiB. Switches the ROM on before and off afterwards. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDWR | os.O_CLOEXEC)) as fd:
         os.pwrite(fd, _ON, 0)
         try:
             return _read_all(fd)
         finally:
             os.pwrite(fd, _OFF, 0)
-    finally:
-        os.close(fd)
 
 
 def _read_all(fd: int) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, HostError, KernelRefused
 from vfioctl.kernel.files import only
-from vfioctl.kernel.hypervisor import DiskImage
 from vfioctl.kernel.open_nodes import BELIEVED_USERS, Opened
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
@@ -19,6 +18,7 @@ from vfioctl.kernel.protocol import (
     NOT_LISTED,
     Descendant,
     Directory,
+    DiskImage,
     NvmlAnswer,
     Prefixes,
     Unanswered,

@@ -8,6 +8,7 @@ import os
 import signal
 from contextlib import suppress
 
+from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.worker.wire import Page
 
 
@@ -40,13 +41,10 @@ def state_of(pid: int) -> dict[str, str]:
 
 def kill(pid: int, began: int) -> None:
     """Kills the process with this pid and start time; not another one that has reused the pid."""
-    with suppress(OSError, AttributeError):  # already gone; or no pidfd_open (Linux before 5.3): not killed
-        fd = os.pidfd_open(pid)
-        try:
-            if began and began_at(pid) == began:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-        finally:
-            os.close(fd)
+    # suppressed: it is already gone; or no pidfd_open (Linux before 5.3): not killed
+    with suppress(OSError, AttributeError), closing(os.pidfd_open(pid)) as fd:
+        if began and began_at(pid) == began:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
 
 
 PROGRESS_EVERY = 1000

@@ -28,7 +28,7 @@ def leave_verdict(verdicts: str, errno: int) -> None:
 
 
 def write_ended(ticket: str, verdicts: Path | None) -> str | None:
-    """The result of an abandoned write; see `FileWriter.write_ended`."""
+    """The result of an abandoned write; see `Kernel.write_ended`."""
     if said := _verdict(ticket, verdicts):
         return said
     pid, _, began = ticket.partition(":")
