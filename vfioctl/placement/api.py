@@ -14,7 +14,7 @@ from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.placement.choosing.preconditions import exceeded
-from vfioctl.placement.explaining.reasons import no_capacity
+from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.place import candidates, place, refused
 from vfioctl.placement.probe.capacity import read_capacity
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
 
-__all__ = ["NO_CONTEXT", "PlacementApi", "place"]
+__all__ = ["NO_CONTEXT", "PlacementApi", "place", "why_not_isolated"]
 NO_CONTEXT = Context()
 _CLAIMS = "claims"
 _TOO_FEW = "it has room for one, but not for all"
@@ -65,7 +65,7 @@ class PlacementApi:
         guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
         pinned = {**guests, **context.pinned}
         capacity = replace(
-            read, parents=self._parents(request), pinned=pinned, held=context.held, realtime=context.realtime
+            read, parents=self._parents(request), pinned=pinned, held=context.held, realtime=request.realtime
         )
         if request.vgpu:
             return replace(capacity, creation=self._creation(request, capacity))

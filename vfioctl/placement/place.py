@@ -12,7 +12,7 @@ from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.preconditions import refuse_unread
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.choosing.gpus import Pool
+from vfioctl.placement.choosing.gpus import BRIDGES, Pool
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.preconditions import (
     BOOT_DISPLAY,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
 
 _FREE = "free, with room for one; cards with less to spare go first"
-_BRIDGES = "06"
-"""The class of bridges; NVSwitches have it too (0680)."""
 
 
 def place(request: ClaimRequest, capacity: Capacity) -> Placement:
@@ -251,5 +249,5 @@ def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -
         )
         if function is not None:
             cards.add(function.address.slot)
-        weights.append(int(not (is_part or (function is not None and function.class_code.startswith(_BRIDGES)))))
+        weights.append(int(not (is_part or (function is not None and function.class_code.startswith(BRIDGES)))))
     return weights if any(weights) else [1] * len(weights)

@@ -50,8 +50,8 @@ class TestSpecs:
         ("words", "why"),
         [
             ("", "one of them is needed"),
-            ("--gpus 1 --device gpu0", "only one of them can be used"),
-            ("--gpus 1 --claim abcd", "only one of them can be used"),
+            ("--gpus 1 --claim abcd", "--claim excludes the others"),
+            ("--device gpu0 --claim abcd", "--claim excludes the others"),
             ("--gpus 1 --cpus 3", "3 vCPUs do not fill cores of 2 threads"),
             ("--gpus 1 --memory 3QB", "not a size"),
             ("--gpus 1 --memory 1000B", "at least 1 MiB is needed"),

@@ -87,6 +87,30 @@ class TestClaims:
         assert ("call the domain web" in refused.value.hint) == owner.startswith("vm/")
 
 
+class TestGpusBesideDevices:
+    """A number of GPUs, near the devices that are named."""
+
+    def test_are_near_the_network_card(self, host: Host) -> None:
+        found = built(host, gpus=2, devices=("0000:c0:00.0",), cpus=4)
+        assert found.document.root.find("devices/hostdev/source") is not None
+        assert [device.device for device in found.summary().devices if device.device != "0000:c0:00.0"] == [
+            *("0000:9d:00.0", "0000:c3:00.0"),
+        ]
+        (chosen,) = (choice for choice in found.layout.choices if choice.what == "devices")
+        assert "nearest to 0000:c0:00.0: 0000:c3:00.0, behind one PCIe switch" in chosen.why
+
+    def test_and_nvswitches_come_along(self, host: Host) -> None:
+        switches = tuple(f"0000:{bus}:00.0" for bus in ("07", "08", "09", "0a"))
+        found = built(host, gpus=8, devices=switches, cpus=16)
+        assert len(found.summary().devices) == 12
+        assert not [choice for choice in found.weaker if "NVSwitches" in choice.weaker]
+
+    def test_that_another_domain_has_are_not_chosen(self, host: Host) -> None:
+        spec = read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, "gpus": 1, "devices": ("0000:c0:00.0",)})
+        found = DomainBuilder(host.session).build(spec, Others({}, {"0000:c3:00.0": "domain web"}))
+        assert {device.device for device in found.summary().devices} == {"0000:9d:00.0", "0000:c0:00.0"}
+
+
 class TestNodesThatAreNamed:
     @pytest.mark.parametrize(
         ("words", "why"),

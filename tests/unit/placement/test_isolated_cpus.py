@@ -69,15 +69,42 @@ def test_which_are_isolated(isolated: str | None, nohz_full: str | None, command
     assert read_isolated(Recorded(tree, "hgx8")) == cpus
 
 
+@pytest.fixture
+def file(fast_folder: Path) -> Path:
+    """A host of which CPUs 20-40 and their siblings are isolated."""
+    tree = copy(original("hgx8"))
+    tree.files[f"{CPUS}/isolated"] = "20-40,116-136"
+    file = fast_folder / "isolated.host"
+    file.write_text(form(tree), encoding="utf-8")
+    return file
+
+
+class TestClaims:
+    """`--realtime` of `place` and `claim create`."""
+
+    def test_they_come_first(self, run: Run, file: Path) -> None:
+        assert run(f"place --gpus 1 --cpus 4 --realtime --json --host {file}").document["cpus"] == "20-21,116-117"
+        claim = run(f"claim create --owner vm/rt --gpus 1 --cpus 4 --realtime --yes --json --simulate {file}").document
+        assert claim["cpus"] == "20-21,116-117"
+
+    def test_too_few_are_reported(self, run: Run, file: Path) -> None:
+        whys = run(f"place --gpus 1 --cpus 46 --realtime --json --host {file}").document["why"]
+        assert any("realtime CPUs that are not isolated: 1-2,97-98" in why for why in whys)
+        assert any(
+            "the host isolates no CPUs" in w
+            for w in run("place --gpus 1 --cpus 4 --realtime --host hgx8 --json").document["why"]
+        )
+
+    def test_no_cpus_are_asked_for(self, run: Run) -> None:
+        done = run("place --gpus 1 --realtime --host hgx8")
+        assert (done.code, "give --cpus N" in done.err) == (2, True)
+
+
 class TestDomains:
     """What `domain build` says of them."""
 
     @pytest.fixture
-    def options(self, fast_folder: Path) -> str:
-        tree = copy(original("hgx8"))
-        tree.files[f"{CPUS}/isolated"] = "20-40,116-136"
-        file = fast_folder / "isolated.host"
-        file.write_text(form(tree), encoding="utf-8")
+    def options(self, file: Path) -> str:
         return f"--gpus 1 --memory 16GiB --host {file}"
 
     def test_a_realtime_guest_has_a_core_for_each_vcpu(self, run: Run, options: str) -> None:

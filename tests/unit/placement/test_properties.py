@@ -212,6 +212,25 @@ def test_the_score_is_what_its_parts_say(capacity: Capacity) -> None:
         assert score.distance == sum(apart(capacity, one, other) for one, other in combinations(gpus, 2))
 
 
+@unhurried
+@given(capacities(), st.integers(1, 3), st.data())
+def test_the_nearest_to_a_named_device_are_chosen(capacity: Capacity, number: int, data: st.DataObject) -> None:
+    gpus = gpus_of(capacity)
+    assume(len(gpus) > number)
+    named = data.draw(st.sampled_from(gpus))
+    request = asking(gpus=number, devices=(named,))
+    free = capacity.__class__(inventory=capacity.inventory, topology=capacity.topology, peers=capacity.peers)
+    pool = Pool(request, free, tuple(gpu for gpu in gpus if gpu != named))
+    found = placed(request, free)
+    assert not isinstance(found, NoCapacity)
+    (*chosen, last), possible = found.functions, list(choices(pool))
+    assert (last, tuple(chosen) in possible) == (named, True)
+    score = pool.score(chosen)
+    assert score == min(map(pool.score, possible))
+    assert score.near == sum(apart(capacity, named, gpu) for gpu in chosen)
+    assert score.nodes == len({capacity.inventory.by_address[gpu].numa_node for gpu in (named, *chosen)})
+
+
 def apart(capacity: Capacity, one: PciAddress, other: PciAddress) -> int:
     """The distance of two GPUs, from the ports above them: none of these servers has a switch above another."""
     functions = capacity.inventory.by_address

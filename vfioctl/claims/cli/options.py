@@ -63,6 +63,9 @@ Cpus = Annotated[
     int | None,
     typer.Option("--cpus", metavar="N", help="Number of CPUs, in whole cores of the devices' NUMA node.", min=1),
 ]
+Realtime = Annotated[
+    bool, typer.Option("--realtime", help="Take the CPUs that the host isolates (isolcpus=, nohz_full=) first.")
+]
 HugepageMemory = Annotated[
     str | None,
     typer.Option("--hugepages", metavar="SIZE", help="Amount of memory in free hugepages of that node, such as 64GiB."),
@@ -95,6 +98,7 @@ class Wish(NamedTuple):
     model: str | None = None
     memory_min: str | None = None
     cpus: int | None = None
+    realtime: bool = False
     hugepages: str | None = None
     ttl: str | None = None
     labels: Sequence[str] = ()
@@ -106,6 +110,8 @@ class Wish(NamedTuple):
         if sum(kinds) != 1:
             what = "one of them is needed" if not any(kinds) else "--vgpu excludes the others"
             raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="give --gpus N, --device DEVICE or --vgpu TYPE")
+        if self.realtime and not self.cpus:
+            raise BadSpec("--realtime is for CPUs, and none are asked for", hint="give --cpus N")
 
     def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:
         """Return the request on a host. Raises BadSpec, UnknownDevice, BadAddress."""
@@ -128,6 +134,7 @@ class Wish(NamedTuple):
             model=self.model or "",
             memory_min=size_in(self.memory_min),
             cpus=self.cpus or 0,
+            realtime=self.realtime,
             hugepages=size_in(self.hugepages),
             ttl=seconds_in(self.ttl) if self.ttl is not None else None,
             labels=labels_in(self.labels),

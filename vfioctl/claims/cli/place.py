@@ -15,6 +15,7 @@ from vfioctl.claims.cli.options import (
     Model,
     NoBind,
     Numa,
+    Realtime,
     Vgpu,
     Wish,
     default_owner,
@@ -45,6 +46,7 @@ def place(  # noqa: PLR0913 - one for each option
     model: Model = None,
     memory_min: MemoryMin = None,
     cpus: Cpus = None,
+    realtime: Realtime = False,
     hugepages: HugepageMemory = None,
     owner: Annotated[
         str | None, typer.Option("--owner", metavar="OWNER", help="Apply this owner's quota; user/YOU, if not given.")
@@ -69,6 +71,7 @@ def place(  # noqa: PLR0913 - one for each option
         model=model,
         memory_min=memory_min,
         cpus=cpus,
+        realtime=realtime,
         hugepages=hugepages,
         labels=label or (),
         bind=not no_bind,

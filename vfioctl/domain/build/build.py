@@ -232,8 +232,9 @@ def _claim_named(template: Document, others: Others) -> str:
 
 
 def _refuse_unclear(spec: DomainSpec, *, edits: bool) -> None:
-    if len(spec.sources) > 1 or not (spec.sources or edits):
-        what = "only one of them can be used" if spec.sources else "one of them is needed"
+    alone = bool(spec.claim and spec.sources[1:])
+    if alone or not (spec.sources or edits):
+        what = "--claim excludes the others" if alone else "one of them is needed"
         raise BadSpec(f"--claim, --gpus, --device: {what}", hint="use --claim ID, --gpus N or --device DEVICE")
 
 

@@ -20,6 +20,7 @@ from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.api import why_not_isolated
 from vfioctl.placement.model.capacity import Context
 from vfioctl.units import format_cpu_list
 
@@ -95,7 +96,8 @@ class Placing:
         cpus = needed(self._spec.cpus, self._spec.smt, capacity.topology)
         if cpus == len(claim.cpus):
             why = f"CPUs {format_cpu_list(claim.cpus)} of claim {claim.id}"
-            return replace(placement, cpus=claim.cpus, why=(*placement.why, why)), capacity
+            why_not = why_not_isolated(capacity, claim.cpus)
+            return replace(placement, cpus=claim.cpus, why=(*placement.why, why, *why_not)), capacity
         if cpus > len(claim.cpus):
             raise NoCapacity(
                 f"claim {claim.id} has {len(claim.cpus)} CPUs, and {cpus} are needed",
@@ -125,25 +127,19 @@ class Placing:
             asked = self._claims.devices_called(spec.devices)
         request = ClaimRequest(
             owner=claim.owner if claim else Owner(f"vm/{spec.name}"),
-            devices=() if spec.gpus else tuple(dict.fromkeys((*asked, *self._own))),
+            devices=tuple(dict.fromkeys((*asked, *self._own))),
             gpus=spec.gpus,
             numa=spec.numa,
             model=spec.model,
             cpus=cpus,
+            realtime=self._realtime,
         )
         but = (claim.id, *others.own) if claim else others.own
         pinned = {**others.cpus, **dict.fromkeys(without, _NOT_MEANT)} if without else others.cpus
-        held = {PciAddress(name): f"{who} has it" for name, who in others.devices.items() if ":" in name}
-        held |= {device: "the domain has it" for device in self._own if isinstance(device, PciAddress)}
-        context = Context(pinned, others.own_cpus, spec.nodes, realtime=self._realtime)
-        placement, capacity = self._claims.place(
-            request, but=but, context=replace(context, held=held) if spec.gpus else context
-        )
-        if spec.gpus and self._own:  # the CPUs are to be near all of them
-            together = replace(request, devices=(*placement.devices, *self._own), gpus=0, model="")
-            chosen = placement.why
-            placement, capacity = self._claims.place(together, but=but, context=context)
-            placement = replace(placement, why=(*chosen, *placement.why))
+        theirs = {name: who for name, who in others.devices.items() if ":" in name and name not in request.devices}
+        held = {PciAddress(name): f"{who} has it" for name, who in theirs.items()} if spec.gpus else {}
+        context = Context(pinned, others.own_cpus, spec.nodes, held)
+        placement, capacity = self._claims.place(request, but=but, context=context)
         if without:
             known = {cpu: who for cpu, who in capacity.pinned.items() if who != _NOT_MEANT}
             capacity = replace(capacity, pinned={**others.cpus, **known})

@@ -130,7 +130,7 @@ def _whole_mib(size: int) -> int:
 PLACEMENT, DEVICES = "Placement", "Disks and networks"
 """The panels of `vfioctl domain build --help` that hold options of their own."""
 SOURCES = ("claim", "gpus", "devices")
-"""What a spec names exactly one of."""
+"""What a spec names one of: a claim alone, a number of GPUs, devices, or both."""
 
 
 class Option:
@@ -148,7 +148,7 @@ class Option:
 
 @record_class
 class DomainSpec:
-    """A domain with GPUs. It names a claim, devices, or a number of GPUs: exactly one of these."""
+    """A domain with GPUs. It names a claim, or devices, a number of GPUs, or both."""
 
     __pydantic_config__: ClassVar = FORBID
 

@@ -8,7 +8,7 @@ number finds it; trying all choices of 8 among 1,024 GPUs would take for ever.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
 
-_DISTANCE, _LINKED = 1 << 44, 1 << 22
+_NEAR, _DISTANCE, _LINKED = 1 << 72, 1 << 44, 1 << 22
 """Units of the parts of a cost, so large that an earlier part takes precedence over all that follow."""
 
 
@@ -34,6 +34,8 @@ class Kind(IntEnum):
 class Cost:
     """The parts of a cost, the first one first."""
 
+    near: int = 0
+    """The sum of the distances of all GPUs from the functions that the request names beside them."""
     distance: int = 0
     """The sum of the distances of all pairs."""
     unlinked: int = 0
@@ -63,6 +65,8 @@ class Meeting:
     below: tuple[Meeting, ...] = ()
     linked: bool = False
     """Whether all GPUs below it are peers of each other over NVLink."""
+    named: tuple[PciAddress, ...] = ()
+    """The functions below it that the request names beside a number of GPUs."""
     tables: dict[int, Best] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -80,15 +84,16 @@ class Meeting:
 
     def costs(self, most: int, above: Meeting) -> list[int]:
         """The costs of its best choices without those of their pairs at the place above, which has all pairs."""
-        return [cost - above.of_pairs(number) for number, cost in self.best(most).costs.items()]
+        return [cost - above.of_pairs(number, len(self.named)) for number, cost in self.best(most).costs.items()]
 
     def own_cost(self, number: int) -> int:
         """The cost of a choice at this place: of its pairs, and of GPUs that are left alone."""
         left = len(self.gpus) - number
-        return self.of_pairs(number) + (left if number else 0)
+        return self.of_pairs(number, len(self.named)) + (left if number else 0)
 
-    def of_pairs(self, number: int) -> int:
-        return number * (number - 1) // 2 * (self.distance * _DISTANCE - self.linked * _LINKED)
+    def of_pairs(self, number: int, named: int) -> int:
+        pairs = number * (number - 1) // 2
+        return number * named * self.distance * _NEAR + pairs * (self.distance * _DISTANCE - self.linked * _LINKED)
 
     def chosen(self, number: int) -> tuple[PciAddress, ...]:
         """The best choice of that number of GPUs."""
@@ -98,16 +103,16 @@ class Meeting:
         return (*self.leaves[:leaves], *(gpu for gpus in chosen for gpu in gpus))
 
 
-def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, *, least: int = 0) -> Best:
+def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, least: Sequence[int] = ()) -> Best:
     """Divide up to `most` GPUs among the parts of a place. `parts`: for each, the costs of 0, 1, ... of its GPUs.
 
-    `least`: how many GPUs come at least from each part. Among equal choices, the first parts give most.
+    `least`: how many GPUs come at least from each part; 0 if empty. Among equal choices, the first parts give most.
     """
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
-    for costs in parts:
+    for costs, fewest in zip(parts, least or [0] * len(parts), strict=True):
         longer: dict[int, tuple[int, tuple[int, ...]]] = {}
         for number, (cost, split) in best.items():
-            for more in range(least, min(len(costs) - 1, most - number) + 1):
+            for more in range(fewest, min(len(costs) - 1, most - number) + 1):
                 total, known = cost + costs[more], longer.get(number + more)
                 if known is None or total < known[0] or (total == known[0] and (*split, more) > known[1]):
                     longer[number + more] = total, (*split, more)
@@ -121,31 +126,34 @@ def cost_of(place: Meeting, gpus: frozenset[PciAddress]) -> Cost:
     """The cost of any choice, from its definition."""
     here = [gpu for gpu in place.gpus if gpu in gpus]
     pairs = len(here) * (len(here) - 1) // 2
-    distance, linked = pairs * place.distance, pairs * place.linked
+    near, distance, linked = len(here) * len(place.named) * place.distance, pairs * place.distance, pairs * place.linked
     stranded = len(place.gpus) - len(here) if here else 0
     for child in place.below:
         inner = cost_of(child, gpus)
         number = sum(gpu in gpus for gpu in child.gpus)
         inside = number * (number - 1) // 2
+        near += inner.near - number * len(child.named) * place.distance
         distance += inner.distance - inside * place.distance
         linked += -inner.unlinked - inside * place.linked
         stranded += inner.stranded
-    return Cost(distance, -linked, stranded)
+    return Cost(near, distance, -linked, stranded)
 
 
 Peers = Mapping[PciAddress, frozenset[PciAddress]]
+Nodes = Mapping[PciAddress, int]
+"""The NUMA node of each function, or UNKNOWN_NODE."""
 Path = tuple[str, ...]
 """The host bridge, the root port, and the switches' ports above a GPU."""
 _KINDS = (Kind.NODE, Kind.BRIDGE, Kind.PORT)
 """By depth; what is deeper is a switch."""
 
 
-def meetings(inventory: Inventory, gpus: Mapping[PciAddress, int], peers: Peers) -> Mapping[int, Meeting]:
-    """Return the tree of each node. `gpus`: the node of each GPU, or UNKNOWN_NODE."""
+def meetings(inventory: Inventory, gpus: Nodes, peers: Peers, named: Nodes) -> Mapping[int, Meeting]:
+    """Return the tree of each node that has GPUs. `named`: see `Meeting`."""
     nodes: dict[int, list[tuple[PciAddress, Path]]] = {}
-    for gpu, node in gpus.items():
-        nodes.setdefault(node, []).append((gpu, path_of(inventory, gpu)))
-    return {node: _built(str(node), 0, nodes[node], peers) for node in sorted(nodes)}
+    for function, node in (*gpus.items(), *named.items()):
+        nodes.setdefault(node, []).append((function, path_of(inventory, function)))
+    return {node: _built(str(node), 0, nodes[node], peers, named) for node in sorted(set(gpus.values()))}
 
 
 def path_of(inventory: Inventory, address: PciAddress) -> Path:
@@ -159,19 +167,21 @@ def path_of(inventory: Inventory, address: PciAddress) -> Path:
     return (top.rpartition(":")[0], *reversed(ports))
 
 
-def _built(name: str, depth: int, members: Sequence[tuple[PciAddress, Path]], peers: Peers) -> Meeting:
+def _built(name: str, depth: int, members: Sequence[tuple[PciAddress, Path]], peers: Peers, named: Nodes) -> Meeting:
     groups: dict[str, list[tuple[PciAddress, Path]]] = {}
     for gpu, path in members:
         groups.setdefault(path[depth] if depth < len(path) else gpu, []).append((gpu, path))
     leaves = [group[0][0] for group in groups.values() if len(group) == 1]
-    below = [_built(key, depth + 1, group, peers) for key, group in groups.items() if len(group) > 1]
+    below = [_built(key, depth + 1, group, peers, named) for key, group in groups.items() if len(group) > 1]
     if depth and not leaves and len(below) == 1:
         return below[0]
     kind = _KINDS[depth] if depth < len(_KINDS) else Kind.SWITCH
     distance = int(kind)
     if kind is Kind.SWITCH:
         distance = min(Kind.PORT - 1, 1 + max((child.distance for child in below), default=0))
-    return _linked(Meeting(kind, name, distance, tuple(leaves), tuple(below)), peers)
+    gpus = tuple(leaf for leaf in leaves if leaf not in named)
+    beside = tuple(function for function, _ in members if function in named)
+    return _linked(Meeting(kind, name, distance, gpus, tuple(below), named=beside), peers)
 
 
 def _linked(place: Meeting, peers: Peers) -> Meeting:
@@ -179,11 +189,11 @@ def _linked(place: Meeting, peers: Peers) -> Meeting:
     if not any(gpu in peers for gpu in place.gpus):
         return place
     if _are_peers(place.gpus, peers):
-        return Meeting(place.kind, place.name, place.distance, place.leaves, place.below, linked=True)
+        return replace(place, linked=True)
     groups = _groups(place.leaves, peers)
     inner = (Meeting(place.kind, place.name, place.distance, group, linked=True) for group in groups if len(group) > 1)
     alone = tuple(group[0] for group in groups if len(group) == 1)
-    return Meeting(place.kind, place.name, place.distance, alone, (*place.below, *inner))
+    return replace(place, leaves=alone, below=(*place.below, *inner))
 
 
 def _are_peers(gpus: Sequence[PciAddress], peers: Peers) -> bool:

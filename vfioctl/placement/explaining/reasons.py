@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from vfioctl.console.words import counted
@@ -58,6 +58,7 @@ def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
     if len(chosen) > 1 and len(places) == 1:
         meeting = _meeting(places[0], frozenset(chosen))
         yield _MEET[meeting.kind].format(meeting.name)
+    yield from _why_near(pool, places, frozenset(chosen))
     if len(chosen) > 1 and all(set(chosen) <= pool.capacity.peers.get(gpu, frozenset()) | {gpu} for gpu in chosen):
         yield "all are peers of each other over NVLink"
     if chosen[0] in pool.fabric:
@@ -66,6 +67,21 @@ def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
     if broken and len(chosen) < len(pool.gpus):
         left = (f"{len(place.gpus) - len(set(place.gpus) & set(chosen))} behind {name}" for name, place in broken[:3])
         yield f"free GPUs that lose their neighbours: {', '.join(left)}"
+
+
+def _why_near(pool: Pool, places: Sequence[Meeting], chosen: frozenset[PciAddress]) -> Iterator[str]:
+    """Yield which of the chosen GPUs are nearest to each function that the request names."""
+    for function in pool.named:
+        place = next((place for place in places if function in place.named), None)
+        while place and (nearer := next(filter(lambda below: _has_both(below, function, chosen), place.below), None)):
+            place = nearer
+        if place and _has_both(place, function, chosen):
+            gpus = some_of(gpu for gpu in place.gpus if gpu in chosen)
+            yield f"nearest to {function}: {gpus}, {_MEET[place.kind].format(place.name)}"
+
+
+def _has_both(place: Meeting, function: PciAddress, chosen: frozenset[PciAddress]) -> bool:
+    return function in place.named and not chosen.isdisjoint(place.gpus)
 
 
 def _why_mixed(gpus: Sequence[Function]) -> Iterator[str]:
@@ -193,8 +209,20 @@ def _why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResourc
         yield f"{counted(len(nearby.cpus), 'CPU')} instead of {request.cpus}, because cores are given whole"
     if request.cpus:
         yield from (f"{what}: {why}" for what, why in capacity.topology.unknown.items())
+        yield from why_not_isolated(capacity, nearby.cpus)
     for pages in nearby.hugepages:
         yield f"{counted(pages.pages, 'hugepage')} of {format_size(pages.size)} of NUMA node {pages.node}"
+
+
+def why_not_isolated(capacity: Capacity, cpus: Collection[int]) -> Iterator[str]:
+    """Yield a warning about CPUs of a realtime guest that the host's scheduler does not leave alone."""
+    others = sorted({*cpus} - capacity.topology.isolated) if capacity.realtime else ()
+    if others:
+        why = "too few isolated CPUs are free" if capacity.topology.isolated else "the host isolates no CPUs"
+        yield (
+            f"{WARNING}realtime CPUs that are not isolated: {format_cpu_list(others)}, because {why}. Other threads of "
+            "the host run there too: isolate CPUs with isolcpus= and nohz_full="
+        )
 
 
 _CAN = "can be chosen"

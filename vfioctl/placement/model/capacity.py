@@ -81,8 +81,6 @@ class Context:
     """NUMA nodes of functions, where the firmware reports none."""
     held: Mapping[PciAddress, str] = field(default_factory=dict)
     """Functions that are not to be chosen, each with the reason."""
-    realtime: bool = False
-    """Whether the CPUs are for a guest with a realtime scheduler: isolated CPUs come first, and are left alone else."""
 
 
 @value_class
@@ -105,7 +103,7 @@ class Capacity:
     creation: VgpuCreation | None = None
     """For a request for vGPUs."""
     realtime: bool = False
-    """See `Context`."""
+    """See `ClaimRequest`."""
 
     @property
     def isolated_by_node(self) -> Mapping[int, int]:

@@ -51,6 +51,8 @@ class ClaimRequest:
     """Bytes of memory of each GPU."""
     cpus: int = 0
     """Number of CPUs, in whole cores of the devices' nodes."""
+    realtime: bool = False
+    """Whether they are for a guest with a realtime scheduler: isolated CPUs come first, and are left alone else."""
     hugepages: int = 0
     """Bytes in hugepages of the devices' nodes."""
     exact_cpus: tuple[int, ...] = ()

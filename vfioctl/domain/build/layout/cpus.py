@@ -184,12 +184,3 @@ def excluded(capacity: Capacity, chosen: Collection[int]) -> tuple[str, ...]:
     by_reason.setdefault("reserved by the configuration", []).extend(capacity.settings.reserved_cpus)
     named = [f"CPUs {format_cpu_list(cpus)}: {why}" for why, cpus in by_reason.items() if cpus]
     return tuple(named[:20]) + ((some_of(named[20:], 0).strip(),) if len(named) > 20 else ())
-
-
-def not_isolated(capacity: Capacity, chosen: Collection[int]) -> Iterator[Choice]:
-    """Yield a choice for CPUs of a realtime guest that the host's scheduler does not leave alone."""
-    others = sorted({*chosen} - capacity.topology.isolated) if capacity.realtime else ()
-    if others:
-        why = "too few isolated CPUs are free" if capacity.topology.isolated else "the host isolates no CPUs"
-        weaker = "other threads of the host run there too: isolate CPUs with isolcpus= and nohz_full="
-        yield Choice("realtime CPUs that are not isolated", format_cpu_list(others), why, weaker=weaker)

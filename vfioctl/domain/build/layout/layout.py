@@ -86,7 +86,6 @@ def lay_out(
             *_rom_choices(devices),
             *_vendor_choices(devices),
             *cpus.shared(capacity, chosen),
-            *cpus.not_isolated(capacity, chosen),
             *_shared_choices(devices, host.others),
         ),
     )
