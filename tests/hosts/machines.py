@@ -22,8 +22,8 @@ from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated.blocking import MANAGING
 from vfioctl.kernel.simulated.faults import Fault
+from vfioctl.kernel.simulated.groups import driver_of
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.simulated.rules import driver_of
 from vfioctl.session import Session
 from vfioctl.subsystems import SUBSYSTEMS
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from vfioctl.core.registry import Registry
 from vfioctl.kernel.protocol import PCI_ADDRESS
-from vfioctl.kernel.simulated import class_devices, vendor
+from vfioctl.kernel.simulated import rules
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.resources import definition, parameter
 
@@ -148,7 +148,7 @@ FROM_DATA: Mapping[str, Iterable[str]] = {
     r"f'\\n(?!{deeper})'": ["\n(?!\t)", "\n(?!\t\t)"],
     "line": [r"^alias (?:pci|vfio_pci):\S+ nouveau$"],
     "any_base if base == 0 else decimal": [r"\+?([0-9]+)", r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"],
-    "pattern": [*class_devices._STORES, *vendor._STORES],
+    "pattern": [*rules._ATTRIBUTES, *rules._WRITE_ONLY],
 }
 """Examples for the regexes that are made of more than constants, by the expression that makes them."""
 

@@ -17,7 +17,7 @@ from vfioctl.errors import BadSpec, DeviceInUse, VfioctlError
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS
-from vfioctl.kernel.simulated.rules import driver_of
+from vfioctl.kernel.simulated.groups import driver_of
 
 VFIO = {"driver": "vfio-pci", "driver_override": "vfio-pci"}
 GPU = function("41:00.0", iommu_group=12, **VFIO)

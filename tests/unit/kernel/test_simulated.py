@@ -23,8 +23,8 @@ from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, parse_fault
 from vfioctl.kernel.simulated.files import replace, reset_simulated, simulated_file
+from vfioctl.kernel.simulated.groups import driver_of
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.simulated.rules import driver_of
 
 GPU, AUDIO = "0000:0a:00.0", "0000:0a:00.1"
 

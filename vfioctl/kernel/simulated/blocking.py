@@ -45,10 +45,10 @@ def never_returns(tree: Tree, path: str, value: str) -> bool:
     if not path.endswith("/unbind") or address not in tree.directories.get(PCI_DEVICES, ()):
         return False
     device = tree.resolve(f"{PCI_DEVICES}/{address}")
-    driver = rules.driver_of(tree, device) or ""
+    driver = groups.driver_of(tree, device) or ""
     if not path.endswith(f"/{driver}/unbind"):
         return False
-    if rules.is_vfio(driver) or f"{device}/vfio-dev" in tree.directories:
+    if groups.is_vfio(driver) or f"{device}/vfio-dev" in tree.directories:
         return groups.opened(tree, device)
     sounding = class_devices.nodes_below(tree, f"{device}/sound")
     return any(class_devices.open_by(tree, node) for node in sounding)

@@ -10,7 +10,8 @@ import errno as errnos
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Node, Tree
@@ -21,11 +22,6 @@ VTCONSOLES = "/sys/class/vtconsole"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]+/fd/")
 _CGROUP = re.compile(r"/proc/[0-9]+/cgroup$")
 _CLASS_DEVICES = ("accel", "drm", "graphics", "net", "nvme", "sound")
-
-
-def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
-    """The store function of a file that this module handles."""
-    return next((store for pattern, store in _STORES.items() if re.fullmatch(pattern, path)), None)
 
 
 # -- power -----------------------------------------------------------------------------------------
@@ -108,9 +104,7 @@ def class_devices_gone(tree: Tree, device: str) -> None:
     """Removes the class devices of a driver and saves them for `class_devices_back`."""
     address = posixpath.basename(device)
     first = _is_first_framebuffer(tree, device)
-    kept: dict[str, dict[str, object]] = {}
-    for home in _of_driver(tree, device):
-        kept.update(taken(tree, home))
+    kept = {path: fact for home in _of_driver(tree, device) for path, fact in taken(tree, home).items()}
     if kept:
         tree.properties.setdefault(f"sim:{address}", {})["registered"] = json.dumps(kept, sort_keys=True)
     if any("/graphics/" in path for path in kept):
@@ -120,9 +114,9 @@ def class_devices_gone(tree: Tree, device: str) -> None:
 def class_devices_back(tree: Tree, device: str) -> None:
     """Restores the class devices under the same names; NVIDIA's unbindLock is 0 again."""
     subject = f"sim:{posixpath.basename(device)}"
-    kept: Mapping[str, Mapping[str, object]] = parse_json(tree.properties.get(subject, {}).pop("registered", "{}"))
+    kept: Mapping[str, Kept] = parse_json(tree.properties.get(subject, {}).pop("registered", "{}"))
     for path, fact in kept.items():
-        put_back(tree, path, {"text": "0"} if path.endswith("/unbindLock") else fact)
+        put_back(tree, path, ("text", "0") if path.endswith("/unbindLock") else fact)
     if any("/graphics/" in path for path in kept):
         fbcon_fb_registered(tree)
 
@@ -145,22 +139,27 @@ def _is_first_framebuffer(tree: Tree, device: str) -> bool:
     return min((*own, *named), key=lambda name: (len(name), name), default="") in own
 
 
-def taken(tree: Tree, home: str) -> dict[str, dict[str, object]]:
+Kept = Sequence[Any]
+"""What was at a path: the kind of fact, and the fact as JSON has it."""
+_PUT: Mapping[str, Callable[[Tree, str, Any], None]] = {
+    "text": Tree.put,
+    "link": Tree.put_link,
+    "errno": Tree.put_refused,
+    "node": lambda tree, path, node: tree.put_node(path, Node(*node)),
+    "directory": lambda tree, path, _: tree.put_directory(path),
+}
+
+
+def taken(tree: Tree, home: str) -> dict[str, Kept]:
     """Removes a path and everything below it. Returns the removed facts by path, for `put_back`."""
-    settings: dict[str, dict[str, object]] = {}
-    for path in (home, *below(tree, home)):
-        if path in tree.files:
-            settings[path] = {"text": tree.files[path]}
-        elif path in tree.links:
-            settings[path] = {"link": tree.links[path]}
-        elif path in tree.nodes:
-            settings[path] = {"node": list(tree.nodes[path])}
-        elif path in tree.refused:
-            settings[path] = {"errno": tree.refused[path]}
-        elif path in tree.directories:
-            settings[path] = {}
+    tables: dict[str, Mapping[str, Any]]
+    tables = {"text": tree.files, "link": tree.links, "errno": tree.refused, "node": tree.nodes}
+    kept: dict[str, Kept] = {}
+    for path in (home, *below(tree, home)) if tree.exists(home) else ():
+        facts = ((kind, table[path]) for kind, table in tables.items() if path in table)
+        kept[path] = next(facts, ("directory", None))
     tree.remove(home)
-    return settings
+    return kept
 
 
 def below(tree: Tree, home: str) -> Iterator[str]:
@@ -170,19 +169,10 @@ def below(tree: Tree, home: str) -> Iterator[str]:
         yield from below(tree, f"{home}/{name}")
 
 
-def put_back(tree: Tree, path: str, fact: Mapping[str, object]) -> None:
+def put_back(tree: Tree, path: str, fact: Kept) -> None:
     """Restores one fact that `taken` has removed."""
-    match fact:
-        case {"text": str(text)}:
-            tree.put(path, text)
-        case {"link": str(target)}:
-            tree.put_link(path, target)
-        case {"node": [str(kind), int(major), int(minor)]}:
-            tree.put_node(path, Node(kind, major, minor))
-        case {"errno": int(errno)}:
-            tree.put_refused(path, errno)
-        case _:
-            tree.put_directory(path)
+    kind, value = fact
+    _PUT[kind](tree, path, value)
 
 
 # -- NVIDIA ----------------------------------------------------------------------------------------
@@ -281,15 +271,3 @@ def _bus(tree: Tree, device: str) -> Iterator[str]:
 def _children_of(tree: Tree, bridge: str) -> Iterator[str]:
     addresses = tree.directories.get(PCI_DEVICES, ())
     return (f"{bridge}/{name}" for name in sorted(tree.directories.get(bridge, ())) if name in addresses)
-
-
-_DEVICE = r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-_STORES: Mapping[str, Callable[[Tree, str, str], None]] = {
-    rf"{_DEVICE}/power/control": control_store,
-    rf"{_DEVICE}/d3cold_allowed": d3cold_allowed_store,
-    rf"{_DEVICE}/reset(_subordinate)?": reset_store,
-    rf"{_DEVICE}/reset_method": reset_method_store,
-    r"(/sys/class/vtconsole|/sys/devices/virtual/vtconsole)/vtcon[0-9]+/bind": store_bind,
-    r"/sys/bus/platform/drivers/[^/]+/(un)?bind": platform_driver_store,
-    r"/proc/driver/nvidia/gpus/[0-9a-f:.]+/unbindLock": nv_procfs_close_unbind_lock,
-}

@@ -25,24 +25,19 @@ def driver_set_override(tree: Tree, device: str, name: str) -> None:
     tree.put(f"{device}/driver_override", name or NO_OVERRIDE)
 
 
-def driver_override_store(tree: Tree, device: str, value: str) -> None:
+def driver_override_store(tree: Tree, path: str, value: str) -> None:
     if len(value) >= PAGE_SIZE - 1:
         raise Refusal(errnos.EINVAL)
     # strlen() of the value, then up to the newline: a NUL byte or a newline at the start clears it.
-    driver_set_override(tree, device, value.split("\0", 1)[0].split("\n", 1)[0])
+    driver_set_override(tree, posixpath.dirname(path), value.split("\0", 1)[0].split("\n", 1)[0])
 
 
-def unbind_store(tree: Tree, driver: str, value: str) -> str:
-    """Unbinds a device and returns it."""
-    device = device_called(tree, value)
-    if driver_of(tree, device) != driver:
-        raise Refusal(errnos.ENODEV)
-    device_driver_detach(tree, device)
-    return device
+def drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
+    tree.put(path, "0" if value.startswith("0") else "1")
 
 
-def bind_store(tree: Tree, driver: str, value: str) -> None:
-    device = device_called(tree, value)
+def bind_store(tree: Tree, path: str, value: str) -> None:
+    driver, device = path.split("/")[-2], device_called(tree, value)
     if not pci_match_device(tree, device, driver):
         raise Refusal(errnos.ENODEV)
     if driver_of(tree, device):
@@ -50,7 +45,7 @@ def bind_store(tree: Tree, driver: str, value: str) -> None:
     really_probe(tree, device, driver)
 
 
-def drivers_probe_store(tree: Tree, value: str) -> None:
+def drivers_probe_store(tree: Tree, _: str, value: str) -> None:
     device = device_called(tree, value)
     if driver_of(tree, device) is None:
         device_attach(tree, device)

@@ -15,7 +15,7 @@ from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
-from vfioctl.kernel.simulated import blocking, class_devices, rules
+from vfioctl.kernel.simulated import blocking, class_devices, groups, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace
@@ -136,7 +136,7 @@ class Simulated(Recorded):
             if reason := self.nvml_error or self.tree.properties.get(f"nvml:{address}", {}).get("error"):
                 raise HostError(f"the persistence mode of {address} cannot be set: {reason}")
             device = self.tree.resolve(f"{PCI_DEVICES}/{address}")
-            if f"nvml:{address}" not in self.tree.properties or rules.driver_of(self.tree, device) != "nvidia":
+            if f"nvml:{address}" not in self.tree.properties or groups.driver_of(self.tree, device) != "nvidia":
                 raise HostError(f"the persistence mode of {address} cannot be set: NVML does not know the GPU")
             class_devices.set_persistence(self.tree, address, on=on)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno as errnos
 import posixpath
-import re
-from collections.abc import Callable
 
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
@@ -18,21 +16,6 @@ from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36
-_CREATE = re.compile(rf"/sys/devices/.+/{vgpu_capacity.TYPES}/[^/]+/create")
-_REMOVE = re.compile(rf"/sys/devices/.+/{vgpu_capacity.UUID.pattern}/remove")
-_DRIVER = re.compile(rf"{BUS}/drivers/[^/]+/(bind|unbind)")
-
-
-def store_of(tree: Tree, path: str) -> Callable[[Tree, str, str], None] | None:
-    """The store function of a file that this module handles. Write-only files are in no recorded tree."""
-    home = path.rpartition("/")[0]
-    if home not in tree.directories:
-        return None
-    if _CREATE.fullmatch(path):
-        return create_store
-    if _REMOVE.fullmatch(path) and (f"{home}/mdev_type" in tree.links or _is_removed(tree, home)):
-        return remove_store
-    return driver_store if _DRIVER.fullmatch(path) else None
 
 
 def create_store(tree: Tree, path: str, value: str) -> None:
@@ -72,8 +55,11 @@ def mdev_device_create(tree: Tree, device: str, kind: str) -> None:
 
 
 def remove_store(tree: Tree, path: str, value: str) -> None:
+    device = path.rpartition("/")[0]
+    if f"{device}/mdev_type" not in tree.links and not _is_removed(tree, device):
+        raise Refusal(errnos.ENOENT)
     if kstrtoul(value):
-        mdev_device_remove(tree, path.rpartition("/")[0])
+        mdev_device_remove(tree, device)
 
 
 def mdev_device_remove(tree: Tree, device: str) -> None:

@@ -1,6 +1,6 @@
 """What Linux does on a write, as changes of a tree. Each rule is named after the kernel function it mirrors.
 
-This module selects the rule for a file, loads modules, and decides whether a group is viable.
+Has the table of the files that can be written; loads modules, and decides whether a group is viable.
 Sources: drivers/vfio/group.c, drivers/iommu/iommu.c of Linux 6.1, and what the contract suite observed on a real one.
 """
 
@@ -15,21 +15,13 @@ from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, vendor, virtual
-from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
+from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, vendor, vgpu_capacity, virtual
+from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 from vfioctl.kernel.simulated.refusal import Refusal
+from vfioctl.units import UUID_FORM
 
-__all__ = [
-    "driver_of",
-    "group_of",
-    "is_vfio",
-    "load_module",
-    "remember_natives",
-    "resume",
-    "vfio_group_ioctl_get_status",
-    "write",
-]
-
+Store = Callable[[Tree, str, str], None]
+"""Handles a write to a file: the tree, the path of the file, the text."""
 _MANAGED_DMA = ("pcieport", "pci-stub")
 # Drivers whose name differs from their module's: struct pci_driver.name in the sources.
 _DRIVER_OF_MODULE = {"vfio_pci": "vfio-pci", "xhci_pci": "xhci_hcd", "bochs": "bochs-drm", "pci_stub": "pci-stub"}
@@ -38,38 +30,29 @@ _DRIVER_OF_MODULE = {"vfio_pci": "vfio-pci", "xhci_pci": "xhci_hcd", "bochs": "b
 def write(tree: Tree, path: str, value: str) -> None:
     """One write to one file. Raises KernelRefused, or WouldBlock when it would wait for a holder of a device."""
     resolved = tree.resolve(path)
-    parent, _, name = resolved.rpartition("/")
+    if not value:
+        return  # kernfs_fop_write_iter does not call the store function for an empty write
     try:
-        if not value:
-            return  # kernfs_fop_write_iter does not call the store function for an empty write
-        if name == "driver_override" and resolved in tree.files:
-            drivers.driver_override_store(tree, parent, value)
-        elif name == "rom" and PCI_ADDRESS.fullmatch(posixpath.basename(parent)):
-            pci_write_rom(tree, parent, value)
-        elif store := _store_of(tree, resolved):
-            store(tree, resolved, value)
-        elif parent == "/sys/bus/pci" and name == "drivers_probe":
-            drivers.drivers_probe_store(tree, value)
-        elif parent == "/sys/bus/pci" and name == "drivers_autoprobe":
-            tree.put(resolved, "0" if value.startswith("0") else "1")
-        elif parent.startswith(f"{PCI_DRIVERS}/") and parent in tree.directories and name in ("bind", "unbind"):
-            {"bind": drivers.bind_store, "unbind": _unbind}[name](tree, posixpath.basename(parent), value)
-        else:
+        store = _store_of(tree, resolved)
+        if store is None:
             raise Refusal(errnos.EACCES if tree.exists(resolved) else errnos.ENOENT)
+        store(tree, resolved, value)
     except Refusal as refusal:
         raise KernelRefused(path, refusal.errno, value) from None
 
 
-def _store_of(tree: Tree, resolved: str) -> Callable[[Tree, str, str], None] | None:
-    if not tree.exists(resolved):
-        return mediated.store_of(tree, resolved)
-    if virtual.NUMVFS.fullmatch(resolved):
-        return virtual.sriov_numvfs_store
-    return class_devices.store_of(resolved) or vendor.store_of(resolved) or mediated.store_of(tree, resolved)
+def _store_of(tree: Tree, path: str) -> Store | None:
+    known: dict[str, Store] = _ATTRIBUTES if tree.exists(path) else {}
+    if posixpath.dirname(path) in tree.directories:
+        known = known | _WRITE_ONLY
+    return next((store for pattern, store in known.items() if re.fullmatch(pattern, path)), None)
 
 
-def _unbind(tree: Tree, driver: str, value: str) -> None:
-    device = drivers.unbind_store(tree, driver, value)
+def unbind_store(tree: Tree, path: str, value: str) -> None:
+    driver, device = path.split("/")[-2], drivers.device_called(tree, value)
+    if driver_of(tree, device) != driver:
+        raise Refusal(errnos.ENODEV)
+    drivers.device_driver_detach(tree, device)
     virtual.remove_vfs_of(tree, device, driver)
 
 
@@ -84,12 +67,44 @@ def resume(tree: Tree, path: str, value: str) -> None:
     virtual.remove_vfs_of(tree, device, driver)
 
 
-def pci_write_rom(tree: Tree, device: str, value: str) -> None:
+def pci_write_rom(tree: Tree, path: str, value: str) -> None:
     """Switches the ROM off for two bytes of which the first is `0`, and on for anything else."""
-    facts = tree.properties.get(f"sim:{posixpath.basename(device)}", {})
+    facts = tree.properties.get(f"sim:{path.split('/')[-2]}", {})
     if "rom" not in facts:
         raise Refusal(errnos.ENOENT)
     facts["rom_enabled"] = str(int(not (value.startswith("0") and len(value) == 2)))
+
+
+_FUNCTION = rf"/sys/devices/.+/{PCI_ADDRESS.pattern}"
+_PROFILE = rf"{_FUNCTION}/sriov_admin/(pf|vf[0-9]+)/profile"
+_ATTRIBUTES: dict[str, Store] = {
+    r"/sys/devices/.+/driver_override": drivers.driver_override_store,
+    r"/sys/devices/.+/nvidia/placement_id": vendor.placement_id_store,
+    r"/sys/devices/.+/nvidia/vgpu_params": vendor.vgpu_params_store,
+    rf"{_FUNCTION}/d3cold_allowed": class_devices.d3cold_allowed_store,
+    rf"{_FUNCTION}/nvidia/current_vgpu_type": vendor.current_vgpu_type_store,
+    rf"{_FUNCTION}/power/control": class_devices.control_store,
+    rf"{_FUNCTION}/reset(_subordinate)?": class_devices.reset_store,
+    rf"{_FUNCTION}/reset_method": class_devices.reset_method_store,
+    rf"{_FUNCTION}/sriov_drivers_autoprobe": vendor.sriov_drivers_autoprobe_store,
+    rf"{_FUNCTION}/sriov_numvfs": virtual.sriov_numvfs_store,
+    rf"{_PROFILE}/(exec_quantum_ms|preempt_timeout_us)": vendor.profile_number_store,
+    rf"{_PROFILE}/sched_priority": vendor.sched_priority_store,
+    r"(/sys/class/vtconsole|/sys/devices/virtual/vtconsole)/vtcon[0-9]+/bind": class_devices.store_bind,
+    r"/sys/bus/platform/drivers/[^/]+/(un)?bind": class_devices.platform_driver_store,
+    r"/proc/driver/nvidia/gpus/[0-9a-f:.]+/unbindLock": class_devices.nv_procfs_close_unbind_lock,
+}
+_WRITE_ONLY: dict[str, Store] = {
+    r"/sys/bus/mdev/drivers/[^/]+/(un)?bind": mediated.driver_store,
+    r"/sys/bus/pci/drivers/[^/]+/bind": drivers.bind_store,
+    r"/sys/bus/pci/drivers/[^/]+/unbind": unbind_store,
+    r"/sys/bus/pci/drivers_autoprobe": drivers.drivers_autoprobe_store,
+    r"/sys/bus/pci/drivers_probe": drivers.drivers_probe_store,
+    rf"/sys/devices/.+/{UUID_FORM}/remove": mediated.remove_store,
+    rf"/sys/devices/.+/{vgpu_capacity.TYPES}/[^/]+/create": mediated.create_store,
+    rf"{_FUNCTION}/rom": pci_write_rom,
+}
+"""Files that need not be in a tree: a recording has only what can be read."""
 
 
 def vfio_group_ioctl_get_status(tree: Tree, group: int) -> bool:

@@ -10,7 +10,6 @@ import errno as errnos
 import json
 import posixpath
 import re
-from collections.abc import Callable, Mapping
 
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
@@ -21,11 +20,6 @@ from vfioctl.untrusted_text import parse_json
 PARAMS_MAX = 256
 _FOLDERS = (vgpu_capacity.VENDOR, vgpu_capacity.TYPES)
 _YES, _NO = re.compile(r"[yYtT1].*|[oO][nN].*", re.DOTALL), re.compile(r"[nNfF0].*|[oO][fF].*", re.DOTALL)
-
-
-def store_of(path: str) -> Callable[[Tree, str, str], None] | None:
-    """The store function of a file that this module handles."""
-    return next((store for pattern, store in _STORES.items() if re.fullmatch(pattern, path)), None)
 
 
 # -- NVIDIA's vendor-specific VFIO -------------------------------------------------------------------
@@ -132,13 +126,11 @@ def folders_gone(tree: Tree, device: str, driver: str) -> None:
         group = groups.group_of(tree, device)
         groups.vfio_device_del(tree, device)
         groups.vfio_group_release(tree, group)
-    kept: dict[str, dict[str, object]] = {}
+    kept: dict[str, class_devices.Kept] = {}
     for folder in _FOLDERS:
-        if f"{device}/{folder}" in tree.directories:
-            kept |= class_devices.taken(tree, f"{device}/{folder}")
+        kept |= class_devices.taken(tree, f"{device}/{folder}")
     if kept:
-        short = {posixpath.relpath(path, device): fact for path, fact in kept.items()}
-        vgpu_capacity.facts_of(tree, device)["folders"] = json.dumps([driver, short])
+        vgpu_capacity.facts_of(tree, device)["folders"] = json.dumps([driver, kept])
         vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, device))
 
 
@@ -150,22 +142,11 @@ def folders_back(tree: Tree, device: str, driver: str) -> None:
         return
     del facts["folders"]
     for path, fact in kept.items():
-        class_devices.put_back(tree, f"{device}/{path}", fact)
-    if vgpu_capacity.TYPES in kept:
+        class_devices.put_back(tree, path, fact)
+    if f"{device}/{vgpu_capacity.TYPES}" in kept:
         groups.link(tree, f"{MDEV_PARENTS}/{posixpath.basename(device)}", device)
     else:
         groups.vfio_device_add(tree, device)
         if groups.CONTAINER in tree.nodes:
             groups.vfio_group_create(tree, groups.group_of(tree, device))
     vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, device))
-
-
-_DEVICE = r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-_STORES: Mapping[str, Callable[[Tree, str, str], None]] = {
-    rf"{_DEVICE}/nvidia/current_vgpu_type": current_vgpu_type_store,
-    r"/sys/devices/.+/nvidia/vgpu_params": vgpu_params_store,
-    r"/sys/devices/.+/nvidia/placement_id": placement_id_store,
-    rf"{_DEVICE}/sriov_admin/(pf|vf[0-9]+)/profile/sched_priority": sched_priority_store,
-    rf"{_DEVICE}/sriov_admin/(pf|vf[0-9]+)/profile/(exec_quantum_ms|preempt_timeout_us)": profile_number_store,
-    rf"{_DEVICE}/sriov_drivers_autoprobe": sriov_drivers_autoprobe_store,
-}

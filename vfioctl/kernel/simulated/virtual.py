@@ -18,7 +18,6 @@ from vfioctl.kernel.simulated import class_devices, drivers, groups, vgpu_capaci
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 from vfioctl.untrusted_text import parse_json
 
-NUMVFS = re.compile(r"/sys/devices/.+/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/sriov_numvfs")
 NVIDIA = "nvidia"
 # Drivers without sriov_configure. vfio-pci has one only with enable_sriov; gim creates its VFs when it is loaded.
 _WITHOUT_CONFIGURE = ("gim",)
@@ -133,7 +132,7 @@ def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     function = f"{posixpath.dirname(physical)}/{address}"
     kept = parse_json(vgpu_capacity.facts_of(tree, function).pop("function", "{}"))
     for path, fact in kept.items():
-        class_devices.put_back(tree, f"{function}/{path}", fact)
+        class_devices.put_back(tree, path, fact)
     if not kept:
         _put_attributes(tree, physical, function)
     tree.put(f"{function}/driver_override", drivers.NO_OVERRIDE)
@@ -202,9 +201,7 @@ def _remove(tree: Tree, function: str) -> None:
     if f"{function}/iommu" in tree.links:
         tree.remove(f"{tree.resolve(f'{function}/iommu')}/devices/{address}")
     tree.remove(f"{PCI_DEVICES}/{address}")
-    kept = class_devices.taken(tree, function)
-    short = {posixpath.relpath(path, function): fact for path, fact in kept.items() if path != function}
-    vgpu_capacity.facts_of(tree, function)["function"] = json.dumps(short)
+    vgpu_capacity.facts_of(tree, function)["function"] = json.dumps(class_devices.taken(tree, function))
 
 
 # -- addresses ---------------------------------------------------------------------------------------
