@@ -20,6 +20,8 @@ from vfioctl.kernel import files
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.untrusted_files import read_file
+from vfioctl.kernel.worker.client import ForkServer
+from vfioctl.kernel.worker.job import call
 from vfioctl.kernel.worker.workers import Workers
 
 NOBODY = 65534
@@ -165,9 +167,9 @@ def test_workers_are_in_the_root_directory_and_find_modules_all_the_same(
     (tmp_path / "only_here_xyz.py").write_text("import os\ndef where() -> str:\n    return os.getcwd()\n")
     import only_here_xyz  # type: ignore[import-not-found]
 
-    workers = Workers(("builtins:object", ()))
+    workers = Workers(ForkServer(), ("builtins:object", ()))
     try:
-        assert workers.call(only_here_xyz.where, timeout=10) == "/"
+        assert call(workers.server, only_here_xyz.where, timeout=10) == "/"
     finally:
         workers.close()
         del sys.modules["only_here_xyz"]

@@ -17,6 +17,7 @@ from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import Unanswered, per_subject
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import stall, survey
+from vfioctl.kernel.worker.job import begin, call
 from vfioctl.kernel.worker.stall import Unreturned, _counting, _Usage
 
 pytestmark = pytest.mark.alone  # it keeps a processor busy
@@ -174,12 +175,12 @@ class TestSurvey:
 class TestCalls:
     def test_a_call_that_was_stopped_is_waited_for(self, tmp_path: Path) -> None:
         with continued(tmp_path / "job"):
-            assert Live()._workers.call(stop_and_answer, str(tmp_path / "job"), timeout=TIMEOUT) == 7
+            assert call(Live()._workers.server, stop_and_answer, str(tmp_path / "job"), timeout=TIMEOUT) == 7
 
     def test_one_that_was_begun_long_ago_too(self, tmp_path: Path) -> None:
         live = Live()
         with continued(tmp_path / "job"):
-            wait = live._workers.begin(stop_and_answer, str(tmp_path / "job"), timeout=TIMEOUT)
+            wait = begin(live._workers.server, stop_and_answer, str(tmp_path / "job"), timeout=TIMEOUT)
             time.sleep(2 * TIMEOUT)
             assert wait() == 7
 
@@ -188,7 +189,7 @@ class TestCalls:
         file = tmp_path / "attribute"
         file.touch()
         live.write(str(file), "1")
-        (worker,) = live._workers._pool._idle
+        (worker,) = live._workers._idle
         Path(f"{file}.pid").write_text(str(worker.job.pid))
         os.kill(worker.job.pid, signal.SIGSTOP)
         with continued(file):
@@ -205,7 +206,7 @@ class TestCalls:
             return True
 
         monkeypatch.setattr(stall.Stall, "is_over", late)
-        assert Live()._workers.call(slowly, timeout=TIMEOUT) == 7
+        assert call(Live()._workers.server, slowly, timeout=TIMEOUT) == 7
 
 
 def slowly() -> int:

@@ -25,7 +25,8 @@ from vfioctl.kernel.worker.processes import began_at, process_text, ticket_of
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.wire import Frames, Page, send
-from vfioctl.kernel.worker.worker import Maker, Pool, Reader, send_results
+from vfioctl.kernel.worker.worker import Maker, Reader, send_results
+from vfioctl.kernel.worker.workers import Workers
 
 pytestmark = pytest.mark.alone
 
@@ -253,7 +254,7 @@ class Counted:
 
 
 def each(server: ForkServer, reader: Reader, subjects: Sequence[str], **rest: Any) -> Iterator[tuple[str, Any]]:
-    return survey.each(Pool(server, NOTHING), reader, subjects, **rest)
+    return survey.each(Workers(server, NOTHING), reader, subjects, **rest)
 
 
 class TestCall:
@@ -610,7 +611,7 @@ class TestInThisProcess:
             os.close(each_fd)
 
     def test_a_worker_that_was_kept_from_its_work_is_no_bug(self, server: ForkServer) -> None:
-        shard = survey._Shard(Pool(server, NOTHING), f"{__name__}:lengths", (), SUBJECTS[:3], LATE)
+        shard = survey._Shard(Workers(server, NOTHING), f"{__name__}:lengths", (), SUBJECTS[:3], LATE)
         late = Unreturned(0, 1)
         for lost in (SUBJECTS[:1], SUBJECTS[:2], SUBJECTS[:3], SUBJECTS[:3]):
             shard._job.page.at = 0

@@ -120,7 +120,7 @@ def test_eight_threads_list_and_write_while_one_write_hangs(
     assert kernel.write_ended(str(first)) is None, "which was not killed"
     assert drained(host / "unbind") == b"0000:01:00.0"
     assert eventually(lambda: kernel.write_ended(str(first)) == "returned")
-    session = kernel._workers._server._pid
+    session = kernel._workers.server._pid
     kernel.close()
     assert eventually(lambda: not of_session(session)), "a worker that wrote is not waited for"
     assert no_fork_beside_threads == ([1] if begun == "with one thread" else [])
@@ -151,7 +151,7 @@ def test_eight_threads_while_the_fork_server_is_killed(host: Path, no_fork_besid
     def kill() -> int:
         killed = 0
         while killed < 3 and not stop.wait(0.6):
-            if pid := kernel._workers._server._pid:
+            if pid := kernel._workers.server._pid:
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
         stop.set()
@@ -210,7 +210,7 @@ def hang():
         kernel.write(str(host / "unbind"), "x")
 if sys.argv[2] == "forked":
     list(kernel.survey(text, subjects))
-print(kernel._workers._server._pid, flush=True)
+print(kernel._workers.server._pid, flush=True)
 for number in range(3):
     threading.Thread(target=work, args=(number,), daemon=True).start()
 hang()

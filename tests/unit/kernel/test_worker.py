@@ -344,9 +344,9 @@ class TestLive:
     def test_a_lone_read_that_is_never_asked_for_ends(self, tmp_path: Path) -> None:
         kernel = live()
         answers = kernel.survey(block, [str(tmp_path)])
-        assert eventually(lambda: len(of_session(kernel._workers._server._pid)) == 2)
+        assert eventually(lambda: len(of_session(kernel._workers.server._pid)) == 2)
         del answers
-        assert eventually(lambda: len(of_session(kernel._workers._server._pid)) == 1)
+        assert eventually(lambda: len(of_session(kernel._workers.server._pid)) == 1)
 
     def test_what_does_not_return_is_stuck_with_a_ticket(self, fifo: Path, tmp_path: Path) -> None:
         kernel = live(fifo=SOON)

@@ -17,6 +17,7 @@ from vfioctl.kernel import files
 from vfioctl.kernel.live.use import called
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.kernel.worker.job import begin
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
@@ -148,9 +149,9 @@ class LiveChange:
 
         if self._read_only:  # a capture has no libvirt, as a recorded host has none
             return domains.asked_here(uri, question, *words)
-        what = answers.doing(question, words)
+        what, ask = answers.doing(question, words), domains.named(question)
         try:
-            answer = self._workers.begin(domains.named(question), uri, *words, timeout=domains.QUESTION_SECONDS)()
+            answer = begin(self._workers.server, ask, uri, *words, timeout=domains.QUESTION_SECONDS)()
         except Unreturned as late:
             why = f"{what}: libvirt at {uri} did not answer within {late.seconds:g} s"
             raise HostError(why, hint=_LIBVIRT_HINT) from None

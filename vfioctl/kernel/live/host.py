@@ -19,7 +19,9 @@ from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, DiskImage, NvmlAnswer, Prefixes, Unanswered
 from vfioctl.kernel.timeouts import Timeouts
-from vfioctl.kernel.worker.job import Gathered
+from vfioctl.kernel.worker import survey
+from vfioctl.kernel.worker.client import ForkServer
+from vfioctl.kernel.worker.job import Gathered, begin_each
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.worker import Maker
 from vfioctl.kernel.worker.workers import Workers
@@ -49,7 +51,7 @@ class Live(LiveUse, LiveChange):
         self._timeouts, self._timeout = timeouts or Timeouts(), timeout
         self._believed = tuple(believed)
         how = (read_only, timeout, self._believed)
-        self._workers = Workers(maker or ("vfioctl.kernel.live.host:for_worker", how))
+        self._workers = Workers(ForkServer(), maker or ("vfioctl.kernel.live.host:for_worker", how))
         LiveChange.__init__(self)
 
     @property
@@ -121,7 +123,7 @@ class Live(LiveUse, LiveChange):
         todo = [str(subject) for subject in subjects]  # workers exchange plain data
         workers = min(4, len(os.sched_getaffinity(0))) if len(todo) > _FEW else 1
         timeout = timeout or self._timeout
-        answers = self._workers.survey(reader, todo, args, timeout=timeout, total=total, workers=workers)
+        answers = survey.each(self._workers, reader, todo, args=args, timeout=timeout, total=total, workers=workers)
         return ((s, Unanswered(str(result)) if isinstance(result, Exception) else result) for s, result in answers)
 
     def _opened(self, path: str) -> AbstractContextManager[int]:
@@ -145,8 +147,8 @@ class Live(LiveUse, LiveChange):
         from vfioctl.kernel.live.nvml import read_gpus
 
         asked = [str(gpu) for gpu in gpus]  # workers exchange plain data
-        begin = self._workers.begin_each
-        return partial(_nvml_answer, asked, begin(read_gpus, asked, types, links, timeout=_NVML_SECONDS))
+        answers = begin_each(self._workers.server, read_gpus, asked, types, links, timeout=_NVML_SECONDS)
+        return partial(_nvml_answer, asked, answers)
 
 
 def for_worker(

@@ -15,6 +15,7 @@ from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.kernel.worker.job import call
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
@@ -98,7 +99,7 @@ def called(
 ) -> Any:
     """What the function returns in a worker. Raises Stuck after the timeout, HostError if the worker was killed."""
     try:
-        return workers.call(function, *args, timeout=timeout, fds=fds)
+        return call(workers.server, function, *args, timeout=timeout, fds=fds)
     except Unreturned as late:
         from vfioctl.kernel.live.stuck import call_never_returned
 

@@ -12,14 +12,15 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, START_TIMEOUT, Job
 from vfioctl.kernel.worker.names import module_of, name_of
 from vfioctl.kernel.worker.stall import BUSY_TIMEOUT, Stall, waited_for_processor
-from vfioctl.kernel.worker.worker import Pool, Reader
+from vfioctl.kernel.worker.worker import Reader
+from vfioctl.kernel.worker.workers import Workers
 from vfioctl.signals import deferred
 
 _SHORTEST_PAUSE = 0.02
 
 
 def each(
-    pool: Pool,
+    pool: Workers,
     reader: Reader,
     subjects: Sequence[str],
     *,
@@ -91,7 +92,7 @@ class _Shard:
     """Some of the subjects, and the worker that reads them."""
 
     def __init__(
-        self, pool: Pool, reader: str, args: Sequence[object], subjects: Sequence[str], timeout: float
+        self, pool: Workers, reader: str, args: Sequence[object], subjects: Sequence[str], timeout: float
     ) -> None:
         self.subjects, self._pool, self._reader, self._args = subjects, pool, reader, args
         self.results: list[object] = []

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import _socket
 import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vfioctl.kernel import files
-from vfioctl.kernel.worker.client import ForkServer, handles
+from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Job
-from vfioctl.kernel.worker.names import module_of, named
+from vfioctl.kernel.worker.names import named
 from vfioctl.kernel.worker.processes import report_progress_to
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.stall import Stall
@@ -28,7 +27,6 @@ from vfioctl.kernel.worker.wire import Frames, framed, receive_message
 from vfioctl.signals import deferred
 
 BATCH = 64
-_MOST_IDLE = 8
 
 Maker = tuple[str, tuple[Any, ...]]
 """The name and the arguments of a function that creates the kernel object in a worker."""
@@ -37,7 +35,7 @@ Reader = Callable[..., Callable[[str], Any]]
 
 
 class Worker:
-    """A worker, as its caller uses it. Not thread-safe: `Pool` gives it to one thread at a time.
+    """A worker, as its caller uses it. Not thread-safe: `Workers` gives it to one thread at a time.
 
     Every request raises ChildProcessError when the worker has died; `write` and `group_flags` raise Unreturned after
     their timeout.
@@ -99,48 +97,6 @@ class Worker:
             self.job.abandon()
         else:
             self.job.close()
-
-
-class Pool:
-    """The workers of one fork server. They are reused, because forking takes longer than most reads. Thread-safe.
-
-    `maker`: creates the kernel object in a worker.
-    """
-
-    def __init__(self, server: ForkServer, maker: Maker) -> None:
-        self._server, self._maker = server, maker
-        self._lock = threading.Lock()
-        self._idle: list[Worker] = []
-        handles.add(self)
-
-    def take(self, *modules: str) -> Worker:
-        """Returns an idle worker, otherwise a new one. `modules`: what the fork server imports for a new one."""
-        with self._lock:
-            while self._idle:
-                worker = self._idle.pop()
-                if not worker.job.has_ended:
-                    return worker
-                worker.close()
-        return Worker(self._server, self._maker, modules=(module_of(self._maker[0]), *modules))
-
-    def put_back(self, worker: Worker) -> None:
-        """Keeps a worker that has answered."""
-        with self._lock:
-            if len(self._idle) < _MOST_IDLE:
-                self._idle.append(worker)
-                return
-        worker.close()
-
-    def close(self) -> None:
-        """Ends the idle workers."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for worker in idle:
-            worker.close()
-
-    def forget(self) -> None:
-        """Called in a fork of the process: the workers belong to the parent."""
-        self._lock, self._idle = threading.Lock(), []
 
 
 # -- in the worker -------------------------------------------------------------------------------------

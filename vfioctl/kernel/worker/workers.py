@@ -1,68 +1,55 @@
-"""The workers of one session: a fork server, and the workers that it forks. Thread-safe.
+"""The workers of one session, which serve one request after another. Thread-safe.
 
 Each write and each part of a survey has a worker to itself, so one that blocks does not delay other threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vfioctl.errors import HostError
-from vfioctl.kernel.worker import job, survey
-from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.job import ATTEMPTS, Gathered, NotStarted
-from vfioctl.kernel.worker.worker import Maker, Pool, Reader, Worker
+from vfioctl.kernel.worker.client import ForkServer, handles
+from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, NotStarted
+from vfioctl.kernel.worker.names import module_of
+from vfioctl.kernel.worker.worker import Maker, Worker
 from vfioctl.signals import deferred
 
 T = TypeVar("T")
+_MOST_IDLE = 8
 
 
 class Workers:
-    """Starts workers for calls, reads and writes. `maker`: creates the kernel object in a worker."""
+    """The workers of one fork server. They are reused, because forking takes longer than most reads.
 
-    def __init__(self, maker: Maker) -> None:
-        self._server = ForkServer()
-        self._pool = Pool(self._server, maker)
+    `maker`: creates the kernel object in a worker.
+    """
 
-    def call(self, function: Callable[..., object], *args: object, timeout: float, fds: Sequence[int] = ()) -> Any:
-        """See `job.call`."""
-        return job.call(self._server, function, *args, timeout=timeout, fds=fds)
+    def __init__(self, server: ForkServer, maker: Maker) -> None:
+        self.server, self._maker = server, maker
+        self._lock = threading.Lock()
+        self._idle: list[Worker] = []
+        handles.add(self)
 
-    def begin(self, function: Callable[..., object], *args: object, timeout: float) -> Callable[[], Any]:
-        """See `job.begin`."""
-        return partial(self._waited, job.begin(self._server, function, *args, timeout=timeout))
+    def take(self, *modules: str) -> Worker:
+        """Returns an idle worker, otherwise a new one. `modules`: what the fork server imports for a new one."""
+        with self._lock:
+            while self._idle:
+                worker = self._idle.pop()
+                if not worker.job.has_ended:
+                    return worker
+                worker.close()
+        return Worker(self.server, self._maker, modules=(module_of(self._maker[0]), *modules))
 
-    def begin_each(
-        self, function: Callable[..., Iterable[object]], *args: object, timeout: float
-    ) -> Callable[[], Gathered]:
-        """See `job.begin_each`."""
-        return partial(self._waited, job.begin_each(self._server, function, *args, timeout=timeout))
-
-    def _waited(self, wait: Callable[[], T]) -> T:
-        """What has begun holds this object until it has ended: closing it would kill the worker."""
-        return wait()
-
-    def survey(
-        self,
-        reader: Reader,
-        subjects: Sequence[str],
-        args: Sequence[object],
-        *,
-        timeout: float,
-        total: float | None = None,
-        workers: int = 1,
-    ) -> Iterator[tuple[str, Any]]:
-        """See `survey.each`."""
-        return self._kept(
-            survey.each(self._pool, reader, subjects, args=args, timeout=timeout, total=total, workers=workers)
-        )
-
-    def _kept(self, answers: Iterator[T]) -> Iterator[T]:
-        """The same answers; see `_waited`."""
-        yield from answers
+    def put_back(self, worker: Worker) -> None:
+        """Keeps a worker that has answered."""
+        with self._lock:
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(worker)
+                return
+        worker.close()
 
     def write(
         self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
@@ -76,24 +63,13 @@ class Workers:
 
     def warm(self) -> None:
         """Starts a worker for a coming change, if none is idle."""
-        self._pool.put_back(self._pool.take())
-
-    def close(self) -> None:
-        """Closes all workers. They end at once, or when their writes return."""
-        self._pool.close()  # first: the server waits for its workers
-        self._server.close()
-
-    def __del__(self) -> None:
-        try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
-            self.close()
-        except Exception:  # noqa: BLE001, S110 - and so may be what it needs
-            pass
+        self.put_back(self.take())
 
     def _with_worker(self, ask: Callable[[Worker], T]) -> T:
         """The answer of a worker. One that does not answer is abandoned, and not reused."""
         with deferred():
             for _ in range(ATTEMPTS):
-                worker = self._pool.take()
+                worker = self.take()
                 try:
                     answer = ask(worker)
                 except NotStarted:  # nothing was done
@@ -102,6 +78,28 @@ class Workers:
                 except BaseException:
                     worker.close()
                     raise
-                self._pool.put_back(worker)
+                self.put_back(worker)
                 return answer
-        raise HostError(job.KEEPS_DYING)
+        raise HostError(KEEPS_DYING)
+
+    def close(self) -> None:
+        """Ends the idle workers and the server: at once, or when the writes of its workers return."""
+        self._end_idle()  # first: the server waits for its workers
+        self.server.close()
+
+    def _end_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.close()
+
+    def forget(self) -> None:
+        """Called in a fork of the process: the workers belong to the parent."""
+        self._lock, self._idle = threading.Lock(), []
+
+    def __del__(self) -> None:
+        """What has begun goes on: it holds the server, which ends with its last holder."""
+        try:  # noqa: SIM105 - suppress itself is gone when the interpreter ends
+            self._end_idle()
+        except Exception:  # noqa: BLE001, S110 - and so may be what it needs
+            pass
