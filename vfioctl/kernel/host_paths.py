@@ -1,16 +1,26 @@
-"""Lists the directories and files about vGPUs that a snapshot of a host includes. Reads only.
+"""Lists the directories and files that a snapshot of a host includes, beside its functions. Reads only.
 
-It knows file names only; the vGPU probe interprets the files.
+It knows file names only; the probes interpret the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from vfioctl.errors import KernelRefused
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader
-from vfioctl.units import UUID
+from vfioctl.kernel.lenient import link_name, names_in
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    FIRMWARE_FRAMEBUFFERS,
+    IOMMU_GROUPS,
+    PCI_ADDRESS,
+    PCI_DEVICES,
+    PCI_DRIVERS,
+    FileReader,
+    Prefixes,
+)
+from vfioctl.units import UUID_FORM
 
 MDEV_PARENTS, MDEV_DEVICES = "/sys/class/mdev_bus", "/sys/bus/mdev/devices"
 DEFINITIONS = "/etc/mdevctl.d"
@@ -19,8 +29,6 @@ OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
 """vfioctl's definitions of VFs, and of their vGPU types."""
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
-
-"""The name of a mediated device; the kernel writes it in lower case."""
 _TYPE = frozenset({"available_instances", "description", "device_api", "name"})
 _NVIDIA = frozenset(
     {
@@ -38,49 +46,76 @@ _PROFILE = frozenset({"exec_quantum_ms", "preempt_timeout_us", "sched_priority",
 
 
 class Place(NamedTuple):
-    """A directory, its files to include, and the name prefixes of the links to include."""
+    """A directory, its files to include, and the name prefixes of the links to include.
+
+    In the path and in the names of files, `<name>`, `<number>`, `<uuid>` and `<address>` stand for all of that form.
+    """
 
     path: str
     files: Collection[str]
-    links: tuple[str, ...]
+    links: Prefixes
+
+
+_FORMS = {"<name>": "[^/]+", "<number>": "[0-9]+", "<uuid>": UUID_FORM, "<address>": PCI_ADDRESS.pattern}
+_CPUS, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node/node<number>"
+_CONSOLE = ("name", "bind", "dev")
+_PARENT, _SRIOV_ADMIN = f"{MDEV_PARENTS}/<name>", f"{PCI_DEVICES}/<name>/sriov_admin/<name>"
+_PLACES = (
+    Place("/sys/bus/pci", ("drivers_autoprobe",), ()),
+    Place(PCI_DRIVERS, (), ()),
+    Place(f"{PCI_DRIVERS}/<name>", (), EVERY_LINK),
+    Place(f"{IOMMU_GROUPS}/<name>", ("type",), ()),
+    Place(f"{IOMMU_GROUPS}/<name>/devices", (), EVERY_LINK),
+    Place("/sys/class/iommu", (), EVERY_LINK),
+    Place(MDEV_PARENTS, (), EVERY_LINK),
+    Place(MDEV_DEVICES, (), EVERY_LINK),
+    Place(_PARENT, ("numa_node",), ("driver", "physfn")),
+    Place(f"{_PARENT}/mdev_supported_types/<name>", _TYPE, ()),
+    Place(f"{_PARENT}/<uuid>", (), ("driver", "iommu_group", "mdev_type", "subsystem")),
+    Place(f"{_PARENT}/<uuid>/nvidia", _NVIDIA, ()),  # not vm_name: the guest's name is private
+    Place(f"{PCI_DEVICES}/<name>/nvidia", _NVIDIA, ()),
+    Place(_SRIOV_ADMIN, (), ("device",)),
+    Place(f"{_SRIOV_ADMIN}/profile", _PROFILE, ()),
+    Place(f"{DEFINITIONS}/<name>", ("<uuid>",), ()),
+    Place(OWN_DEFINITIONS, ("<address>.json",), ()),
+    Place("/sys/class/vtconsole", (), EVERY_LINK),
+    Place("/sys/class/vtconsole/<name>", _CONSOLE, ("subsystem",)),
+    Place("/sys/class/graphics", (), EVERY_LINK),
+    Place("/sys/class/graphics/<name>", _CONSOLE, ("subsystem",)),
+    *(Place(f"/sys/bus/platform/drivers/{driver}", (), EVERY_LINK) for driver in FIRMWARE_FRAMEBUFFERS),
+    Place(_NODE, ("cpulist", "cpumap", "distance", "meminfo"), ()),
+    Place(f"{_NODE}/hugepages/<name>", ("nr_hugepages", "free_hugepages"), ()),
+    Place(_CPUS, ("online", "isolated", "nohz_full"), ()),
+    Place(f"{_CPUS}/cpu<number>/topology", ("thread_siblings_list",), ()),
+    Place(f"{_CPUS}/cpu<number>/cache/<name>", ("level", "shared_cpu_list"), ()),
+)
 
 
 def places(kernel: FileReader) -> Iterator[Place]:
-    """Yields all directories about vGPUs, parents before children. Reads only what never blocks."""
-    for classes in (MDEV_PARENTS, MDEV_DEVICES):
-        if kernel.has(classes):
-            yield Place(classes, (), ("",))
-    for parent in _names(kernel, MDEV_PARENTS):
-        yield from _mdev_parent(kernel, f"{MDEV_PARENTS}/{parent}")
-    for address in _names(kernel, PCI_DEVICES):
-        home = f"{PCI_DEVICES}/{address}"
-        if kernel.has(f"{home}/nvidia"):
-            yield Place(f"{home}/nvidia", _NVIDIA, ())
-        for scope in _names(kernel, f"{home}/sriov_admin") if kernel.has(f"{home}/sriov_admin") else ():
-            yield Place(f"{home}/sriov_admin/{scope}", (), ("device",))
-            yield Place(f"{home}/sriov_admin/{scope}/profile", _PROFILE, ())
-    for parent in _names(kernel, DEFINITIONS):
-        defined = frozenset(name for name in _names(kernel, f"{DEFINITIONS}/{parent}") if UUID.fullmatch(name))
-        if defined:
-            yield Place(f"{DEFINITIONS}/{parent}", defined, ())
-    names = _names(kernel, OWN_DEFINITIONS)
-    if own := frozenset(name for name in names if PCI_ADDRESS.fullmatch(name.removesuffix(".json"))):
-        yield Place(OWN_DEFINITIONS, own, ())
+    """Yields the directories that there are, parents before children. Reads only what never blocks."""
+    for place in _PLACES:
+        for path in _paths(kernel, place.path):
+            files = [name for file in place.files for name in _names(kernel, path, file)]
+            if files or not place.files:
+                yield Place(path, files, place.links)
+    for driver in names_in(kernel, PCI_DRIVERS):
+        if module := link_name(kernel, f"{PCI_DRIVERS}/{driver}/module"):
+            yield Place(f"/sys/module/{module}", (), ())
+            yield Place(f"/sys/module/{module}/drivers", (), EVERY_LINK)
 
 
-def _mdev_parent(kernel: FileReader, home: str) -> Iterator[Place]:
-    yield Place(home, ("numa_node",), ("driver", "physfn"))
-    for kind in _names(kernel, f"{home}/mdev_supported_types"):
-        yield Place(f"{home}/mdev_supported_types/{kind}", _TYPE, ())
-    for name in _names(kernel, home):
-        if UUID.fullmatch(name):
-            yield Place(f"{home}/{name}", (), ("driver", "iommu_group", "mdev_type", "subsystem"))
-            # not vm_name: the guest's name is private
-            yield Place(f"{home}/{name}/nvidia", _NVIDIA, ())
+def _paths(kernel: FileReader, path: str) -> Iterator[str]:
+    """The directories that a path stands for."""
+    if "<" not in path:
+        return iter((path,) if kernel.has(path) else ())
+    above, _, last = path.rpartition("/")
+    paths = (f"{home}/{name}" for home in _paths(kernel, above) for name in _names(kernel, home, last))
+    return paths if "<" in last else filter(kernel.has, paths)
 
 
-def _names(kernel: FileReader, path: str) -> list[str]:
-    try:
-        return kernel.children(path)
-    except KernelRefused:
-        return []
+def _names(kernel: FileReader, directory: str, name: str) -> Sequence[str]:
+    """The names in a directory that a name stands for."""
+    if "<" not in name:
+        return (name,)
+    form = re.compile(re.sub("<.*?>", lambda match: _FORMS[match[0]], re.escape(name)))
+    return [known for known in names_in(kernel, directory) if form.fullmatch(known)]

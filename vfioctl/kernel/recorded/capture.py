@@ -8,27 +8,22 @@ from __future__ import annotations
 import errno as errnos
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.host_paths import SILENT, places
-from vfioctl.kernel.lenient import nvidia_gpus
+from vfioctl.kernel.lenient import names_in, nvidia_gpus, text_of
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
-from vfioctl.kernel.protocol import (
-    ACPI_TABLES,
-    FIRMWARE_FRAMEBUFFERS,
-    IOMMU_GROUPS,
-    PCI_DEVICES,
-    PCI_DRIVERS,
-    Directory,
-    Reader,
-    Unanswered,
-)
+from vfioctl.kernel.protocol import ACPI_TABLES, PCI_DEVICES, Directory, Reader, Unanswered
 from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 from vfioctl.units import UUID_FORM
 
-_CPUS = "/sys/devices/system/cpu"
+_LISTS = {"local_cpus": "local_cpulist", "cpumap": "cpulist"}
+"""Masks of CPUs, and the files that say the same as lists."""
+_L3 = "3"
+"""The level of the caches that are recorded."""
+_MEMORY = re.compile(r".*MemTotal:.*")
+"""The line of a node's meminfo that does not change every second."""
 _UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
 _UUID_PSEUDONYM, _MAC_PSEUDONYM = "00000000-0000-0000-0000-", "00:00:00:00:00:"
@@ -43,12 +38,8 @@ def capture(kernel: Reader) -> tuple[Tree, list[str]]:
     """The host's facts, redacted, and the files that could not be read."""
     recording = _Capture(kernel)
     recording.take_devices()
-    recording.take_drivers()
-    recording.take_iommu()
-    recording.take_vgpus()
-    recording.take_consoles()
+    recording.take_places()
     recording.take_nodes()
-    recording.take_processors()
     recording.take_system()
     recording.leave_out(unfit(recording.tree))
     return recording.tree, sorted(recording.unread)
@@ -65,7 +56,7 @@ class _Capture:
 
     def take_devices(self) -> None:
         self.tree.put_directory(PCI_DEVICES)
-        addresses = self._children(PCI_DEVICES)
+        addresses = names_in(self._kernel, PCI_DEVICES)
         for address, answer in self._kernel.survey(read_device, addresses):
             if isinstance(answer, Unanswered) or answer is None:
                 self.unread.append(f"{PCI_DEVICES}/{address}")
@@ -77,69 +68,23 @@ class _Capture:
             if ids := ids_in(directory[1]):
                 self._modaliases.add(modalias_of(ids))
 
-    def take_drivers(self) -> None:
-        self._take_text("/sys/bus/pci/drivers_autoprobe")
-        self.tree.put_directory(PCI_DRIVERS)
-        for driver in self._children(PCI_DRIVERS):
-            links = self._take_links(f"{PCI_DRIVERS}/{driver}")
-            if "module" in links.links:
-                self._take_module(links.links["module"].rpartition("/")[2])
+    def take_places(self) -> None:
+        """All of `host_paths`. A UUID of a vGPU has the same pseudonym wherever it appears."""
+        wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
+        for path, answer in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
+            if isinstance(answer, tuple):
+                self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*answer))
+            elif answer not in (errnos.ENOENT, errnos.ENOTDIR):  # it did not answer, or is refused
+                self.unread.append(path)
 
-    def take_iommu(self) -> None:
-        for group in self._children(IOMMU_GROUPS):
-            self._take_text(f"{IOMMU_GROUPS}/{group}/type")
-            self._take_links(f"{IOMMU_GROUPS}/{group}/devices")
-        self._take_links("/sys/class/iommu")
-        for table in self._children(ACPI_TABLES):
+    def take_nodes(self) -> None:
+        """The nodes of VFIO, and which tables the firmware has."""
+        for table in names_in(self._kernel, ACPI_TABLES):
             if re.fullmatch(r"[A-Z0-9_]{4}[0-9]{0,2}", table, re.ASCII):  # and not `data` or `dynamic`
                 self.tree.put_refused(f"{ACPI_TABLES}/{table}", 13)  # only its presence is recorded
         for place in ("/dev/vfio", "/dev/vfio/devices"):
-            for name in self._children(place):
+            for name in names_in(self._kernel, place):
                 self._take_device_node(f"{place}/{name}")
-
-    def take_vgpus(self) -> None:
-        """Types, vGPUs and profiles. A vGPU's UUID has the same pseudonym wherever it appears."""
-        wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
-        for path, answer in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
-            if isinstance(answer, Unanswered):
-                self.unread.append(path)
-            elif answer is not None:
-                self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*answer))
-
-    def take_consoles(self) -> None:
-        """The text console and the framebuffers."""
-        for place in ("/sys/class/vtconsole", "/sys/class/graphics"):
-            for name in self._take_links(place).links:
-                home = self.tree.resolve(f"{place}/{name}")
-                with suppress(KernelRefused):
-                    self._put_directory(home, self._kernel.directory(home, ("name", "bind", "dev"), ("subsystem",)))
-        for driver in FIRMWARE_FRAMEBUFFERS:
-            if self._kernel.has(f"/sys/bus/platform/drivers/{driver}"):
-                self._take_links(f"/sys/bus/platform/drivers/{driver}")
-
-    def take_nodes(self) -> None:
-        for name in self._children("/sys/devices/system/node"):
-            home = f"/sys/devices/system/node/{name}"
-            if re.fullmatch(r"node[0-9]+", name):
-                self._take_text(f"{home}/cpulist", otherwise=f"{home}/cpumap")
-                self._take_text(f"{home}/distance")
-                self._take_text(f"{home}/meminfo", keep="MemTotal:")  # the rest changes every second
-                for pages in self._children(f"{home}/hugepages"):
-                    self._take_text(f"{home}/hugepages/{pages}/nr_hugepages")
-                    self._take_text(f"{home}/hugepages/{pages}/free_hugepages")
-
-    def take_processors(self) -> None:
-        """Which CPUs are online, isolated, share a core, and share an L3 cache."""
-        for name in ("online", "isolated", "nohz_full"):
-            self._take_text(f"{_CPUS}/{name}")
-        for name in self._children(_CPUS):
-            if not re.fullmatch(r"cpu[0-9]+", name, re.ASCII):
-                continue
-            self._take_text(f"{_CPUS}/{name}/topology/thread_siblings_list")
-            for index in self._children(f"{_CPUS}/{name}/cache"):
-                if self._text(f"{_CPUS}/{name}/cache/{index}/level") == "3":
-                    self._take_text(f"{_CPUS}/{name}/cache/{index}/level")
-                    self._take_text(f"{_CPUS}/{name}/cache/{index}/shared_cpu_list")
 
     def take_system(self) -> None:
         self._take_text("/proc/sys/kernel/osrelease")
@@ -168,11 +113,14 @@ class _Capture:
     # -- how it is read ----------------------------------------------------------------------------
 
     def _put_directory(self, path: str, directory: Directory) -> None:
+        if directory.texts.get("level", _L3) != _L3:
+            return
         self.tree.put_directory(path)
         for name, text in sorted(directory.texts.items()):
-            if name == "local_cpus" and "local_cpulist" in directory.texts:
-                continue  # they say the same
-            self.tree.put(f"{path}/{self._redacted(name)}", self._redacted(text))
+            if _LISTS.get(name) in directory.texts:
+                continue
+            kept = "".join(_MEMORY.findall(text)) if name == "meminfo" else text
+            self.tree.put(f"{path}/{self._redacted(name)}", self._redacted(kept))
         for name, target in sorted(directory.links.items()):
             self.tree.put_link(f"{path}/{self._redacted(name)}", self._redacted(target))
         for name in directory.refused:
@@ -183,37 +131,16 @@ class _Capture:
         if "power" in directory.names and ids_in(directory.texts):
             self._take_text(f"{path}/power/control")
         if "vfio-dev" in directory.names:
-            for name in self._children(f"{path}/vfio-dev"):
+            for name in names_in(self._kernel, f"{path}/vfio-dev"):
                 self.tree.put_directory(f"{path}/vfio-dev/{name}")
 
-    def _take_module(self, module: str) -> None:
-        self.tree.put_directory(f"/sys/module/{module}")
-        self._take_links(f"/sys/module/{module}/drivers")
-
-    def _take_links(self, path: str) -> Directory:
+    def _take_text(self, path: str) -> None:
         try:
-            directory = self._kernel.directory(path, ())
+            self.tree.put(path, self._redacted(self._kernel.read(path)))
         except KernelRefused as error:
             if error.symbol != "ENOENT":
-                self.unread.append(path)
-            return Directory(frozenset(), {}, {}, {})
-        self._put_directory(path, directory)
-        return directory
-
-    def _take_text(self, path: str, keep: str = "", otherwise: str = "") -> None:
-        """Records a file; of `keep` only the lines with this text. `otherwise`: the file to record if there is none."""
-        try:
-            text = self._kernel.read(path)
-        except KernelRefused as error:
-            if error.symbol == "ENOENT" and otherwise:
-                self._take_text(otherwise)
-            elif error.symbol != "ENOENT":
                 self.tree.put_refused(path, error.errno)
                 self.unread.append(path)
-            return
-        if keep:
-            text = "\n".join(line for line in text.split("\n") if keep in line)
-        self.tree.put(path, self._redacted(text))
 
     def _take_device_node(self, path: str) -> None:
         try:
@@ -223,35 +150,23 @@ class _Capture:
                 self.unread.append(path)
 
     def _take_command_line(self) -> None:
-        words = self._text("/proc/cmdline").split()
+        words = text_of(self._kernel, "/proc/cmdline").split()
         kept = [word for word in words if _DEVICE_WORDS.fullmatch(word)]
         self.tree.put("/proc/cmdline", self._redacted(" ".join(kept)))
 
     def _take_processor(self) -> None:
         wanted = re.compile(r"(vendor_id\s*:.*|flags\s*:.*|Features\s*:.*)")
-        first = self._text("/proc/cpuinfo").split("\n\n")[0]
+        first = text_of(self._kernel, "/proc/cpuinfo").split("\n\n")[0]
         lines = [line for line in first.split("\n") if wanted.fullmatch(line)]
         if lines:
             self.tree.put("/proc/cpuinfo", "\n".join(lines))
 
     def _take_aliases(self) -> None:
-        release = self._text("/proc/sys/kernel/osrelease")
+        release = text_of(self._kernel, "/proc/sys/kernel/osrelease")
         path = f"/lib/modules/{release}/modules.alias"
-        text = self._text(path)
+        text = text_of(self._kernel, path)
         if release and text:
             self.tree.put(path, "\n".join(_matching_lines(text, self._modaliases)))
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            return self._kernel.children(path)
-        except KernelRefused:
-            return []
-
-    def _text(self, path: str) -> str:
-        try:
-            return self._kernel.read(path)
-        except KernelRefused:
-            return ""
 
     def _redacted(self, text: str) -> str:
         """Replaces UUIDs and MAC addresses, each always by the same pseudonym, so that files stay comparable."""

@@ -60,9 +60,9 @@ class PlaceReader:
     def __init__(self, kernel: FileReader, wanted: Mapping[str, tuple[Collection[str], Prefixes]]) -> None:
         self._kernel, self._wanted = kernel, wanted
 
-    def __call__(self, path: str) -> tuple[Any, ...] | None:
-        """A `Directory` as plain data; None if it cannot be read."""
+    def __call__(self, path: str) -> tuple[Any, ...] | int:
+        """A `Directory` as plain data, or the errno of the refusal."""
         try:
             return tuple(self._kernel.directory(path, *self._wanted[path]))
-        except KernelRefused:
-            return None
+        except KernelRefused as error:
+            return error.errno
