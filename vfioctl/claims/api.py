@@ -109,6 +109,15 @@ class ClaimsApi:
 
         return subjects(InventoryApi(self._session).inventory(nvml=False), words)
 
+    def free_vgpus(self, word: str, *, but: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Subject, ...]:
+        """Return existing vGPUs of `TYPE` or `TYPE=N` that are free. `but`: see `place`. `exclude`: others' devices.
+
+        Raises BadSpec, NoCapacity.
+        """
+        from vfioctl.placement.api import PlacementApi
+
+        return PlacementApi(self._session).free_vgpus(word, self.ledger.taken(but=but), exclude)
+
     # -- creating ----------------------------------------------------------------------------------
 
     def place(

@@ -5,14 +5,17 @@ The ledger calls `place` inside a transaction, so that what is taken cannot chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.preconditions import exceeded
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
@@ -24,7 +27,6 @@ from vfioctl.vgpu.model.kinds import MDEV
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
-    from vfioctl.inventory.model.values import PciAddress
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.placement.model.taken import Taken
     from vfioctl.session import Session
@@ -110,6 +112,39 @@ class PlacementApi:
         return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
 
     # -- vGPUs -------------------------------------------------------------------------------------
+
+    def free_vgpus(self, word: str, taken: Taken, exclude: Collection[str]) -> tuple[Subject, ...]:
+        """Return existing vGPUs that no claim has and nobody has open, on as few NUMA nodes as possible.
+
+        `word`: TYPE or TYPE=N. `exclude`: devices that others have. Raises BadSpec for an unknown type, NoCapacity.
+        """
+        from vfioctl.vgpu.model.lookup import type_and_number
+        from vfioctl.vgpu.model.vgpu import VgpuState
+
+        kind, count = type_and_number(word)
+        vgpus, inventory = self._vgpus.vgpus(), self._devices.inventory(nvml=False)
+        types = {(card.id, called.id) for card in vgpus.cards for called in card.called(kind)}
+        if not types:
+            raise BadSpec(f"no card has a vGPU type {kind[:80]!r}", hint="vfioctl vgpu types lists them")
+        nodes: dict[int | None, list[Subject]] = {}
+        for vgpu in vgpus.instances:
+            is_taken = not {vgpu.id, vgpu.parent, vgpu.card}.isdisjoint({*taken.whole, *exclude})
+            if (vgpu.card, vgpu.type) in types and vgpu.state is VgpuState.LIVE and not is_taken:
+                subject = Uuid(vgpu.id) if vgpu.dialect == MDEV else PciAddress(vgpu.id)
+                nodes.setdefault(vgpu.numa_node, []).append(subject)
+        everything = [subject for subjects in sorted(nodes.values(), key=len, reverse=True) for subject in subjects]
+        functions = [inventory.by_address[name] for name in everything if isinstance(name, PciAddress)]
+        mdevs = [name for name in everything if isinstance(name, Uuid)]
+        held = {holder.address for holder in self.holders(functions, mdevs, inventory, drivers=False)}
+        free = tuple(subject for subject in everything if subject not in held)
+        if len(free) < count:
+            more = f" --count {count - len(free)}" if count - len(free) > 1 else ""
+            raise NoCapacity(
+                f"{counted(count, 'vGPU')} of type {kind} {'is' if count == 1 else 'are'} needed, "
+                f"and {len(free) or 'none'} that nobody has {'exists' if len(free) < 2 else 'exist'}",
+                next_command=f"vfioctl vgpu create {quote(kind)}{more}",
+            )
+        return free[:count]
 
     @property
     def _vgpus(self) -> VgpuApi:

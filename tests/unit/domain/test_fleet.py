@@ -369,8 +369,11 @@ def test_a_new_domain_gets_no_device_of_one_that_stays(machine: Machine) -> None
         ("fleet: ml\nfleet: web\ndomains: []", "line 2: fleet is there twice"),
         ("fleet: ml\ndomains: [{name: a, gpus: 1, name: b}]", "name is there twice"),
         ("fleet: ml\ndefaults: {nme: 3}\ndomains: []", "nme is no setting that domains have in common"),
-        ("fleet: ml\ndomains: [{name: a}]", "domain a needs a claim, or gpus, devices or both"),
-        ("fleet: ml\ndomains: [{name: a, gpus: 1, claim: x}]", "domain a needs a claim, or gpus, devices or both"),
+        ("fleet: ml\ndomains: [{name: a}]", "domain a needs a claim, or any of gpus, devices and vgpu"),
+        (
+            "fleet: ml\ndomains: [{name: a, gpus: 1, claim: x}]",
+            "domain a needs a claim, or any of gpus, devices and vgpu",
+        ),
         ("fleet: ml\ndomains: 5", "domains must be a list"),
         ("fleet: ml\ndomains: [5]", "domains.0 "),
         ("fleet: ml\ndefaults: 5\ndomains: []", "defaults must be a table"),

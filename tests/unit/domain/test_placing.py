@@ -111,6 +111,41 @@ class TestGpusBesideDevices:
         assert {device.device for device in found.summary().devices} == {"0000:9d:00.0", "0000:c0:00.0"}
 
 
+class TestVgpusOfAType:
+    """`--vgpu`: existing ones that are free, or the command that creates them."""
+
+    ONE, OTHER = "6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d", "8d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d"
+    BUILD = "domain build d --cpus 2 --memory 2GiB --json --simulate"
+
+    def devices(self, run: Run, words: str) -> list[str]:
+        return [device["device"] for device in run(f"{self.BUILD} {words}").document["devices"]]
+
+    def test_that_exist(self, run: Run) -> None:
+        assert self.devices(run, "a2 --vgpu A2-4C") == [self.ONE]
+        assert self.devices(run, "a2 --vgpu A2-4C=2") == [self.ONE, self.OTHER]
+        assert self.devices(run, "l40s --vgpu L40S-12Q") == ["0000:41:00.4"]
+
+    def test_of_a_claim_or_named_are_not_taken(self, run: Run) -> None:
+        assert self.devices(run, f"a2 --vgpu A2-4C --device {self.ONE}") == [self.ONE, self.OTHER]
+        assert run(f"claim create --owner vm/x --device {self.ONE} --yes --simulate a2").code == 0
+        assert self.devices(run, "a2 --vgpu A2-4C") == [self.OTHER]
+
+    def test_that_another_domain_has(self, tmp_path: Path) -> None:
+        found = DomainBuilder(machine(copy(original("a2")), tmp_path / "ledger.db").session).build(
+            read_document(DomainSpec, {"name": "d", "vgpu": "A2-4C", "cpus": 2, "memory": GIB}),
+            Others({}, {self.ONE: "domain web"}),
+        )
+        assert [device.device for device in found.summary().devices] == [self.OTHER]
+
+    def test_too_few_name_the_command_that_creates_them(self, run: Run) -> None:
+        done = run(f"{self.BUILD} a2 --vgpu A2-4C=4")
+        assert (done.code, done.document["error"]["next_command"]) == (
+            4,
+            "vfioctl vgpu create A2-4C --count 2 --simulate a2",
+        )
+        assert run(f"{self.BUILD} a2 --vgpu A2-99C").code == 2
+
+
 class TestNodesThatAreNamed:
     @pytest.mark.parametrize(
         ("words", "why"),

@@ -188,7 +188,6 @@ def labels_in(texts: Sequence[str]) -> Mapping[str, str]:
 
 def vgpu_in(text: str | None) -> tuple[str, int]:
     """Return the type and the number of `TYPE[=K]`; no type and 1 for None. Raises BadSpec."""
-    kind, equals, number = (text or "").partition("=")
-    if equals and not re.fullmatch(r"[1-9][0-9]{0,3}", number, re.ASCII):
-        raise BadSpec(f"not a number of vGPUs: {number[:40]!r}", hint="write it as L40S-12Q=2")
-    return kind, int(number or 1)
+    from vfioctl.vgpu.model.lookup import type_and_number
+
+    return type_and_number(text) if text else ("", 1)

@@ -232,10 +232,10 @@ def _claim_named(template: Document, others: Others) -> str:
 
 
 def _refuse_unclear(spec: DomainSpec, *, edits: bool) -> None:
-    alone = bool(spec.claim and spec.sources[1:])
-    if alone or not (spec.sources or edits):
-        what = "--claim excludes the others" if alone else "one of them is needed"
-        raise BadSpec(f"--claim, --gpus, --device: {what}", hint="use --claim ID, --gpus N or --device DEVICE")
+    if not (spec.is_clear or (edits and not spec.sources)):
+        what = "--claim excludes the others" if spec.sources else "one of them is needed"
+        hint = "use --claim ID, --gpus N, --device DEVICE or --vgpu TYPE"
+        raise BadSpec(f"--claim, --gpus, --device, --vgpu: {what}", hint=hint)
 
 
 def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:

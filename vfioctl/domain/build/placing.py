@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
@@ -114,27 +115,37 @@ class Placing:
                 return self._place(cpus, without=elsewhere)
         return self._place(cpus)
 
+    @cached_property
+    def _own_claims(self) -> Collection[str]:
+        return (self._claim.id, *self._others.own) if self._claim else self._others.own
+
+    @cached_property
+    def _asked(self) -> Sequence[Subject]:
+        """The devices that the spec names: those of a claim, functions and mediated devices, vGPUs of a type."""
+        if self._claim:
+            return [device.subject for device in self._claim.devices if device.asked]
+        named = self._claims.devices_called(self._spec.devices) if self._spec.devices else ()
+        if not self._spec.vgpu:
+            return named
+        theirs = {*self._others.devices, *named, *self._own}
+        return (*named, *self._claims.free_vgpus(self._spec.vgpu, but=self._own_claims, exclude=theirs))
+
     def _place(self, cpus: int, *, without: Collection[int] = ()) -> tuple[Placement, Capacity]:
         """Return what a claim with this number of CPUs would get. `without`: CPUs that are not to be chosen."""
         from vfioctl.placement.model.owner import Owner
         from vfioctl.placement.model.request import ClaimRequest
 
         spec, claim, others = self._spec, self._claim, self._others
-        asked: Sequence[Subject] = ()
-        if claim:
-            asked = [device.subject for device in claim.devices if device.asked]
-        elif spec.devices:
-            asked = self._claims.devices_called(spec.devices)
         request = ClaimRequest(
             owner=claim.owner if claim else Owner(f"vm/{spec.name}"),
-            devices=tuple(dict.fromkeys((*asked, *self._own))),
+            devices=tuple(dict.fromkeys((*self._asked, *self._own))),
             gpus=spec.gpus,
             numa=spec.numa,
             model=spec.model,
             cpus=cpus,
             realtime=self._realtime,
         )
-        but = (claim.id, *others.own) if claim else others.own
+        but = self._own_claims
         pinned = {**others.cpus, **dict.fromkeys(without, _NOT_MEANT)} if without else others.cpus
         theirs = {name: who for name, who in others.devices.items() if ":" in name and name not in request.devices}
         held = {PciAddress(name): f"{who} has it" for name, who in theirs.items()} if spec.gpus else {}

@@ -65,8 +65,8 @@ class FleetSpec(Value):
     @model_validator(mode="after")
     def _refuse_unclear(self) -> FleetSpec:
         for domain in self.domains:
-            if bool(domain.claim) == bool(domain.gpus or domain.devices):
-                raise ValueError(f"domain {domain.name} needs a claim, or gpus, devices or both")
+            if not domain.is_clear:
+                raise ValueError(f"domain {domain.name} needs a claim, or any of gpus, devices and vgpu")
         return self
 
 

@@ -129,8 +129,8 @@ def _whole_mib(size: int) -> int:
 
 PLACEMENT, DEVICES = "Placement", "Disks and networks"
 """The panels of `vfioctl domain build --help` that hold options of their own."""
-SOURCES = ("claim", "gpus", "devices")
-"""What a spec names one of: a claim alone, a number of GPUs, devices, or both."""
+SOURCES = ("claim", "gpus", "devices", "vgpu")
+"""What a spec names: a claim alone, or any of the others."""
 
 
 class Option:
@@ -148,7 +148,7 @@ class Option:
 
 @record_class
 class DomainSpec:
-    """A domain with GPUs. It names a claim, or devices, a number of GPUs, or both."""
+    """A domain with GPUs. It names a claim, or any of devices, a number of GPUs and a type of vGPU."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -171,6 +171,11 @@ class DomainSpec:
             edits=True,
         ),
     ] = ()
+    vgpu: Annotated[
+        str,
+        Text(255),
+        Option("vGPU of this type that exists and is free, or K of them.", "TYPE[=K]", edits=True),
+    ] = ""
     cpus: Annotated[
         int,
         Whole(0, MOST_CPUS),
@@ -256,3 +261,8 @@ class DomainSpec:
     def sources(self) -> tuple[str, ...]:
         """Those of SOURCES that the spec names."""
         return tuple(name for name in SOURCES if getattr(self, name))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it names a claim alone, or some of the others."""
+        return len(self.sources) == 1 or bool(self.sources and not self.claim)

@@ -138,14 +138,15 @@ def requested(cards: Sequence[VgpuCard], words: Iterable[str]) -> Mapping[str, M
     """The number of vGPUs that the words `TYPE` and `TYPE=N` ask for, by card and type id. Raises BadSpec."""
     asked: dict[str, dict[str, int]] = {}
     for word in words:
-        name, count = _parts(word)
+        name, count = type_and_number(word)
         card, kind = _one(cards, name)
         of_card = asked.setdefault(card.id, {})
         of_card[kind.id] = of_card.get(kind.id, 0) + count
     return asked
 
 
-def _parts(word: str) -> tuple[str, int]:
+def type_and_number(word: str) -> tuple[str, int]:
+    """The type and the number of `TYPE` or `TYPE=N`. Raises BadSpec."""
     name, equals, number = word.rpartition("=")
     if not equals:
         return word, 1
