@@ -76,6 +76,9 @@ MAPPED = "<driver name='qemu'><iothreads><iothread id='1'/></iothreads></driver>
 SHARED = ("<nosharepages/>", "<access mode='shared'/>")
 
 
+MANY = (">4</vcpu>", ">288</vcpu>")
+
+
 def tuned(*elements: str) -> tuple[str, str]:
     """What adds to <cputune>."""
     return "</cputune>", "".join(elements) + "</cputune>"
@@ -307,7 +310,7 @@ WRONG: tuple[tuple[str, Severity, str, Replaced], ...] = (
     ("feature-state", ERROR, "state='1'", (("<acpi/>", "<acpi/><vmport state='1'/>"),)),
     ("vcpu-cpuset", ERROR, "names no CPUs", (("'static'>4", "'static' cpuset='2,^2'>4"),)),
     ("vcpu-many", ERROR, "need the machine q35", (("machine='q35'", "machine='pc'"), (">4</vcpu>", ">288</vcpu>"))),
-    ("vcpu-many", WARNING, "10.3", ((">4</vcpu>", ">288</vcpu>"),)),
+    ("vcpu-many", WARNING, "10.10", (MANY,)),
     ("vcpu-many", ERROR, "extended", (*WITH_IOMMU, ("iotlb='on'", "eim='off'"), (">4</vcpu>", ">288</vcpu>"))),
     ("cpu-topology", ERROR, "has 8 CPUs", (("cores='1'", "cores='2'"),)),
     ("cpu-topology", ERROR, "no threads=", ((" threads='2'", ""),)),
@@ -858,6 +861,13 @@ def test_every_rule_has_a_document_that_it_refuses() -> None:
         ((9, 10), (device(f"<disk>{MAPPED}</disk>"),), "drops iothreads"),
         ((10, 0), (device(f"<disk>{MAPPED}</disk>"),), ""),
         ((11, 4), (("<memballoon", "<iommu model='amd'/><memballoon"),), "does not know model='amd'"),
+        ((11, 4), (device("<disk><target dev='a' bus='nvme'/></disk>"),), "does not know bus='nvme'"),
+        ((9, 0), (device("<panic model='pvpanic'/>"), ("limit='46'", "")), "does not know model='pvpanic'"),
+        ((10, 5), (device("<pstore backend='acpi-erst'/>"),), "drops pstore"),
+        ((10, 6), (device("<pstore backend='acpi-erst'/>"),), ""),
+        ((10, 6), (("<features>", "<features><ps2 state='off'/>"),), "refuses ps2"),
+        ((10, 7), (("<features>", "<features><ps2 state='off'/>"),), ""),
+        ((12, 3), (tuned("<energytune vcpus='0'/>"),), "drops energytune"),
     ],
 )
 def test_what_an_older_libvirt_drops(version: tuple[int, ...], replaced: Replaced, reason: str) -> None:
@@ -882,16 +892,19 @@ def test_bits_are_needed_by_an_older_libvirt(version: tuple[int, ...] | None, se
 @pytest.mark.parametrize(
     ("version", "severity", "rule", "replaced"),
     [
-        ((10, 2), ERROR, "vcpu-many", (">4</vcpu>", ">288</vcpu>")),
-        ((10, 3), None, "vcpu-many", (">4</vcpu>", ">288</vcpu>")),
-        ((10, 10), ERROR, "filesystem-readonly", device(READ_ONLY)),
-        ((11, 0), None, "filesystem-readonly", device(READ_ONLY)),
+        ((10, 9), ERROR, "vcpu-many", (MANY,)),
+        ((10, 10), None, "vcpu-many", (MANY,)),
+        ((10, 9), ERROR, "vcpu-many", (MANY, device("<iommu model='intel'/>"))),
+        ((12, 1), ERROR, "vcpu-many", (MANY, device("<iommu model='amd'/>"))),
+        ((12, 2), None, "vcpu-many", (MANY, device("<iommu model='amd'/>"))),
+        ((10, 10), ERROR, "filesystem-readonly", (device(READ_ONLY),)),
+        ((11, 0), None, "filesystem-readonly", (device(READ_ONLY),)),
     ],
 )
 def test_what_an_older_libvirt_needs(
-    version: tuple[int, ...], severity: Severity | None, rule: str, replaced: tuple[str, str]
+    version: tuple[int, ...], severity: Severity | None, rule: str, replaced: Replaced
 ) -> None:
-    found = check(parse(changed(replaced)), version=version)
+    found = check(parse(changed(*replaced)), version=version)
     assert [each.severity for each in found if each.rule == rule] == ([severity] if severity else [])
 
 

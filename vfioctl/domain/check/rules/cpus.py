@@ -9,11 +9,13 @@ from vfioctl.domain.document.architecture import ONLY_X86, SETTINGS_ONLY_X86
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
 
-_WITHOUT_EIM, _WITH_EIM = 255, (10, 3)
-"""The most vCPUs without extended interrupt mode, and the libvirt that no longer asks for a vIOMMU with it."""
+_WITHOUT_EIM, _ADDS_EIM, _ADDS_XTSUP = 255, (10, 10), (12, 2)
+"""The most vCPUs without extended interrupt mode. The libvirt that adds a vIOMMU with it, or turns it on; and the one
+that turns on what AMD's has instead. Source: libvirt's NEWS.rst."""
 _LEVELS = ("sockets", "dies", "clusters", "cores", "threads")
 _LEAST_BITS, _MOST_BITS = 32, 52
 _WITHOUT_BITS = (9, 2)
+"""Not in libvirt's NEWS.rst; 9.0 refuses it."""
 
 
 def count(domain: Domain) -> Iterator[Fault]:
@@ -66,11 +68,12 @@ def many_vcpus(domain: Domain) -> Iterator[Fault]:
     element, remedy = domain.at("vcpu"), "an Intel vIOMMU with <driver intremap='on' eim='on'/>, on a q35 machine"
     if not domain.is_q35:
         yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need the machine q35", remedy)
-    elif any(driver.get("eim") == "off" for driver in domain.all("devices/iommu/driver")):
+    elif "off" in (modes := [driver.get("eim") for driver in domain.all("devices/iommu/driver")]):
         yield Fault(element, f"more than {_WITHOUT_EIM} vCPUs need extended interrupt mode", remedy)
-    elif domain.one("devices/iommu") is None:
+    elif "on" not in modes:
+        since = _ADDS_XTSUP if domain.one("devices/iommu[@model='amd']") is not None else _ADDS_EIM
         reason = f"more than {_WITHOUT_EIM} vCPUs: libvirt before {{}} needs a vIOMMU with eim='on'"
-        yield from refused_before(domain, _WITH_EIM, element, reason, remedy)
+        yield from refused_before(domain, since, element, reason, remedy)
 
 
 def topology(domain: Domain) -> Iterator[Fault]:

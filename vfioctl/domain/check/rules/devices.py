@@ -24,6 +24,7 @@ _USB = (
     "serial/target[@type='usb-serial']",
 )
 _SEVERAL_WATCHDOGS, _READ_ONLY = (9, 1), (11, 0)
+"""Source: libvirt's NEWS.rst, but not of watchdogs; 9.0 refuses several."""
 _MANY = "i6300esb"
 """The one model of watchdogs of which libvirt accepts several."""
 

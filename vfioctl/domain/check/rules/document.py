@@ -16,6 +16,7 @@ _OTHER = ("xen", "lxc", "vz", "bhyve", "vmware", "hyperv", "vbox", "openvz", "te
 _MOST_BUSES, _MOST_CELLS = 256, 128
 """Sources: libvirt's largest index of a PCI controller, 255; QEMU's MAX_NODES."""
 _WITHOUT_SLOTS = (9, 5)
+"""Source: libvirt's NEWS.rst."""
 _SETS = ("cpuset", "nodeset", "cpus", "vcpus", "iothreads")
 _MOST_NAMED = 1 << 21
 """Numbers in all sets of a document: 4096 vCPUs, each pinned to the 512 CPUs of its node."""

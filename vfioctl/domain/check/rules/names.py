@@ -115,22 +115,38 @@ _KNOWN: Mapping[str, _Known] = {
 _REFUSED = ("features", "features/kvm", "features/hyperv")
 """Where libvirt refuses what it does not know. Newer ones know more, so what is like no known name is a warning."""
 _SINCE: Mapping[tuple[str, str], tuple[int, int]] = {
+    ("cpu", "maxphysaddr"): (8, 7),
+    ("features/hyperv", "avic"): (8, 10),
+    ("devices", "crypto"): (9, 1),
     ("cpu/maxphysaddr", "limit"): (9, 3),
     ("devices/disk/driver", "iothreads"): (10, 0),
     ("devices/hostdev/driver", "model"): (10, 0),
+    ("devices/controller/target", "memReserve"): (10, 3),
+    ("features", "ras"): (10, 4),
+    ("devices", "pstore"): (10, 6),
+    ("features", "ps2"): (10, 7),
+    ("features/hyperv", "emsr_bitmap"): (10, 7),
+    ("features/hyperv", "xmm_input"): (10, 7),
+    (".", "throttlegroups"): (11, 2),
+    ("devices/controller/driver", "iothreads"): (11, 2),
+    ("devices/iommu/driver", "passthrough"): (11, 5),
+    ("devices/iommu/driver", "xtsup"): (11, 5),
+    (".", "hwuuid"): (11, 7),  # not in NEWS
     ("devices/hostdev/acpi", "nodeset"): (11, 8),
     ("devices/hostdev/driver", "iommufd"): (12, 1),
     (".", "iommufd"): (12, 2),
-    (".", "throttlegroups"): (11, 2),
-    (".", "hwuuid"): (11, 7),
+    ("cputune", "energytune"): (12, 4),
 }
-"""The libvirt that knows a name; older ones drop it. Source: libvirt's NEWS."""
+"""The libvirt that knows a name; older ones drop it, or refuse it. Source: libvirt's NEWS.rst, under the version."""
 _VALUES_SINCE: Mapping[tuple[str, str, str], tuple[int, int]] = {
+    ("devices/iommu", "model", "virtio"): (8, 3),
+    ("devices/panic", "model", "pvpanic"): (9, 1),
     ("launchSecurity", "type", "sev-snp"): (10, 5),
-    ("launchSecurity", "type", "tdx"): (11, 6),
     ("devices/iommu", "model", "amd"): (11, 5),
+    ("devices/disk/target", "bus", "nvme"): (11, 5),
+    ("launchSecurity", "type", "tdx"): (11, 6),  # not in NEWS
 }
-"""The libvirt that knows the value of an attribute; older ones refuse it."""
+"""The libvirt that knows the value of an attribute; older ones refuse it. Source: libvirt's NEWS.rst."""
 
 
 def unknown(domain: Domain) -> Iterator[Fault]:
@@ -164,7 +180,8 @@ def too_new(domain: Domain) -> Iterator[Fault]:
         for element in [domain.root] if path == "." else domain.all(path):
             child = element.find(name)
             if (name in element.attrib or child is not None) and domain.version < since:
-                reason = f"libvirt {_version(domain.version)} drops {name} without a word"
+                does = f"refuses {name}" if path in _REFUSED else f"drops {name} without a word"
+                reason = f"libvirt {_version(domain.version)} {does}"
                 yield Fault(element if child is None else child, reason, f"libvirt {_version(since)}, or remove it")
     for (path, name, value), since in _VALUES_SINCE.items():
         for element in domain.all(path):

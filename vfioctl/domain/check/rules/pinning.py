@@ -11,6 +11,7 @@ from vfioctl.domain.document.values import REAL_TIME, cpuset, number, shown, tex
 
 _MASKS = {"vcpusched": "vcpus", "iothreadsched": "iothreads"}
 _LEAST_SHARES, _MOST_SHARES, _ANY_SHARES = 2, 262144, (9, 1)
+"""The version is not in libvirt's NEWS.rst; 9.0 refuses 1."""
 _PIN = "cpuset= with CPUs of the host, such as 2-3"
 
 
