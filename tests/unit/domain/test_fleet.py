@@ -460,6 +460,19 @@ class TestWaiting:
         assert "a: the domain has no channel of a guest agent" in refused.document["error"]["message"]
         assert machine.domains() == {}
 
+    def test_for_one_that_runs_looks_for_its_live_channel(self, machine: Machine) -> None:
+        """The definition counts from the next start."""
+        minimal = ONE | {"template": "minimal"}
+        assert machine.apply(minimal).code == 0
+        refused = machine.apply(ONE, words=("--yes", "--wait-guest", "1s"))
+        assert refused.code == 2
+        assert "no channel of a guest agent" in refused.document["error"]["message"]
+        assert machine.apply(ONE | {"running": False}).code == 0
+        assert machine.apply(ONE).code == 0
+        api = DomainApi(machine.session())
+        machine.write(minimal)
+        assert api.fleets.plan(api.fleet(machine.file), connect=URI).without_agent == ()
+
     def test_ends_when_the_guests_answer(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         machine.write(ONE, TWO)
         session = machine.session()

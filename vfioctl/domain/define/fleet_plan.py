@@ -95,10 +95,14 @@ class FleetPlanning:
         return (*pruned, *in_order)
 
     def without_agent(self, items: Sequence[FleetItem]) -> tuple[str, ...]:
-        """Return the domains of the file that are to run and have no channel of a guest agent."""
+        """Return the domains of the file that are to run and have no channel of a guest agent.
+
+        One that runs has the channels of its live document until it is started again.
+        """
         wanted = {domain.name for domain in self._fleet.domains if domain.running}
-        documents = {item.domain: read_domain(self._document(item)) for item in items if item.domain in wanted}
-        return tuple(name for name, document in documents.items() if document.one(AGENT_CHANNEL) is None)
+        live = {name: known.domain.live for name, known in self._known.items()}
+        texts = {item.domain: live.get(item.domain) or self._document(item) for item in items if item.domain in wanted}
+        return tuple(name for name, text in texts.items() if read_domain(text).one(AGENT_CHANNEL) is None)
 
     def orphans(self) -> tuple[str, ...]:
         """Return the domains of the fleet that its file does not name any more, each with its state."""
