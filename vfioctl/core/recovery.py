@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from vfioctl.core.action import Progress
-from vfioctl.core.change import Change, JournalEntry, JournalState, Outcome, Plan, Repair, Result
+from vfioctl.core.change import Change, JournalEntry, JournalState, Key, Outcome, Plan, Repair, Result
 from vfioctl.core.executor import untouched
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
@@ -88,15 +88,20 @@ class Recovery:
             return ()
         if result == Result.DONE:
             return self._rollback.finishing(entry.plan)
-        spare = untouched(self._registry, entry.plan, entry.reached) if entry.reached is not None else frozenset()
-        return self._rollback.restoring(entry.plan, rebooted=result == Result.REBOOTED, spare=spare)
+        return self._rollback.restoring(entry.plan, rebooted=result == Result.REBOOTED, spare=self._spare(entry))
+
+    def _spare(self, entry: JournalEntry) -> frozenset[Key]:
+        return untouched(self._registry, entry.plan, entry.reached) if entry.reached is not None else frozenset()
 
     def _finish(self, entry: JournalEntry, *, forward: bool, progress: Progress | None) -> Outcome:
         began, plan = time.monotonic(), entry.plan
         self._refuse_wedged(entry)
         try:
             result = self._result(entry, forward=forward)
-            left = self._rollback.carry_out(self._changes(entry, result), plan, progress)
+            changes = self._changes(entry, result)
+            left, kept = self._rollback.carry_out(changes, plan, progress), list[str]()
+            if result == Result.BACK:
+                kept = self._rollback.left_alone(plan, (*self._spare(entry), *(change.key for change in changes)))
             if result == Result.DONE:
                 verify_checks(self._registry, self._rollback.context(plan), plan)
         except VfioctlError as error:
@@ -109,13 +114,14 @@ class Recovery:
             _STATES[result],
             boot_id=self._rollback.boot_id,
             now=now(),
-            why="; ".join(filter(None, (entry.why, *left))),
+            why="; ".join(filter(None, (entry.why, *left, *kept))),
             plan=plan,
         )
         if result != Result.REBOOTED:
             self._rollback.mark_dead(plan)
         self._journal.unmark(plan.subjects, boot_id=self._rollback.boot_id)
-        return outcome_of(self._kernel, self._registry, plan, result, began)
+        outcome = outcome_of(self._kernel, self._registry, plan, result, began)
+        return outcome.model_copy(update={"notes": tuple(kept)}) if kept else outcome
 
     def _refuse_wedged(self, entry: JournalEntry) -> None:
         """Raise Stuck while an abandoned write is still in the kernel: reading the device would block too."""

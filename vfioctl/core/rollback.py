@@ -83,13 +83,16 @@ class Rollback:
         if isinstance(progress, TellsRollback):
             progress.rolling_back(failed, error)
         try:
-            left = self.carry_out(self.restoring(plan, spare=spare, written=written), plan, progress)
+            changes = self.restoring(plan, spare=spare, written=written)
+            left = self.carry_out(changes, plan, progress)
+            kept = self.left_alone(plan, (*spare, *(change.key for change in changes)))
         except VfioctlError as second:
             self.note(entry, JournalState.STUCK, f"{why}; then, rolling back: {second.message}")
             self.mark_wedged(second)
             raise stuck(f"{why}; and the rollback failed: {second.message}", second, error) from error
-        noted = self.note(entry, JournalState.BACK, why)
-        restored = "; ".join([f"{listed(plan)} put back as before", *(f"but {text}" for text in left)])
+        noted = self.note(entry, JournalState.BACK, "; ".join((why, *kept)))
+        back = [f"{listed(plan)} put back as before"] if changes or not kept else []
+        restored = "; ".join([*back, *(f"but {text}" for text in left), *kept])
         error.restored = restored if noted else f"{restored}; the journal could not be updated: vfioctl recover"  # type: ignore[union-attr]
 
     def note(self, entry: int, state: JournalState, why: str) -> bool:
@@ -135,6 +138,21 @@ class Rollback:
         ]
         values = self._found(mine, written)
         return self._with_needs(_each(self._registry.resource(change).restore(change, values) for change in mine))
+
+    def left_alone(self, plan: Plan, known: Collection[Key]) -> list[str]:
+        """Return messages about resources that do not have their values from before, and stay: they are another's now.
+
+        `known`: those that were restored, and those that the plan has not touched.
+        """
+        left = [c for c in plan.changes if c.key not in known and self._registry.resource(c).shared_place]
+        values = read_changes(self._kernel, self._registry, left)
+        wrong = [change.to(change.before, found=now) for change in left if (now := values[change.key]) is not None]
+        return [
+            f"{description.name} was not put back, and is {description.before}"
+            for change in wrong
+            if not self._registry.resource(change).matches(change, change.before)
+            for description in [self._registry.resource(change).describe(change)]
+        ]
 
     def _found(self, changes: Iterable[Change], written: frozenset[Key] = NONE) -> Found:
         by_key = {change.key: change for change in changes}

@@ -101,6 +101,36 @@ class TestDefine:
         assert "such as <qemu:commandline>" in done.document["error"]["hint"]
         assert machine.domains() == before
 
+    def test_any_part_that_is_dropped_is_named_and_taken_back(self, machine: Machine) -> None:
+        """libvirt drops the pin of a vCPU that the domain does not have."""
+        before = machine.domains()
+        error = machine.define(XML.replace("vcpu='1'", "vcpu='7'")).document["error"]
+        assert "without /domain/cputune/vcpupin[vcpu=7]/@cpuset" in error["message"]
+        assert (error["restored"], machine.domains()) == ("domain/web1 put back as before", before)
+
+    def test_what_somebody_else_defines_meanwhile_is_not_said_to_be_put_back(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The definition that verification reads is another's: it stays, and the message says so."""
+        session = machine.session()
+        session._settle = 0.0
+        plan = DomainApi(session).definitions.plan_define(XML, connect=URI)
+        tell, theirs = session.kernel.tell_libvirt, XML.replace("<vcpu>2<", "<vcpu>6<")
+
+        def tell_with_another(uri: str, order: str, *words: str) -> None:
+            tell(uri, order, *words)
+            tell(uri, "undefine", "web1")
+            tell(uri, "define", theirs)
+
+        monkeypatch.setattr(session.kernel, "tell_libvirt", tell_with_another)
+        with pytest.raises(VerifyError) as caught:
+            session.apply(plan)
+        assert caught.value.restored == (
+            "domain web1 was not put back, and is 6 vCPUs, 4 GiB, 2 devices, not of vfioctl"
+        )
+        assert machine.domains()["web1"]["vcpus"] == 6
+        assert "was not put back" in machine._run("history", "--ledger", str(machine.ledger)).out.replace("\n", " ")
+
     def test_list_and_show(self, machine: Machine) -> None:
         done = machine.define(XML)
         assert (done.code, done.document["result"]) == (0, "done"), done.err
@@ -392,8 +422,9 @@ class TestFailures:
             "vcpu='1'", "vcpu='0'"
         )
         session.kernel.tell_libvirt(URI, "define", read_without_pins(theirs))
-        machine.session().engine.recover(forward=False)
+        (outcome,) = machine.session().engine.recover(forward=False)
         assert machine.domains()["web1"]["vcpus"] == 1
+        assert outcome.notes[0].startswith("domain web1 was not put back, and is 1 vCPU, 4 GiB, 2 devices, document ")
 
     def test_libvirt_lost_it(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         """Verified means read again: the order returned, and the definition is not there."""

@@ -64,31 +64,32 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Differe
     return tuple(difference for difference in found if _plain(difference.before) != _plain(difference.after))
 
 
-def _became_of(found: str, wanted: str) -> bool:
-    """Return whether libvirt's document `found` came from the document `wanted`, though it may have lost a part.
-
-    A driver drops `<qemu:commandline>` if it does not know that namespace, and QEMU then gets none of it.
-    """
-    if not found or not wanted:
-        return found == wanted
-    try:
-        return found.strip() == wanted.strip() or _is_alike(read_domain(found), read_domain(wanted))
-    except BadDocument:
-        return False
-
-
 def is_definition_of(found: str, wanted: str) -> bool:
     """Return whether libvirt's document `found` is what became of the document `wanted`.
 
     libvirt writes a document in its own form and fills in addresses and controllers, so the texts differ. It keeps the
     metadata as they are: the digest in the mark says from which document it is, and what counts is compared as well.
     """
-    return _became_of(found, wanted) and (found.strip() == wanted.strip() or _for_qemu(found) == _for_qemu(wanted))
+    if not found or not wanted or found.strip() == wanted.strip():
+        return found.strip() == wanted.strip()
+    try:
+        return _is_alike(read_domain(found), read_domain(wanted))
+    except BadDocument:
+        return False
 
 
-def lost_for_qemu(found: str, wanted: str) -> bool:
-    """Return whether a driver has dropped all that `wanted` passes to QEMU itself."""
-    return _became_of(found, wanted) and bool(_for_qemu(wanted)) and not _for_qemu(found)
+def is_made_from(found: str, wanted: str) -> bool:
+    """Return whether `found` has the digest of `wanted`: it was defined from that, whatever the driver has dropped."""
+    try:
+        marks = [read_domain(text).mark for text in (found, wanted)]
+    except BadDocument:
+        return False
+    return bool(marks[0].digest) and marks[0] == marks[1]
+
+
+def lost(found: str, wanted: str) -> tuple[str, ...]:
+    """Return the paths that `wanted` has, and `found` has not."""
+    return tuple(path for path, now, _ in differences(parse(found), parse(wanted)) if now is None)
 
 
 def _is_alike(found: Domain, wanted: Domain) -> bool:
@@ -98,13 +99,13 @@ def _is_alike(found: Domain, wanted: Domain) -> bool:
         and len(found.cells) == len(wanted.cells)
         and (not wanted.memory or found.memory == wanted.memory)
         and (wanted.one("vcpu") is None or found.vcpus == wanted.vcpus)
+        and _for_qemu(found) == _for_qemu(wanted)
     )
 
 
-def _for_qemu(text: str) -> list[tuple[str, dict[str, str]]]:
+def _for_qemu(domain: Domain) -> list[tuple[str, dict[str, str]]]:
     """Return the arguments and variables that a document passes to QEMU: a driver without this namespace drops them."""
-    commandline = parse(text).root.iterfind(f"{_QEMU}commandline/*") if text else ()
-    return [(element.tag, dict(element.attrib)) for element in commandline if is_element(element)]
+    return [(element.tag, element.attrib) for element in domain.all(f"{_QEMU}commandline/*") if is_element(element)]
 
 
 _COMPARED = ("name", "uuid", "mark", "host_devices", "host_nodes", "pins")

@@ -8,11 +8,11 @@ from typing import ClassVar
 from vfioctl.console.words import counted
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.domain.document.differences import is_definition_of, lost_for_qemu
+from vfioctl.domain.document.differences import is_definition_of, is_made_from, lost
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_name, subject_of
 from vfioctl.domain.model.libvirt import checked_uri
-from vfioctl.errors import BadDocument, BadSpec
+from vfioctl.errors import BadDocument, BadSpec, some_of
 from vfioctl.kernel.protocol import Reader
 from vfioctl.units import format_size
 
@@ -73,13 +73,15 @@ class DomainDefinition(FileResource):
         return found is not None and is_definition_of(found, change.after)
 
     def restore(self, change: Change, found: Found) -> Change | None:
-        """Leave a definition alone that somebody else has made or removed since."""
+        """Leave a definition alone that somebody else has made or removed since.
+
+        One that was just made from this document is not, though a driver may have dropped parts of it.
+        """
         now = found.of(change)
         if now is None or now == change.before:
             return None
-        if not self.matches(change, now) and not lost_for_qemu(now, change.after):
-            return None
-        return change.to(change.before, found=now)
+        is_made = change.key in found.written and is_made_from(now, change.after)
+        return change.to(change.before, found=now) if is_made or self.matches(change, now) else None
 
     def finish(self, change: Change, found: Found) -> Change | None:
         now = found.of(change)
@@ -88,7 +90,10 @@ class DomainDefinition(FileResource):
         return change.model_copy(update={"before": now, "after": now}) if self.matches(change, now) else None
 
     def describe(self, change: Change) -> Description:
-        return Description(f"domain {place_of(change.name)[1]}", _words(change.before), _words(change.after))
+        before, after = _words(change.before), _words(change.after)
+        if before == after and (missing := lost(change.before, change.after)):
+            before += f" without {some_of(missing)}"
+        return Description(f"domain {place_of(change.name)[1]}", before, after)
 
 
 def place_of(name: str) -> tuple[str, str]:
