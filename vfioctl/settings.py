@@ -14,22 +14,6 @@ from vfioctl.core.locations import import_object
 from vfioctl.errors import BadSpec
 from vfioctl.subsystems import Subsystem
 
-_WORDS = {
-    "unexpected_keyword_argument": "is not known",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "bool_type": "must be true or false",
-    "string_type": "must be a text",
-    "tuple_type": "must be a list",
-    "mapping_type": "must be a table",
-    "dict_type": "must be a table",
-    "dataclass_type": "must be a table",
-    "greater_than_equal": "must be at least {ge}",
-    "enum": "must be {expected}",
-    "value_error": "is wrong: {error}",
-}
-"""Words for the types of pydantic's errors, after the name of the key."""
-
 
 def validated(file: ConfigFile, name: str, model: str) -> Any:
     """Return a table as its model. Raises BadSpec for the first error; its facts have the number of errors."""
@@ -59,7 +43,7 @@ def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
     try:
         read_document(import_object(model), file.tables.get(name, {}))
     except ValidationError as error:
-        return [_error(file, name, problem) for problem in error.errors(include_url=False, include_input=False)]
+        return [_error(file, name, {**problem}) for problem in error.errors(include_url=False, include_input=False)]
     return ()
 
 
@@ -89,7 +73,9 @@ def effective() -> Mapping[str, Mapping[str, object]]:
     return tables
 
 
-def _error(file: ConfigFile, name: str, found: Any) -> BadSpec:
-    keys = [name, *(part for part in found["loc"] if part != "[key]")]
-    words = _WORDS.get(found["type"], found["msg"].lower())
-    return file.wrong(keys, words.format(**found.get("ctx", {})))
+def _error(file: ConfigFile, name: str, problem: Mapping[str, Any]) -> BadSpec:
+    from vfioctl.core.value import KEY, words_of
+
+    own = problem["type"] == "value_error"
+    words = f"is wrong: {problem['ctx']['error']}" if own else words_of(problem) or problem["msg"].lower()
+    return file.wrong([name, *(part for part in problem["loc"] if part != KEY)], words)

@@ -45,7 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "subsystems",
         "untrusted_text",
     ),
-    "settings": ("errors", "config", "core.limits", "core.locations", "subsystems"),
+    "settings": ("errors", "config", "core.limits", "core.locations", "core.value", "subsystems"),
     "journald": ("console.words",),
     "core": ("errors", "signals", "untrusted_text", "kernel.protocol", "kernel.lenient", *WRITES),
     "console": ("errors", "units", "core", "kernel.files", "kernel.recorded.bundled"),

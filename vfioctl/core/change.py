@@ -70,14 +70,8 @@ class Change(Value):
 
     def to(self, after: str, *, found: str, may_fail: bool | None = None) -> Change:
         """Return a change of the same resource from `found` to `after`."""
-        return Change(
-            kind=self.kind,
-            name=self.name,
-            subject=self.subject,
-            before=found,
-            after=after,
-            may_fail=self.may_fail if may_fail is None else may_fail,
-        )
+        may_fail = self.may_fail if may_fail is None else may_fail
+        return self.model_copy(update={"before": found, "after": after, "during": None, "may_fail": may_fail})
 
 
 class Step(Value):
@@ -160,16 +154,7 @@ class Plan(Value):
     @classmethod
     def of(cls, draft: Draft, steps: Iterable[Step]) -> Self:
         """Return the plan of a draft and its steps, with its id."""
-        unnamed = cls.model_construct(
-            version=VERSION,
-            id="",
-            intent=draft.intent,
-            facts=draft.facts,
-            changes=draft.changes,
-            checks=draft.checks,
-            steps=tuple(steps),
-            notes=draft.notes,
-        )
+        unnamed = cls.model_construct(id="", **vars(draft), steps=tuple(steps))
         return unnamed.model_copy(update={"id": unnamed.digest()})
 
     @field_validator("intent", mode="before")

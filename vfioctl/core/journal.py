@@ -20,7 +20,7 @@ from vfioctl.errors import BadDocument, Unfinished
 _COLUMNS = "id, plan, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command, made_for"
 _BEGIN = """
     INSERT INTO journal (plan, state, boot_id, began, user, sudo_user, pid, command, made_for)
-    VALUES (?, 'open', ?, ?, ?, ?, ?, ?, ?)
+    VALUES (:plan, 'open', :boot_id, :began, :user, :sudo_user, :pid, :command, :made_for)
 """
 _NEWEST = f"SELECT {_COLUMNS} FROM journal WHERE began >= ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
 _UNFINISHED = f"""
@@ -50,19 +50,8 @@ class Journal:
         `acting_for`: the reservation that it is made for. Raises Unfinished, StoreDamaged, ClaimConflict.
         """
         with self.store.transaction() as db:
-            entry = db.execute(
-                _BEGIN,
-                (
-                    plan.model_dump_json(),
-                    boot_id,
-                    now,
-                    caller.user,
-                    caller.sudo_user,
-                    caller.pid,
-                    caller.command,
-                    acting_for,
-                ),
-            ).lastrowid
+            known = {"plan": plan.model_dump_json(), "boot_id": boot_id, "began": now, "made_for": acting_for}
+            entry = db.execute(_BEGIN, known | caller.model_dump()).lastrowid
             assert entry is not None
             _take(db, entry, plan.subjects)
             for records in self._registry.records:
@@ -148,19 +137,10 @@ class Journal:
         return tuple(map(self._entry, rows.fetchall()))  # parsing plans is no part of the time that SQLite may take
 
     def _entry(self, row: tuple[Any, ...]) -> JournalEntry:
-        number, text, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command, made_for = row
-        return JournalEntry(
-            id=number,
-            plan=plan_in(self._registry, number, text),
-            state=JournalState(state),
-            boot_id=boot_id,
-            began=began,
-            ended=ended,
-            why=why,
-            reached=reached,
-            caller=Caller(user=user, sudo_user=sudo_user, pid=pid, command=command),
-            made_for=made_for,
-        )
+        columns = dict(zip(_COLUMNS.split(", "), row, strict=True))
+        caller = Caller.model_validate({name: columns.pop(name) for name in Caller.model_fields})
+        plan = plan_in(self._registry, columns["id"], columns.pop("plan"))
+        return JournalEntry(**columns, plan=plan, caller=caller)
 
 
 def plan_in(registry: Registry, entry: int, text: str) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,45 +30,41 @@ class Value(BaseModel):
 
 def first_problem(error: ValidationError) -> str:
     """Return the first problem of a document in plain words: a damaged one often causes hundreds of further errors."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part)[:_LONGEST] for part in first["loc"] if part != _KEY)[: 4 * _LONGEST] or "it"
-    context: Mapping[str, Any] = first.get("ctx", {})
-    return _PROBLEMS.get(first["type"], _unexpected)(place, context)
+    first: Mapping[str, Any] = {**error.errors(include_url=False, include_input=False)[0]}
+    if first["type"] == "json_invalid":
+        return f"no JSON ({first['ctx']['error']})"
+    place = ".".join(str(part)[:_LONGEST] for part in first["loc"] if part != KEY)[: 4 * _LONGEST]
+    if first["type"] == "value_error":  # in vfioctl's own words
+        return ": ".join(filter(None, (place, str(first["ctx"]["error"]))))
+    return f"{place or 'it'} {words_of(first) or 'has an unexpected value'}"
+
+
+def words_of(problem: Mapping[str, Any]) -> str:
+    """Return what is wrong, to follow the name of a value, from an error of pydantic; empty if it has no words here."""
+    words = _WORDS.get(problem["type"], "").format(**problem.get("ctx", {}))
+    return words.replace("'", "") if problem["type"] in ("enum", "literal_error") else words
 
 
 _LONGEST = 80
 """The most characters of a key of the document that are shown."""
-_KEY = "[key]"
+KEY = "[key]"
 """What pydantic adds to the place of a key that is wrong itself."""
-
-
-def _unexpected(place: str, _: Mapping[str, Any]) -> str:
-    return f"{place} has an unexpected value"
-
-
-_PROBLEMS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
-    "missing": lambda place, _: f"{place} is missing",
-    "extra_forbidden": lambda place, _: f"{place} is not known",
-    "json_invalid": lambda _, context: f"no JSON ({context['error']})",
-    "unexpected_keyword_argument": lambda place, _: f"{place} is not known",
-    "model_type": lambda place, _: f"{place} is no object",
-    "dataclass_type": lambda place, _: f"{place} is no object",
-    "value_error": lambda place, context: f"{place}: {context['error']}" if place != "it" else str(context["error"]),
-    "greater_than_equal": lambda place, context: f"{place} must be at least {context['ge']}",
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), lambda place, _: f"{place} must be a whole number"),
-    "form": lambda place, context: f"{place} must {context['rule']}",
-    "string_type": lambda place, _: f"{place} must be a text, in quotes",
-    "string_pattern_mismatch": lambda place, context: f"{place} must match {context['pattern']}",
-    "string_too_short": lambda place, context: f"{place} must have at least {context['min_length']} characters",
-    "string_too_long": lambda place, context: f"{place} must have at most {context['max_length']} characters",
-    "too_long": lambda place, context: f"{place} must have at most {context['max_length']} items",
-    **dict.fromkeys(("tuple_type", "list_type"), lambda place, _: f"{place} must be a list"),
-    **dict.fromkeys(("mapping_type", "dict_type"), lambda place, _: f"{place} must be a table"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), lambda place, _: f"{place} must be true or false"),
-    **dict.fromkeys(
-        ("literal_error", "enum"),
-        lambda place, context: f"{place} must be {context['expected'].replace(chr(39), '')}",
-    ),
-    "less_than_equal": lambda place, context: f"{place} must be at most {context['le']}",
+_WORDS = {
+    "missing": "is missing",
+    **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "is not known"),
+    "model_type": "is no object",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    "string_type": "must be a text, in quotes",
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    **dict.fromkeys(("dataclass_type", "dict_type", "mapping_type"), "must be a table"),
+    **dict.fromkeys(("enum", "literal_error"), "must be {expected}"),
+    "form": "must {rule}",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_long": "must have at most {max_length} items",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
 }
-"""Words for the types of pydantic's errors; a `value_error` is raised by vfioctl, in its own words."""
+"""Words for the types of pydantic's errors."""
