@@ -1,4 +1,4 @@
-"""Lists the directories and files that a snapshot of a host includes, beside its functions. Reads only.
+"""Lists the directories and files that a snapshot of a host includes. Reads only.
 
 It knows file names only; the probes interpret the files.
 """
@@ -6,9 +6,10 @@ It knows file names only; the probes interpret the files.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import link_name, names_in
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
@@ -29,6 +30,37 @@ OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
 """vfioctl's definitions of VFs, and of their vGPU types."""
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
+_FUNCTION = frozenset(
+    {
+        "boot_vga",
+        "class",
+        "current_link_speed",
+        "current_link_width",
+        "d3cold_allowed",
+        "device",
+        "driver_override",
+        "enable",
+        "local_cpulist",
+        "local_cpus",
+        "max_link_speed",
+        "max_link_width",
+        "modalias",
+        "numa_node",
+        "power_state",
+        "reset_method",
+        "resource",
+        "revision",
+        "sriov_drivers_autoprobe",
+        "sriov_numvfs",
+        "sriov_offset",
+        "sriov_stride",
+        "sriov_totalvfs",
+        "sriov_vf_device",
+        "subsystem_device",
+        "subsystem_vendor",
+        "vendor",
+    }
+)
 _TYPE = frozenset({"available_instances", "description", "device_api", "name"})
 _NVIDIA = frozenset(
     {
@@ -61,6 +93,8 @@ _CPUS, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node/node<number>
 _CONSOLE = ("name", "bind", "dev")
 _PARENT, _SRIOV_ADMIN = f"{MDEV_PARENTS}/<name>", f"{PCI_DEVICES}/<name>/sriov_admin/<name>"
 _PLACES = (
+    Place(PCI_DEVICES, (), EVERY_LINK),
+    Place(f"{PCI_DEVICES}/<name>", _FUNCTION, EVERY_LINK),
     Place("/sys/bus/pci", ("drivers_autoprobe",), ()),
     Place(PCI_DRIVERS, (), ()),
     Place(f"{PCI_DRIVERS}/<name>", (), EVERY_LINK),
@@ -119,3 +153,17 @@ def _names(kernel: FileReader, directory: str, name: str) -> Sequence[str]:
         return (name,)
     form = re.compile(re.sub("<.*?>", lambda match: _FORMS[match[0]], re.escape(name)))
     return [known for known in names_in(kernel, directory) if form.fullmatch(known)]
+
+
+class PlaceReader:
+    """Reads directories one by one, in a worker. `wanted`: by path, the files and the prefixes of links."""
+
+    def __init__(self, kernel: FileReader, wanted: Mapping[str, tuple[Collection[str], Prefixes]]) -> None:
+        self._kernel, self._wanted = kernel, wanted
+
+    def __call__(self, path: str) -> tuple[Any, ...] | int:
+        """A `Directory` as plain data, or the errno of the refusal."""
+        try:
+            return tuple(self._kernel.directory(path, *self._wanted[path]))
+        except KernelRefused as error:
+            return error.errno

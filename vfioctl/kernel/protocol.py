@@ -179,7 +179,7 @@ class Domains(DiskImages, Protocol):
     """Asks libvirt."""
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
-        """The answer to one of the QUESTIONS of `vfioctl.kernel.libvirt`, plain data; asked in a worker.
+        """The answer to one of the questions of `vfioctl.kernel.libvirt`, plain data; asked in a worker.
 
         A recorded or a simulated host has libvirt's test driver only (`test:`). A simulated one keeps what it is told
         to define in /etc/libvirt/qemu, as libvirtd does, because the test driver forgets it with the connection.
@@ -251,7 +251,7 @@ class Kernel(Reader, Protocol):
         """Replaces a file, and creates its directories; removes the file for None. Raises HostError."""
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
-        """Gives libvirt one of the ORDERS of `vfioctl.kernel.libvirt`.
+        """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`.
 
         Raises what `libvirt.value_of` raises; Stuck when it did not return in time.
         """

@@ -378,7 +378,7 @@ def test_a_device_that_does_not_answer_is_named() -> None:
             total: float | None = None,
         ) -> Iterator[tuple[str, T | Unanswered]]:
             for subject, answer in super().survey(reader, subjects, args=args, timeout=timeout, total=total):
-                yield subject, Unanswered("no answer") if subject == "0000:01:00.0" else answer
+                yield subject, Unanswered("no answer") if subject == f"{PCI_DEVICES}/0000:01:00.0" else answer
 
     found, unread = capture(Mute(spoilt(), ""))
     assert unread == [f"{PCI_DEVICES}/0000:01:00.0"]

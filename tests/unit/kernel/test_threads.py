@@ -276,7 +276,7 @@ def test_beside_a_thread_a_new_interpreter_is_executed(no_fork_beside_threads: l
         "vfioctl.kernel.worker.worker",
         "vfioctl.kernel.live.host",
         "vfioctl.kernel.lenient",
-        "vfioctl.kernel.recorded.readers",
+        "vfioctl.kernel.host_paths",
         "vfioctl.inventory.probe.nodes",
         "vfioctl.inventory.probe.processes",
         "vfioctl.inventory.probe.readers",

@@ -15,6 +15,7 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.libvirt.answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
 from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
+from vfioctl.kernel.worker import names
 
 T = TypeVar("T")
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
@@ -37,11 +38,7 @@ _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 
 def named(what: str) -> Callable[..., Answer]:
     """The question or order of this name."""
-    if what in OF_STORAGE:
-        from vfioctl.kernel.libvirt import storage
-
-        return storage.NAMED[what]
-    return {**QUESTIONS, **ORDERS}[what]
+    return names.named(f"vfioctl.kernel.libvirt.{'storage' if what in OF_STORAGE else 'domains'}:{what}")
 
 
 def asked_here(uri: str, question: str, *words: str) -> Any:
@@ -173,15 +170,6 @@ def shutdown(connection: Any, _: Any, name: str) -> None:
 def destroy(connection: Any, _: Any, name: str) -> None:
     """Ends a domain as a power cut does."""
     connection.lookupByName(name).destroy()
-
-
-QUESTIONS: dict[str, Callable[..., Answer]] = {
-    question.__name__: question
-    for question in (facts, definition, is_running, capabilities, native, validated, guest_files)
-}
-ORDERS: dict[str, Callable[..., Answer]] = {
-    order.__name__: order for order in (define, undefine, start, shutdown, destroy)
-}
 
 
 def _name_and_xml(domain: Any) -> tuple[str, str]:

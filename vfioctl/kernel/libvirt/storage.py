@@ -7,7 +7,6 @@ qemu-img, and sets owner and mode of what it creates.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -154,8 +153,3 @@ def _document(name: str, size: str, kind: str) -> Element:
     SubElement(root, "allocation").text = "0"
     SubElement(SubElement(root, "target"), "format", {"type": kind})
     return root
-
-
-NAMED: dict[str, Callable[..., Answer]] = {
-    order.__name__: order for order in (pool, volume, seed, create_image, write_seed, delete_volume)
-}

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.host_paths import SILENT, places
+from vfioctl.kernel.host_paths import SILENT, PlaceReader, places
 from vfioctl.kernel.lenient import names_in, nvidia_gpus, text_of
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.protocol import ACPI_TABLES, PCI_DEVICES, Directory, Reader, Unanswered
-from vfioctl.kernel.recorded.readers import PlaceReader, read_device
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
 from vfioctl.units import UUID_FORM
 
@@ -37,7 +36,6 @@ _DEVICE_WORDS = re.compile(
 def capture(kernel: Reader) -> tuple[Tree, list[str]]:
     """The host's facts, redacted, and the files that could not be read."""
     recording = _Capture(kernel)
-    recording.take_devices()
     recording.take_places()
     recording.take_nodes()
     recording.take_system()
@@ -54,28 +52,14 @@ class _Capture:
 
     # -- what is recorded -----------------------------------------------------------------------
 
-    def take_devices(self) -> None:
-        self.tree.put_directory(PCI_DEVICES)
-        addresses = names_in(self._kernel, PCI_DEVICES)
-        for address, answer in self._kernel.survey(read_device, addresses):
-            if isinstance(answer, Unanswered) or answer is None:
-                self.unread.append(f"{PCI_DEVICES}/{address}")
-                continue
-            target, directory = answer
-            if target:
-                self.tree.put_link(f"{PCI_DEVICES}/{address}", target)
-            self._put_directory(self.tree.resolve(f"{PCI_DEVICES}/{address}"), Directory(*directory))
-            if ids := ids_in(directory[1]):
-                self._modaliases.add(modalias_of(ids))
-
     def take_places(self) -> None:
         """All of `host_paths`. A UUID of a vGPU has the same pseudonym wherever it appears."""
         wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
         for path, answer in self._kernel.survey(PlaceReader, wanted, args=(wanted,)):
-            if isinstance(answer, tuple):
+            if isinstance(answer, tuple) and not isinstance(answer, Unanswered):
                 self._put_directory(self.tree.resolve(self._redacted(path)), Directory(*answer))
-            elif answer not in (errnos.ENOENT, errnos.ENOTDIR):  # it did not answer, or is refused
-                self.unread.append(path)
+            elif answer not in (errnos.ENOENT, errnos.ENOTDIR) or path.rpartition("/")[0] == PCI_DEVICES:
+                self.leave_out([path])  # it did not answer, or is refused; or it is a function that has vanished
 
     def take_nodes(self) -> None:
         """The nodes of VFIO, and which tables the firmware has."""
@@ -128,7 +112,8 @@ class _Capture:
             self.unread += [f"{path}/{name}"] if name not in SILENT or directory.refused[name] != "ENXIO" else []
         for name in directory.names & {"reset", "reset_subordinate"}:
             self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # write-only: only its presence is recorded
-        if "power" in directory.names and ids_in(directory.texts):
+        if ids := ids_in(directory.texts):
+            self._modaliases.add(modalias_of(ids))
             self._take_text(f"{path}/power/control")
         if "vfio-dev" in directory.names:
             for name in names_in(self._kernel, f"{path}/vfio-dev"):

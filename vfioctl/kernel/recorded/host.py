@@ -144,7 +144,7 @@ class Recorded:
             yield subject, self._answer_of(read_one, str(subject))
 
     def _answer_of(self, read: Callable[[str], T], subject: str) -> T | Unanswered:
-        if self.tree.properties.get(f"sim:{subject}", {}).get("unanswered") == "1":
+        if self.tree.properties.get(f"sim:{subject.rpartition('/')[2]}", {}).get("unanswered") == "1":
             return Unanswered("no answer in 2 s")
         return read(subject)
 
