@@ -128,6 +128,10 @@ class StoreNewer(StoreDamaged):
     """A newer vfioctl wrote the ledger. It is sound, and this release cannot read it."""
 
 
+class StoreForeign(StoreDamaged):
+    """The ledger is another host's: a disk was copied, or this host's machine-id was changed."""
+
+
 class StoreOlder(StoreDamaged):
     """A release before 0.2 wrote the ledger, which this release does not read."""
 

@@ -42,9 +42,13 @@ class PublishedLedger:
         """Write the document, unless it is as it should be already; remove that of a ledger that was set aside."""
         if self._file is None:
             return
-        if not os.path.lexists(self._ledger):
+        try:
+            is_empty = not os.lstat(self._ledger).st_size
+        except OSError:
             with suppress(OSError):
                 os.unlink(self._file)
+            return
+        if is_empty:  # it is new; or it was emptied, which only this document shows
             return
         from vfioctl.core.publishing import Publisher
 

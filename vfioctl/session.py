@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
 
 T = TypeVar("T")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MACHINE_ID = "/etc/machine-id"
 LEDGER = Path("/var/lib/vfioctl/ledger.db")
 
 
@@ -64,7 +66,20 @@ class Session:
         migrations = (
             migration for row in self.subsystems if row.migrations for migration in import_object(row.migrations)
         )
-        return Store(self.ledger, migrations, own_directory=self.ledger == LEDGER)
+        return Store(
+            self.ledger,
+            migrations,
+            own_directory=self.ledger == LEDGER,
+            published=self._public,
+            machine_id=self._machine_id,
+        )
+
+    def _machine_id(self) -> str:
+        """Return the host's machine-id; empty if it has none, or not yet (machine-id(5))."""
+        from vfioctl.kernel.lenient import text_of
+
+        text = text_of(self.kernel, MACHINE_ID)
+        return text if re.fullmatch("[0-9a-f]{32}", text) else ""
 
     @cached_property
     def journal(self) -> Journal:

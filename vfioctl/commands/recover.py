@@ -31,6 +31,9 @@ def recover(
     ctx: typer.Context,
     *,
     forward: Annotated[bool, typer.Option("--forward", help="Complete the change instead of rolling it back.")] = False,
+    this_host: Annotated[
+        bool, typer.Option("--this-host", help="Keep the ledger although the machine-id of this host was changed.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -41,6 +44,8 @@ def recover(
     lacks only its last journal entry is closed as done either way.
     """
     session = opened(ctx)
+    if this_host and session.has_ledger and not dry_run:
+        session.store.keep()
     host = Host(session)
     if dry_run:
         _preview(session, host.plan_recovery(forward=forward), as_json=as_json)

@@ -5,7 +5,9 @@ May not open the file: closing it would release SQLite's locks.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from vfioctl.kernel.trusted import (
@@ -28,10 +30,13 @@ _MOST_BYTES = 256 << 20
 
 
 class LedgerFile:
-    """The file of one ledger. `own_directory`: no other user may enter its directory."""
+    """The file of one ledger. `own_directory`: no other user may enter its directory.
 
-    def __init__(self, file: Path, *, own_directory: bool) -> None:
-        self._file, self._own_directory = file, own_directory
+    `published`: what root publishes of it. An empty ledger is a new one only without that.
+    """
+
+    def __init__(self, file: Path, *, own_directory: bool, published: Path | None = None) -> None:
+        self._file, self._own_directory, self._published = file, own_directory, published
 
     def found(self) -> Path | None:
         """Return the ledger's path without symbolic links; None if there is none. Raises Untrusted, OSError."""
@@ -45,7 +50,9 @@ class LedgerFile:
     def made(self) -> Path:
         """The same for writing: create the file if it is missing, and close it to all other users."""
         with opened_directory(str(self._file.parent), make=PRIVATE_DIRECTORY) as directory:
-            self._refuse_odd(directory)
+            if not self._refuse_odd(directory) and self._published:
+                with suppress(OSError):
+                    self._published.unlink()  # it is of a ledger that was set aside
             if self._own_directory:
                 set_mode(directory, PRIVATE_DIRECTORY)
             make_private(directory, self._file.name)
@@ -62,4 +69,13 @@ class LedgerFile:
             raise Untrusted(f"it is larger than {_MOST_BYTES >> 20} MiB")
         if size < _LEAST_BYTES and (size or logged):  # SQLite would take it for a new one, and delete the log
             raise sqlite3.DatabaseError("it was cut off after its first bytes")
+        if database and not size and self._published and os.path.exists(self._published):
+            raise sqlite3.DatabaseError(f"it is empty, and was not when {self._published} was written")
         return database is not None
+
+
+def aside(file: Path, suffix: str) -> str:
+    """Return the command that sets a ledger aside."""
+    from shlex import join
+
+    return join(["mv", str(file), f"{file}.{suffix}"])

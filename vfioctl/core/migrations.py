@@ -1,4 +1,4 @@
-"""The migrations of the ledger's schema, and the core's own: tables of the journal, of open changes and of marks."""
+"""The migrations of the ledger's schema, and the core's own: its host, the journal, open changes and marks."""
 
 from __future__ import annotations
 
@@ -50,5 +50,6 @@ MIGRATIONS = (
         ) STRICT;
         """,
     ),
+    Migration(7, "CREATE TABLE host (machine_id TEXT PRIMARY KEY) STRICT;"),
 )
 """The core's migrations. Subsystems contribute theirs with the same version numbers."""

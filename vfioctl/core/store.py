@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.core.guarded import SECONDS, bounded, guarded, refuse_unexpected, tables_of
-from vfioctl.core.ledger_file import LedgerFile
+from vfioctl.core.ledger_file import LedgerFile, aside
+from vfioctl.core.ledger_host import refuse_other_host
 from vfioctl.core.migrations import FIRST, MIGRATIONS, Migration
 from vfioctl.errors import Busy, StoreDamaged, StoreNewer, StoreOlder
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted
@@ -41,12 +43,22 @@ class _Connections(threading.local):
 class Store:
     """The ledger file, opened on first use. Reading needs no write permission; a missing file is an empty store."""
 
-    def __init__(self, file: Path, migrations: Iterable[Migration] = (), *, own_directory: bool = False) -> None:
+    def __init__(
+        self,
+        file: Path,
+        migrations: Iterable[Migration] = (),
+        *,
+        own_directory: bool = False,
+        published: Path | None = None,
+        machine_id: Callable[[], str] = str,
+    ) -> None:
         """`migrations`: the subsystems' migrations, in the order of the table of subsystems.
 
-        `own_directory`: the file's directory is the ledger's alone, and no other user may enter it.
+        `own_directory`: the file's directory is the ledger's alone, and no other user may enter it. `published`: see
+        `LedgerFile`. `machine_id`: returns the host's, which the ledger must be of; empty if it is not known.
         """
-        self.file, self._ledger = file, LedgerFile(file, own_directory=own_directory)
+        self.file, self._machine_id = file, machine_id
+        self._ledger = LedgerFile(file, own_directory=own_directory, published=published)
         self._migrations = tuple(sorted((*MIGRATIONS, *migrations), key=lambda migration: migration.version))
         self._local = _Connections()
 
@@ -122,6 +134,15 @@ class Store:
                 if connection is not self._local.open:
                     connection.close()
 
+    def keep(self) -> None:
+        """Make the ledger this host's, whose machine-id was changed. Raises StoreDamaged, Busy."""
+        of_any_host = copy(self)
+        of_any_host._machine_id = str  # noqa: SLF001 - it is a Store
+        with of_any_host.transaction() as db:
+            db.execute("DELETE FROM host")
+        with self.transaction():
+            pass  # that stores the machine-id
+
     # -- the schema --------------------------------------------------------------------------------
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -130,6 +151,8 @@ class Store:
         connection.execute("PRAGMA foreign_keys = ON")
         if self._check_version(connection) < self.version:
             self._upgrade(connection)
+        if not refuse_other_host(connection, self.file, machine_id := self._machine_id()) and machine_id:
+            connection.execute("INSERT OR IGNORE INTO host VALUES (?)", (machine_id,))
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         """Run all migrations in one transaction. Another process may have upgraded: read the version under the lock."""
@@ -164,7 +187,7 @@ class Store:
         if 0 < version < FIRST:
             raise StoreOlder(
                 f"vfioctl 0.1 wrote the ledger {self.file}, and this release does not read it",
-                hint=f"set it aside with {_aside(self.file, 'old')}; {_UNKNOWN}",
+                hint=f"set it aside with {aside(self.file, 'old')}; {_UNKNOWN}",
             )
         refuse_unexpected(
             connection, tables_of(migration.script for migration in self._migrations if migration.version <= version)
@@ -185,7 +208,8 @@ class Store:
         connection = guarded(sqlite3.connect(f"{place.as_uri()}?{mode}", uri=True, timeout=10))
         try:
             with bounded(connection):
-                version = self._check_version(connection)
+                if (version := self._check_version(connection)) == self.version:
+                    refuse_other_host(connection, self.file, self._machine_id())
         except BaseException:
             connection.close()
             raise
@@ -235,12 +259,6 @@ def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connecti
         raise sqlite3.DatabaseError(str(error)) from None
 
 
-def _aside(file: Path, suffix: str) -> str:
-    from shlex import join
-
-    return join(["mv", str(file), f"{file}.{suffix}"])
-
-
 def _is_no_database(file: Path, error: Exception) -> bool:
     """Return whether the file does not even begin as SQLite files do. No connection can have it open, with locks."""
     if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
@@ -261,7 +279,7 @@ def _explained(file: Path) -> Iterator[None]:
         ) from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
         is_other = isinstance(error, _OtherFile) or _is_no_database(file, error)
-        move = f"set it aside with {_aside(file, 'damaged')}; {_UNKNOWN}"
+        move = f"set it aside with {aside(file, 'damaged')}; {_UNKNOWN}"
         raise StoreDamaged(
             f"the ledger {file} is damaged: {error}",
             hint="it is not a ledger of vfioctl: name another --ledger, or find out what wrote it"

@@ -331,6 +331,24 @@ class TestPublication:
         assert not machine.public.exists()
         assert machine.session.being_changed()
 
+    def test_shows_that_an_empty_ledger_was_emptied(self, shared: Path) -> None:
+        machine = Machine(shared)
+        machine.bind()
+        for ending in ("-wal", "-shm"):
+            machine.ledger.with_name(f"ledger.db{ending}").unlink(missing_ok=True)
+        os.truncate(machine.ledger, 0)
+        for _ in range(2):  # publishing leaves the evidence
+            with pytest.raises(StoreDamaged, match="it is empty, and was not when") as damage:
+                machine.session.unfinished()
+            assert f"mv {machine.ledger} " in damage.value.hint
+            with pytest.raises(StoreDamaged):
+                machine.bind()
+            machine.session.publish()
+        machine.ledger.rename(machine.ledger.with_name("aside"))
+        machine.tree = copy(original("laptop"))
+        machine.bind()
+        assert machine.session.unfinished() == ()
+
     def test_is_not_written_again_when_it_is_right(self, shared: Path) -> None:
         machine = Machine(shared)
         machine.cut_short()

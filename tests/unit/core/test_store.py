@@ -19,20 +19,21 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import HOSTS, REGISTRY, copy, machine, original, state
+from tests.unit.conftest import Run
 from vfioctl.core import store
 from vfioctl.core.change import Caller
 from vfioctl.core.journal import Journal
 from vfioctl.core.locations import import_object
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.core.migrations import Migration
+from vfioctl.core.migrations import FIRST, Migration
 from vfioctl.core.store import Store, _log_ahead
-from vfioctl.errors import Busy, StoreDamaged, StoreOlder
+from vfioctl.errors import Busy, StoreDamaged, StoreForeign, StoreOlder
 from vfioctl.subsystems import SUBSYSTEMS
 from vfioctl.vgpu.ledger.reading import read_records
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in import_object(row.migrations))
-VERSION = 6
+VERSION = 7
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -273,6 +274,62 @@ def counted(ledger: Store) -> int | str:
     return found
 
 
+class TestHost:
+    """A ledger is of the host that wrote it first."""
+
+    def of(self, ledger: Store, machine_id: str) -> Store:
+        return Store(ledger.file, MIGRATIONS, machine_id=lambda: machine_id)
+
+    def test_that_is_another_one_is_refused(self, ledger: Store) -> None:
+        add(self.of(ledger, "a" * 32))
+        add(self.of(ledger, "a" * 32))
+        for use in (count, add):
+            with pytest.raises(StoreForeign) as refusal:
+                use(self.of(ledger, "b" * 32))
+            assert f"another host's: its machine-id begins with {'a' * 8}, and" in str(refusal.value)
+            assert f"mv {ledger.file} {ledger.file}.other-host" in refusal.value.hint
+            assert "vfioctl recover --this-host" in refusal.value.hint
+        assert count(self.of(ledger, "a" * 32)) == 2
+
+    def test_that_is_not_known_is_not_refused(self, ledger: Store) -> None:
+        add(self.of(ledger, ""))  # in a container
+        add(self.of(ledger, "a" * 32))
+        assert count(self.of(ledger, "")) == 2
+        with pytest.raises(StoreForeign):
+            count(self.of(ledger, "b" * 32))
+
+    def test_of_an_older_ledger_is_the_next_that_writes(self, ledger: Store) -> None:
+        add(ledger)
+        with closing(sqlite3.connect(ledger.file, isolation_level=None)) as db:
+            db.execute("DROP TABLE host")
+            db.execute(f"PRAGMA user_version = {FIRST}")
+        assert count(self.of(ledger, "b" * 32)) == 1
+        add(self.of(ledger, "a" * 32))
+        with pytest.raises(StoreForeign):
+            count(self.of(ledger, "b" * 32))
+
+    def test_is_read_from_the_machine_and_kept_when_its_id_changed(self, ledger: Store, run: Run) -> None:
+        add(self.of(ledger, "a" * 32))
+        captured = ledger.file.parent / "root"
+        for name in ("sys", "etc"):
+            (captured / name).mkdir(parents=True)
+        (captured / "etc/machine-id").write_text("b" * 32 + "\n")
+        boot_id = captured / "proc/sys/kernel/random/boot_id"
+        boot_id.parent.mkdir(parents=True)
+        boot_id.write_text("c\n")
+        place = ("--root", str(captured), "--ledger", str(ledger.file))
+        assert run("history --json", *place).code == 3
+        listing = run("inventory --json", *place)
+        assert listing.code == 0
+        assert "another host's" in listing.out
+        assert run("recover --dry-run --this-host", *place).code == 3
+        run("recover --this-host --yes", *place)
+        assert count(self.of(ledger, "b" * 32)) == 1
+        (captured / "etc/machine-id").write_text("uninitialized\n")
+        assert count(self.of(ledger, "b" * 32)) == 1
+        assert "another host's" not in run("inventory --json", *place).out
+
+
 class TestOlderVersions:
     """A later release adds to the schema of this one."""
 
@@ -339,7 +396,7 @@ class TestOlderVersions:
         assert tables(older).isdisjoint({"odd", "later"})
         assert count(older) == 1
 
-    @pytest.mark.parametrize("old", [1, VERSION - 1])
+    @pytest.mark.parametrize("old", [1, FIRST - 1])
     def test_of_releases_before_the_first_that_is_kept_are_refused_and_stay_as_they_are(
         self, ledger: Store, old: int
     ) -> None:
