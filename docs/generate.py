@@ -27,8 +27,8 @@ from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocume
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.verification import Verification
 from vfioctl.errors import VfioctlError
-from vfioctl.inventory.model import functions, groups, holders
-from vfioctl.inventory.model.functions import InventoryDocument
+from vfioctl.inventory.model import document, functions, groups, holders
+from vfioctl.inventory.model.document import InventoryDocument
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.placement.model import placement
 from vfioctl.placement.model.placement import PlacementDocument
@@ -67,7 +67,7 @@ def schema_of_dataclass(
     ],
 ) -> str:
     """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    printed = (functions, groups, placement, finding, build, listing, verification)
+    printed = (document, functions, groups, placement, finding, build, listing, verification)
     for module in (marks, reservations, holders, *printed):
         _describe(module, extra="forbid")
     _describe(vgpu)

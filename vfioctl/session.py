@@ -135,15 +135,20 @@ class Session:
 
         If only root may read the ledger, return what `published` reads from the document that root publishes.
         """
+        if not self._is_known:
+            return empty
+        readable = self._public is None or os.access(self.ledger, os.R_OK, effective_ids=True)
+        return ask(self.store) if readable else published(self.published.read())
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether there is a ledger, or may be one of which this user may know only what is published."""
         try:
-            if not self.has_ledger:
-                return empty
-            readable = os.access(self.ledger, os.R_OK, effective_ids=True)
+            return self.has_ledger
         except StoreDamaged:
             if self._public is None:
                 raise
-            readable = False
-        return ask(self.store) if readable or self._public is None else published(self.published.read())
+            return True
 
     def marks(self) -> Sequence[MarkRow]:
         """Return the marks of this boot. Raises StoreDamaged, KernelRefused."""
@@ -174,7 +179,7 @@ class Session:
 
     def reservations(self) -> tuple[Reservation, ...]:
         """Return what subsystems have reserved. Raises StoreDamaged, KernelRefused."""
-        if not self.has_ledger:
+        if not self._is_known:
             return ()
         return tuple(
             reservation

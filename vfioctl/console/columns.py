@@ -56,6 +56,10 @@ class Layout:
         self.width, self._columns = width, columns
         self._widths = [(index, natural[index]) for index in sorted(shown - {last})]
 
+    def shows(self, index: int) -> bool:
+        """Whether a column has its place in every line."""
+        return not self._in_blocks and any(index == shown for shown, _ in self._widths)
+
     def header(self) -> Iterator[Text]:
         """Yield the line of the titles; nothing above blocks, which have them inside."""
         if not self._in_blocks:

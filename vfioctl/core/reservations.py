@@ -28,10 +28,19 @@ class Reservation:
     """the command that ends the reservation"""
 
     @property
+    def claim(self) -> str:
+        """The id in `by`: `1a2b3c4d`."""
+        return self.by.rpartition(" ")[2]
+
+    @property
     def words(self) -> str:
         """It in words, for notes and messages."""
-        part = "" if self.whole else "a part of "
-        return f"{part}{self.subject} belongs to {self.by} of {self.owner}"
+        return f"{self.part} belongs to {self.by} of {self.owner}"
+
+    @property
+    def part(self) -> str:
+        """The device, or `a part of` it."""
+        return f"{'' if self.whole else 'a part of '}{self.subject}"
 
     def conflict(self, facts: Mapping[str, object]) -> ClaimConflict:
         """Return the error for somebody else who wants the device."""

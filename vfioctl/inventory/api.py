@@ -82,18 +82,22 @@ class InventoryApi:
         self._catalogue.refresh()
         # its workers read during the import of models
         scan = Scan(self._kernel, self._catalogue, suspects=wedged, nvml=nvml)
-        if problem:
-            scan.problems.append((LEDGER, problem))
         from vfioctl.core.marks import marks_in
         from vfioctl.inventory.probe.inventory import assemble
 
-        return assemble(self._kernel, scan, marks_in(marks), self.reservations())
+        reservations, reservations_problem = self._reservations()
+        if problem := problem or reservations_problem:
+            scan.problems.append((LEDGER, problem))
+        return assemble(self._kernel, scan, marks_in(marks), reservations)
 
     def reservations(self) -> tuple[Reservation, ...]:
         """Return what the ledger reserves; nothing if it is unusable, because a listing must still work."""
+        return self._reservations()[0]
+
+    def _reservations(self) -> tuple[tuple[Reservation, ...], str]:
         from vfioctl.core.reservations import NOTHING_RESERVED
 
-        return self._session.from_ledger(self._session.reservations, NOTHING_RESERVED)[0]
+        return self._session.from_ledger(self._session.reservations, NOTHING_RESERVED)
 
     def processor(self) -> Processor:
         """Return what the host's processor is."""

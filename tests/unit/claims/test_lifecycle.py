@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -489,8 +490,18 @@ class TestListings:
         monkeypatch.setenv("COLUMNS", "100")
         made = run("claim create --owner vm/a --device gpu0 --yes --json --simulate hgx8").document
         said = f"{GPU0} belongs to claim {made['id']} of vm/a."
-        for line in ("inventory", "inventory --all", "show gpu0", "holders gpu0"):
+        for line in ("inventory --tree", "show gpu0", "holders gpu0"):
             assert said in run(f"{line} --simulate hgx8").out, line
+        for line in ("inventory", "inventory --all"):
+            text = run(f"{line} --simulate hgx8").out
+            assert f"  {made['id']}  vm/a " in text
+            assert said not in text, "the line of the GPU says it"
+            assert text.splitlines()[-1] == "GPUs: 1 ready, 1 claimed, 7 free"
+        row = "inventory gpu0 gpu1 --columns gpu,claim,owner --no-header --simulate hgx8"
+        assert [line.split() for line in run(row).out.splitlines()] == [["gpu0", made["id"], "vm/a"], ["gpu1"]]
+        document = run("inventory gpu0 gpu1 --json --simulate hgx8").document
+        assert [(gpu["claim"], gpu["owner"]) for gpu in document["gpus"]] == [(made["id"], "vm/a"), (None, None)]
+        assert document["tally"] == {"ready": 1, "claimed": 1, "free": 1}
         for line in ("inventory --json", "holders gpu0 --json"):
             (reserved,) = run(f"{line} --simulate hgx8").document["reservations"]
             assert (reserved["subject"], reserved["by"], reserved["owner"]) == (GPU0, f"claim {made['id']}", "vm/a")
@@ -504,7 +515,31 @@ class TestListings:
         (reserved,) = run("vgpu list --json --simulate a2").document["reservations"]
         assert (reserved["subject"], reserved["whole"]) == (device["mdev"], True)
         assert said in run(f"holders {device['mdev']} --simulate a2").out.replace("\n  ", " ")
-        assert f"A part of {device['address']} belongs to claim" in run("inventory --simulate a2").out
+        text = run("inventory --simulate a2").out
+        (row,) = (line for line in text.splitlines() if " vGPUs of " in line)
+        assert row.split()[:5] == ["+", "3", "vGPUs", made["id"], "vm/a"]
+        assert "claimed" in text.splitlines()[-1]
+        parts = f"a part of {device['address']} and a part of 0000:08:00.0 belong to claim"
+        assert parts in run("inventory --tree --simulate a2").out
+
+    def test_show_where_the_columns_have_no_room(self, run: Run, terminal: Run) -> None:
+        for owner in ("vm/a", "vm/b"):
+            run(f"claim create --owner {owner} --gpus 2 --yes --simulate hgx8")
+        text = terminal("inventory --simulate hgx8").out
+        assert "OWNER" not in text
+        for owner in ("vm/a", "vm/b"):
+            assert re.search(rf"^- \S+ and \S+ belong to claim \w{{8}} of {owner}.$", text, re.MULTILINE), text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_count_the_claims_on_the_vfs_of_a_pf(self, run: Run) -> None:
+        create = "claim create --device 03:00.{vf} --owner vm/{vf} --json --yes --simulate xe"
+        made = [run(create.format(vf=vf)).document for vf in (1, 2)]
+        text = run("inventory --simulate xe").out
+        (row,) = (line for line in text.splitlines() if "+ 2 VFs" in line)
+        assert "2 claims  2 owners" in row
+        for claim in made:
+            assert f"belong to claim {claim['id']} of {claim['owner']}." in text
+        assert text.splitlines()[-1] == "GPUs: 0 ready, 1 claimed, 0 free; VFs: 2 ready, 2 claimed, 0 free"
 
     def test_history_tells_for_whom(self, run: Run) -> None:
         made = run("claim create --owner vm/a --device gpu0 --yes --json --simulate hgx8").document

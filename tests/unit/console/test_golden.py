@@ -83,6 +83,8 @@ CLAIMS = (
     "claim create --owner pod/ml/train-0/main --device gpu5 --no-bind --explain",
     "claim create --owner vm/web2 --device gpu0 --dry-run",
     "claim list",
+    "inventory",
+    "inventory --tree",
     "claim show {claim}",
     "claim release {claim} --dry-run",
     "claim release {claim} --yes --quiet",
@@ -258,6 +260,8 @@ def test_claims(run: Run, terminal: Run, golden: Golden, columns: str, monkeypat
     assert wide <= int(columns)
     document = run("claim list --all --json --simulate hgx8").document
     golden("claims/list.json", timeless(json.dumps(document, indent=1) + "\n"))
+    document = run("inventory gpu4 gpu5 --json --simulate hgx8").document
+    golden("claims/inventory.json", json.dumps(document, indent=1) + "\n")
 
 
 def test_hosts(run: Run, terminal: Run, golden: Golden) -> None:

@@ -22,6 +22,7 @@ from vfioctl.console.plan_page import outcome_page, plan_page
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact, Intent, JournalEntry, Outcome, Phase, Plan, Step
 from vfioctl.core.registry import Parts, Registry
+from vfioctl.core.reservations import Reservation
 from vfioctl.core.resource import Description, FileResource
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import Function, Inventory, Link, ProbeWarning
@@ -617,3 +618,12 @@ class TestWords:
 
     def test_a_device_without_a_name_has_its_class(self) -> None:
         assert phrases.name_of(function(PF, class_name="3D controller")) == "3D controller 10de:25b6"
+
+
+def test_notes_name_some_of_many_claims() -> None:
+    """Seen: a ledger with 10,000 claims took a listing from 0.2 s to 1.5 s."""
+    many = [Reservation(f"0000:08:00.{n}", f"claim {n:08x}", "vm/a", whole=n != 0, release="") for n in range(40)]
+    first, *rest = list(phrases.reservation_notes(many, shown={f"{1:08x}"}))
+    assert first == "A part of 0000:08:00.0 belongs to claim 00000000 of vm/a."
+    assert rest[-1] == "23 more claims: vfioctl claim list."
+    assert (len(rest), rest[0]) == (16, "0000:08:00.2 belongs to claim 00000002 of vm/a.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,12 +27,15 @@ from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.store import Store
 from vfioctl.errors import NotPermitted, StoreDamaged
 from vfioctl.host import Host
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel import files
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.trusted import Untrusted, opened_directory, place_of
 from vfioctl.opening import CommandSession
+from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 from vfioctl.signals import Interrupt
 
@@ -204,6 +208,28 @@ class TestAnotherUser:
 
         assert as_nobody(look) == ours
         assert [owner for _, owner in ours].count("vfioctl") == 2
+
+    def test_reads_who_has_claimed_a_device(self, shared: Path) -> None:
+        """Seen: nothing was listed, because an ordinary user may not enter the ledger's directory."""
+        machine = Machine(shared)
+        claim = Host(machine.session).claims.create(ClaimRequest(owner=Owner("vm/a"), devices=(PciAddress(GPU),))).claim
+
+        def look() -> object:
+            session = machine.session
+            function = Host(session).inventory().by_address[PciAddress(GPU)]
+            return [function.claim, function.owner, len(session.reservations())]
+
+        def warned() -> object:
+            found = Host(machine.session).inventory()
+            return [found.by_address[PciAddress(GPU)].owner, [str(w) for w in found.warnings if "ledger" in str(w)]]
+
+        assert as_nobody(look) == [claim.id, "vm/a", len(machine.session.reservations())]
+        document = json.loads(machine.public.read_text())
+        for records in ({}, {"claims": 1}, {"claims": [1]}, {"claims": [[GPU, 1, "vm/a", True, ""]]}):
+            machine.public.write_text(json.dumps({**document, "records": records}))
+            owner, (warning,) = as_nobody(warned)
+            assert owner is None
+            assert "has no records of claims" in warning
 
     @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"version": 2}', "[" * 10**6, "fifo", "link", "foreign"])
     def test_is_warned_where_nothing_is_published(self, shared: Path, text: str | None) -> None:

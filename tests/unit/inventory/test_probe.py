@@ -20,7 +20,8 @@ from vfioctl.binding.plan.bind import plan_bind
 from vfioctl.console.documents import document_text
 from vfioctl.errors import GroupNotViable, KernelRefused, Stuck
 from vfioctl.host import Host
-from vfioctl.inventory.model.functions import Bar, Function, Inventory, InventoryDocument, Link, Nvml
+from vfioctl.inventory.model.document import InventoryDocument, document_of
+from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nvml
 from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
@@ -342,7 +343,7 @@ def test_a_bundled_host_is_read_without_a_complaint(name: str) -> None:
     found = read(spoilt(name))
     assert found.warnings == ()
     assert [f.unknown for f in found.functions if f.unknown] == []
-    document = found.document(everything=True)
+    document = document_of(found, everything=True)
     assert TypeAdapter(InventoryDocument).validate_json(document_text(document)) == document
     assert TypeAdapter(Inventory).validate_json(document_text(found)) == found
     named = {function.iommu_group for function in found.functions if function.iommu_group is not None}
@@ -399,9 +400,9 @@ def test_functions_are_in_address_order_with_long_domains_last() -> None:
 
 def test_only_a_full_listing_has_all_functions() -> None:
     found = read(spoilt())
-    assert found.document(everything=False).functions is None
-    assert found.document(everything=True).functions == found.functions
-    assert found.document(everything=False).gpus == found.gpus
+    assert document_of(found, everything=False).functions is None
+    assert document_of(found, everything=True).functions == found.functions
+    assert document_of(found, everything=False).gpus == found.gpus
 
 
 class Vanishing(Recorded):

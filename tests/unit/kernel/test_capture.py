@@ -19,6 +19,7 @@ from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, writte
 from vfioctl.console.documents import document_text
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
+from vfioctl.inventory.model.document import document_of
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live.host import Live
@@ -47,7 +48,7 @@ def retaken(tree: Tree) -> Tree:
 
 def listing(tree: Tree) -> str:
     """The inventory, with the UUIDs of vGPUs numbered: a snapshot replaces them."""
-    text = document_text(read_inventory(Recorded(tree, "")).document(everything=True))
+    text = document_text(document_of(read_inventory(Recorded(tree, "")), everything=True))
     numbers: dict[str, str] = {}
     return re.sub(UUID_FORM, lambda found: numbers.setdefault(found[0], str(len(numbers))), text)
 

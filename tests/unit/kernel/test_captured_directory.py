@@ -16,6 +16,7 @@ from tests.conftest import memory, no_descriptor_left_open
 from vfioctl.console.documents import document_text
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.host import Host
+from vfioctl.inventory.model.document import document_of
 from vfioctl.kernel.captured import beneath as inside
 from vfioctl.kernel.captured.host import Captured, for_worker
 
@@ -95,7 +96,7 @@ def test_a_snapshot_and_a_listing_of_a_hostile_capture_hold_nothing_from_outside
     host = Host.at(root)
     with hostile.flipping(root, (device, f"{device}/driver_override")):
         for _ in range(20):
-            assert hostile.SECRET not in document_text(host.inventory().document(everything=True))
+            assert hostile.SECRET not in document_text(document_of(host.inventory(), everything=True))
             assert hostile.SECRET not in host.snapshot()[0]
 
 

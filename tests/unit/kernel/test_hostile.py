@@ -18,6 +18,7 @@ from vfioctl.console.documents import document_text
 from vfioctl.core.change import VERSION
 from vfioctl.errors import BadDocument, VfioctlError
 from vfioctl.host import Host
+from vfioctl.inventory.model.document import document_of
 from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded import host as recorded
@@ -36,7 +37,7 @@ ODD = st.text(max_size=12) | st.sampled_from(
 def put_to_use(tree: Tree) -> None:
     """All that can be done with a host: listed, recorded, planned for and simulated."""
     inventory = read_inventory(Recorded(tree, ""))
-    assert document_text(inventory.document(everything=True))
+    assert document_text(document_of(inventory, everything=True))
     assert form(capture(Recorded(tree, ""))[0])
     for gpu in inventory.gpus:
         bind = BindIntent(devices=(gpu.address,), with_group=True, allow_boot_vga=True)

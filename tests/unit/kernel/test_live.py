@@ -26,6 +26,7 @@ from vfioctl import environment
 from vfioctl.console.documents import document_text
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
 from vfioctl.host import Host
+from vfioctl.inventory.model.document import document_of
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.inventory import read_inventory
@@ -256,8 +257,8 @@ def test_a_captured_directory_is_read_as_the_recorded_host(name: str, tmp_path: 
     tree.properties = {}  # names and NVML
     for path in [*tree.nodes, *tree.refused]:  # what a plain directory cannot have
         tree.remove(path)
-    expected = read_inventory(Recorded(tree, "")).document(everything=True)
-    found = Host.at(written(tree, tmp_path)).inventory().document(everything=True)
+    expected = document_of(read_inventory(Recorded(tree, "")), everything=True)
+    found = document_of(Host.at(written(tree, tmp_path)).inventory(), everything=True)
     text = document_text(found).replace("a captured directory has no NVML", "not recorded")
     assert text == document_text(expected)
 

@@ -286,7 +286,7 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
     nothing: tuple[Reservation, ...] = ()
     return session.ask_ledger(
         lambda store: store.read(lambda db: tuple(rows.reservations_in(db)), nothing),
-        lambda told: tuple(Reservation(*record) for record in told.records.get("claims", ())),
+        lambda document: tuple(rows.reservations_published(document.records.get("claims"))),
         nothing,
     )
 

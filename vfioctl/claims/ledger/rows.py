@@ -12,8 +12,9 @@ from typing import Any
 
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
 from vfioctl.claims.model.documents import device_document
+from vfioctl.core.published import texts
 from vfioctl.core.reservations import Reservation
-from vfioctl.errors import RequestError
+from vfioctl.errors import RequestError, StoreDamaged
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages, Taken
 from vfioctl.units import Uuid, format_cpu_list, parse_cpu_list
@@ -169,6 +170,16 @@ def reservations_in(db: sqlite3.Connection) -> Iterator[Reservation]:
         for resource, claim, owner in db.execute(query):
             if not resource.startswith(CPU):
                 yield reservation(resource, claim, owner, whole=whole)
+
+
+def reservations_published(records: Any) -> Iterator[Reservation]:
+    """Yield the same as root has published it. Raises StoreDamaged."""
+    try:
+        for subject, by, owner, whole, release in records:
+            texts((subject, by, owner, release), 4)
+            yield Reservation(subject, by, owner, whole is True, release)
+    except (TypeError, ValueError):
+        raise StoreDamaged("what root publishes of the ledger has no records of claims") from None
 
 
 def reservation(resource: str, claim: str, owner: str, *, whole: bool) -> Reservation:

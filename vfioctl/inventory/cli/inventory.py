@@ -160,7 +160,9 @@ def _show(found: "Inventory", filters: Filters, form: _Form) -> None:
     if shown == ():
         say(f"No device matches {filters.words}.")
     if form.format is Format.JSON:
-        emit_document(found.document(everything=form.everything, shown=shown))
+        from vfioctl.inventory.model.document import document_of
+
+        emit_document(document_of(found, everything=form.everything, shown=shown))
     elif shown is not None or form.is_flat:
         _show_list(found, shown if shown is not None else matching(found, filters, everything=form.everything), form)
     else:

@@ -6,7 +6,7 @@ because a listing takes less time than importing pydantic and building its model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -111,6 +111,10 @@ class Function:
     companions: tuple[PciAddress, ...] = ()
     mark: Mark | None = None
     """wedged or dead, as the ledger has it"""
+    claim: str | None = None
+    """the id of the claim that has the whole function, as the ledger has it"""
+    owner: str | None = None
+    """the owner of that claim"""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """facts that could not be read, and why"""
 
@@ -195,6 +199,11 @@ class Inventory:
         return {function.address: function for function in self.functions}
 
     @cached_property
+    def reserved(self) -> Mapping[str, Reservation]:
+        """What is reserved as a whole, by address or UUID."""
+        return {reservation.subject: reservation for reservation in self.reservations if reservation.whole}
+
+    @cached_property
     def gpus(self) -> tuple[Function, ...]:
         return tuple(function for function in self.functions if function.is_gpu)
 
@@ -255,34 +264,6 @@ class Inventory:
         """Return whether a guest can have the function now."""
         group = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
         return function.serves_guests and function.mark is None and group is not None and group.viable is True
-
-    def document(self, *, everything: bool, shown: Sequence[Function] | None = None) -> InventoryDocument:
-        """Return the document that `vfioctl inventory --json` prints. `shown`: only these functions."""
-        functions = self.functions if shown is None else tuple(shown)
-        return InventoryDocument(
-            gpus=self.gpus if shown is None else tuple(function for function in functions if function.is_gpu),
-            functions=functions if everything else None,
-            cards=self.cards,
-            groups=self.groups,
-            numa_nodes=self.numa_nodes,
-            iommu=self.iommu,
-            warnings=self.warnings,
-            reservations=self.reservations,
-        )
-
-
-@record_class
-class InventoryDocument:
-    """The JSON document of `vfioctl inventory --json`. `functions` is set only with `--all` or a DEVICE."""
-
-    gpus: tuple[Function, ...]
-    functions: tuple[Function, ...] | None = None
-    cards: tuple[Card, ...]
-    groups: tuple[Group, ...]
-    numa_nodes: tuple[NumaNode, ...]
-    iommu: Iommu
-    warnings: tuple[ProbeWarning, ...]
-    reservations: tuple[Reservation, ...] = ()
 
 
 def card_members(functions: Iterable[Function]) -> Mapping[PciAddress, tuple[PciAddress, ...]]:

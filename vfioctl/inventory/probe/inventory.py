@@ -78,8 +78,11 @@ def assemble(
 ) -> Inventory:
     """Return the inventory of a scan that was started already."""
     facts = scan.results()
+    whole = {reservation.subject: reservation for reservation in reservations if reservation.whole}
     for function in facts:
         function["mark"] = marks.get(function["address"])
+        if reservation := whole.get(function["address"]):
+            function |= {"claim": reservation.claim, "owner": reservation.owner}
     warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)

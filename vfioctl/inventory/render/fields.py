@@ -31,6 +31,8 @@ FIELDS: Mapping[str, Field] = {
     "guest": Field(
         Column("GUEST"), lambda inventory, f: phrases.guest_state(f, inventory.group_by_id.get(_number(f.iommu_group)))
     ),
+    "claim": Field(Column("CLAIM", optional=True), lambda _, f: f.claim or ""),
+    "owner": Field(Column("OWNER", optional=True), lambda _, f: f.owner or ""),
     "link": Field(Column("LINK", optional=True), lambda _, f: phrases.link_now(f.link)),
     "bars": Field(
         Column("64-BIT BARS", right=True, optional=True),

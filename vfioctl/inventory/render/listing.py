@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console import words
-from vfioctl.console.columns import Cell, Layout, note_lines, table
+from vfioctl.console.columns import Cell, Layout, note_lines
+from vfioctl.inventory.model.document import tally_of
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
@@ -18,29 +19,70 @@ from vfioctl.inventory.render.phrases import gpu_notes, mark_notes, warning_note
 from vfioctl.units import format_cpu_list
 
 _GPU_FIELDS = (
-    *("group", "address", "gpu", "driver", "guest"),
+    *("group", "address", "gpu", "driver", "guest", "claim", "owner"),
     *("link", "bars", "ids", "override", "could-use", "name"),
 )
-_GPU_COLUMNS = [FIELDS[name].column for name in _GPU_FIELDS]
-_ALL_FIELDS = ("address", "group", "numa", "driver", "ids", "class", "link", "bars", "override", "name")
+_ALL_FIELDS = (
+    *("address", "group", "numa", "driver", "claim", "owner"),
+    *("ids", "class", "link", "bars", "override", "name"),
+)
 _Row = tuple[Cell, ...]
 
 
 def inventory_table(inventory: Inventory, *, width: int, everything: bool) -> RenderableType:
     """Render the GPUs, or every function, for `width` columns."""
-    body = _all_lines(inventory, width) if everything else _gpu_lines(inventory, width)
-    notes = (*(mark_notes if everything else gpu_notes)(inventory), *warning_notes(inventory))
-    return Stack(*_heading(inventory), *body, *note_lines(notes))
+    fields = _ALL_FIELDS if everything else _GPU_FIELDS
+    sections = {"": _all_rows(inventory)} if everything else _sections(inventory)
+    rows = [row for section in sections.values() for row in section]
+    layout = Layout([FIELDS[name].column for name in fields], rows, width)
+    notes = (
+        *phrases.reservation_notes(inventory.reservations, shown=_claims_shown(layout, fields, rows)),
+        *(mark_notes if everything else gpu_notes)(inventory),
+        *warning_notes(inventory),
+    )
+    return Stack(*_heading(inventory), *_lines(sections, layout), *note_lines(notes), *_closing(inventory))
+
+
+def _lines(sections: Mapping[str, list[_Row]], layout: Layout) -> Iterator[RenderableType]:
+    for heading, rows in sections.items():
+        yield Text()
+        yield from [Text(heading)] if heading else []
+        yield from layout.header()
+        yield from layout.lines(rows)
+
+
+def _claims_shown(layout: Layout, fields: Sequence[str], rows: Iterable[_Row]) -> frozenset[str]:
+    """Return the claims that the lines name, each with its owner."""
+    claim, owner = fields.index("claim"), fields.index("owner")
+    is_shown = layout.shows(claim) and layout.shows(owner)
+    return frozenset(str(row[claim]) for row in rows if is_shown)
+
+
+def _closing(inventory: Inventory) -> Iterator[Text]:
+    """Yield the count of GPUs by state, if claims are known."""
+    if not inventory.reservations:
+        return
+    counts = []
+    for gpus, noun in _by_kind(inventory):
+        tally = tally_of(inventory, gpus)
+        counts.append(f"{noun}s: {tally.ready} ready, {tally.claimed} claimed, {tally.free} free")
+    yield Text()
+    yield Text("; ".join(counts))
 
 
 def _heading(inventory: Inventory) -> Iterator[Text]:
-    virtual = [gpu for gpu in inventory.gpus if gpu.is_vf]
-    physical = [gpu for gpu in inventory.gpus if not gpu.is_vf]
-    tallies = [_tally(inventory, gpus, noun) for gpus, noun in ((physical, "GPU"), (virtual, "VF")) if gpus]
+    tallies = [_tally(inventory, gpus, noun) for gpus, noun in _by_kind(inventory)]
     if vgpus := phrases.vgpus_on(inventory.functions, before=""):
         tallies.append(vgpus)
     yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
     yield Text(phrases.iommu_line(inventory))
+
+
+def _by_kind(inventory: Inventory) -> Iterator[tuple[list[Function], str]]:
+    """Yield the GPUs and their VFs, each with its name; not what the host lacks."""
+    for is_vf, noun in ((False, "GPU"), (True, "VF")):
+        if gpus := [gpu for gpu in inventory.gpus if gpu.is_vf == is_vf]:
+            yield gpus, noun
 
 
 def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
@@ -48,10 +90,8 @@ def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
     return f"{words.counted(len(gpus), noun)}, {ready or 'none'} ready for a guest"
 
 
-def _all_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
-    yield Text()
-    columns = [FIELDS[name].column for name in _ALL_FIELDS]
-    yield from table(columns, [_function_row(inventory, function) for function in inventory.functions], width)
+def _all_rows(inventory: Inventory) -> list[_Row]:
+    return [_function_row(inventory, function) for function in inventory.functions]
 
 
 def _function_row(inventory: Inventory, function: Function) -> _Row:
@@ -61,19 +101,8 @@ def _function_row(inventory: Inventory, function: Function) -> _Row:
     return tuple(row.values())
 
 
-def _gpu_lines(inventory: Inventory, width: int) -> Iterator[RenderableType]:
-    sections = _sections(inventory)
-    layout = Layout(_GPU_COLUMNS, [row for rows in sections.values() for row in rows], width)
-    nodes = {node.id: node for node in inventory.numa_nodes}
-    for number in sorted(sections, key=lambda n: (n is None, n)):
-        yield Text()
-        yield Text(phrases.node_heading(number, nodes.get(-1 if number is None else number)))
-        yield from layout.header()
-        yield from layout.lines(sections[number])
-
-
-def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
-    """Return the rows by NUMA node. A companion is listed below its first GPU."""
+def _sections(inventory: Inventory) -> dict[str, list[_Row]]:
+    """Return the rows of GPUs by the heading of their NUMA node. A companion is listed below its first GPU."""
     sections: dict[int | None, list[_Row]] = {}
     seen: set[PciAddress] = set()
     for gpu in inventory.ordered_gpus:
@@ -88,7 +117,11 @@ def _sections(inventory: Inventory) -> dict[int | None, list[_Row]]:
                 rows.extend(_virtual_row(inventory, member))
                 rows.extend(_vgpu_row(inventory, member))
                 seen.add(address)
-    return sections
+    nodes = {node.id: node for node in inventory.numa_nodes}
+    return {
+        phrases.node_heading(number, nodes.get(-1 if number is None else number)): sections[number]
+        for number in sorted(sections, key=lambda n: (n is None, n))
+    }
 
 
 def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
@@ -98,18 +131,15 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
         return
     drivers = {vf.driver for vf in virtual}
     ready = sum(inventory.is_ready(vf) for vf in virtual)
-    yield (
-        format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
-        f"+ {words.counted(len(virtual), 'VF')}",
-        "",
-        phrases.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
-        "ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
-        "",
-        "",
-        f"{virtual[0].vendor_id}:{virtual[0].device_id}",
-        "",
-        "",
-        f"virtual functions of {function.address}",
+    yield _row(
+        inventory,
+        group=format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
+        address=f"+ {words.counted(len(virtual), 'VF')}",
+        driver=phrases.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
+        guest="ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
+        held=[vf.address for vf in virtual],
+        ids=f"{virtual[0].vendor_id}:{virtual[0].device_id}",
+        name=f"virtual functions of {function.address}",
     )
 
 
@@ -117,5 +147,20 @@ def _vgpu_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
     """Yield one row that counts the vGPUs on a function and on its VFs."""
     virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
     if vgpus := phrases.vgpus_on([function, *virtual], before="+ "):
-        blank = [""] * (len(_GPU_COLUMNS) - 3)
-        yield ("", vgpus, *blank, f"vGPUs of {function.address}")
+        held: list[str] = [vf.address for vf in virtual if vf.vgpu_type]
+        held += [mdev for member in (function, *virtual) for mdev in member.mdevs]
+        yield _row(inventory, address=vgpus, held=held, name=f"vGPUs of {function.address}")
+
+
+def _row(inventory: Inventory, *, held: Iterable[str], **row: Cell) -> _Row:
+    """Return a row of the table of GPUs by its fields; the others are empty. `held`: devices that may be claimed."""
+    claims = [inventory.reserved[subject] for subject in held if subject in inventory.reserved]
+    row["claim"] = _one_or_count([reservation.claim for reservation in claims], "claim")
+    row["owner"] = _one_or_count([reservation.owner for reservation in claims], "owner")
+    return tuple(row.get(name, "") for name in _GPU_FIELDS)
+
+
+def _one_or_count(names: Sequence[str], noun: str) -> str:
+    """Return the only name; `3 claims` for several."""
+    different = set(names)
+    return words.counted(len(different), noun) if len(different) > 1 else "".join(different)

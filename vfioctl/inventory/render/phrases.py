@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from itertools import islice
 
 from rich.text import Text
 
@@ -14,6 +15,9 @@ from vfioctl.inventory.model.functions import Function, Inventory, Link
 from vfioctl.inventory.model.groups import Group, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import format_cpu_list, format_size
+
+_MOST_CLAIMS = 16
+"""The claims that notes name. A page that names more is not read, and thousands take seconds to draw."""
 
 
 def link_pair(speed: float | None, width: int | None) -> str:
@@ -74,9 +78,13 @@ def guest_state(function: Function, group: Group | None) -> Text:
 
 def reservation_line(reservation: Reservation) -> str:
     """Return a sentence about what is reserved."""
-    said = plain(reservation.words)
+    return _sentence(f"{reservation.words}.")
+
+
+def _sentence(text: str) -> str:
+    said = plain(text)
     first = said.partition(" ")[0]
-    return f"{said[:1].upper() if first.isalpha() else said[:1]}{said[1:]}."  # a name, as a UUID, stays as it is
+    return f"{said[:1].upper() if first.isalpha() else said[:1]}{said[1:]}"  # a name, as a UUID, stays as it is
 
 
 def mark_line(mark: Mark) -> str:
@@ -140,9 +148,20 @@ def gpu_notes(inventory: Inventory) -> Iterator[str]:
             yield f"Group {group.id} is kept from a guest by {blockers(group)}."
 
 
+def reservation_notes(reservations: Iterable[Reservation], *, shown: Container[str] = ()) -> Iterator[str]:
+    """Yield a note about each claim and its devices. `shown`: claims that the page names already."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for reservation in reservations:
+        if reservation.claim not in shown:
+            parts.setdefault((reservation.by, reservation.owner), []).append(reservation.part)
+    for (by, owner), subjects in islice(parts.items(), _MOST_CLAIMS):
+        yield _sentence(f"{listed(subjects)} belong{'' if len(subjects) > 1 else 's'} to {by} of {owner}.")
+    if (more := len(parts) - _MOST_CLAIMS) > 0:
+        yield f"{counted(more, 'more claim')}: vfioctl claim list."
+
+
 def mark_notes(inventory: Inventory) -> Iterator[str]:
-    """Yield notes about wedged and dead devices, and about those that are reserved."""
-    yield from (reservation_line(reservation) for reservation in inventory.reservations)
+    """Yield notes about wedged and dead devices."""
     yield from (mark_line(function.mark) for function in inventory.functions if function.mark)
 
 

@@ -32,7 +32,15 @@ def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
                 branch.add(line)
         trees.append(tree)
     return Stack(
-        Text(phrases.iommu_line(inventory)), *trees, *note_lines((*gpu_notes(inventory), *warning_notes(inventory)))
+        Text(phrases.iommu_line(inventory)),
+        *trees,
+        *note_lines(
+            (
+                *phrases.reservation_notes(inventory.reservations),
+                *gpu_notes(inventory),
+                *warning_notes(inventory),
+            )
+        ),
     )
 
 
