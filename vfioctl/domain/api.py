@@ -41,15 +41,17 @@ class DomainApi:
 
         return read_spec(values, file)
 
-    def build(self, spec: DomainSpec, *, connect: str = "") -> Built:
+    def build(self, spec: DomainSpec, *, connect: str = "", nccl: bool = False) -> Built:
         """Return the domain of a spec, with the reason for each choice; see `DomainBuilder.build` for the errors.
 
-        What other domains of libvirt have is left out; a host without libvirt has none.
+        What other domains of libvirt have is left out; a host without libvirt has none. `nccl`: whether
+        `Built.nccl_topology` is wanted.
         """
         from vfioctl.domain.build.build import DomainBuilder
         from vfioctl.domain.build.others import read_others
 
-        return DomainBuilder(self._session).build(spec, read_others(self._session, spec.name, connect=connect))
+        others = read_others(self._session, spec.name, connect=connect)
+        return DomainBuilder(self._session).build(spec, others, nccl=nccl)
 
     def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
         """Return an existing domain with the devices, CPUs and memory of a spec; everything else stays.

@@ -325,7 +325,7 @@ class TestPlacement:
         with pytest.raises(HostError, match=r"the NUMA node of 0000:01:00\.0 is not known"):
             host.domain.build(read_document(DomainSpec, wish))
         named = host.domain.build(read_document(DomainSpec, {**wish, "nodes": {"0000:01:00.0": 1}}))
-        assert [device.cell for device in named.summary().devices] == [0, 0], "the rest of the card too"
+        assert [device.numa_node for device in named.summary().devices] == [1, 1], "the rest of the card too"
         assert named.layout.cells[0].node == 1
         assert set(named.layout.pins.values()) <= {2, 3}
         without = host.domain.build(read_document(DomainSpec, {**wish, "policy": "preferred"}))
@@ -364,7 +364,7 @@ class TestPlacement:
         told = run(f"{BUILD} --gpus 2 --cpus 16 --memory 64GiB --json").document
         assert told["xml"] == run(f"{BUILD} --gpus 2 --cpus 16 --memory 64GiB").out
         assert (told["vcpus"], told["memory_bytes"], len(told["pins"])) == (16, 64 * GIB, 16)
-        assert told["devices"][1] == {"device": "0000:43:00.0", "alias": "ua-gpu1", "numa_node": 0, "cell": 0}
+        assert told["devices"][1] == {"device": "0000:43:00.0", "alias": "ua-gpu1", "numa_node": 0, "cell": None}
 
 
 class TestMemory:
@@ -406,13 +406,26 @@ class TestPci:
         ]
 
     def test_more_cards_than_an_expander_bus_has_slots(self) -> None:
-        found = expanders(self.devices(MOST_PORTS + 1), {0: 0})
+        found = expanders(self.devices(MOST_PORTS + 1), {0: 0}, nccl=True)
         assert [(each.bus_number, len(each.ports)) for each in found] == [(221, 32), (254, 1)]
 
     def test_more_devices_than_there_are_buses(self) -> None:
-        assert expanders(self.devices(112, 112), {0: 0})[0].bus_number == 32
+        assert expanders(self.devices(112, 112), {0: 0}, nccl=True)[0].bus_number == 32
         with pytest.raises(BadSpec, match="more PCI buses"):
-            expanders(self.devices(113, 113), {0: 0})
+            expanders(self.devices(113, 113), {0: 0}, nccl=True)
+        assert sum(len(each.ports) for each in expanders(self.devices(224), {0: 0})) == 224
+        with pytest.raises(BadSpec, match="more PCI buses"):
+            expanders(self.devices(225), {0: 0})
+
+    def test_only_several_cells_and_nccl_need_expander_buses(self, run: Run, tmp_path: Path) -> None:
+        """Windows takes a GPU that moves to another bus for a new device."""
+        words = "domain build a --device gpu0 --cpus 4 --memory 8GiB --host hgx8"
+        assert "pcie-expander-bus" not in run(words).out
+        assert "pcie-expander-bus" in run(words.replace("gpu0", "gpu0 --device gpu4")).out
+        done = run(f"{words} --nccl-topo {tmp_path / 'topology.xml'}")
+        assert "pcie-expander-bus" in done.out
+        why = "NCCL's topology names its number"
+        assert why in run(f"{words} --nccl-topo {tmp_path / 'again.xml'} --explain").out.replace("\n", " ")
 
     @pytest.mark.parametrize(
         ("numbers", "functions"), [((0, 1, 3), (0, 1, 3)), ((1, 2), (0, 1)), ((4,), (0,)), ((0,), (0,))]

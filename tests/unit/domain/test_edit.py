@@ -87,7 +87,7 @@ class TestDiff:
     def test_what_was_changed(
         self, run: Run, tmp_path: Path, was: str, is_: str, path: str, values: tuple[str | None, str]
     ) -> None:
-        text = run(f"domain build ml1 {WISH}").out
+        text = run(f"domain build ml1 {WISH} --nccl-topo {tmp_path / 'topology.xml'}").out
         assert was in text
         define(run, tmp_path, text.replace(was, is_))
         done = run("domain diff ml1 --json")
@@ -154,7 +154,8 @@ class TestEdit:
         assert run("domain edit ml1 --device gpu4 --yes").code == 0
 
     def test_new_devices_are_laid_out_with_those_that_are_there(self, run: Run, tmp_path: Path) -> None:
-        define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
+        topology = tmp_path / "topology.xml"
+        define(run, tmp_path, run(f"domain build ml1 --gpus 1 --cpus 8 --memory 16GiB --nccl-topo {topology}").out)
         before = {each.get("bus"): each for each in shown(run, "ml1").iterfind("devices/hostdev/source/address")}
         done = run("domain edit ml1 --device gpu4 --yes")
         assert done.code == 0, done.err
@@ -169,6 +170,17 @@ class TestEdit:
         }
         assert hosts == {next(iter(before)): "0x02", "0x9d": "0x04"}
         assert run("domain diff ml1").code == 0
+
+    def test_a_device_of_one_cell_stays_where_it_is(self, run: Run, tmp_path: Path) -> None:
+        define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)
+        before = shown(run, "ml1").find("devices/hostdev/address")
+        assert run("domain edit ml1 --device gpu1 --yes").code == 0
+        root = shown(run, "ml1")
+        after = root.find("devices/hostdev/address")
+        assert before is not None
+        assert after is not None
+        assert (after.attrib, len(root.findall("devices/hostdev"))) == (before.attrib, 2)
+        assert root.find("devices/controller[@model='pcie-expander-bus']") is None
 
     def test_the_plan_shows_what_becomes_of_the_definition(self, run: Run, tmp_path: Path) -> None:
         define(run, tmp_path, run("domain build ml1 --gpus 1 --cpus 8 --memory 16GiB").out)

@@ -74,7 +74,7 @@ class Built(NamedTuple):
 
     @property
     def nccl_topology(self) -> str:
-        """The topology for NCCL in the guest, as XML."""
+        """The topology for NCCL in the guest, as XML. A domain of one NUMA node has to be built for it."""
         from vfioctl.domain.build.nccl import nccl_topology
 
         return nccl_topology(self.layout, self.inventory, self.processor)
@@ -123,8 +123,12 @@ class DomainBuilder:
     def __init__(self, session: Session) -> None:
         self._session, self._claims = session, ClaimsApi(session)
 
-    def build(self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None) -> Built:
+    def build(
+        self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None, *, nccl: bool = False
+    ) -> Built:
         """Return the domain. `others`: what other domains have. `template`: an existing domain, to be changed.
+
+        `nccl`: whether its PCI is one that NCCL's topology can describe.
 
         Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
         """
@@ -135,19 +139,15 @@ class DomainBuilder:
             spec = replace(spec, claim=_claim_named(template, others))
         _refuse_unclear(spec, edits=edits)
         claim = self._claims.claim(spec.claim) if spec.claim else None
-        if claim:
-            refuse_foreign_claim(claim, spec.name)
-        spec, realtime = _with_smt(spec, template)
-        if claim and claim.cpus and not spec.cpus:
-            spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
-        spec = _without_plugged(_filled_in(spec, template, claim), template)
+        spec = self._completed(spec, template, claim)
         processor = InventoryApi(self._session).processor()
         security = template.root.find("launchSecurity")
         weaker: tuple[Choice, ...] = ()
         if security is not None:
             refuse_elsewhere(security.get("type", ""), processor)
             spec, weaker = without_hugepages(spec)
-        placement, host_capacity = Placing(self._session, spec, claim, others, own, realtime=realtime).placed()
+        placing = Placing(self._session, spec, claim, others, own, realtime=is_realtime(template.root))
+        placement, host_capacity = placing.placed()
         capacity = without_own_usage(host_capacity, others)
         used = relevant_nodes(spec.nodes, placement.devices, capacity) if spec.nodes else {}
         unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
@@ -165,15 +165,8 @@ class DomainBuilder:
         _refuse_no_display(spec, devices, template)
         if security is not None:
             refuse_several(devices)
-        nodes = [node.id for node in capacity.inventory.numa_nodes]
-        self._refuse_more_memory(spec, nodes)
-        host = Host(
-            capacity,
-            processor,
-            free_without_own_usage(read_free_memory(self._session.kernel, nodes), others),
-            others,
-        )
-        layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template))
+        host = Host(capacity, processor, self._free_memory(spec, capacity, others), others)
+        layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template), nccl=nccl)
         document = composed(template, spec, layout, edits=edits)
         if not edits:
             refuse_shared_images(self._session.kernel, Domain(document), others.images)
@@ -184,14 +177,29 @@ class DomainBuilder:
     def _kinds(self, layout: Layout) -> Mapping[str, Sequence[int]]:
         return read_core_kinds(self._session.kernel, layout.pins.values())
 
-    def _refuse_more_memory(self, spec: DomainSpec, nodes: Sequence[int]) -> None:
-        """A policy that prefers takes memory that others have now, and none that there is not."""
+    def _completed(self, spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
+        """Return the spec with what the template or the claim has. Raises BadSpec, ClaimConflict."""
+        if claim:
+            refuse_foreign_claim(claim, spec.name)
+        if spec.smt is Smt.AUTO:
+            spec = replace(spec, smt=Smt.ISOLATE if is_realtime(template.root) else Smt.TOGETHER)
+        if claim and claim.cpus and not spec.cpus:
+            spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
+        return _without_plugged(_filled_in(spec, template, claim), template)
+
+    def _free_memory(self, spec: DomainSpec, capacity: Capacity, others: Others) -> Mapping[int, int]:
+        """Return the bytes that are free on each node.
+
+        A policy that prefers takes memory that others have now, and none that there is not: it raises NoCapacity.
+        """
+        nodes = [node.id for node in capacity.inventory.numa_nodes]
         total = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
         if total is not None and spec.memory > total:
             raise NoCapacity(
                 f"the host has {total >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for",
                 hint="ask for less with --memory",
             )
+        return free_without_own_usage(read_free_memory(self._session.kernel, nodes), others)
 
     def _vcpus_of(self, claim: Claim, smt: Smt) -> int:
         """Return how many vCPUs the claim's CPUs make."""
@@ -209,13 +217,6 @@ class DomainBuilder:
             *scope.foreign,
             *(subject for subject in subjects if isinstance(subject, Uuid)),
         ]
-
-
-def _with_smt(spec: DomainSpec, template: Document) -> tuple[DomainSpec, bool]:
-    """Return the spec with threads isolated for a realtime guest, unless it says otherwise; whether it is one."""
-    realtime = is_realtime(template.root)
-    smt = Smt.ISOLATE if realtime else Smt.TOGETHER
-    return (replace(spec, smt=smt) if spec.smt is Smt.AUTO else spec), realtime
 
 
 def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:

@@ -63,7 +63,8 @@ def build(  # noqa: PLR0913 - one parameter for each option
     if nccl_topo == Path("-"):
         raise BadSpec("--nccl-topo cannot write to stdout, where the domain goes", hint="name a file")
     api = DomainApi(opened(ctx))
-    built = api.build(api.spec(requested if name is None else {**requested, "name": name}, spec), connect=connect)
+    asked = api.spec(requested if name is None else {**requested, "name": name}, spec)
+    built = api.build(asked, connect=connect, nccl=bool(nccl_topo))
     if nccl_topo:
         _write_topology(built, nccl_topo, force=force)
     _show(built, explain=explain, as_json=as_json)

@@ -37,26 +37,26 @@ def lay_out(
     host: Host,
     why: Sequence[str] = (),
     topology: GuestTopology = NO_TOPOLOGY,
+    *,
+    nccl: bool = False,
 ) -> Layout:
     """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
 
     `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `topology`: the PCI
-    of an existing domain. Raises HostError, NoCapacity, BadSpec.
+    of an existing domain. `nccl`: whether NCCL's topology is to be written. Raises HostError, NoCapacity, BadSpec.
     """
     _refuse_without_layout(host.processor)
     capacity = host.capacity
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
-    has_dies = host.processor.is_x86
-    pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=has_dies) if chosen else None
-    vcpus = (
-        {node: len(expanders) for node, expanders in pinning.by_node.items()}
-        if pinning
-        else _floating(devices, spec, host)
-    )
+    pinning = None
+    vcpus = _floating(devices, spec, host)
+    if chosen:
+        pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=host.processor.is_x86)
+        vcpus = {node: len(pins) for node, pins in pinning.by_node.items()}
     division = memory.divide(spec.memory, vcpus, capacity, host.free_memory, pages=spec.hugepages, policy=spec.policy)
     cells = _cells(vcpus, division.by_node, devices, host)
     cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
-    expanders = pci.expanders(devices, cell_of, topology)
+    expanders = pci.expanders(devices, cell_of, topology, nccl=nccl)
     space = firmware.address_space(devices, host.processor, spec.memory)
     emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
     return Layout(
@@ -81,7 +81,7 @@ def lay_out(
             *division.choices,
             *_cell_choices(cells, host.capacity),
             *_distance_choices(cells, host.capacity),
-            *pci.choices(expanders),
+            *pci.choices(expanders, nccl=nccl),
             *space.choices,
             *_rom_choices(devices),
             *_vendor_choices(devices),

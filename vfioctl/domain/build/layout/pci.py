@@ -1,9 +1,10 @@
 """Lays out the guest's PCI: an expander bus for each root complex of the host, a root port for each card. Pure.
 
-A PCI endpoint has no NUMA node of its own: the guest takes it from the root bus, so each node needs an expander bus.
-GPUs below one root complex reach each other without crossing it, so each complex has one. Everything below an expander
-bus must have a number between its own and that of the next one (QEMU, docs/pcie.txt, section 4), which libvirt does not
-check. Numbers are given from the top down, and the rest is left to the guest's own root.
+A PCI endpoint has no NUMA node of its own: the guest takes it from the root bus, so each node needs an expander bus. A
+guest of one node has none, because Windows takes a GPU that moves for a new device; NCCL's topology needs one, to name
+its number. GPUs below one root complex reach each other without crossing it, so each complex has one. Everything below
+an expander bus must have a number between its own and that of the next one (QEMU, docs/pcie.txt, section 4), which
+libvirt does not check. Numbers are given from the top down, and the rest is left to the guest's own root.
 
 A device that the guest has already keeps its address, if it is on an expander bus of its own root complex. Such a bus
 keeps its number as long as there is room for what is below it.
@@ -25,22 +26,25 @@ _Key = tuple[str, int | None]
 
 
 def expanders(
-    devices: Sequence[Device], cell_of: Mapping[int, int], topology: GuestTopology = NO_TOPOLOGY
+    devices: Sequence[Device],
+    cell_of: Mapping[int, int],
+    topology: GuestTopology = NO_TOPOLOGY,
+    *,
+    nccl: bool = False,
 ) -> tuple[Expander, ...]:
     """Return the expander buses, in the order of their bus numbers; devices without a node are on the guest's root.
 
-    `cell_of`: the guest's cell of each node of the host. `topology`: the PCI of an existing domain. One of one cell
-    whose devices are on its own root gets no expander bus: Windows takes a GPU that moves for a new device. Raises
-    BadSpec if there are too many devices.
+    `cell_of`: the guest's cell of each node of the host. `topology`: the PCI of an existing domain. `nccl`: whether one
+    cell gets them too. Raises BadSpec if there are too many devices.
     """
     complexes: dict[_Key, list[Device]] = {}
-    of_one_cell = topology.slots and not topology.expanders and len(cell_of) < 2
+    is_plain = not (nccl or topology.expanders) and len(cell_of) < 2
     for device in devices:
-        cell = None if of_one_cell else cell_of.get(-1 if device.node is None else device.node)
+        cell = None if is_plain else cell_of.get(-1 if device.node is None else device.node)
         complexes.setdefault(("" if cell is None else device.complex, cell), []).append(device)
     buses = list(_unnumbered(complexes, topology))
     numbers = _numbers(buses, topology)
-    if numbers is None:
+    if numbers is None or sum(len(bus.ports) for bus in buses if bus.cell is None) > BUSES - _LOWEST:
         raise BadSpec(f"{len(devices)} devices need more PCI buses than a guest has", hint="give it fewer devices")
     return tuple(expander._replace(bus_number=number) for expander, number in zip(buses, numbers, strict=True))
 
@@ -203,17 +207,22 @@ def _moved(expanders: Iterable[Expander]) -> Iterator[Placed]:
 # -- why -------------------------------------------------------------------------------------------------
 
 
-def choices(buses: Sequence[Expander]) -> Iterator[Choice]:
+def choices(buses: Sequence[Expander], *, nccl: bool = False) -> Iterator[Choice]:
     """Yield why each expander bus is there, and what is at another address than before."""
     for expander in buses:
         names = ", ".join(placed.device.label for port in expander.ports for placed in port.devices)
         if expander.bus_number is None:
             has_node = any(placed.device.node is not None for port in expander.ports for placed in port.devices)
-            why = "the guest has one NUMA node only" if has_node else "no NUMA node is known for them"
+            why = (
+                "the guest has one NUMA node, and needs no expander bus to show it"
+                if has_node
+                else "no NUMA node is known for them"
+            )
             yield Choice("the guest's own PCI root", names, why)
             continue
         what = f"PCI expander bus {expander.bus_number} in guest cell {expander.cell}"
         why = f"below root complex {expander.complex} of the host; the guest takes their NUMA node from the bus"
+        why += "; NCCL's topology names its number" if nccl else ""
         is_new = expander.was in (None, expander.bus_number)
         weaker = "" if is_new else f"it was bus {expander.was}: the guest sees other bus numbers"
         yield Choice(what, names, why, weaker=weaker)
