@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from vfioctl.core.action import Context
+from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Step
 from vfioctl.errors import DeviceInUse
 from vfioctl.kernel.lenient import text
@@ -14,11 +14,10 @@ from vfioctl.kernel.protocol import PCI_DRIVERS, Unanswered
 _PAUSE = 0.2
 
 
-class Load:
+class Load(Action):
     """Loads a kernel module and its dependencies."""
 
     name: ClassVar[str] = "load"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.load(step.target)
@@ -30,11 +29,10 @@ class Load:
         return f"load {step.target}"
 
 
-class Override:
+class Override(Action):
     """Writes `driver_override`. A driver that is registered only now may have another spelling than in the plan."""
 
     name: ClassVar[str] = "override"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         spellings = (step.value, *step.alternatives)
@@ -44,15 +42,11 @@ class Override:
     def describe(self, step: Step) -> str:
         return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
 
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
 
-
-class PersistenceMode:
+class PersistenceMode(Action):
     """Sets the persistence mode of a GPU through NVML."""
 
     name: ClassVar[str] = "persistence"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.persist(step.target, on=step.value == "1")
@@ -60,15 +54,11 @@ class PersistenceMode:
     def describe(self, step: Step) -> str:
         return f"persistence mode of {step.target} {'on' if step.value == '1' else 'off'}"
 
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
 
-
-class Unit:
+class Unit(Action):
     """Starts or stops a systemd unit."""
 
     name: ClassVar[str] = "service"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.set_unit(step.target, active=step.value == "active")
@@ -80,11 +70,10 @@ class Unit:
         return f"{'start' if step.value == 'active' else 'stop'} {step.target}"
 
 
-class GrantedLock:
+class GrantedLock(Action):
     """Writes `unbindLock` until it reads 1: the driver accepts the write even if it does not grant the lock."""
 
     name: ClassVar[str] = "unbind lock"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         """Take the lock. Raises DeviceInUse if the driver still counts users after `settle` seconds."""
@@ -105,15 +94,11 @@ class GrantedLock:
     def describe(self, step: Step) -> str:
         return f"{step.target} <- {step.value}"
 
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
 
-
-class ReadRom:
+class ReadRom(Action):
     """Enables a ROM, reads it, and disables it."""
 
     name: ClassVar[str] = "read rom"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         context.data[step.target] = context.kernel.rom(step.subject)

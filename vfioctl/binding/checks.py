@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Plan
+from vfioctl.core.check import Check
 from vfioctl.errors import KernelRefused, Stuck, VerifyError
 
 VIABLE, ANSWERS = "viable", "answers"
@@ -14,7 +15,7 @@ DEAD = "its configuration space reads as all ones: nothing answers on the bus"
 SILENT = "reading its configuration space did not return"
 
 
-class Viable:
+class Viable(Check):
     """Verifies through VFIO that the groups are viable for a guest. The subjects are group numbers."""
 
     kind: ClassVar[str] = VIABLE
@@ -37,9 +38,6 @@ class Viable:
                 return True  # kernels with VFIO device nodes instead of group nodes do not report viability
             raise
 
-    def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
-        return {}
-
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
         return [f"the kernel reports group {group} as viable (/dev/vfio/{group})" for group in subjects]
 
@@ -50,7 +48,7 @@ class Viable:
         return [f"IOMMU {noun} {listed} {verb} ready for a guest."]
 
 
-class Answers:
+class Answers(Check):
     """Verifies that the configuration space of the functions answers. A function that does not is marked as dead."""
 
     kind: ClassVar[str] = ANSWERS
@@ -75,6 +73,3 @@ class Answers:
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
         return ["its configuration space answers"] if plan.changes_of("reset") else []
-
-    def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
-        return []

@@ -46,10 +46,10 @@ class Context:
 
 
 class Action(Protocol):
-    """One way to take a step."""
+    """One way to take a step. Each action derives from it."""
 
     name: ClassVar[str]
-    merges: ClassVar[bool]
+    merges: ClassVar[bool] = False
     """Whether adjacent steps that differ only in their target are merged into one step with all targets."""
 
     def run(self, context: Context, step: Step) -> None:
@@ -60,19 +60,16 @@ class Action(Protocol):
 
     def progress(self, step: Step) -> str:
         """Return the step as text for a progress line."""
+        return self.describe(step)
 
 
-class Write:
+class Write(Action):
     """Writes a value to a kernel file once."""
 
     name: ClassVar[str] = "write"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.write(step.target, step.value)
 
     def describe(self, step: Step) -> str:
         return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)

@@ -1,5 +1,5 @@
 """Protocols of what a subsystem registers: facts that a plan relies on, checks that run after its last step, records
-written in the journal's transactions. May not hold any code.
+written in the journal's transactions. May not hold more code than what most answer.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ class Check(Protocol):
 
     def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
         """Return the dead devices, each with the evidence, to be marked. Raises Stuck if a read never returned."""
+        return {}
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
         """Return lines for the plan's page that say what is verified."""
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
         """Return lines to show below the outcome of a finished change."""
+        return ()
 
 
 class Records(Protocol):

@@ -49,14 +49,14 @@ class Resource(Protocol):
     kind: ClassVar[str]
     hint: ClassVar[str]
     """Hint for the user if verification fails."""
-    fixed_start: ClassVar[bool]
+    fixed_start: ClassVar[bool] = False
     """Whether a plan is stale if the value differs from the plan's `before`."""
-    survives_reboot: ClassVar[bool]
-    created: ClassVar[bool]
+    survives_reboot: ClassVar[bool] = False
+    created: ClassVar[bool] = False
     """Whether changes create or remove the resource. Rollback leaves it alone if none of its steps was begun."""
-    shared_place: ClassVar[bool]
+    shared_place: ClassVar[bool] = False
     """Whether a foreign resource could take its place; the journal then records which steps were begun."""
-    must_answer: ClassVar[bool]
+    must_answer: ClassVar[bool] = False
     """Whether a read that never returns makes the change stuck; otherwise the value counts as unknown."""
 
     def validate(self, change: Change) -> None:
@@ -76,6 +76,7 @@ class Resource(Protocol):
 
     def shows_done(self, change: Change, found: str | None) -> bool:
         """Return whether the value found shows that the change was completed before an interruption."""
+        return self.matches(change, found)
 
     def restore(self, change: Change, found: Found) -> Change | None:
         """Return the change from the value found back to `before`; None if rollback must leave the resource alone."""
@@ -85,12 +86,15 @@ class Resource(Protocol):
 
     def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
         """Return changes of other resources that must come first on the host as it is now."""
+        return ()
 
     def is_done_anyway(self, reader: Reader, change: Change, error: KernelRefused) -> bool:
         """Return whether the kernel refused a step because its effect is already there."""
+        return False
 
     def explain(self, context: Context, change: Change, error: KernelRefused) -> VfioctlError | None:
         """Return a clearer error for a refused step; None if the errno says enough."""
+        return None
 
     def describe(self, change: Change) -> Description:
         """Return the change as text."""
@@ -100,23 +104,17 @@ _SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,63}", re.ASCII)
 """Allowed device names: they become part of paths, so they may not contain `/`."""
 
 
-class FileResource:
+class FileResource(Resource):
     """A resource that is one file with one value. `name` is the path.
 
     `path` is the pattern of the name: a regular expression in which `{}` stands for the subject.
     """
 
-    kind: ClassVar[str]
     path: ClassVar[str] = r"[^\0-\x1f]+"
     value: ClassVar[str] = "[a-z0-9_ -]{0,64}"
     phase: ClassVar[Phase] = Phase.SET
     why: ClassVar[str] = "as asked for"
     hint: ClassVar[str] = "something else sets it too: a power daemon, a udev rule?"
-    fixed_start: ClassVar[bool] = False
-    survives_reboot: ClassVar[bool] = False
-    created: ClassVar[bool] = False
-    shared_place: ClassVar[bool] = False
-    must_answer: ClassVar[bool] = False
     may_block: ClassVar[bool] = True
     """Whether a read of the file may block in a driver."""
 
@@ -157,9 +155,6 @@ class FileResource:
     def matches(self, change: Change, found: str | None) -> bool:
         return found is None or found == change.after
 
-    def shows_done(self, change: Change, found: str | None) -> bool:
-        return self.matches(change, found)
-
     def restore(self, change: Change, found: Found) -> Change | None:
         """Leave a value alone that someone else has set since."""
         now = found.of(change)
@@ -168,15 +163,6 @@ class FileResource:
     def finish(self, change: Change, found: Found) -> Change | None:
         now = found.of(change)
         return None if now is None else change.model_copy(update={"before": now})
-
-    def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
-        return ()
-
-    def is_done_anyway(self, reader: Reader, change: Change, error: KernelRefused) -> bool:
-        return False
-
-    def explain(self, context: Context, change: Change, error: KernelRefused) -> VfioctlError | None:
-        return None
 
     def describe(self, change: Change) -> Description:
         _, of_subject, name = change.name.rpartition(f"/{change.subject}/")

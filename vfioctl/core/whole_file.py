@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from vfioctl.core.action import Context
+from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import FileResource, Found
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import Reader
 
 
-class ReplaceFile:
+class ReplaceFile(Action):
     """Replaces a file as a whole, or removes it when the step has no value."""
 
     name: ClassVar[str] = "file"
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.replace_file(step.target, step.value or None)
 
     def describe(self, step: Step) -> str:
         return f"{'write' if step.value else 'remove'} {step.target}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
 
 
 class WholeFile(FileResource):

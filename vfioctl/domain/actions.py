@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from vfioctl.core.action import Context
+from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Step
 from vfioctl.domain.model.storage import Seed
 from vfioctl.domain.resources.definition import DEFINE, UNDEFINE
 from vfioctl.domain.resources.volumes import CREATE, DELETE, WRITE
 
 
-class _Order:
+class _Order(Action):
     """An order to libvirt about what a step names: the URI, and the domain, or the pool and the volume."""
 
     name: ClassVar[str]
-    merges: ClassVar[bool] = False
     order: ClassVar[str]
     words: ClassVar[str]
     parts: ClassVar[int] = 2
@@ -28,9 +27,6 @@ class _Order:
     def describe(self, step: Step) -> str:
         uri, *names = self._names(step)
         return f"{self.words.format(*names)} at {uri}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
 
     def _names(self, step: Step) -> Sequence[str]:
         return step.target.split(" ", self.parts)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import ClassVar
 
-from vfioctl.core.action import Context, Write
+from vfioctl.core.action import Action, Context, Write
 from vfioctl.core.change import Phase, Step
 from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.inventory.model.functions import Function, Inventory
@@ -26,7 +26,7 @@ _SHORT = 0.3
 _SEEN = "holders"
 
 
-class NoHolders:
+class NoHolders(Action):
     """Verifies that the named functions and mediated devices have no holders."""
 
     name: ClassVar[str] = UNHELD

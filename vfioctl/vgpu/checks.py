@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Plan
+from vfioctl.core.check import Check
 from vfioctl.errors import VerifyError
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPUS, changes_vfs, creates, removes
 from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, vgpus_in
@@ -20,7 +21,7 @@ from vfioctl.vgpu.probe.inventory import read_vgpus
 _PAUSE = 0.05
 
 
-class VgpusReady:
+class VgpusReady(Check):
     """Verifies that each created vGPU has a VFIO node for a guest to open. Its subjects are the cards."""
 
     kind: ClassVar[str] = CHECK
@@ -48,10 +49,6 @@ class VgpusReady:
                     hint="udev creates it, and the module vfio must be loaded: dmesg | tail",
                 )
             time.sleep(_PAUSE)
-
-    def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
-        """None: creating a vGPU never leaves a device dead."""
-        return {}
 
     def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
         lines = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from vfioctl.core.action import Context
+from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
 from vfioctl.errors import KernelRefused
@@ -135,11 +135,10 @@ def _while_creating_vfs(change: Change, count: Change | None) -> Change:
     return change.model_copy(update={"during": "0" if creates else None})
 
 
-class ManageVfs:
+class ManageVfs(Action):
     """Enables or disables all VFs of a GPU on the nvidia driver with NVIDIA's sriov-manage."""
 
     name: ClassVar[str] = NVIDIA_VFS
-    merges: ClassVar[bool] = False
 
     def run(self, context: Context, step: Step) -> None:
         """Its exit status is ignored: the VFs are counted afterwards. Its output is shown when verification fails."""
@@ -147,6 +146,3 @@ class ManageVfs:
 
     def describe(self, step: Step) -> str:
         return f"sriov-manage {'-e' if step.value == '1' else '-d'} {step.target}"
-
-    def progress(self, step: Step) -> str:
-        return self.describe(step)
